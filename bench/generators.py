@@ -1,0 +1,96 @@
+"""How each load generator is started and how its own count is read.
+
+Every function runs one generator once, pinned to one core, against one address, and
+returns what that generator says of itself. Rates are compared as ratios, never alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE.parent / ".venv-bench" / "bin"
+CORE = 1
+# Of squall: passed, and "invalid", which a generator at 100 % of its core may well be.
+SQUALL_CODES = (0, 98)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of one generator."""
+
+    requests: int
+    seconds: float
+    document: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The results document of squall; empty for the others."""
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+
+def wrk(url: str, users: int, seconds: int) -> Outcome:
+    text = _run(["wrk", "-t1", f"-c{users}", f"-d{seconds}s", f"{url}/"])
+    count = re.search(r"(\d+) requests in ", text)
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
+    if count is None or rate is None:
+        raise RuntimeError(f"wrk said something new:\n{text}")
+    requests = int(count[1])
+    return Outcome(requests, requests / float(rate[1]))
+
+
+def squall(url: str, users: int, seconds: int, *more: str) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        command = [str(Path(sys.executable).with_name("squall")), "run", str(HERE / "hello.py")]
+        command += ["-u", str(users), "-d", f"{seconds}s", "--workers", "1", "--host", url]
+        command += ["--json", str(path), "-q", *more]
+        _run(command, codes=SQUALL_CODES)
+        document = json.loads(path.read_text())
+    workflow = document["workflows"][0]
+    return Outcome(workflow["requests"]["sent"], workflow["elapsed_s"], document)
+
+
+def k6(url: str, users: int, seconds: int) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "summary.json"
+        command = [str(PEERS / "k6"), "run", "--vus", str(users), "--duration", f"{seconds}s"]
+        command += ["--quiet", "--no-usage-report", "--log-output=none", str(HERE / "hello.js")]
+        _run(command, TARGET=f"{url}/", SUMMARY=str(path))
+        summary = json.loads(path.read_text())
+    requests = summary["metrics"]["http_reqs"]["values"]["count"]
+    return Outcome(int(requests), summary["state"]["testRunDurationMs"] / 1e3)
+
+
+def locust(url: str, users: int, seconds: int) -> Outcome:
+    command = [str(PEERS / "locust"), "-f", str(HERE / "hello_locust.py"), "--headless"]
+    command += ["-u", str(users), "-r", str(users), "-t", f"{seconds}s", "--host", url]
+    command += ["--only-summary", "--json", "--loglevel", "ERROR"]
+    rows = json.loads(_run(command))
+    requests = sum(row["num_requests"] for row in rows)
+    start = min(row["start_time"] for row in rows)
+    end = max(row["last_request_timestamp"] for row in rows)
+    return Outcome(requests, end - start)
+
+
+def _run(command: Sequence[str], codes: Sequence[int] = (0,), **environment: str) -> str:
+    done = subprocess.run(
+        ["taskset", "-c", str(CORE), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    if done.returncode not in codes:
+        told = (done.stderr or done.stdout).strip()
+        raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}:\n{told}")
+    return done.stdout

@@ -1,0 +1,254 @@
+"""Rows of data for iterations and users, from a file or a list.
+
+`user = Feed("users.csv", User)` makes `self.user` the current row. Everything is read and
+converted before the run: a row that does not fit is an error that names its line, never
+a failed iteration. Which rows a share takes follows from its number alone, so rows are
+unique over processes and machines without anyone to ask.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import random as random_module
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, cast, overload
+
+import msgspec
+
+from squall.api.errors import ConfigError
+
+T = TypeVar("T")
+
+Per = Literal["iteration", "vu"]
+Take = Literal["cycle", "random", "once"]
+
+_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "lines", ".ndjson": "lines"}
+
+
+class FeedExhausted(Exception):
+    """A `take="once"` feed has no row left; the workflow ends early."""
+
+
+class Feed(Generic[T]):
+    """A class attribute of a workflow; on an instance, the current row.
+
+    It is a non-data descriptor on purpose: the runner writes the row into the instance's
+    `__dict__` under the feed's name, and reading it costs a plain attribute lookup.
+    """
+
+    @overload
+    def __init__(
+        self: Feed[dict[str, Any]],
+        source: str | PathLike[str],
+        row: None = None,
+        *,
+        per: Per = "iteration",
+        take: Take = "cycle",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        source: Sequence[T],
+        row: None = None,
+        *,
+        per: Per = "iteration",
+        take: Take = "cycle",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        source: str | PathLike[str] | Sequence[Any],
+        row: type[T],
+        *,
+        per: Per = "iteration",
+        take: Take = "cycle",
+    ) -> None: ...
+    def __init__(
+        self,
+        source: str | PathLike[str] | Sequence[Any],
+        row: type[Any] | None = None,
+        *,
+        per: Per = "iteration",
+        take: Take = "cycle",
+    ) -> None:
+        self.name = "feed"
+        self.source = source
+        self.row = row
+        self.per: Per = _one_of("per", per, ("iteration", "vu"))
+        self.take: Take = _one_of("take", take, ("cycle", "random", "once"))
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any]) -> Feed[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any]) -> T: ...
+    def __get__(self, instance: object | None, owner: type[Any]) -> Feed[T] | T:
+        if instance is None:
+            return self
+        when = "iteration" if self.per == "iteration" else "virtual user"
+        raise AttributeError(
+            f"{owner.__name__}.{self.name} has no row yet: "
+            f"a row is there from the start of the first {when}"
+        )
+
+    @property
+    def path(self) -> str | None:
+        """The file as the author wrote it; None when the rows are a list."""
+        return str(self.source) if isinstance(self.source, str | PathLike) else None
+
+    def load(self, base_dir: str | PathLike[str]) -> list[T]:
+        """Read and convert every row. A relative path starts at the author's folder."""
+        source = self.source
+        if isinstance(source, str | PathLike):
+            rows = self._load_file(Path(base_dir), str(source))
+        else:
+            rows = [
+                self._convert(row, f"feed {self.name}[{at}]", strict=True)
+                for at, row in enumerate(source)
+            ]
+        if not rows:
+            raise ConfigError(f"feed {self.name}: {self.path or 'the list'} has no rows")
+        return rows
+
+    def _load_file(self, base_dir: Path, written: str) -> list[T]:
+        path = base_dir / written
+        kind = _FORMATS.get(path.suffix.lower())
+        if kind is None:
+            raise ConfigError(
+                f"feed {self.name}: {written} is of unknown type; use .csv, .json or .jsonl"
+            )
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise ConfigError(
+                f"feed {self.name}: no file {written} in {base_dir} (the folder of the workflow)"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"feed {self.name}: {written}: {error.strerror}") from None
+        read = {"csv": _read_csv, "json": _read_json, "lines": _read_lines}[kind]
+        # A CSV knows only text, so "17" may become a number; JSON says what it means.
+        return [
+            self._convert(row, where, strict=kind != "csv") for where, row in read(data, written)
+        ]
+
+    def _convert(self, row: Any, where: str, *, strict: bool) -> T:
+        if self.row is None:
+            if self.path is not None and not isinstance(row, dict):
+                raise ConfigError(f"{where}: Expected an object with named values")
+            return cast(T, row)
+        if type(row) is self.row:
+            return cast(T, row)
+        try:
+            return msgspec.convert(row, self.row, strict=strict)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{where}: {_reason(error)}") from None
+        except TypeError as error:
+            raise ConfigError(
+                f"feed {self.name}: rows cannot become {self.row.__name__}: {error}"
+            ) from None
+
+
+class FeedCursor(Generic[T]):
+    """The rows of one share: k, k + n, k + 2n ... of share k of n."""
+
+    def __init__(
+        self,
+        rows: Sequence[T],
+        take: Take,
+        share: int = 0,
+        shares: int = 1,
+        random: random_module.Random | None = None,
+    ) -> None:
+        if not 0 <= share < shares:
+            raise ValueError(f"share {share} of {shares}")
+        if not rows:
+            raise ValueError("a feed without rows")
+        self._random = random or random_module.Random()
+        self._take: Take = take
+        if take == "random":
+            self._rows = rows
+        else:
+            self._rows = rows[share::shares]
+            if not self._rows and take == "cycle":
+                # More shares than rows: rows repeat over the shares, as they do over time.
+                self._rows = rows[share % len(rows) :][:1]
+        self._at = 0
+
+    def next(self) -> T:
+        """The next row; `FeedExhausted` when a `once` feed has given its last."""
+        if self._take == "random":
+            return self._random.choice(self._rows)
+        at = self._at
+        if at == len(self._rows):
+            if self._take == "once":
+                raise FeedExhausted
+            at = 0
+        self._at = at + 1
+        return self._rows[at]
+
+
+def _read_csv(data: bytes, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    reader = csv.reader(io.StringIO(_text(data, name), newline=""), strict=True)
+    header: list[str] | None = None
+    line = 1
+    try:
+        for values in reader:
+            # A quoted value may span lines; a row is named by its first.
+            where, line = f"{name}:{line}", reader.line_num + 1
+            if not values:
+                continue
+            if header is None:
+                header = [column.strip() for column in values]
+                if len(set(header)) != len(header):
+                    raise ConfigError(f"{where}: two columns have the same name")
+            elif len(values) != len(header):
+                raise ConfigError(f"{where}: {len(values)} values for {len(header)} columns")
+            else:
+                yield where, dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise ConfigError(f"{name}:{line}: {error}") from None
+
+
+def _read_json(data: bytes, name: str) -> Iterator[tuple[str, Any]]:
+    try:
+        rows = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: {_reason(error)}") from None
+    if not isinstance(rows, list):
+        raise ConfigError(f"{name}: Expected a list of rows, [{{...}}, ...]")
+    for at, row in enumerate(cast("list[Any]", rows)):
+        yield f"{name}[{at}]", row
+
+
+def _read_lines(data: bytes, name: str) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            yield f"{name}:{number}", msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{name}:{number}: {_reason(error)}") from None
+
+
+def _text(data: bytes, name: str) -> str:
+    try:
+        # Spreadsheets write a byte order mark; without -sig it would be part of the first name.
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}:{line}: not UTF-8; save the file as UTF-8") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(error).replace("`", "")
+
+
+def _one_of(what: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ConfigError(f"Feed {what}={value!r}: use {' or '.join(map(repr, allowed))}")
+    return value

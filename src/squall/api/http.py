@@ -1,0 +1,406 @@
+"""What an author meets of HTTP: the response and the verbs of `self.client.http`.
+
+Everything that costs time (header parsing, decompression, text, JSON) happens on access
+and never while a response is received. Nothing here does I/O: the client in
+`squall.clients.http` builds these objects and implements `HTTPVerbs`.
+"""
+
+# A timeout here is a limit for one call, not a wish to cancel a task.
+# ruff: noqa: ASYNC109
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import msgspec
+
+from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, Params
+from squall.api.errors import CallError, StatusError
+from squall.api.results import CallResult
+
+
+class HTTPTimings(NamedTuple):
+    """Seconds. The first three are 0 on a reused connection, and not part of `total_s`."""
+
+    dns_s: float
+    connect_s: float
+    tls_s: float
+    first_byte_s: float
+    total_s: float
+
+
+class HTTPHeaders(Mapping[str, str]):
+    """Response headers without regard to case; of a repeated name the last value counts."""
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._values: dict[str, list[str]] = {}
+        self._names: dict[str, str] = {}
+        for name, value in pairs:
+            self._values.setdefault(name.lower(), []).append(value)
+            self._names.setdefault(name.lower(), name)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()][-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names.values())
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._values
+
+    def get_all(self, name: str) -> list[str]:
+        """Every value of the name, in the order received."""
+        return list(self._values.get(name.lower(), ()))
+
+    def __repr__(self) -> str:
+        return f"HTTPHeaders({dict(self)!r})"
+
+
+class ResponseHead(msgspec.Struct, eq=False, gc=False):
+    """Status line and headers as received; one object serves all responses with equal bytes.
+
+    `length` is the size of the body behind this head, -1 if the head does not tell.
+    `special` asks the client for a second look: cookies to store, a redirect to follow.
+    """
+
+    raw: bytes
+    status: int
+    length: int
+    special: bool
+    _headers: HTTPHeaders | None = None
+
+    @property
+    def headers(self) -> HTTPHeaders:
+        if self._headers is None:
+            self._headers = HTTPHeaders(_header_pairs(self.raw))
+        return self._headers
+
+    @property
+    def version(self) -> str:
+        """ "HTTP/1.1" or "HTTP/1.0", as the server wrote it."""
+        return self.raw[:8].decode("latin-1")
+
+
+class Addressed(Protocol):
+    """What a response was asked from: knows the absolute address, made on demand."""
+
+    @property
+    def address(self) -> str: ...
+
+
+class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
+    """One answered call. Stamps are `time.perf_counter` readings.
+
+    `started` is the first request byte handed over (of the first hop), `first_byte` and
+    `ended` belong to the last hop, `hops` counts the exchanges behind this response.
+    """
+
+    protocol: ClassVar[str] = "http"
+
+    status_code: int
+    head: ResponseHead
+    raw_body: bytes
+    source: Addressed
+    started: float
+    first_byte: float
+    ended: float
+    hops: int = 1
+    # Seconds for name, TCP and TLS if this exchange opened its connection.
+    setup: tuple[float, float, float] | None = None
+    _body: bytes | None = None
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status_code < 400
+
+    @property
+    def url(self) -> str:
+        """The absolute address that answered, after redirects."""
+        return self.source.address
+
+    @property
+    def status_text(self) -> str:
+        """Like "503 Service Unavailable"; the standard phrase where there is one."""
+        try:
+            phrase = HTTPStatus(self.status_code).phrase
+        except ValueError:
+            phrase = self.reason
+        return f"{self.status_code} {phrase}".rstrip()
+
+    @property
+    def reason(self) -> str:
+        """The phrase the server wrote, which may be empty."""
+        return _status_line(self.head.raw).partition(" ")[2].partition(" ")[2].strip()
+
+    @property
+    def headers(self) -> HTTPHeaders:
+        return self.head.headers
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """Names and values this response set, whether or not they may be stored."""
+        found: dict[str, str] = {}
+        for line in self.headers.get_all("set-cookie"):
+            name, equals, value = line.partition(";")[0].partition("=")
+            if equals:
+                found[name.strip()] = value.strip()
+        return found
+
+    @property
+    def body(self) -> bytes:
+        """The content, decompressed on first access if the server compressed it."""
+        if self._body is None:
+            self._body = decoded(self.raw_body, self.headers.get("content-encoding", ""))
+        return self._body
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(_charset(self.headers.get("content-type", "")), "replace")
+
+    def json(self) -> Any:
+        """The content as JSON; a `ValueError` says where it is malformed."""
+        return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
+
+    @property
+    def timings(self) -> HTTPTimings:
+        dns_s, connect_s, tls_s = self.setup or (0.0, 0.0, 0.0)
+        first_byte_s = self.first_byte - self.started
+        return HTTPTimings(dns_s, connect_s, tls_s, first_byte_s, self.ended - self.started)
+
+    def raise_for_status(self) -> None:
+        """Raise `StatusError` unless the status is 200 to 399."""
+        if not self.ok:
+            raise StatusError(self.status_text, self)
+
+    def __repr__(self) -> str:
+        return f"<HTTPResponse {self.status_text}, {len(self.raw_body)} B, {self.url}>"
+
+
+class HTTPVerbs(Protocol):
+    """`self.client.http`. All keywords may be plain values or prepared arguments."""
+
+    async def get(
+        self,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+    ) -> HTTPResponse: ...
+
+    async def head(
+        self,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+    ) -> HTTPResponse: ...
+
+    async def options(
+        self,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+    ) -> HTTPResponse: ...
+
+    async def post(
+        self,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+        data: Data | None = None,
+        json: Any = None,
+        form: Form | None = None,
+        files: Mapping[str, File] | None = None,
+    ) -> HTTPResponse: ...
+
+    async def put(
+        self,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+        data: Data | None = None,
+        json: Any = None,
+        form: Form | None = None,
+        files: Mapping[str, File] | None = None,
+    ) -> HTTPResponse: ...
+
+    async def patch(
+        self,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+        data: Data | None = None,
+        json: Any = None,
+        form: Form | None = None,
+        files: Mapping[str, File] | None = None,
+    ) -> HTTPResponse: ...
+
+    async def delete(
+        self,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+        data: Data | None = None,
+        json: Any = None,
+        form: Form | None = None,
+        files: Mapping[str, File] | None = None,
+    ) -> HTTPResponse: ...
+
+    async def request(
+        self,
+        method: str,
+        url: URL,
+        *,
+        headers: Headers | None = None,
+        params: Params | None = None,
+        cookies: Cookies | None = None,
+        auth: Auth | None = None,
+        path: Mapping[str, str | float] | None = None,
+        timeout: str | float | None = None,
+        redirects: int | None = None,
+        name: str | None = None,
+        data: Data | None = None,
+        json: Any = None,
+        form: Form | None = None,
+        files: Mapping[str, File] | None = None,
+    ) -> HTTPResponse: ...
+
+
+class Clients:
+    """The author's `self.client`: one attribute per protocol."""
+
+    __slots__ = ("http",)
+
+    def __init__(self, http: HTTPVerbs) -> None:
+        self.http = http
+
+
+def decoded(body: bytes, encodings: str) -> bytes:
+    """The body with the listed content encodings undone, last one first."""
+    for encoding in reversed([part.strip().lower() for part in encodings.split(",")]):
+        if not body or encoding in ("", "identity"):
+            continue
+        try:
+            body = _undo(body, encoding)
+        except CallError:
+            raise
+        except Exception as error:
+            raise CallError(f"response body is not valid {encoding}") from error
+    return body
+
+
+def _undo(body: bytes, encoding: str) -> bytes:
+    if encoding in ("gzip", "x-gzip"):
+        return _gunzip(body)
+    if encoding == "deflate":
+        try:
+            return zlib.decompress(body)
+        except zlib.error:
+            # Some servers send the bare stream without the zlib wrapper.
+            return zlib.decompress(body, -zlib.MAX_WBITS)
+    if encoding == "br":
+        for module in ("brotli", "brotlicffi"):
+            try:
+                return import_module(module).decompress(body)
+            except ModuleNotFoundError:
+                continue
+        raise CallError("response body is br-compressed; pip install brotli to read it")
+    raise CallError(f'response body has the unknown encoding "{encoding}"')
+
+
+def _gunzip(body: bytes) -> bytes:
+    parts: list[bytes] = []
+    while body:
+        stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        parts.append(stream.decompress(body))
+        if not stream.eof:
+            raise ValueError("the gzip stream is cut off")
+        body = stream.unused_data.lstrip(b"\0")
+    return b"".join(parts)
+
+
+def _charset(content_type: str) -> str:
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            charset = value.strip().strip("\"'")
+            try:
+                "".encode(charset)
+            except LookupError:
+                break
+            return charset
+    return "utf-8"
+
+
+def _status_line(raw: bytes) -> str:
+    return raw.partition(b"\n")[0].decode("latin-1").rstrip("\r")
+
+
+def _header_pairs(raw: bytes) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for line in raw.decode("latin-1").split("\n")[1:]:
+        if line[:1] in (" ", "\t") and pairs:
+            # A folded line continues the value above it (obsolete, still seen).
+            name, value = pairs[-1]
+            pairs[-1] = (name, f"{value} {line.strip()}".strip())
+            continue
+        name, colon, value = line.partition(":")
+        if colon:
+            pairs.append((name.strip(), value.strip()))
+    return pairs

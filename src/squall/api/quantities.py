@@ -1,0 +1,217 @@
+"""How authors and command lines write amounts: times, rates, counts, stages, statuses.
+
+Every load profile, timeout and pause is read here, so one text means the same thing in
+a file, on the command line and in Python. A text that is not understood is a
+`ConfigError` that quotes it and shows what would be right. Nothing here knows what an
+amount is used for; `what` is only the word that the error starts with.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from squall.api.errors import ConfigError
+
+_UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_COUNT_UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION_PART = re.compile(rf"({_NUMBER})(us|ms|s|m|h|d)")
+_DURATION = re.compile(rf"(?:{_NUMBER}(?:us|ms|s|m|h|d))+|{_NUMBER}")
+_RATE = re.compile(rf"({_NUMBER})(k?)(?:/([smh]))?")
+_COUNT = re.compile(rf"([0-9]+(?:_[0-9]+)*|{_NUMBER})([km]?)", re.IGNORECASE)
+_STATUS = re.compile(r"([1-9])xx|([1-9][0-9]{2})(?:-([1-9][0-9]{2}))?", re.IGNORECASE)
+
+_DURATION_HINT = 'write a number with a unit, such as "30s", "1m30s" or "250ms"'
+_RATE_HINT = 'write starts per time, such as "500/s", "30/m" or "10/h"'
+_COUNT_HINT = 'write a whole number, such as 1000, "10k" or "1m"'
+_SPAN_HINT = 'write one time or two, such as "1s" or "1s..3s"'
+_STAGE_HINT = 'write "<duration>:<target>", such as "30s:100" (users) or "1m:50/s" (starts)'
+_EXPECT_HINT = 'write statuses, such as 200, [200, 302], "2xx", "200-299" or "2xx,302"'
+
+
+def parse_duration(
+    value: str | int | float, what: str = "duration", *, zero_ok: bool = False
+) -> float:
+    """Seconds. A number without a unit is seconds; parts add up (`1m30s`)."""
+    if isinstance(value, str):
+        text = value.strip()
+        if _DURATION.fullmatch(text) is None:
+            raise _wrong(what, value, "is not a duration", _DURATION_HINT)
+        parts = _DURATION_PART.findall(text)
+        # fsum over the parts, so that "1m0.1s" is the same float as "60.1s".
+        seconds = math.fsum(_scaled(n, unit) for n, unit in parts) if parts else float(text)
+    else:
+        seconds = _finite(value, what, "is not a duration", _DURATION_HINT)
+    if seconds < 0 or (seconds == 0 and not zero_ok) or math.isinf(seconds):
+        raise _wrong(what, value, "must be more than 0", _DURATION_HINT)
+    return seconds
+
+
+def format_duration(seconds: float, *, compact: bool = False) -> str:
+    """For people: `250ms`, `10s`, `5m00s`, `1h02m00s`; compact drops zero ends (`5m`, `1h02m`)."""
+    if seconds < 0:
+        return "-" + format_duration(-seconds, compact=compact)
+    if seconds == 0:
+        return "0s"
+    # The limits are where three digits after the point would round up to the next unit.
+    for limit_s, scale, unit in (
+        (9.999995e-4, 1e6, "us"),
+        (0.9999995, 1e3, "ms"),
+        (59.9995, 1, "s"),
+    ):
+        if seconds < limit_s:
+            return f"{_plain(seconds * scale, 3)}{unit}"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{hours}h{minutes:02}m" if hours else f"{minutes}m"
+    if not compact or rest_s:
+        return f"{text}{rest_s:02}s"
+    return text if minutes else f"{hours}h"
+
+
+def parse_rate(value: str | int | float, what: str = "rate", *, zero_ok: bool = False) -> float:
+    """Starts per second. A number without a unit is per second."""
+    if isinstance(value, str):
+        match = _RATE.fullmatch(value.strip())
+        if match is None:
+            raise _wrong(what, value, "is not a rate", _RATE_HINT)
+        number, thousand, unit = match.groups()
+        per_s = float(number) * (1000 if thousand else 1) / _UNIT_S[unit or "s"]
+    else:
+        per_s = _finite(value, what, "is not a rate", _RATE_HINT)
+    if per_s < 0 or (per_s == 0 and not zero_ok) or math.isinf(per_s):
+        raise _wrong(what, value, "must be more than 0", _RATE_HINT)
+    return per_s
+
+
+def format_rate(per_s: float) -> str:
+    """For people: `500/s`, `0.5/s`."""
+    return f"{_plain(per_s, 3) if per_s >= 1 else f'{per_s:.3g}'}/s"
+
+
+def parse_count(value: str | int | float, what: str = "count", *, least: int = 1) -> int:
+    """A whole number; `k` is a thousand, `m` a million."""
+    if isinstance(value, str):
+        match = _COUNT.fullmatch(value.strip())
+        if match is None:
+            raise _wrong(what, value, "is not a count", _COUNT_HINT)
+        number, unit = match.groups()
+        exact = float(number) * _COUNT_UNIT[unit.lower()]
+    else:
+        exact = _finite(value, what, "is not a count", _COUNT_HINT)
+    if not exact.is_integer():
+        raise _wrong(what, value, "is not a whole number", _COUNT_HINT)
+    if exact < least:
+        raise _wrong(what, value, f"must be at least {least}", _COUNT_HINT)
+    return int(exact)
+
+
+def parse_span(value: str | int | float, what: str = "pause") -> tuple[float, float]:
+    """Seconds from and to: `1s..3s`; one time is both ends. The lower end may be 0."""
+    if isinstance(value, str) and ".." in value:
+        low, _, high = value.partition("..")
+        if not low.strip() or not high.strip():
+            raise _wrong(what, value, "is not a span", _SPAN_HINT)
+        low_s = parse_duration(low, what, zero_ok=True)
+        high_s = parse_duration(high, what)
+        if low_s > high_s:
+            raise _wrong(what, value, "ends before it begins", _SPAN_HINT)
+        return low_s, high_s
+    only_s = parse_duration(value, what)
+    return only_s, only_s
+
+
+def parse_stage(value: str, what: str = "stage") -> tuple[float, float, bool]:
+    """(duration in seconds, target, whether the target is a rate).
+
+    A duration of 0 jumps to the target: `"0s:50/s"` lets a ramp start at 50/s.
+    """
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _wrong(what, value, "is not a stage", _STAGE_HINT)
+    duration, colon, target = value.partition(":")
+    if not colon or not duration.strip() or not target.strip():
+        raise _wrong(what, value, "is not a stage", _STAGE_HINT)
+    duration_s = parse_duration(duration, f"{what} {_quoted(value)}: duration", zero_ok=True)
+    target_what = f"{what} {_quoted(value)}: target"
+    if "/" in target:
+        return duration_s, parse_rate(target, target_what, zero_ok=True), True
+    return duration_s, float(parse_count(target, target_what, least=0)), False
+
+
+def parse_expect(
+    value: int | str | range | Iterable[int | str], what: str = "expect"
+) -> list[tuple[int, int]]:
+    """Inclusive status ranges, sorted, touching ones joined."""
+    ranges = sorted(_status_ranges(value, what))
+    if not ranges:
+        raise _wrong(what, value, "names no status", _EXPECT_HINT)
+    joined = [ranges[0]]
+    for low, high in ranges[1:]:
+        last_low, last_high = joined[-1]
+        if low <= last_high + 1:
+            joined[-1] = (last_low, max(last_high, high))
+        else:
+            joined.append((low, high))
+    return joined
+
+
+def _status_ranges(value: object, what: str) -> list[tuple[int, int]]:
+    if isinstance(value, str):
+        return [_status_text(part, value, what) for part in value.split(",")]
+    if isinstance(value, bool):
+        raise _wrong(what, value, "is not a status", _EXPECT_HINT)
+    if isinstance(value, int):
+        if not 100 <= value <= 999:
+            raise _wrong(what, value, "is not a status", _EXPECT_HINT)
+        return [(value, value)]
+    if isinstance(value, Iterable):
+        items: Sequence[object] = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return [found for item in items for found in _status_ranges(item, what)]
+    raise _wrong(what, value, "is not a status", _EXPECT_HINT)
+
+
+def _status_text(part: str, whole: str, what: str) -> tuple[int, int]:
+    match = _STATUS.fullmatch(part.strip())
+    if match is None:
+        raise _wrong(what, whole, "is not a status", _EXPECT_HINT)
+    hundred, low, high = match.groups()
+    if hundred:
+        return int(hundred) * 100, int(hundred) * 100 + 99
+    if high and int(high) < int(low):
+        raise _wrong(what, whole, "ends before it begins", _EXPECT_HINT)
+    return int(low), int(high or low)
+
+
+def _scaled(number: str, unit: str) -> float:
+    # Division keeps "100ms" the float 0.1; multiplying by 1e-3 would not.
+    scale = _UNIT_S[unit]
+    return float(number) * scale if scale >= 1 else float(number) / round(1 / scale)
+
+
+def _finite(value: object, what: str, problem: str, hint: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(what, value, problem, hint)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _wrong(what, value, problem, hint)
+    return number
+
+
+def _plain(number: float, digits: int) -> str:
+    """Without exponent and without zeros at the end."""
+    text = f"{number:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _wrong(what: str, value: object, problem: str, hint: str) -> ConfigError:
+    return ConfigError(f"{what} {_quoted(value)} {problem}; {hint}")

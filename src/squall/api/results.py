@@ -1,0 +1,64 @@
+"""Result types: what a step returns decides whether it is measured.
+
+A step annotated with a subclass of `CallResult` or `CustomResult` is a test step;
+any other annotation makes it an action that is run and not measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class CallResult:
+    """The outcome of one protocol call made by a Squall client."""
+
+    __slots__ = ()
+    protocol: ClassVar[str] = "call"
+
+
+class CustomResult:
+    """Subclass this to measure any protocol of your own.
+
+    Built by keywords: `timings={"total": seconds}`, `error="..."` and any field of
+    the subclass. `successful` defaults to "no error".
+    """
+
+    protocol: ClassVar[str] = "custom"
+    timings: dict[str, float]
+    error: str | None
+
+    def __init__(
+        self,
+        *,
+        timings: dict[str, float] | None = None,
+        error: str | BaseException | None = None,
+        **fields: Any,
+    ) -> None:
+        self.timings = timings if timings is not None else {}
+        self.error = None if error is None else str(error) or type(error).__name__
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    @property
+    def successful(self) -> bool:
+        return self.error is None
+
+    def context(self) -> str:
+        """Why the call failed: the key under which failures are counted."""
+        return self.error or "failed"
+
+
+class Timed(CustomResult, Generic[T]):
+    """The result of `await self.timed(awaitable)`: `.value` is what it returned."""
+
+    value: T
+
+    def __init__(self, value: T, seconds: float) -> None:
+        super().__init__(timings={"total": seconds})
+        self.value = value
+
+    @property
+    def seconds(self) -> float:
+        return self.timings["total"]

@@ -1,0 +1,95 @@
+"""The class an author subclasses.
+
+One virtual user is one instance. Three lifetimes: attributes of `self` live as long
+as the user; `self.context` and cookies start every iteration as the start actions
+left them; class attributes (feeds, resources, metrics) belong to the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+
+from squall.api.quantities import parse_span
+from squall.api.results import Timed
+
+if TYPE_CHECKING:
+    from squall.api.http import Clients
+
+T = TypeVar("T")
+
+
+class CheckSink(Protocol):
+    """Where inline checks are counted."""
+
+    def check(self, name: str, passed: bool) -> None: ...
+
+
+class VU:
+    """Who this virtual user is. `id` is unique over the whole test."""
+
+    __slots__ = ("_random", "busy", "id", "iteration", "paused_s", "seed", "stop")
+
+    def __init__(self, identity: int, seed: int) -> None:
+        self.id = identity
+        self.iteration = 0
+        self.seed = seed
+        self.paused_s = 0.0
+        self.stop = False
+        self.busy = False
+        self._random: random.Random | None = None
+
+    @property
+    def random(self) -> random.Random:
+        """A generator of its own, made on first use from the run's seed and the id."""
+        if self._random is None:
+            self._random = random.Random(f"{self.seed}:{self.id}")
+        return self._random
+
+
+class Workflow:
+    """Subclass it, decorate async methods with `@step()`, run the file."""
+
+    abstract: ClassVar[bool] = False
+    """True in a class of its own: shared by subclasses, not run itself."""
+    host: ClassVar[str] = ""
+    vus: ClassVar[int] = 1
+    duration: ClassVar[str | float] = "1m"
+    iterations: ClassVar[int | str] = 0
+    stages: ClassVar[Sequence[str]] = ()
+    rate: ClassVar[str | float] = 0
+    max_vus: ClassVar[int] = 0
+    think: ClassVar[str | float] = 0
+    pacing: ClassVar[str | float] = 0
+    grace: ClassVar[str | float] = "10s"
+    timeout: ClassVar[str | float] = "60s"
+    priority: ClassVar[str] = "auto"
+    thresholds: ClassVar[Sequence[str]] = ()
+    connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
+    session: ClassVar[Literal["iteration", "vu"]] = "iteration"
+
+    client: Clients
+    context: dict[str, Any]
+    vu: VU
+    _sink: CheckSink
+
+    def check(self, name: str, passed: bool) -> bool:
+        """Counts a check by name and hands its result back. It never fails a run."""
+        self._sink.check(name, bool(passed))
+        return bool(passed)
+
+    async def pause(self, duration: str | float) -> None:
+        """Waits, as a person would: `"1s"` or a random `"1s..3s"`. Never part of a latency."""
+        low, high = parse_span(duration)
+        began = perf_counter()
+        await asyncio.sleep(low if low == high else self.vu.random.uniform(low, high))
+        self.vu.paused_s += perf_counter() - began
+
+    async def timed(self, call: Awaitable[T]) -> Timed[T]:
+        """Measures any awaitable: `return await self.timed(self.db.fetch(...))`."""
+        began = perf_counter()
+        value = await call
+        return Timed(value, perf_counter() - began)

@@ -1,0 +1,1 @@
+"""Commands: nothing but parsing and calling."""

@@ -1,0 +1,112 @@
+"""`squall run`: one run from the options to the exit code.
+
+Results go to stdout, progress to stderr. Whatever can be wrong with the output (a
+file that cannot be written, an unknown column) is said before the first request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, TextIO
+
+from squall.api.errors import ExitCode
+from squall.cli.options import run_options, seconds
+from squall.engine.local import run_local
+from squall.engine.options import RunOptions
+from squall.reporting.columns import parse_columns
+from squall.reporting.files import check_writable
+
+if TYPE_CHECKING:
+    from squall.engine.outcome import RunOutcome
+    from squall.reporting.lines import LiveLines
+    from squall.stats.manifest import FileManifest
+    from squall.stats.reports import ExchangeReport
+    from squall.stats.snapshot import Snapshot
+
+EXCUSED = (ExitCode.INVALID, ExitCode.THRESHOLDS)
+"""What `--exit-zero` turns into 0: the run went to its end, its judgement was bad."""
+
+
+def execute(arguments: Namespace) -> int:
+    options = run_options(arguments)
+    columns = None if arguments.columns is None else parse_columns(arguments.columns)
+    every_s = None if arguments.every is None else seconds(arguments.every, "--every")
+    if arguments.json:
+        check_writable(arguments.json)
+    progress = Progress(
+        options, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
+    )
+    outcome = perform(options, progress)
+    # The file first: a reader of stdout that has gone away must not cost the results.
+    if arguments.json:
+        from squall.reporting.document import write_document
+
+        write_document(arguments.json, outcome)
+    print_summary(outcome, columns, no_color=arguments.no_color)
+    code = outcome.exit_code
+    return 0 if arguments.exit_zero and code in EXCUSED else int(code)
+
+
+def perform(options: RunOptions, progress: Progress) -> RunOutcome:
+    return asyncio.run(
+        run_local(
+            options,
+            on_manifest=progress.on_manifest,
+            on_snapshot=progress.on_snapshot,
+            on_log=progress.on_log,
+            on_exchange=progress.on_exchange,
+        )
+    )
+
+
+def print_summary(outcome: RunOutcome, columns: tuple[str, ...] | None, *, no_color: bool) -> None:
+    from squall.reporting.summary import render_summary
+
+    color = wants_color(sys.stdout, no_color=no_color)
+    print(render_summary(outcome, columns=columns, color=color), flush=True)
+
+
+class Progress:
+    """Receives what the engine tells while it runs and prints it as lines."""
+
+    def __init__(
+        self, options: RunOptions, *, quiet: bool, every_s: float | None, no_color: bool
+    ) -> None:
+        self._options = options
+        self._quiet = quiet
+        self._every_s = every_s
+        self._color = wants_color(sys.stderr, no_color=no_color)
+        self._lines: LiveLines | None = None
+
+    def on_manifest(self, manifest: FileManifest, processes: int) -> None:
+        if self._quiet:
+            return
+        # Imported here: by now the core processes run, and nobody waits for us.
+        from squall.reporting.lines import LiveLines
+
+        self._lines = LiveLines(
+            manifest, sys.stderr, self._every_s, self._color, processes=processes
+        )
+        self._lines.start()
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        if self._lines is not None:
+            self._lines.feed(snapshot)
+
+    def on_log(self, prefix: str, line: str) -> None:
+        print(f"[{prefix}] {line}" if prefix else line, file=sys.stderr, flush=True)
+
+    def on_exchange(self, exchange: ExchangeReport) -> None:
+        from squall.reporting.exchange import render_exchange
+
+        print(render_exchange(exchange, secrets=self._options.secrets.values()), flush=True)
+
+
+def wants_color(stream: TextIO, *, no_color: bool) -> bool:
+    """Only for a terminal, and never against `--no-color` or NO_COLOR."""
+    if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()

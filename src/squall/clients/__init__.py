@@ -1,0 +1,1 @@
+"""Protocol clients under test, one folder each."""

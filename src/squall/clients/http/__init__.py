@@ -1,0 +1,7 @@
+"""The HTTP/1.1 client: prepared requests, one connection per virtual user."""
+
+from squall.clients.http.client import HTTPClient
+from squall.clients.http.connect import ConnectLimiter
+from squall.clients.http.shared import Counters, Exchange, HTTPShared
+
+__all__ = ["ConnectLimiter", "Counters", "Exchange", "HTTPClient", "HTTPShared"]

@@ -1,0 +1,112 @@
+"""Turns an author's values into request bodies with their content type.
+
+`data`: text and bytes as they are, everything else as JSON. `form`: urlencoded.
+`files`: multipart. A file is read once and kept; its path is relative to the author's
+file, never to the working directory.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import secrets
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from squall.api.arguments import Prepared
+from squall.api.errors import CallError
+from squall.clients.http.encode import plain_text, urlencoded
+
+_JSON = b"application/json"
+_FORM = b"application/x-www-form-urlencoded"
+
+
+class PreparedBody(Prepared):
+    """Bytes to send; an empty content type sends no Content-Type line."""
+
+    __slots__ = ("content", "content_type")
+
+    def __init__(self, value: Any, content: bytes, content_type: bytes) -> None:
+        super().__init__(value)
+        self.content = content
+        self.content_type = content_type
+
+
+class PreparedFile(Prepared):
+    __slots__ = ("content", "content_type", "name")
+
+    def __init__(self, value: Any, name: str, content: bytes) -> None:
+        super().__init__(value)
+        self.name = name
+        self.content = content
+        guessed, _ = mimetypes.guess_type(name)
+        self.content_type = (guessed or "application/octet-stream").encode()
+
+
+def data_of(value: Any) -> PreparedBody:
+    if isinstance(value, str):
+        return PreparedBody(value, value.encode(), b"text/plain; charset=utf-8")
+    if isinstance(value, bytes | bytearray):
+        return PreparedBody(value, bytes(value), b"application/octet-stream")
+    return json_of(value)
+
+
+def json_of(value: Any) -> PreparedBody:
+    try:
+        content = msgspec.json.encode(value, enc_hook=_model)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CallError(f"body is not JSON: {error}") from error
+    return PreparedBody(value, content, _JSON)
+
+
+def form_of(value: Any) -> PreparedBody:
+    if not isinstance(value, Mapping):
+        raise CallError(f"form must be a mapping such as {{...}}, not {type(value).__name__}")
+    return PreparedBody(value, urlencoded(value), _FORM)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def file_of(value: Any, base_dir: Path) -> PreparedFile:
+    if not isinstance(value, str | PathLike):
+        raise CallError(f"a file is given by its path, not by {type(value).__name__}")
+    path = base_dir / Path(value)  # pyright: ignore[reportUnknownArgumentType]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CallError(f"cannot read {path}: {error.strerror or error}") from error
+    return PreparedFile(value, path.name, content)
+
+
+def multipart_of(fields: Mapping[str, Any], files: Mapping[str, PreparedFile]) -> PreparedBody:
+    """multipart/form-data; the fields come first, as browsers send them."""
+    boundary = secrets.token_hex(16).encode()
+    parts: list[bytes] = []
+    for name, value in fields.items():
+        parts.append(
+            b'--%b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+            % (boundary, _quoted(name), plain_text(value).encode())
+        )
+    for name, file in files.items():
+        parts.append(
+            b'--%b\r\nContent-Disposition: form-data; name="%b"; filename="%b"\r\n'
+            b"Content-Type: %b\r\n\r\n%b\r\n"
+            % (boundary, _quoted(name), _quoted(file.name), file.content_type, file.content)
+        )
+    parts.append(b"--%b--\r\n" % boundary)
+    return PreparedBody(None, b"".join(parts), b"multipart/form-data; boundary=" + boundary)
+
+
+def _quoted(text: str) -> bytes:
+    """As the HTML standard writes names in a multipart body."""
+    escaped = text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+    return escaped.encode()
+
+
+def _model(value: Any) -> Any:
+    """Models that know their own plain form (pydantic's `model_dump`)."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return dump(mode="json")

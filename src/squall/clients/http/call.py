@@ -1,0 +1,135 @@
+"""Makes the `Request` of a call out of plain or prepared arguments.
+
+Requests made of prepared arguments only are kept with their URL, so the next call with
+the same arguments costs one lookup; anything given as a plain value is encoded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from squall.api.arguments import Prepared
+from squall.api.errors import CallError
+from squall.clients.http.body import (
+    PreparedBody,
+    PreparedFile,
+    data_of,
+    form_of,
+    json_of,
+    multipart_of,
+)
+from squall.clients.http.encode import (
+    PreparedAuth,
+    PreparedCookies,
+    PreparedHeaders,
+    PreparedParams,
+    auth_of,
+    cookies_of,
+    headers_of,
+    params_of,
+)
+from squall.clients.http.request import Request, compose
+from squall.clients.http.shared import HTTPShared
+from squall.clients.http.url import PreparedURL
+
+P = TypeVar("P", bound=Prepared)
+
+
+def build(
+    shared: HTTPShared,
+    method: str,
+    url: PreparedURL,
+    headers: Any,
+    params: Any,
+    cookies: Any,
+    auth: Any,
+    path: Any,
+    data: Any,
+    json: Any,
+    form: Any,
+    files: Any,
+) -> Request:
+    key = None
+    if (
+        path is None
+        and json is None
+        and (headers is None or headers.__class__ is PreparedHeaders)
+        and (params is None or params.__class__ is PreparedParams)
+        and (cookies is None or cookies.__class__ is PreparedCookies)
+        and (auth is None or auth.__class__ is PreparedAuth)
+        and (data is None or data.__class__ is PreparedBody)
+        and (form is None or form.__class__ is PreparedBody)
+        and (files is None or _all_prepared(files))
+    ):
+        kept_files = None if files is None else tuple(files.items())
+        key = (method, headers, params, cookies, auth, data, form, kept_files)
+        known = url.requests.get(key)
+        if known is not None:
+            return known
+    target = url.filled(path)
+    if params is not None:
+        query = _ready(params, PreparedParams, params_of, "params").query
+        if query:
+            target = b"%b%b%b" % (target, b"&" if b"?" in target else b"?", query)
+    request = compose(
+        method,
+        url,
+        target,
+        shared.defaults,
+        () if headers is None else _ready(headers, PreparedHeaders, headers_of, "headers").fields,
+        b"" if cookies is None else _ready(cookies, PreparedCookies, cookies_of, "cookies").line,
+        None if auth is None else _ready(auth, PreparedAuth, auth_of, "auth"),
+        _body(shared, data, json, form, files),
+    )
+    if key is not None:
+        url.requests[key] = request
+    return request
+
+
+def _body(shared: HTTPShared, data: Any, json: Any, form: Any, files: Any) -> PreparedBody | None:
+    given = [
+        name
+        for name, value in (("data", data), ("json", json), ("form", form), ("files", files))
+        if value is not None
+    ]
+    if len(given) > 1 and given != ["form", "files"]:
+        raise CallError(f"one call cannot send both {given[0]}= and {given[1]}=")
+    if files is not None:
+        return _multipart(shared, form, files)
+    if json is not None:
+        return json if isinstance(json, PreparedBody) else json_of(json)
+    if data is not None:
+        return data if isinstance(data, PreparedBody) else data_of(_raw(data, "data"))
+    if form is not None:
+        return form if isinstance(form, PreparedBody) else form_of(_raw(form, "form"))
+    return None
+
+
+def _multipart(shared: HTTPShared, form: Any, files: Any) -> PreparedBody:
+    if not isinstance(files, Mapping):
+        raise CallError('files must be a mapping such as {"picture": "cat.png"}')
+    named = cast("Mapping[str, Any]", files)
+    read = {name: shared.file(_file(value)) for name, value in named.items()}
+    fields = form.value if isinstance(form, PreparedBody) else form
+    return multipart_of(fields or {}, read)
+
+
+def _file(value: Any) -> Any:
+    return value if isinstance(value, PreparedFile) else _raw(value, "files")
+
+
+def _ready(value: Any, kind: type[P], make: Any, what: str) -> P:
+    return value if isinstance(value, kind) else make(_raw(value, what))
+
+
+def _raw(value: Any, what: str) -> Any:
+    if isinstance(value, Prepared):
+        raise CallError(f"{what}= was given an argument of another kind")
+    return value
+
+
+def _all_prepared(files: Any) -> bool:
+    if not isinstance(files, Mapping):
+        return False
+    return all(isinstance(file, PreparedFile) for file in cast("Mapping[str, Any]", files).values())

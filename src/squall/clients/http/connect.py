@@ -1,0 +1,152 @@
+"""Opens connections: how many at once, to which address, with times taken apart.
+
+Name, TCP and TLS are timed separately and are not part of a request's latency. Too many
+connects at once would measure retransmitted SYNs, so a process has one limit for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from squall.api.errors import TransportError
+from squall.clients.http.connection import Connection, Pool
+from squall.clients.http.origin import Address, Origin
+from squall.clients.http.reasons import reason_of, timeout_reason
+
+if TYPE_CHECKING:
+    from squall.clients.http.shared import HTTPShared
+
+# A peer that does not answer our TLS goodbye is cut off after this time.
+_TLS_GOODBYE_S = 1.0
+
+
+class ConnectLimiter:
+    """At most `limit` connects in flight; waiters are served in order."""
+
+    __slots__ = ("_busy", "_waiting", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._busy = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> None:
+        if self._busy < self.limit and not self._waiting:
+            self._busy += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                # The turn had been given: pass it on.
+                self.release()
+            else:
+                self._waiting.remove(turn)
+            raise
+
+    def release(self) -> None:
+        self._busy -= 1
+        while self._waiting and self._busy < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._busy += 1
+                turn.set_result(None)
+
+
+PROCESS_LIMITER = ConnectLimiter(256)
+
+
+async def connect(
+    shared: HTTPShared, pool: Pool, origin: Origin, index: int, timeout_s: float, left_s: float
+) -> Connection:
+    """A new connection, idle and not in its pool. `index` spreads users over addresses."""
+    limiter = shared.limiter
+    dns_s = 0.0
+    if not origin.addresses:
+        dns_s = await shared.resolve(origin)
+    await limiter.acquire()
+    began = perf_counter()
+    try:
+        async with asyncio.timeout(left_s):
+            conn = await _first_that_answers(shared, pool, origin, index)
+    except TimeoutError as error:
+        reason = reason_of(error) if error.errno else timeout_reason(timeout_s)
+        raise TransportError(reason, started=began, ended=perf_counter()) from None
+    except (OSError, ssl.SSLError) as error:
+        raise TransportError(reason_of(error), started=began, ended=perf_counter()) from error
+    finally:
+        limiter.release()
+    if conn.transport is None:  # pyright: ignore[reportUnnecessaryComparison]
+        # The peer accepted and closed before we had our turn.
+        raise TransportError(
+            "connection closed before a response", started=began, ended=perf_counter()
+        )
+    if dns_s and conn.setup is not None:
+        conn.setup = (dns_s, conn.setup[1], conn.setup[2])
+    return conn
+
+
+async def _first_that_answers(
+    shared: HTTPShared, pool: Pool, origin: Origin, index: int
+) -> Connection:
+    addresses = origin.addresses
+    first = index % len(addresses)
+    failure: OSError | None = None
+    for address in (*addresses[first:], *addresses[:first]):
+        try:
+            return await _open(shared, pool, origin, address)
+        except (ConnectionRefusedError, TimeoutError, OSError) as error:
+            # Other addresses of the name may answer ("localhost" is often two of them);
+            # a failed handshake would fail again.
+            if isinstance(error, ssl.SSLError):
+                raise
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+async def _open(shared: HTTPShared, pool: Pool, origin: Origin, address: Address) -> Connection:
+    loop = asyncio.get_running_loop()
+    conn = Connection(shared, pool, origin)
+    try:
+        began = perf_counter()
+        if not origin.tls:
+            await loop.create_connection(lambda: conn, address.ip, origin.port)
+            connected = ready = perf_counter()
+        else:
+            sock = await _connected_socket(address, origin.port)
+            connected = perf_counter()
+            await loop.create_connection(
+                lambda: conn,
+                sock=sock,
+                ssl=shared.tls_context(),
+                server_hostname=origin.host,
+                ssl_shutdown_timeout=_TLS_GOODBYE_S,
+            )
+            ready = perf_counter()
+            shared.tls_samples.append(ready - connected)
+    except BaseException:
+        # Cancelled after `connection_made`, the loop may drop the transport without a word.
+        shared.live.discard(conn)
+        raise
+    shared.connect_samples.append(connected - began)
+    conn.setup = (0.0, connected - began, ready - connected)
+    return conn
+
+
+async def _connected_socket(address: Address, port: int) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (address.ip, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock

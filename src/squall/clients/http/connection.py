@@ -1,0 +1,284 @@
+"""One connection: sends a request, stamps and delivers the response, goes back to its pool.
+
+The common response (its head seen before, all of it in one packet) is recognised by a
+dictionary lookup on the bytes of its head; everything else goes through an `Intake`.
+Stamps are taken when bytes arrive, not when the waiting task runs. A connection that
+received anything unexpected is closed, never reused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import InvalidStateError
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+from squall.api.errors import TransportError
+from squall.api.http import HTTPResponse, ResponseHead
+from squall.clients.http.intake import Intake
+from squall.clients.http.reasons import reason_of
+from squall.clients.http.request import Request
+
+if TYPE_CHECKING:
+    from squall.clients.http.origin import Origin
+    from squall.clients.http.shared import HTTPShared
+    from squall.clients.http.url import PreparedURL
+
+# Distinct heads kept; a Date header alone makes one a second.
+MOST_HEADS = 512
+# So many new heads in a row mean that every one is unlike: looking up costs, finds nothing.
+MISSES_TO_STOP = 2000
+# Idle connections beyond this many of one user are closed.
+_MOST_IDLE = 64
+
+
+class Unanswered(TransportError):
+    """The peer closed before the first byte of a response: safe to try again."""
+
+
+class Pool:
+    """Idle connections of one user (or of all, if they share). `idle` is the fast slot."""
+
+    __slots__ = ("idle", "more")
+
+    def __init__(self) -> None:
+        self.idle: Connection | None = None
+        self.more: list[Connection] | None = None
+
+    def take(self, origin: Origin) -> Connection | None:
+        conn = self.idle
+        if conn is not None and conn.origin is origin:
+            self.idle = None
+            return conn
+        more = self.more
+        if more:
+            for index in range(len(more) - 1, -1, -1):
+                if more[index].origin is origin:
+                    return more.pop(index)
+        return None
+
+    def add(self, conn: Connection, most_idle: int) -> None:
+        if self.idle is None:
+            self.idle = conn
+            return
+        if self.more is None:
+            self.more = []
+        self.more.append(conn)
+        if len(self.more) > most_idle:
+            self.more.pop(0).close()
+
+    def forget(self, conn: Connection) -> None:
+        if self.idle is conn:
+            self.idle = None
+        elif self.more and conn in self.more:
+            self.more.remove(conn)
+
+    def close(self) -> None:
+        idle, more = self.idle, self.more
+        self.idle = self.more = None
+        if idle is not None:
+            idle.close()
+        for conn in more or ():
+            conn.close()
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "counters",
+        "create_future",
+        "future",
+        "heads",
+        "intake",
+        "origin",
+        "pool",
+        "setup",
+        "shared",
+        "slow",
+        "source",
+        "spent_s",
+        "started",
+        "timeout_s",
+        "transport",
+    )
+
+    def __init__(self, shared: HTTPShared, pool: Pool, origin: Origin) -> None:
+        self.shared = shared
+        self.counters = shared.counters
+        self.create_future = asyncio.get_running_loop().create_future
+        self.heads = shared.heads
+        self.pool = pool
+        self.origin = origin
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        # Set while a response is awaited; who finds it None must not touch the exchange.
+        self.future: asyncio.Future[HTTPResponse] | None = None
+        self.intake: Intake | None = None
+        # True if the next bytes must go through the intake.
+        self.slow = not (shared.caching and shared.reuse)
+        self.source: PreparedURL | Request = cast("Request", None)
+        self.started = 0.0
+        # The limit of this call, and how much of it was used before `started`.
+        self.timeout_s = shared.timeout_s
+        self.spent_s = 0.0
+        self.setup: tuple[float, float, float] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.shared.live.add(self)
+        self.counters.connections += 1
+
+    def send(
+        self, raw: bytes, request: Request, timeout_s: float, spent_s: float
+    ) -> asyncio.Future[HTTPResponse]:
+        """Starts an exchange. `HTTPClient.get` repeats these lines for the plain case."""
+        self.future = future = self.create_future()
+        self.source = request
+        self.timeout_s = timeout_s
+        if spent_s:
+            self.spent_s = spent_s
+            self.slow = True
+        if request.method == "HEAD":
+            self.slow = True
+            if self.intake is None:
+                self.intake = Intake()
+            self.intake.head_only = True
+        counters = self.counters
+        counters.sent += 1
+        counters.bytes_sent += len(raw)
+        self.started = perf_counter()
+        self.transport.write(raw)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        now = perf_counter()
+        if not self.slow:
+            end = data.find(b"\r\n\r\n") + 4
+            head = self.heads.get(data[:end])
+            if head is not None and len(data) - end == head.length:
+                future = self.future
+                if future is not None:
+                    try:
+                        future.set_result(
+                            HTTPResponse(
+                                head.status, head, data[end:], self.source, self.started, now, now
+                            )
+                        )
+                    except InvalidStateError:
+                        # Cancelled a moment ago; its task has not run yet and will close this.
+                        return
+                    self.future = None
+                    counters = self.counters
+                    counters.answered += 1
+                    counters.bytes_received += len(data)
+                    pool = self.pool
+                    if pool.idle is None:
+                        pool.idle = self
+                    else:
+                        pool.add(self, self.shared.most_idle)
+                    return
+        self._receive(data, now)
+
+    def _receive(self, data: bytes, now: float) -> None:
+        self.counters.bytes_received += len(data)
+        future = self.future
+        if future is None:
+            # Nobody asked: an error page on an idle connection, or bytes behind a response.
+            self.close()
+            return
+        if future.cancelled():
+            return
+        intake = self.intake
+        if intake is None:
+            intake = self.intake = Intake()
+        self.slow = True
+        intake.feed(data, now, self.shared.most_bytes)
+        if intake.complete:
+            self._deliver(future, intake, now, in_one=intake.received == len(data))
+        elif intake.error:
+            self.fail(intake.error, now)
+
+    def _deliver(
+        self, future: asyncio.Future[HTTPResponse], intake: Intake, now: float, *, in_one: bool
+    ) -> None:
+        head = intake.head()
+        response = HTTPResponse(
+            head.status, head, intake.body(), self.source, self.started, intake.first_byte, now
+        )
+        keep = intake.keep_alive and not intake.surplus
+        if in_one or head.length >= 0:
+            self._learn(head)
+        intake.reset()
+        shared = self.shared
+        self.slow = not (shared.caching and shared.reuse)
+        self.spent_s = 0.0
+        self.future = None
+        self.counters.answered += 1
+        future.set_result(response)
+        if keep and shared.reuse and self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.pool.add(self, shared.most_idle)
+        else:
+            self.close()
+
+    def _learn(self, head: ResponseHead) -> None:
+        shared = self.shared
+        if not shared.caching:
+            return
+        heads = self.heads
+        if head.raw in heads:
+            # Known, but this time it came in pieces.
+            shared.misses = 0
+            return
+        shared.misses += 1
+        if shared.misses >= MISSES_TO_STOP:
+            shared.caching = False
+            heads.clear()
+        elif head.length >= 0:
+            if len(heads) >= MOST_HEADS:
+                heads.clear()
+            heads[head.raw] = head
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.shared.live.discard(self)
+        self.pool.forget(self)
+        intake, future = self.intake, self.future
+        self.transport = cast("asyncio.Transport", None)
+        if future is not None and not future.done():
+            now = perf_counter()
+            if intake is not None and intake.received:
+                if exc is None and intake.end_of_stream():
+                    self._deliver(future, intake, now, in_one=False)
+                else:
+                    self.fail("response cut off" if exc is None else reason_of(exc), now)
+            else:
+                reason = "connection closed before a response" if exc is None else reason_of(exc)
+                self.future = None
+                # Counted by the client: as a failure, or as a reconnect if it tries again.
+                future.set_exception(Unanswered(reason, started=self.started, ended=now))
+        if intake is not None:
+            intake.close()
+            self.intake = None
+
+    def fail(self, reason: str, now: float) -> None:
+        """Ends the exchange without an answer and closes."""
+        future = self.future
+        if future is not None and not future.done():
+            self.future = None
+            self.counters.failed += 1
+            future.set_exception(TransportError(reason, started=self.started, ended=now))
+        self.abort()
+
+    def abandon(self, future: asyncio.Future[HTTPResponse]) -> None:
+        """The waiting task was cancelled. Harmless if the answer had already come."""
+        if self.future is future:
+            self.future = None
+            self.counters.cancelled += 1
+            self.abort()
+
+    def close(self) -> None:
+        self.pool.forget(self)
+        if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.close()
+
+    def abort(self) -> None:
+        self.pool.forget(self)
+        if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.abort()

@@ -1,0 +1,210 @@
+"""A call from its arguments to its response: connection, retry, redirects, cookies.
+
+Every exchange is counted exactly once: as answered, failed, repeated (`reconnects`) or
+cancelled. A cancelled call closes its connection, because its answer may still come.
+"""
+
+# A timeout here is part of the author's API and is swept, never a cancelled task.
+# ruff: noqa: ASYNC109
+
+from __future__ import annotations
+
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Any
+
+from squall.api.errors import CallError, TransportError
+from squall.api.http import HTTPResponse
+from squall.clients.http.call import build
+from squall.clients.http.connect import connect
+from squall.clients.http.connection import Connection, Unanswered
+from squall.clients.http.cookies import stored
+from squall.clients.http.request import REDIRECTS, REPEATABLE, Request, redirected
+from squall.clients.http.shared import Exchange
+from squall.clients.http.url import PreparedURL, join, read_url
+
+if TYPE_CHECKING:
+    from squall.clients.http.client import HTTPClient
+
+Outcome = HTTPResponse | TransportError
+
+_NO_ARGUMENTS = (None,) * 9
+
+
+async def call(
+    client: HTTPClient,
+    method: str,
+    url: Any,
+    headers: Any,
+    params: Any,
+    cookies: Any,
+    auth: Any,
+    path: Any,
+    timeout: str | float | None,
+    redirects: int | None,
+    name: str | None,
+    data: Any = None,
+    json: Any = None,
+    form: Any = None,
+    files: Any = None,
+) -> HTTPResponse:
+    shared = client.shared
+    target = url if type(url) is PreparedURL else shared.url(url)
+    request = build(
+        shared, method, target, headers, params, cookies, auth, path, data, json, form, files
+    )
+    timeout_s = client.timeout_s
+    if timeout is not None:
+        timeout_s = shared.seconds(timeout)
+        shared.expect_timeout(timeout_s, perf_counter() + timeout_s)
+    limit = shared.redirects if redirects is None else redirects
+    try:
+        response = await _exchange(client, request, timeout_s, 0.0)
+        if response.head.special:
+            response = await _follow(client, request, response, timeout_s, limit)
+    except TransportError as error:
+        _noted(client, error, name)
+        raise
+    _noted(client, response, name)
+    return response
+
+
+async def finish(
+    client: HTTPClient, url: PreparedURL, response: HTTPResponse | None, spent_s: float
+) -> HTTPResponse:
+    """The rest of a plain get: its answer asks for more, or it never came."""
+    shared, timeout_s = client.shared, client.timeout_s
+    request = build(shared, "GET", url, *_NO_ARGUMENTS)
+    try:
+        if response is None:
+            client.counters.reconnects += 1
+            response = await _exchange(client, request, timeout_s, spent_s, fresh=True)
+        if response.head.special:
+            response = await _follow(client, request, response, timeout_s, shared.redirects)
+    except TransportError as error:
+        client.note(error)
+        raise
+    client.note(response)
+    return response
+
+
+async def _exchange(
+    client: HTTPClient,
+    request: Request,
+    timeout_s: float,
+    spent_s: float,
+    *,
+    fresh: bool = False,
+) -> HTTPResponse:
+    """One request, one answer; repeated once if a reused connection was closed."""
+    shared, jar = client.shared, client.jar
+    raw = request.raw
+    if jar is not None:
+        raw = request.with_cookies(jar.header(request.origin, request.path, time()))
+    conn = client.pool.take(request.origin) if shared.reuse and not fresh else None
+    reused = conn is not None
+    if conn is None:
+        conn = await _connected(client, request, raw, timeout_s, spent_s)
+        spent_s += sum(conn.setup or ())
+    peer = "" if shared.on_exchange is None else _peer(conn)
+    if spent_s:
+        shared.expect_timeout(timeout_s, perf_counter() + timeout_s - spent_s)
+    future = conn.send(raw, request, timeout_s, spent_s)
+    try:
+        response = await future
+    except Unanswered as error:
+        repeat = reused and request.method in REPEATABLE
+        failure = TransportError(error.reason, started=error.started, ended=error.ended)
+    except BaseException as error:
+        conn.abandon(future)
+        if isinstance(error, TransportError):
+            _show(client, request, raw, peer, error)
+        raise
+    else:
+        if not reused:
+            response.setup = conn.setup
+        _show(client, request, raw, peer, response)
+        return response
+    if not repeat:
+        client.counters.failed += 1
+        _show(client, request, raw, peer, failure)
+        raise failure
+    client.counters.reconnects += 1
+    spent_s += failure.ended - failure.started
+    return await _exchange(client, request, timeout_s, spent_s, fresh=True)
+
+
+async def _connected(
+    client: HTTPClient, request: Request, raw: bytes, timeout_s: float, spent_s: float
+) -> Connection:
+    left_s = max(timeout_s - spent_s, 0.0)
+    try:
+        return await connect(
+            client.shared, client.pool, request.origin, client.vu_index, timeout_s, left_s
+        )
+    except TransportError as error:
+        client.counters.failed += 1
+        client.counters.unsent += 1
+        _show(client, request, raw, "", error)
+        raise
+
+
+async def _follow(
+    client: HTTPClient, request: Request, response: HTTPResponse, timeout_s: float, limit: int
+) -> HTTPResponse:
+    """Stores cookies and follows redirects; latency covers the whole chain."""
+    started, hops = response.started, 1
+    while True:
+        lines = response.headers.get_all("set-cookie")
+        if lines:
+            client.use(stored(client.jar, lines, request.origin, request.path, time()))
+        location = response.headers.get("location")
+        if response.status_code not in REDIRECTS or limit <= 0 or location is None:
+            break
+        if hops > limit:
+            raise TransportError(
+                f"more than {limit} redirects", started=started, ended=response.ended
+            )
+        url = _next_url(client, request, location)
+        if url is None:
+            raise TransportError(
+                "redirect to an unusable address", started=started, ended=response.ended
+            )
+        request = redirected(request, response, url)
+        client.counters.redirects += 1
+        try:
+            response = await _exchange(client, request, timeout_s, perf_counter() - started)
+        except TransportError as error:
+            error.started = started
+            raise
+        hops += 1
+    response.started = started
+    response.hops = hops
+    return response
+
+
+def _next_url(client: HTTPClient, request: Request, location: str) -> PreparedURL | None:
+    try:
+        # Header bytes were read as latin-1; an address in them is UTF-8.
+        address = location.encode("latin-1").decode("utf-8", "replace")
+        absolute = join(request.address, address)
+        return read_url(absolute, "", client.shared.origins, literal=True)
+    except (CallError, ValueError):
+        return None
+
+
+def _noted(client: HTTPClient, outcome: Outcome, name: str | None) -> None:
+    client.note(outcome)
+    if name is not None and client.shared.on_named is not None:
+        client.shared.on_named(name, outcome)
+
+
+def _show(client: HTTPClient, request: Request, raw: bytes, peer: str, outcome: Outcome) -> None:
+    watcher = client.shared.on_exchange
+    if watcher is not None:
+        watcher(Exchange(request.method, request.address, peer, raw, outcome))
+
+
+def _peer(conn: Connection) -> str:
+    where = conn.transport.get_extra_info("peername") or ("", "")
+    host, port = where[0], where[1]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -1,0 +1,109 @@
+"""Where requests go: scheme, host and port, with all addresses the name resolves to.
+
+A name is resolved once per process share and kept; virtual users are spread over its
+addresses. Two URLs with the same scheme, host and port always share one `Origin`
+object, so a connection is matched by identity. Nothing here opens a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Mapping
+from time import perf_counter
+from typing import NamedTuple
+
+from squall.api.errors import TransportError
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Address(NamedTuple):
+    family: int
+    ip: str
+
+
+class Origin:
+    """One server address as seen from a URL. `addresses` is empty until resolved."""
+
+    __slots__ = ("addresses", "authority", "host", "port", "resolving", "text", "tls")
+
+    def __init__(self, scheme: str, host: str, port: int) -> None:
+        self.tls = scheme == "https"
+        self.host = host
+        self.port = port
+        shown = f"[{host}]" if ":" in host else host
+        self.authority = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
+        self.text = f"{scheme}://{self.authority}"
+        self.addresses: tuple[Address, ...] = ()
+        self.resolving: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Origin {self.text}>"
+
+
+class Origins:
+    """All origins of a share and how their names are resolved."""
+
+    __slots__ = ("_known", "_overrides")
+
+    def __init__(self, overrides: Mapping[tuple[str, int], str]) -> None:
+        self._known: dict[tuple[str, str, int], Origin] = {}
+        self._overrides = {(host.lower(), port): ip for (host, port), ip in overrides.items()}
+
+    def get(self, scheme: str, host: str, port: int) -> Origin:
+        key = (scheme, host, port)
+        origin = self._known.get(key)
+        if origin is None:
+            origin = self._known[key] = Origin(*key)
+        return origin
+
+    async def resolve(self, origin: Origin) -> float:
+        """Fills `addresses`; seconds the lookup took, 0 if another caller made it."""
+        if origin.addresses:
+            return 0.0
+        name = self._overrides.get((origin.host, origin.port), origin.host)
+        literal = _literal(name)
+        if literal is not None:
+            origin.addresses = (literal,)
+            return 0.0
+        if origin.resolving is not None:
+            # Shielded: one caller's cancellation must not end the lookup of the others.
+            await asyncio.shield(origin.resolving)
+            return 0.0
+        began = perf_counter()
+        origin.resolving = asyncio.ensure_future(_fill(origin, name))
+        await asyncio.shield(origin.resolving)
+        return perf_counter() - began
+
+
+async def _fill(origin: Origin, name: str) -> None:
+    try:
+        origin.addresses = await _lookup(name, origin.port)
+    finally:
+        origin.resolving = None
+
+
+def _literal(name: str) -> Address | None:
+    try:
+        literal = ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return None
+    family = socket.AF_INET6 if literal.version == 6 else socket.AF_INET
+    return Address(family, str(literal))
+
+
+async def _lookup(name: str, port: int) -> tuple[Address, ...]:
+    began = perf_counter()
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+        )
+    except (OSError, UnicodeError) as error:
+        raise TransportError(
+            f"name does not resolve: {name}", started=began, ended=perf_counter()
+        ) from error
+    addresses = (Address(family, str(where[0])) for family, _, _, _, where in found)
+    # A dict keeps the resolver's order and drops duplicates.
+    return tuple(dict.fromkeys(addresses))

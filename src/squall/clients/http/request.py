@@ -1,0 +1,141 @@
+"""Puts a request together, and derives the next one from a redirect.
+
+The order of lines is Host, defaults, the author's headers, Authorization, content,
+Cookie. A header the author gives replaces the default of the same name; `auth=`
+replaces an Authorization header; the length of the body is always ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from squall.api.http import HTTPResponse
+from squall.clients.http.body import PreparedBody
+from squall.clients.http.encode import Field, PreparedAuth, field
+from squall.clients.http.origin import Origin
+from squall.clients.http.url import PreparedURL
+
+# RFC 9110: a second send has the same effect as one, so a lost one may be repeated.
+REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_OF_CONTENT = frozenset({"content-type", "content-length", "content-encoding", "content-language"})
+_OF_ORIGIN = frozenset({"authorization", "cookie", "proxy-authorization", "host"})
+
+
+class Request:
+    """Everything of one exchange but the cookies of the user's jar."""
+
+    __slots__ = ("body", "cookie", "fields", "head", "method", "origin", "raw", "target")
+
+    def __init__(
+        self,
+        method: str,
+        origin: Origin,
+        target: bytes,
+        fields: tuple[Field, ...],
+        cookie: bytes,
+        body: bytes,
+    ) -> None:
+        self.method = method
+        self.origin = origin
+        self.target = target
+        self.fields = fields
+        self.cookie = cookie
+        self.body = body
+        self.head = b"%b %b HTTP/1.1\r\n%b" % (
+            method.encode(),
+            target,
+            b"".join([line for _, line in fields]),
+        )
+        self.raw = self.with_cookies(b"")
+
+    @property
+    def address(self) -> str:
+        return self.origin.text + self.target.decode("ascii")
+
+    @property
+    def path(self) -> str:
+        return self.target.partition(b"?")[0].decode("ascii")
+
+    def with_cookies(self, stored: bytes) -> bytes:
+        """The bytes to send; the request's own cookies win over stored ones."""
+        cookie = self.cookie
+        if stored:
+            cookie = _merged(cookie, stored) if cookie else stored
+        if cookie:
+            return b"%bCookie: %b\r\n\r\n%b" % (self.head, cookie, self.body)
+        return b"%b\r\n%b" % (self.head, self.body)
+
+
+def compose(
+    method: str,
+    url: PreparedURL,
+    target: bytes,
+    defaults: tuple[Field, ...],
+    given: tuple[Field, ...],
+    cookie: bytes,
+    auth: PreparedAuth | None,
+    body: PreparedBody | None,
+) -> Request:
+    auth = auth or url.auth
+    own: dict[str, None] = {name: None for name, _ in given}
+    fields: list[Field] = []
+    if "host" not in own:
+        fields.append(("host", b"Host: %b\r\n" % url.origin.authority.encode()))
+    fields.extend(default for default in defaults if default[0] not in own)
+    for name, line in given:
+        if name == "cookie":
+            value = line.partition(b":")[2].strip()
+            cookie = _merged(cookie, value) if cookie else value
+        elif name != "content-length" and not (name == "authorization" and auth is not None):
+            fields.append((name, line))
+    if auth is not None:
+        fields.append(("authorization", auth.line))
+    content = b""
+    if body is not None:
+        content = body.content
+        if body.content_type and "content-type" not in own:
+            fields.append(("content-type", b"Content-Type: %b\r\n" % body.content_type))
+    if body is not None or method in _WITH_BODY:
+        fields.append(("content-length", b"Content-Length: %d\r\n" % len(content)))
+    return Request(method, url.origin, target, tuple(fields), cookie, content)
+
+
+def redirected(request: Request, response: HTTPResponse, url: PreparedURL) -> Request:
+    """The request a browser would send next (RFC 9110, 15.4)."""
+    method, body, dropped = request.method, request.body, frozenset[str]()
+    status = response.status_code
+    to_get = status == 303 and method != "HEAD"
+    if to_get or (status in (301, 302) and method == "POST"):
+        method, body = "GET", b""
+        dropped |= _OF_CONTENT
+    cookie = request.cookie
+    elsewhere = url.origin is not request.origin
+    if elsewhere:
+        dropped |= _OF_ORIGIN
+        cookie = b""
+    fields = [item for item in request.fields if item[0] not in dropped]
+    if elsewhere:
+        fields.insert(0, ("host", b"Host: %b\r\n" % url.origin.authority.encode()))
+    if url.auth is not None:
+        fields = [item for item in fields if item[0] != "authorization"]
+        fields.append(("authorization", url.auth.line))
+    return Request(method, url.origin, url.target, tuple(fields), cookie, body)
+
+
+def default_fields(extra: Iterable[tuple[str, str]], *, close: bool) -> tuple[Field, ...]:
+    """What every request carries unless its author says otherwise."""
+    fields = {"user-agent": field("User-Agent", "squall"), "accept": field("Accept", "*/*")}
+    if close:
+        fields["connection"] = field("Connection", "close")
+    for name, value in extra:
+        fields[name.lower()] = field(name, value)
+    return tuple(fields.values())
+
+
+def _merged(own: bytes, stored: bytes) -> bytes:
+    names = {pair.partition(b"=")[0] for pair in own.split(b"; ")}
+    rest = [pair for pair in stored.split(b"; ") if pair.partition(b"=")[0] not in names]
+    return b"; ".join([own, *rest])

@@ -1,0 +1,257 @@
+"""What all users of one workflow share in one process: settings, caches, counts.
+
+It prepares arguments before the run, keeps origins and TLS, counts every exchange and
+ends those that take too long. It never sends anything itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from array import array
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from squall.api import arguments
+from squall.api.arguments import Prepared
+from squall.api.errors import CallError, ConfigError, TransportError
+from squall.api.http import HTTPResponse, ResponseHead
+from squall.api.quantities import parse_duration
+from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
+from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
+from squall.clients.http.connection import Connection, Pool
+from squall.clients.http.encode import auth_of, cookies_of, headers_of, params_of
+from squall.clients.http.origin import Origin, Origins
+from squall.clients.http.reasons import timeout_reason
+from squall.clients.http.request import compose, default_fields
+from squall.clients.http.url import PreparedURL, read_url
+
+# Plain texts used as URLs while running are remembered up to this many.
+_MOST_TEXTS = 1024
+
+
+class Counters:
+    """Exchanges of a share since its start.
+
+    sent = answered + (failed - unsent) + reconnects + cancelled + those in flight.
+    """
+
+    __slots__ = (
+        "answered",
+        "bytes_received",
+        "bytes_sent",
+        "cancelled",
+        "connections",
+        "failed",
+        "reconnects",
+        "redirects",
+        "sent",
+        "unsent",
+    )
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.answered = 0
+        # Ended without a complete answer, for whatever reason ...
+        self.failed = 0
+        # ... and of these, failed before anything was sent (no connection).
+        self.unsent = 0
+        # Given up by the author's code or the end of the run, not failed.
+        self.cancelled = 0
+        self.redirects = 0
+        self.reconnects = 0
+        self.connections = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+
+class Exchange:
+    """One exchange for people who look at every single one."""
+
+    __slots__ = ("method", "outcome", "peer", "request", "url")
+
+    def __init__(
+        self,
+        method: str,
+        url: str,
+        peer: str,
+        request: bytes,
+        outcome: HTTPResponse | TransportError,
+    ) -> None:
+        self.method = method
+        self.url = url
+        # Address and port that answered, empty if there was no connection.
+        self.peer = peer
+        self.request = request
+        self.outcome = outcome
+
+
+class HTTPShared:
+    """Set `on_exchange` and `siblings` before the first client is made."""
+
+    def __init__(
+        self,
+        *,
+        host: str = "",
+        resolve: Mapping[tuple[str, int], str] | None = None,
+        verify: bool = True,
+        ca_file: str | None = None,
+        timeout_s: float = 60.0,
+        redirects: int = 10,
+        connections: Literal["vu", "iteration", "request", "shared"] = "vu",
+        session: Literal["iteration", "vu"] = "iteration",
+        connect_limit: int = 256,
+        limiter: ConnectLimiter | None = None,
+        base_dir: Path | None = None,
+        default_headers: Mapping[str, str] | None = None,
+        most_bytes: int = 64 << 20,
+    ) -> None:
+        self.host = host
+        self.timeout_s = timeout_s
+        self.redirects = redirects
+        self.connections = connections
+        self.session = session
+        self.base_dir = base_dir or Path()
+        self.most_bytes = most_bytes
+        self.reuse = connections != "request"
+        self.limiter = limiter or PROCESS_LIMITER
+        self.limiter.limit = connect_limit
+        self.pool = Pool() if connections == "shared" else None
+        # Idle connections kept beside the fast slot, per user or for all.
+        self.most_idle = 1 << 20 if connections == "shared" else 64
+
+        self.counters = Counters()
+        self.dns_samples = array("d")
+        self.connect_samples = array("d")
+        self.tls_samples = array("d")
+        self.on_named: Callable[[str, HTTPResponse | TransportError], None] | None = None
+        self.on_exchange: Callable[[Exchange], None] | None = None
+        self.siblings = False
+
+        self.live: set[Connection] = set()
+        self.heads: dict[bytes, ResponseHead] = {}
+        self.caching = True
+        self.misses = 0
+        self.origins = Origins(resolve or {})
+        self.defaults = default_fields((default_headers or {}).items(), close=not self.reuse)
+        self._verify = verify
+        self._ca_file = ca_file
+        self._tls: ssl.SSLContext | None = None
+        self._texts: dict[str, PreparedURL] = {}
+        self._files: dict[str, PreparedFile] = {}
+        self._shortest_s = timeout_s
+        self._next_sweep = 0.0
+
+    async def prepare(self, kind: type[Prepared], value: Any) -> Prepared:
+        """An argument made ready; `ConfigError` names the cause, the caller adds the place."""
+        if isinstance(value, Prepared):
+            return value
+        try:
+            if kind is _URL:
+                url = self.url(value)
+                await self.resolve(url.origin)
+                if url.origin.tls:
+                    self.tls_context()
+                return url
+            if kind is _FILE:
+                return self.file(value)
+            return _PLAIN_KINDS[kind](value)
+        except CallError as error:
+            raise ConfigError(error.reason) from error
+        except KeyError as error:
+            raise ConfigError(f"an HTTP call takes no {kind.__name__}") from error
+
+    def sweep(self, now: float) -> None:
+        """Ends exchanges whose time is up. Costs nothing until the first could be due."""
+        if now < self._next_sweep:
+            return
+        # Exchanges that begin from here on are due after the shortest timeout at best.
+        next_sweep = now + self._shortest_s
+        for conn in tuple(self.live):
+            if conn.future is None:
+                continue
+            due = conn.started + conn.timeout_s - conn.spent_s
+            if due <= now:
+                conn.fail(timeout_reason(conn.timeout_s), now)
+            elif due < next_sweep:
+                next_sweep = due
+        self._next_sweep = next_sweep
+
+    def expect_timeout(self, timeout_s: float, due: float) -> None:
+        """A call shorter than all before, or with part of its time used up, is beginning."""
+        if timeout_s < self._shortest_s:
+            self._shortest_s = timeout_s
+        if due < self._next_sweep:
+            self._next_sweep = due
+
+    async def close(self) -> None:
+        """Closes every connection; calls still waiting fail."""
+        for conn in tuple(self.live):
+            if conn.future is None:
+                conn.close()
+            else:
+                conn.fail("client closed", perf_counter())
+        # Closed transports report back in the next turn of the loop.
+        await asyncio.sleep(0)
+
+    def url(self, text: Any) -> PreparedURL:
+        """A URL read once; its name is not resolved here."""
+        if text.__class__ is PreparedURL:
+            return text
+        known = self._texts.get(text) if isinstance(text, str) else None
+        if known is None:
+            known = read_url(text, self.host, self.origins)
+            if not known.pieces:
+                request = compose("GET", known, known.target, self.defaults, (), b"", None, None)
+                known.get_raw = request.raw
+                known.lane = known.origin
+            if len(self._texts) >= _MOST_TEXTS:
+                self._texts.clear()
+            self._texts[text] = known
+        return known
+
+    def file(self, value: Any) -> PreparedFile:
+        if isinstance(value, PreparedFile):
+            return value
+        known = self._files.get(str(value))
+        if known is None:
+            known = self._files[str(value)] = file_of(value, self.base_dir)
+        return known
+
+    async def resolve(self, origin: Origin) -> float:
+        seconds = await self.origins.resolve(origin)
+        if seconds:
+            self.dns_samples.append(seconds)
+        return seconds
+
+    def tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            try:
+                context = ssl.create_default_context(cafile=self._ca_file)
+            except OSError as error:
+                raise CallError(f"cannot use the CA file {self._ca_file}: {error}") from error
+            if not self._verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            context.set_alpn_protocols(["http/1.1"])
+            self._tls = context
+        return self._tls
+
+    def seconds(self, timeout: str | float) -> float:
+        try:
+            return parse_duration(timeout, "timeout")
+        except ConfigError as error:
+            raise CallError(str(error)) from error
+
+
+_URL, _HEADERS, _PARAMS, _COOKIES, _DATA, _FORM, _AUTH, _FILE = arguments.argument_kinds()
+_PLAIN_KINDS: dict[type[Prepared], Callable[[Any], Prepared]] = {
+    _HEADERS: headers_of,
+    _PARAMS: params_of,
+    _COOKIES: cookies_of,
+    _DATA: data_of,
+    _FORM: form_of,
+    _AUTH: auth_of,
+}

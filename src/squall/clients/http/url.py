@@ -1,0 +1,138 @@
+"""Reads an author's URL once: origin, encoded target, placeholders, credentials.
+
+What is sent is decided here: fragments are dropped, host names are lower-cased and
+IDNA-encoded, characters that a request line cannot hold are percent-encoded and an
+existing `%41` is left alone. Placeholders (`{id}`) may stand in path and query only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from squall.api.arguments import Prepared
+from squall.api.errors import CallError
+from squall.clients.http.encode import PreparedAuth, auth_of, path_segment
+from squall.clients.http.origin import DEFAULT_PORTS, Origin, Origins
+
+if TYPE_CHECKING:
+    from squall.clients.http.request import Request
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_KEPT = "/?:@!$&'()*+,;=%-._~"
+_STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+
+
+class PreparedURL(Prepared):
+    """A URL ready to send.
+
+    `lane` is the origin if a plain `get(url)` may send `get_raw` as it is, and None for
+    a template, whose target changes from call to call.
+    """
+
+    __slots__ = ("auth", "get_raw", "lane", "origin", "pieces", "requests", "target")
+
+    def __init__(
+        self, text: str, origin: Origin, target: bytes, pieces: tuple[bytes | str, ...]
+    ) -> None:
+        super().__init__(text)
+        self.origin = origin
+        self.target = target
+        self.pieces = pieces
+        self.auth: PreparedAuth | None = None
+        self.lane: Origin | None = None
+        self.get_raw = b""
+        self.requests: dict[Any, Request] = {}
+
+    @property
+    def address(self) -> str:
+        return self.origin.text + self.target.decode("ascii")
+
+    def filled(self, path: Mapping[str, str | float] | None) -> bytes:
+        """The target with its placeholders replaced."""
+        if not self.pieces:
+            return self.target
+        values = path or {}
+        parts: list[bytes] = []
+        for piece in self.pieces:
+            if isinstance(piece, bytes):
+                parts.append(piece)
+            elif piece in values:
+                parts.append(path_segment(values[piece]))
+            else:
+                raise CallError(f'url "{self.value}" needs path={{"{piece}": ...}}')
+        return b"".join(parts)
+
+
+def read_url(text: Any, host: str, origins: Origins, *, literal: bool = False) -> PreparedURL:
+    """`host` completes a URL that starts with a slash; `literal` knows no placeholders."""
+    if not isinstance(text, str):
+        raise CallError(f"a URL is written as text, not as {type(text).__name__}")
+    whole = _completed(text.strip(), host)
+    try:
+        parts = urlsplit(whole)
+        name, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise CallError(f'"{text}" is not a URL: {error}') from error
+    if parts.scheme not in DEFAULT_PORTS:
+        raise CallError(f'"{text}" is not a URL: it must start with http:// or https://')
+    if not name or _PLACEHOLDER.search(parts.netloc):
+        raise CallError(f'"{text}" is not a URL: it has no fixed host name')
+    origin = origins.get(parts.scheme, _ascii_host(name, text), port or DEFAULT_PORTS[parts.scheme])
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    pieces = () if literal else _split(target)
+    url = PreparedURL(text, origin, _encoded(target), pieces)
+    if parts.username is not None:
+        url.auth = auth_of((unquote(parts.username), unquote(parts.password or "")))
+    return url
+
+
+def join(base: str, location: str) -> str:
+    """The absolute address a Location header points to."""
+    return urljoin(base, location.strip())
+
+
+def _completed(text: str, host: str) -> str:
+    if not text.startswith("/") or text.startswith("//"):
+        if text.startswith("//") and host:
+            return f"{urlsplit(host).scheme or 'http'}:{text}"
+        return text
+    if not host:
+        raise CallError(
+            f'"{text}" is relative and there is no host: set host = "http://..." or pass --host'
+        )
+    if "://" not in host:
+        raise CallError(f'host "{host}" must start with http:// or https://')
+    return host.rstrip("/") + text
+
+
+def _split(target: str) -> tuple[bytes | str, ...]:
+    """Bytes to send and, between them, the names of placeholders; empty without any."""
+    if _PLACEHOLDER.search(target) is None:
+        return ()
+    pieces: list[bytes | str] = []
+    for index, piece in enumerate(_PLACEHOLDER.split(target)):
+        if index % 2:
+            pieces.append(piece)
+        elif piece:
+            pieces.append(_encoded(piece))
+    return tuple(pieces)
+
+
+def _encoded(target: str) -> bytes:
+    kept = _STRAY_PERCENT.sub("%25", target)
+    return quote(kept, safe=_KEPT).encode("ascii")
+
+
+def _ascii_host(name: str, text: str) -> str:
+    if _CONTROL.search(name):
+        raise CallError(f'"{text}" is not a URL: the host name contains a blank')
+    if name.isascii():
+        return name.lower()
+    try:
+        return name.encode("idna").decode("ascii").lower()
+    except UnicodeError as error:
+        raise CallError(f'"{text}" is not a URL: "{name}" is not a host name') from error

@@ -1,0 +1,1 @@
+"""Executes workflows: plan, virtual users, load profiles, recorder, core processes."""

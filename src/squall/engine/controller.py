@@ -1,0 +1,431 @@
+"""Leads one run: layers, phases, hand-over of values, thresholds, the end.
+
+Layers run one after the other, the workflows of a layer together (an EXCLUSIVE one by
+itself). A workflow whose dependency failed is skipped, and so are its dependents;
+`when="always"` runs all the same. Interrupting ends what runs gracefully and skips the
+rest except `always`; a second time cancels everything. Every workflow gets exactly one
+outcome, whatever dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter, process_time
+
+from squall.engine.layers import topological_layers
+from squall.engine.local import OnExchange, OnLog, OnSnapshot, error_of
+from squall.engine.options import RunOptions
+from squall.engine.outcome import (
+    ProcessInfo,
+    RunOutcome,
+    RunStatus,
+    WorkflowOutcome,
+    WorkflowStatus,
+)
+from squall.engine.partition import Phase, place
+from squall.engine.pool import CoreHandle, CorePool
+from squall.engine.protocol import (
+    Ended,
+    Go,
+    Line,
+    Prepare,
+    Ready,
+    Refused,
+    ShareSpec,
+    Stop,
+    ToParent,
+)
+from squall.engine.run_info import run_info
+from squall.engine.shares import fit_descriptors, share_specs
+from squall.stats.manifest import FileManifest, WorkflowManifest
+from squall.stats.reports import ErrorSample, ExchangeReport, HealthReport, WindowReport
+from squall.stats.run import RunStats
+from squall.stats.snapshot import VerdictState
+from squall.stats.threshold_binding import bind_all
+from squall.stats.thresholds import ThresholdJudge
+from squall.stats.verdict import judge, judge_live
+
+GO_DELAY_S = 0.02
+"""Between Go and the start: long enough for every process to have heard it."""
+
+
+@dataclass
+class _Running:
+    """A phase while it is prepared and while it runs."""
+
+    awaited: set[CoreHandle]
+    """Cores that have not answered Prepare."""
+    shares: dict[tuple[str, int], CoreHandle]
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
+    ended: dict[tuple[str, int], Ended] = field(default_factory=dict[tuple[str, int], Ended])
+    lost: dict[str, str] = field(default_factory=dict[str, str])
+
+    def check(self) -> None:
+        if not self.awaited:
+            self.ready.set()
+        if not set(self.shares) - set(self.ended):
+            self.done.set()
+
+    def drop(self, core: CoreHandle) -> None:
+        self.awaited.discard(core)
+        for key in [key for key, owner in self.shares.items() if owner is core]:
+            if key not in self.ended:
+                self.lost[key[0]] = core.died
+                del self.shares[key]
+        self.check()
+
+
+class Controller:
+    """One run over a pool that has loaded the file."""
+
+    def __init__(
+        self,
+        pool: CorePool,
+        manifest: FileManifest,
+        options: RunOptions,
+        *,
+        descriptors: int,
+        on_snapshot: OnSnapshot | None,
+        on_log: OnLog | None,
+        on_exchange: OnExchange | None,
+    ) -> None:
+        self._pool = pool
+        self._options = options
+        self.notes: list[tuple[VerdictState, str]] = []
+        self.manifest = fit_descriptors(manifest, len(pool.cores), descriptors)
+        self.stats = RunStats(self.manifest, options.warmup_s)
+        self._judge = ThresholdJudge(bind_all(self.manifest, options.thresholds), self.stats)
+        self._on_snapshot = on_snapshot
+        self._on_log = on_log
+        self._on_exchange = on_exchange
+        self._outcomes: dict[str, WorkflowOutcome] = {}
+        self._values: dict[str, dict[str, bytes]] = {}
+        self._provided: dict[str, dict[str, bytes]] = {}
+        self._running: _Running | None = None
+        self._began = 0.0
+        self._loaded_s = 0.0
+        self._interruptions = 0
+        self._aborted_by = ""
+        self._timed_out = False
+        self._warnings: list[str] = []
+
+    async def run(self) -> RunOutcome:
+        for core in self._pool.cores:
+            core.on_message, core.on_death = self._on_message, self._on_death
+        info = run_info(self._options)
+        began_cpu, began_wall = process_time(), perf_counter()
+        ticker = asyncio.create_task(self._tick())
+        timer = self._start_timer()
+        with self._signals():
+            try:
+                await self._run_layers()
+            finally:
+                ticker.cancel()
+                if timer is not None:
+                    timer.cancel()
+        elapsed_s = perf_counter() - self._began if self._began else 0.0
+        wall_s = max(perf_counter() - began_wall, 1e-9)
+        for core in self._pool.cores:
+            if core.died:
+                self.notes.append(("INVALID", core.died))
+        verdict = judge(self.stats, self.notes)
+        return RunOutcome(
+            manifest=self.manifest,
+            stats=self.stats,
+            thresholds=self._judge.final(),
+            verdict=verdict,
+            status=self._status(),
+            workflows=[self._outcomes[w.name] for w in self.manifest.workflows],
+            processes=[
+                ProcessInfo(index=core.index, pid=core.pid, died=core.died)
+                for core in self._pool.cores
+            ],
+            info=info,
+            elapsed_s=elapsed_s,
+            parent_cpu=(process_time() - began_cpu) / wall_s,
+            interrupted=self._interruptions > 0,
+            aborted_by=self._aborted_by,
+            notes=list(dict.fromkeys(self._warnings)),
+        )
+
+    def stop(self, *, now: bool = False) -> None:
+        for core in self._pool.alive:
+            core.send(Stop(now))
+
+    # Layers and phases.
+
+    async def _run_layers(self) -> None:
+        names = {w.name: w.depends for w in self.manifest.workflows}
+        for layer in topological_layers(names, "workflow"):
+            chosen = [w for w in map(self.manifest.workflow, layer) if self._may_run(w)]
+            for phase in place(chosen, len(self._pool.cores)):
+                still = {name: cores for name, cores in phase.items() if self._still(name)}
+                if still:
+                    await self._run_phase(still)
+
+    def _still(self, name: str) -> bool:
+        """Between two phases of a layer the run may have been stopped."""
+        workflow = self.manifest.workflow(name)
+        if self._stopping and not (workflow.always and self._interruptions < 2):
+            self._skip(workflow, "the run was stopped")
+            return False
+        return True
+
+    def _may_run(self, workflow: WorkflowManifest) -> bool:
+        if self._stopping and not workflow.always:
+            self._skip(workflow, "the run was stopped")
+            return False
+        if workflow.always:
+            if self._interruptions > 1:
+                self._skip(workflow, "the run was stopped")
+            return self._interruptions <= 1
+        for name in workflow.depends:
+            if self._outcomes[name].status != "completed":
+                self._skip(workflow, f"{name} {_did(self._outcomes[name].status)}")
+                return False
+        return True
+
+    def _skip(self, workflow: WorkflowManifest, reason: str) -> None:
+        self._outcomes[workflow.name] = WorkflowOutcome(
+            name=workflow.name, status="skipped", error=reason
+        )
+
+    async def _run_phase(self, phase: Phase) -> None:
+        specs: dict[CoreHandle, list[ShareSpec]] = {}
+        shares: dict[tuple[str, int], CoreHandle] = {}
+        for name, cores in phase.items():
+            alive = [self._pool.cores[i] for i in cores if not self._pool.cores[i].died]
+            if not alive:
+                self._fail(name, "no core process is left to run it")
+                continue
+            for core, spec in zip(alive, self._specs(name, len(alive)), strict=True):
+                specs.setdefault(core, []).append(spec)
+                shares[(name, spec.share)] = core
+        running = self._running = _Running(awaited=set(specs), shares=shares)
+        if not shares:
+            return
+        for core, entries in specs.items():
+            core.send(Prepare(entries))
+        await running.ready.wait()
+        self._drop_refused(running)
+        at = perf_counter() + GO_DELAY_S
+        self._began = self._began or at
+        for name in {name for name, _ in running.shares}:
+            self.stats.workflows[name].started_at_s = at - self._began
+        for core in specs:
+            core.send(Go(at, self._began))
+        running.check()
+        await running.done.wait()
+        self._running = None
+        for name in phase:
+            if name not in self._outcomes:
+                self._conclude(name, running, at, phase[name])
+
+    def _specs(self, name: str, shares: int) -> list[ShareSpec]:
+        workflow = self.manifest.workflow(name)
+        values, received = self._handed_over(workflow)
+        needed = {
+            want
+            for other in self.manifest.workflows
+            if name in other.depends
+            for want in other.wants
+        }
+        return share_specs(
+            workflow,
+            shares,
+            seed=self._options.seed,
+            values=values,
+            received=received,
+            exports=sorted(needed),
+        )
+
+    def _handed_over(
+        self, workflow: WorkflowManifest
+    ) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """Values for the context, and for the `Use` hooks as "hook.argument"."""
+        values: dict[str, bytes] = {}
+        received: dict[str, bytes] = {}
+        for name in workflow.depends:
+            values.update(self._values.get(name, {}))
+        for source, provided in self._provided.items():
+            targets = self.manifest.workflow(source).provides
+            given = {k: v for k, v in provided.items() if workflow.name in targets.get(k, [])}
+            uses = [use for use in workflow.uses if source in use.sources]
+            for use in uses:
+                for argument in use.arguments:
+                    if argument in given:
+                        received.setdefault(f"{use.hook}.{argument}", given[argument])
+            for key, value in given.items():
+                if uses or key in workflow.wants:
+                    values[key] = value
+        return values, received
+
+    def _drop_refused(self, running: _Running) -> None:
+        """A workflow that one process cannot prepare does not start in any."""
+        for name, refusal in running.refused.items():
+            if not self._began:
+                raise error_of(refusal.text, refusal.exit_code)
+            self._fail(name, refusal.text)
+            for key in [key for key in running.shares if key[0] == name]:
+                del running.shares[key]
+
+    def _fail(self, name: str, error: str) -> None:
+        self._outcomes[name] = WorkflowOutcome(name=name, status="failed", error=error)
+
+    def _conclude(
+        self, name: str, running: _Running, at: float, cores: tuple[int, ...]
+    ) -> None:
+        parts = [ended for key, ended in sorted(running.ended.items()) if key[0] == name]
+        error = next((part.error for part in parts if part.error), "")
+        error = error or running.lost.get(name, "") if not parts else error
+        for part in parts:
+            for state, text in part.notes:
+                self.notes.append((_state(state), text))
+            self._warnings += part.warnings
+            self._values.setdefault(name, {}).update(
+                {k: v for k, v in part.values.items() if k not in self._values.get(name, {})}
+            )
+            provided = self._provided.setdefault(name, {})
+            for key, value in part.provided.items():
+                provided.setdefault(key, value)
+        elapsed_s = max((part.elapsed_s for part in parts), default=0.0)
+        self.stats.workflows[name].elapsed_s = elapsed_s
+        status: WorkflowStatus = "completed"
+        if error:
+            status = "failed"
+        elif self._timed_out:
+            status = "timeout"
+        elif self._interruptions and not self.manifest.workflow(name).always:
+            status = "interrupted"
+        self._outcomes[name] = WorkflowOutcome(
+            name=name,
+            status=status,
+            error=error,
+            started_at_s=at - self._began,
+            elapsed_s=elapsed_s,
+            cores=cores,
+        )
+
+    # Messages.
+
+    def _on_message(self, core: CoreHandle, message: ToParent) -> None:
+        running = self._running
+        match message:
+            case WindowReport() | HealthReport() | ErrorSample():
+                self.stats.add(message)
+            case Line():
+                if self._on_log is not None:
+                    self._on_log(message.prefix, message.text)
+            case ExchangeReport():
+                if self._on_exchange is not None:
+                    self._on_exchange(message)
+            case Refused() if running is not None:
+                running.refused.setdefault(message.workflow, message)
+            case Ready() if running is not None:
+                running.awaited.discard(core)
+                running.check()
+            case Ended() if running is not None:
+                running.ended[(message.workflow, message.share)] = message
+                running.check()
+            case _:
+                pass
+
+    def _on_death(self, core: CoreHandle) -> None:
+        if self._running is not None:
+            self._running.drop(core)
+
+    # Time, thresholds, signals.
+
+    async def _tick(self) -> None:
+        """Once a second of the run's clock, a moment after the cores' reports arrived."""
+        second = 0
+        while True:
+            if not self._began:
+                await asyncio.sleep(0.02)
+                continue
+            second += 1
+            delay_s = self._began + second + 0.05 - perf_counter()
+            if delay_s < -1.0:
+                second -= int(delay_s)
+                continue
+            await asyncio.sleep(max(delay_s, 0.0))
+            self._second(float(second))
+
+    def _second(self, now_s: float) -> None:
+        judgement = self._judge.judge_live(now_s)
+        if judgement.abort and not self._aborted_by:
+            self._aborted_by = judgement.abort
+            self.stop()
+        if self._on_snapshot is not None:
+            verdict = judge_live(self.stats, self.notes)
+            self._on_snapshot(
+                self.stats.snapshot(
+                    now_s,
+                    verdict=verdict.state,
+                    reasons=verdict.reasons,
+                    thresholds=judgement.states,
+                )
+            )
+
+    def _start_timer(self) -> asyncio.TimerHandle | None:
+        if self._options.timeout_s is None:
+            return None
+        return asyncio.get_running_loop().call_later(self._options.timeout_s, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        self.stop()
+
+    @property
+    def _stopping(self) -> bool:
+        return bool(self._interruptions or self._aborted_by or self._timed_out)
+
+    def _signals(self) -> contextlib.AbstractContextManager[None]:
+        return _interrupts(self._interrupt)
+
+    def _interrupt(self) -> None:
+        self._interruptions += 1
+        if self._interruptions > 2:
+            self._pool.kill()
+        self.stop(now=self._interruptions > 1)
+
+    def _status(self) -> RunStatus:
+        statuses = {outcome.status for outcome in self._outcomes.values()}
+        if self._interruptions:
+            return "interrupted"
+        if self._timed_out:
+            return "timeout"
+        if statuses <= {"completed"} or self._aborted_by:
+            return "completed"
+        return "partial" if "completed" in statuses else "failed"
+
+
+@contextlib.contextmanager
+def _interrupts(handler: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call the handler; only the main thread can have signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _did(status: WorkflowStatus) -> str:
+    return {"failed": "failed", "skipped": "was skipped"}.get(status, "did not complete")
+
+
+def _state(text: str) -> VerdictState:
+    return "INVALID" if text == "INVALID" else "DEGRADED"

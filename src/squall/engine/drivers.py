@@ -1,0 +1,203 @@
+"""Load models in motion: who starts when. One driver per share.
+
+closed      all users at once; each iterates until the end
+iterations  the same, but each iteration takes one of N tickets
+ramp        users come and go with the stages
+open        planned starts on a 1 ms grid, whatever the target does; a start without a
+            free user waits (it is late), after a second it is dropped
+once        a workflow that is no test: the DAG once per user
+
+A driver starts users through the share and tells it to finish; it never records.
+Invariant of the open model: planned = made + dropped + waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import perf_counter
+from typing import Protocol
+
+from squall.api.workflow import VU
+from squall.engine.schedule import StartSchedule, UserSchedule
+from squall.stats.manifest import Profile
+from squall.stats.reports import StartsDelta
+
+TICK_S = 0.001
+LATE_AFTER_S = 0.005
+"""A start within this of its plan is on time: timers of the loop are good to 1 ms, and
+on a busy machine a few more pass before a process gets its turn."""
+DROP_AFTER_S = 1.0
+START_BURST = 200
+"""Users made per turn of the loop, so that 10,000 of them do not stop it."""
+
+
+class Stage(Protocol):
+    """What a driver needs of its share."""
+
+    @property
+    def starts(self) -> StartsDelta: ...
+    @property
+    def user_count(self) -> int: ...
+    @property
+    def opening(self) -> int: ...
+    @property
+    def ending(self) -> bool: ...
+    def add_user(self) -> None: ...
+    def retire_user(self) -> None: ...
+
+
+class ClosedDriver:
+    """closed, iterations, once and ramp."""
+
+    def __init__(self, stage: Stage, profile: Profile, share: int, shares: int) -> None:
+        self._stage = stage
+        self._is_ramp = profile.model == "ramp"
+        self._schedule = UserSchedule(profile, share, shares) if self._is_ramp else None
+        self._began = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self, began: float) -> None:
+        self._began = began
+        if self._schedule is not None:
+            self._adjust()
+
+    def _adjust(self) -> None:
+        """Follows the stages; several changes within a few ms are made together."""
+        stage, schedule = self._stage, self._schedule
+        assert schedule is not None
+        if stage.ending:
+            return
+        now_s = perf_counter() - self._began
+        wanted = schedule.target(now_s)
+        for _ in range(min(wanted - stage.user_count, START_BURST)):
+            stage.add_user()
+        for _ in range(stage.user_count - wanted):
+            stage.retire_user()
+        if stage.user_count < wanted:
+            delay_s = 0.0
+        else:
+            delay_s = min(max(schedule.next_change(now_s) - now_s, 0.005), 3600.0)
+        self._handle = asyncio.get_running_loop().call_later(delay_s, self._adjust)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+class OpenDriver:
+    """open and open-ramp."""
+
+    def __init__(
+        self, stage: Stage, profile: Profile, share: int, shares: int, users_max: int
+    ) -> None:
+        self._stage = stage
+        self._schedule = StartSchedule(profile, share, shares)
+        self._users_max = users_max
+        self._began = 0.0
+        self._waiting: deque[float] = deque()
+        self._idle: list[asyncio.Future[float | None]] = []
+        self._handle: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+        self.on_done: asyncio.Future[None] = self._loop.create_future()
+        """Done when every planned start was made or dropped."""
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    def start(self, began: float) -> None:
+        self._began = began
+        self._tick()
+
+    def stop(self) -> None:
+        """No more starts: waiting ones are dropped, idle users go home."""
+        self._stopped = True
+        if self._handle is not None:
+            self._handle.cancel()
+        self._stage.starts.dropped += len(self._waiting)
+        self._waiting.clear()
+        self._release()
+        self._finish()
+
+    async def wait(self, vu: VU) -> float | None:
+        """The next planned start for a user, as a clock reading; None: no more."""
+        if self._waiting:
+            planned = self._waiting.popleft()
+        elif self._stopped:
+            return None
+        else:
+            future: asyncio.Future[float | None] = self._loop.create_future()
+            self._idle.append(future)
+            try:
+                given = await future
+            except asyncio.CancelledError:
+                if future.done() and not future.cancelled() and future.result() is not None:
+                    self._stage.starts.dropped += 1
+                raise
+            if given is None:
+                return None
+            planned = given
+        starts = self._stage.starts
+        starts.made += 1
+        late_s = perf_counter() - planned
+        if late_s > LATE_AFTER_S:
+            starts.late += 1
+            if late_s > starts.late_max_s:
+                starts.late_max_s = late_s
+        return planned
+
+    def give_back(self) -> None:
+        """A start was taken and could not be used (a feed ran out of rows)."""
+        self._stage.starts.made -= 1
+        self._stage.starts.dropped += 1
+
+    def _tick(self) -> None:
+        if self._stopped:
+            return
+        stage, waiting, idle = self._stage, self._waiting, self._idle
+        now = perf_counter()
+        due = self._schedule.take(now - self._began)
+        if due:
+            stage.starts.planned += len(due)
+            began = self._began
+            for offset in due:
+                if idle and not waiting:
+                    future = idle.pop()
+                    if not future.done():
+                        future.set_result(began + offset)
+                        continue
+                waiting.append(began + offset)
+        if waiting:
+            self._serve(now)
+        next_s = self._schedule.next_time()
+        if next_s == float("inf") and not waiting:
+            self._finish()
+            return
+        delay_s = 0.005 if waiting else 1.0
+        if next_s != float("inf"):
+            delay_s = min(delay_s, next_s - (perf_counter() - self._began))
+        self._handle = self._loop.call_later(max(delay_s, TICK_S), self._tick)
+
+    def _serve(self, now: float) -> None:
+        """Waiting starts: to new users while there may be more, dropped after a second."""
+        stage, waiting = self._stage, self._waiting
+        missing = min(
+            len(waiting) - stage.opening, self._users_max - stage.user_count, START_BURST
+        )
+        for _ in range(missing):
+            stage.add_user()
+        while waiting and now - waiting[0] > DROP_AFTER_S:
+            waiting.popleft()
+            stage.starts.dropped += 1
+
+    def _release(self) -> None:
+        for future in self._idle:
+            if not future.done():
+                future.set_result(None)
+        self._idle.clear()
+
+    def _finish(self) -> None:
+        if not self.on_done.done():
+            self.on_done.set_result(None)

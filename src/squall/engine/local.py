@@ -1,0 +1,129 @@
+"""A run on this machine: start the core processes first, then everything else.
+
+The processes import their libraries while the parent imports its own; that is what
+keeps the first request within a second of the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from squall.api.errors import AuthorError, ConfigError, ExitCode, SquallError, UsageError
+from squall.engine.limits import available_cores
+from squall.engine.options import RunOptions
+from squall.engine.pool import CoreHandle, CorePool
+from squall.engine.protocol import Line, Load, Loaded, Refused, ToParent
+from squall.stats.manifest import FileManifest
+from squall.stats.reports import ExchangeReport
+
+if TYPE_CHECKING:
+    from squall.engine.outcome import RunOutcome
+    from squall.stats.snapshot import Snapshot
+
+OnManifest = Callable[[FileManifest, int], None]
+OnSnapshot = Callable[["Snapshot"], None]
+OnLog = Callable[[str, str], None]
+OnExchange = Callable[[ExchangeReport], None]
+
+
+async def run_local(
+    options: RunOptions,
+    *,
+    on_manifest: OnManifest | None = None,
+    on_snapshot: OnSnapshot | None = None,
+    on_log: OnLog | None = None,
+    on_exchange: OnExchange | None = None,
+) -> RunOutcome:
+    """Runs all workflows of a file or a URL. Foreseeable mistakes are `SquallError`s."""
+    pool = CorePool(worker_count(options))
+    try:
+        load = asyncio.create_task(_load(pool, options, on_log))
+        await asyncio.sleep(0)
+        # Imported while the cores start: numpy alone costs a tenth of a second.
+        from squall.engine.controller import Controller
+
+        loaded = await load
+        controller = Controller(
+            pool,
+            loaded.manifest,
+            options,
+            descriptors=loaded.descriptors,
+            on_snapshot=on_snapshot,
+            on_log=on_log,
+            on_exchange=on_exchange,
+        )
+        if on_manifest is not None:
+            on_manifest(controller.manifest, len(pool.cores))
+        return await controller.run()
+    finally:
+        await _close(pool)
+
+
+async def load_manifest(options: RunOptions) -> FileManifest:
+    """What a file holds, without running any of it."""
+    pool = CorePool(1)
+    try:
+        return (await _load(pool, options, None)).manifest
+    finally:
+        await _close(pool)
+
+
+def worker_count(options: RunOptions) -> int:
+    if options.once:
+        return 1
+    if options.workers is not None and options.workers < 1:
+        raise UsageError(f"--workers {options.workers} is not at least 1")
+    return options.workers or available_cores()
+
+
+async def _load(pool: CorePool, options: RunOptions, on_log: OnLog | None) -> Loaded:
+    """Every core loads the file; the answers are the same, mistakes too."""
+    loop = asyncio.get_running_loop()
+    answers: dict[CoreHandle, asyncio.Future[Loaded]] = {
+        core: loop.create_future() for core in pool.cores
+    }
+
+    def on_message(core: CoreHandle, message: ToParent) -> None:
+        if isinstance(message, Loaded) and not answers[core].done():
+            answers[core].set_result(message)
+        elif isinstance(message, Refused) and not answers[core].done():
+            answers[core].set_exception(error_of(message.text, message.exit_code))
+        elif isinstance(message, Line) and on_log is not None:
+            on_log(message.prefix, message.text)
+
+    def on_death(core: CoreHandle) -> None:
+        if not answers[core].done():
+            answers[core].set_exception(SquallError(core.died))
+
+    for core in pool.cores:
+        core.on_message, core.on_death = on_message, on_death
+    await pool.attach()
+    path = str(Path(options.file).resolve()) if options.file else ""
+    for core in pool.cores:
+        core.send(Load(path=path, options=options, search_path=list(sys.path)))
+    results = await asyncio.gather(*answers.values(), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return answers[pool.cores[0]].result()
+
+
+async def _close(pool: CorePool) -> None:
+    try:
+        await asyncio.shield(pool.close())
+    except asyncio.CancelledError:
+        pool.kill()
+        raise
+
+
+def error_of(text: str, exit_code: int) -> SquallError:
+    kinds: dict[int, type[SquallError]] = {
+        ExitCode.USAGE: UsageError,
+        ExitCode.CONFIG: ConfigError,
+        ExitCode.AUTHOR: AuthorError,
+    }
+    return kinds.get(exit_code, SquallError)(text)

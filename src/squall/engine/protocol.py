@@ -1,0 +1,172 @@
+"""Messages between the parent and its core processes on one machine.
+
+Length-prefixed MessagePack over a socket pair; only plain data crosses. The parent
+leads: Load, then per phase Prepare, Go, Stop; a core answers each and reports every
+second. A core whose parent is gone ends at once: load without an owner must not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import msgspec
+
+from squall.api.errors import SquallError
+from squall.engine.options import RunOptions
+from squall.stats.manifest import FileManifest, Profile
+from squall.stats.reports import ErrorSample, ExchangeReport, HealthReport, WindowReport
+
+FRAME_MAX = 256 * 1024 * 1024
+_LENGTH = struct.Struct("<I")
+
+
+class ShareSpec(msgspec.Struct, kw_only=True):
+    """One workflow's part in one process. Share `share` of `shares`."""
+
+    workflow: str
+    share: int
+    shares: int
+    profile: Profile
+    """Of the whole workflow, over all shares."""
+    users: int
+    """Users of this share that are ready at the start."""
+    users_max: int
+    iterations: int = 0
+    """Of this share, for the `iterations` model."""
+    seed: int = 0
+    values: dict[str, bytes] = {}
+    """What dependencies handed over: name -> encoded value."""
+    received: dict[str, bytes] = {}
+    """`@state` values for the Use hooks: "hook.argument" -> encoded value."""
+    exports: list[str] = []
+    """Names that others need from this workflow; what cannot travel fails it."""
+
+
+class Load(msgspec.Struct, tag="load", kw_only=True):
+    path: str
+    """Absolute path of the author's file, empty with `options.url`."""
+    options: RunOptions
+    search_path: list[str] = []
+    """The parent's `sys.path`, for imports of the author's file."""
+
+
+class Prepare(msgspec.Struct, tag="prepare"):
+    shares: list[ShareSpec]
+
+
+class Go(msgspec.Struct, tag="go"):
+    at: float
+    """`time.perf_counter` of this machine: the same clock in all its processes."""
+    run_began: float
+
+
+class Stop(msgspec.Struct, tag="stop"):
+    now: bool
+    """False: end gracefully. True: cancel what runs."""
+
+
+class Exit(msgspec.Struct, tag="exit"):
+    pass
+
+
+class Loaded(msgspec.Struct, tag="loaded", array_like=True):
+    manifest: FileManifest
+    descriptors: int
+
+
+class Refused(msgspec.Struct, tag="refused", array_like=True):
+    """A foreseeable mistake; `workflow` when only that one is affected."""
+
+    text: str
+    exit_code: int
+    workflow: str = ""
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True):
+    """All shares of the last Prepare that were not refused can start."""
+
+
+class Ended(msgspec.Struct, tag="ended", array_like=True, kw_only=True):
+    """A share is over; its last window report was sent before this."""
+
+    workflow: str
+    share: int
+    elapsed_s: float
+    error: str = ""
+    """Why the workflow counts as failed; empty when it does not."""
+    values: dict[str, bytes] = {}
+    provided: dict[str, bytes] = {}
+    notes: list[tuple[str, str]] = []
+    """(verdict state, reason) beyond what the reports tell."""
+    warnings: list[str] = []
+
+
+class Line(msgspec.Struct, tag="line", array_like=True):
+    """What an author's `print` or logger wrote."""
+
+    prefix: str
+    text: str
+
+
+class Crashed(msgspec.Struct, tag="crashed", array_like=True):
+    """A bug of ours in a core process."""
+
+    traceback: str
+
+
+ToCore = Load | Prepare | Go | Stop | Exit
+ToParent = (
+    Loaded
+    | Refused
+    | Ready
+    | Ended
+    | Line
+    | Crashed
+    | WindowReport
+    | HealthReport
+    | ErrorSample
+    | ExchangeReport
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_to_core = msgspec.msgpack.Decoder(ToCore)
+_to_parent = msgspec.msgpack.Decoder(ToParent)
+
+
+def frame(message: ToCore | ToParent) -> bytes:
+    body = _encode(message)
+    if len(body) > FRAME_MAX:
+        raise SquallError(f"a message of {len(body)} bytes exceeds the limit of {FRAME_MAX}")
+    return _LENGTH.pack(len(body)) + body
+
+
+async def receive_in_core(reader: asyncio.StreamReader) -> ToCore | None:
+    body = await _body(reader)
+    return None if body is None else _to_core.decode(body)
+
+
+async def receive_in_parent(reader: asyncio.StreamReader) -> ToParent | None:
+    body = await _body(reader)
+    return None if body is None else _to_parent.decode(body)
+
+
+async def _body(reader: asyncio.StreamReader) -> bytes | None:
+    """The next frame's content; None when the other side is gone."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > FRAME_MAX:
+            raise SquallError(f"a frame of {length} bytes exceeds the limit of {FRAME_MAX}")
+        return await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def encode_value(value: Any) -> bytes:
+    """A value that leaves a workflow; TypeError when it cannot travel."""
+    return _encode(value)
+
+
+def decode_value(data: bytes) -> Any:
+    return msgspec.msgpack.decode(data)

@@ -1,0 +1,328 @@
+"""Records what the users of one share do, and folds it into window reports.
+
+The hot path appends raw floats and nothing else: a row keeps one sample array per
+outcome (status code or reason), so that counts, statuses and histograms all come from
+the same appends. Every 100 ms the arrays are folded into histograms; every second the
+histograms leave as one `WindowReport` of deltas. What is recorded is in exactly one
+report; memory does not grow with the length of a run.
+
+Invariants: a row's count is the sum of its outcomes; every execution that began is
+either in an outcome or interrupted, or still running.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+from squall.api.metrics import Metric
+from squall.clients.http import HTTPShared
+from squall.stats.histogram import Histogram
+from squall.stats.reports import (
+    CheckDelta,
+    ErrorSample,
+    HistogramData,
+    MetricDelta,
+    OutcomeDelta,
+    RequestsDelta,
+    RowDelta,
+    StartsDelta,
+    WindowReport,
+)
+
+REASONS_MAX = 200
+"""Distinct failure reasons kept per row; the rest is counted as "other failures"."""
+OTHER_REASON = "other failures"
+METRIC_SCALE_S = 0.001
+"""A custom sample of 1.0 is histogrammed as 1 ms: three digits below 1, range to 3.6e6."""
+
+
+class Outcome:
+    """Executions of a row that ended the same way."""
+
+    __slots__ = ("append", "count", "exchanges", "histogram", "is_ok", "samples", "spread")
+
+    def __init__(self, is_ok: bool) -> None:
+        self.is_ok = is_ok
+        self.samples = array("d")
+        self.append = self.samples.append
+        self.spread = array("d")
+        """Responses that arrived in several reads: their first byte has its own time."""
+        self.histogram = Histogram()
+        self.count = 0
+        """Executions without a sample; those with one are counted by the histogram."""
+        self.exchanges = 0
+
+    def fold(self) -> None:
+        if self.samples:
+            self.histogram.add_seconds(self.samples)
+            del self.samples[:]
+        if self.spread:
+            self.histogram.add_seconds(self.spread)
+            del self.spread[:]
+
+    def take(self, key: str, of_client: bool) -> OutcomeDelta | None:
+        self.fold()
+        sampled = self.histogram.count
+        total = sampled + self.count
+        if not total:
+            return None
+        delta = OutcomeDelta(
+            key=key,
+            ok=self.is_ok,
+            count=total,
+            exchanges=sampled if of_client else self.exchanges,
+            service=self.histogram.to_data(),
+        )
+        self.histogram.clear()
+        self.count = self.exchanges = 0
+        return delta
+
+
+class Statuses(dict[int, Callable[[float], None]]):
+    """status -> append of its sample array. Missing statuses make their own entry."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self.ranges = ranges
+        self.outcomes: dict[int, Outcome] = {}
+
+    def __missing__(self, status: int) -> Callable[[float], None]:
+        is_ok = any(low <= status <= high for low, high in self.ranges)
+        outcome = self.outcomes[status] = Outcome(is_ok)
+        self[status] = outcome.append
+        return outcome.append
+
+
+class Row:
+    """One row of the step table."""
+
+    def __init__(
+        self, name: str, protocol: str, ranges: list[tuple[int, int]], *, planned: bool = False
+    ) -> None:
+        self.name = name
+        self.protocol = protocol
+        self.statuses = Statuses(ranges)
+        self.reasons: dict[str, Outcome] = {}
+        self.began = count()
+        self.begin = self.began.__next__
+        self.began_reported = 0
+        self.interrupted = 0
+        self.ok = Outcome(True)
+        self.response = array("d") if planned else None
+        self.response_histogram = Histogram()
+        self.first_byte = Histogram()
+        self.first_spread = array("d")
+
+    def spread(self, status: int, first_byte_s: float, whole_s: float) -> None:
+        """A response that arrived in several reads."""
+        self.statuses[status]
+        self.statuses.outcomes[status].spread.append(whole_s)
+        self.first_spread.append(first_byte_s)
+
+    def fail(self, reason: str, seconds: float | None, exchanged: bool) -> bool:
+        """Counts a failure; true for the first of its reason."""
+        first = reason not in self.reasons
+        if first and len(self.reasons) >= REASONS_MAX:
+            reason, first = OTHER_REASON, False
+        outcome = self.reasons.get(reason)
+        if outcome is None:
+            outcome = self.reasons[reason] = Outcome(False)
+        if exchanged:
+            outcome.exchanges += 1
+        if seconds is None:
+            outcome.count += 1
+        else:
+            outcome.append(seconds)
+        return first
+
+    def fold(self) -> None:
+        for outcome in self.statuses.outcomes.values():
+            # A response read at once has its first byte when it has its last.
+            if outcome.samples:
+                self.first_byte.add_seconds(outcome.samples)
+            outcome.fold()
+        if self.first_spread:
+            self.first_byte.add_seconds(self.first_spread)
+            del self.first_spread[:]
+        for outcome in self.reasons.values():
+            outcome.fold()
+        self.ok.fold()
+        if self.response:
+            self.response_histogram.add_seconds(self.response)
+            del self.response[:]
+
+    def take(self) -> RowDelta:
+        self.fold()
+        outcomes = [outcome.take(str(key), True) for key, outcome in self.statuses.outcomes.items()]
+        outcomes += [outcome.take(key, False) for key, outcome in self.reasons.items()]
+        outcomes.append(self.ok.take("ok", False))
+        started = self.began.__reduce__()[1][0]
+        delta = RowDelta(
+            name=self.name,
+            protocol=self.protocol,
+            started=started - self.began_reported,
+            interrupted=self.interrupted,
+            outcomes=[outcome for outcome in outcomes if outcome is not None],
+            response=self._take_response(),
+            first_byte=self._take_first_byte(),
+        )
+        self.began_reported = started
+        self.interrupted = 0
+        return delta
+
+    def _take_response(self) -> HistogramData | None:
+        if self.response is None:
+            return None
+        data = self.response_histogram.to_data()
+        self.response_histogram.clear()
+        return data
+
+    def _take_first_byte(self) -> HistogramData | None:
+        if self.protocol != "http":
+            return None
+        data = self.first_byte.to_data()
+        self.first_byte.clear()
+        return data
+
+
+class Recorder:
+    """All rows, checks and metrics of one share."""
+
+    def __init__(
+        self,
+        workflow: str,
+        share: int,
+        *,
+        is_open: bool,
+        http: HTTPShared,
+        on_error: Callable[[ErrorSample], None],
+    ) -> None:
+        self.workflow = workflow
+        self.share = share
+        self.is_open = is_open
+        self.http = http
+        self.on_error = on_error
+        self.rows: dict[str, Row] = {}
+        self.named: dict[str, Row] = {}
+        self.iteration = Row("iteration", "iteration", [], planned=is_open)
+        self.checks: dict[str, list[int]] = {}
+        self.metrics: dict[str, Metric] = {}
+        self.starts = StartsDelta()
+        self.users = 0
+        self.busy = 0
+        self.busy_max = 0
+        self.epoch = perf_counter()
+        self._counted = RequestsDelta()
+
+    def add_row(
+        self, name: str, protocol: str, ranges: list[tuple[int, int]], *, planned: bool
+    ) -> Row:
+        row = self.rows[name] = Row(name, protocol, ranges, planned=planned and self.is_open)
+        return row
+
+    def check(self, name: str, passed: bool) -> None:
+        tally = self.checks.get(name)
+        if tally is None:
+            tally = self.checks[name] = [0, 0]
+        tally[0 if passed else 1] += 1
+
+    def record_named(self, name: str, call: Any) -> None:
+        """A call with `name=`: a row of its own. `call` is a response or the error."""
+        row = self.named.get(name)
+        if row is None:
+            row = self.named[name] = Row(name, "http", [(200, 399)])
+        row.begin()
+        status = getattr(call, "status_code", None)
+        seconds = call.ended - call.started
+        if status is not None:
+            row.statuses[status](seconds)
+        elif row.fail(call.reason, seconds, call.ended > 0.0):
+            self.error(name, call.reason)
+
+    def error(self, row: str, reason: str, **details: Any) -> None:
+        at_s = perf_counter() - self.epoch
+        self.on_error(
+            ErrorSample(workflow=self.workflow, row=row, reason=reason, at_s=at_s, **details)
+        )
+
+    def fold(self) -> None:
+        for row in self.rows.values():
+            row.fold()
+        for row in self.named.values():
+            row.fold()
+        self.iteration.fold()
+
+    def take(self, window: int) -> WindowReport:
+        """The deltas since the last call, as the report of `window`."""
+        report = WindowReport(
+            workflow=self.workflow,
+            share=self.share,
+            window=window,
+            rows=self._rows(),
+            iteration=self.iteration.take(),
+            checks=[CheckDelta(name, *tally) for name, tally in self.checks.items()],
+            metrics=[delta for metric in self.metrics.values() if (delta := _metric(metric))],
+            starts=self.starts,
+            requests=self._requests(),
+            dns=_samples(self.http.dns_samples),
+            connect=_samples(self.http.connect_samples),
+            tls=_samples(self.http.tls_samples),
+            users=self.users,
+            busy=self.busy_max,
+        )
+        self.starts = StartsDelta()
+        self.busy_max = self.busy
+        for tally in self.checks.values():
+            tally[0] = tally[1] = 0
+        return report
+
+    def _rows(self) -> list[RowDelta]:
+        deltas = [row.take() for row in (*self.rows.values(), *self.named.values())]
+        # A step that is not measured has a row only when something went wrong in it.
+        return [delta for delta in deltas if delta.protocol or delta.outcomes]
+
+    def _requests(self) -> RequestsDelta:
+        now, before = self.http.counters, self._counted
+        delta = RequestsDelta()
+        for name in RequestsDelta.__struct_fields__:
+            value = getattr(now, name)
+            setattr(delta, name, value - getattr(before, name))
+            setattr(before, name, value)
+        return delta
+
+
+def _samples(samples: array[float]) -> HistogramData | None:
+    if not samples:
+        return None
+    histogram = Histogram()
+    histogram.add_seconds(samples)
+    del samples[:]
+    return histogram.to_data()
+
+
+def _metric(metric: Metric) -> MetricDelta | None:
+    if not metric.count:
+        return None
+    values = None
+    if metric.values:
+        histogram = Histogram()
+        histogram.add_seconds(array("d", (v * METRIC_SCALE_S for v in metric.values)))
+        values = histogram.to_data()
+    delta = MetricDelta(
+        name=metric.name,
+        kind=metric.kind,
+        unit=metric.unit,
+        count=metric.count,
+        sum=metric.sum,
+        last=metric.last,
+        minimum=metric.minimum,
+        maximum=metric.maximum,
+        hits=metric.hits,
+        values=values,
+    )
+    metric.clear()
+    return delta

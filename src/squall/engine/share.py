@@ -1,0 +1,544 @@
+"""One workflow's part in this process: prepare, run, stop, hand over.
+
+States: prepared -> running -> ending (no new iterations; running ones have a grace
+time) -> ended. A share ends exactly once, whatever ends it: its time, its tickets, its
+feed, a request to stop. What still runs after the grace time is cancelled and counted
+as interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from types import CoroutineType
+from typing import Any
+
+from squall.api.errors import ConfigError
+from squall.api.feeds import FeedCursor, FeedExhausted
+from squall.api.http import HTTPResponse
+from squall.api.metrics import Sample
+from squall.clients.http import HTTPShared
+from squall.engine.context import Context, decoded_context, encoded_context
+from squall.engine.drivers import START_BURST, ClosedDriver, OpenDriver
+from squall.engine.faults import Faults, reason_of
+from squall.engine.generate import UserLoop, generate_loop
+from squall.engine.plan import WorkflowPlan
+from squall.engine.program import Program
+from squall.engine.protocol import Ended, ShareSpec, decode_value, encode_value
+from squall.engine.recorder import Recorder
+from squall.engine.rests import Rests
+from squall.engine.users import Prepared, User, UserFactory
+from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
+
+OPENING_AT_ONCE = 256
+END_ACTIONS_S = 10.0
+"""End actions get this long when the grace time is already over."""
+
+
+class Share:
+    """The runtime of one `ShareSpec`."""
+
+    def __init__(
+        self,
+        program: Program,
+        spec: ShareSpec,
+        http: HTTPShared,
+        *,
+        on_report: Callable[[WindowReport], None],
+        on_error: Callable[[ErrorSample], None],
+    ) -> None:
+        self.spec = spec
+        self.plan: WorkflowPlan = program.plans[spec.workflow]
+        self.http = http
+        self._program = program
+        self._on_report = on_report
+        self.recorder = Recorder(
+            spec.workflow,
+            spec.share,
+            is_open=spec.profile.is_open,
+            http=http,
+            on_error=on_error,
+        )
+        http.on_named = self.recorder.record_named
+        http.siblings = any(len(layer) > 1 for layer in self.plan.layers)
+        self.faults = Faults(self.recorder)
+        self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}")
+        self._users: dict[int, User] = {}
+        self._leaving: dict[int, User] = {}
+        """Retired users that finish their iteration."""
+        self._parked: list[User] = []
+        self._rests = Rests(spec.profile, self._random)
+        self._notes: list[tuple[str, str]] = []
+        self._warnings: list[str] = []
+        self._unopened = 0
+        self._last_error = ""
+        self._last_context: Context = {}
+        self._crash: BaseException | None = None
+        self._window = 0
+        self._driver: OpenDriver | ClosedDriver
+        self._loop: UserLoop
+        self._factory: UserFactory
+        self._over = asyncio.get_running_loop().create_future()
+        self._end_handle: asyncio.TimerHandle | None = None
+        self._finisher: asyncio.Task[None] | None = None
+        self._at_once = False
+        self._overrun = False
+        self.opening = 0
+        self.ending = False
+        self.ended_at = 0.0
+
+    # What a driver needs.
+
+    @property
+    def starts(self) -> StartsDelta:
+        return self.recorder.starts
+
+    @property
+    def user_count(self) -> int:
+        return len(self._users)
+
+    def add_user(self) -> None:
+        """A user that joins a running share: it opens first, then loops."""
+        is_open = bool(self._parked)
+        user = self._parked.pop() if is_open else self._factory.make()
+        self._admit(user, self._live(user, is_open=is_open))
+
+    def retire_user(self) -> None:
+        """The youngest user leaves after its iteration."""
+        for user in reversed(self._users.values()):
+            if not user.vu.stop:
+                self._users.pop(user.vu.id)
+                user.vu.stop = True
+                self._rests.wake(user.vu)
+                self._leaving[user.vu.id] = user
+                return
+
+    # Life of the share.
+
+    async def prepare(self) -> None:
+        """Everything before the clock: arguments, resources, users ready at the start."""
+        spec, plan = self.spec, self.plan
+        prepared = await self._prepare_arguments()
+        context = decoded_context(spec.values)
+        received: dict[str, dict[str, Any]] = {}
+        for name, data in spec.received.items():
+            hook, _, argument = name.partition(".")
+            received.setdefault(hook, {})[argument] = decode_value(data)
+        setattr(plan.workflow, "__squall_received__", received)  # noqa: B010
+        self._adopt_class_attributes()
+        rows = self._row_sources()
+        self._factory = UserFactory(
+            plan,
+            prepared,
+            self.http,
+            self.recorder,
+            share=spec.share,
+            shares=spec.shares,
+            seed=spec.seed,
+            context=context,
+            rows=rows,
+        )
+        model = spec.profile.model
+        if spec.profile.is_open:
+            self._driver = OpenDriver(self, spec.profile, spec.share, spec.shares, spec.users_max)
+        else:
+            self._driver = ClosedDriver(self, spec.profile, spec.share, spec.shares)
+        self._loop = generate_loop(plan, prepared, self._runner_names(rows), model)
+        await self._factory.open_process()
+        await self._open_users()
+
+    def go(self, at: float) -> None:
+        """Starts at a clock reading that all processes share."""
+        self.recorder.epoch = at
+        delay_s = max(0.0, at - perf_counter())
+        asyncio.get_running_loop().call_later(delay_s, self._begin, at)
+
+    async def wait(self) -> Ended:
+        """Until the share is over; its last report has been handed out by then."""
+        await asyncio.shield(self._over)
+        elapsed_s = self.ended_at - self.recorder.epoch
+        values, provided, error = await self._hand_over()
+        await self._factory.close_process()
+        await self.http.close()
+        if self._crash is not None:
+            raise self._crash
+        if self._unopened:
+            self._notes.append(
+                (
+                    "DEGRADED",
+                    f"{self._unopened} users of {self.plan.name} did not start: "
+                    f"{self._last_error}",
+                )
+            )
+        return Ended(
+            workflow=self.plan.name,
+            share=self.spec.share,
+            elapsed_s=elapsed_s,
+            error=error,
+            values=values,
+            provided=provided,
+            notes=self._notes,
+            warnings=self._warnings,
+        )
+
+    def stop(self, *, now: bool) -> None:
+        """Ends the share: gracefully, or `now` by cancelling what runs."""
+        self._at_once = self._at_once or now
+        if now:
+            for user in [*self._users.values(), *self._leaving.values()]:
+                if user.task is not None:
+                    user.task.cancel()
+        self._end()
+
+    def fold(self) -> None:
+        self.recorder.fold()
+        self.http.sweep(perf_counter())
+        busy = len(self._users) - self._rests.count
+        if isinstance(self._driver, OpenDriver):
+            busy -= self._driver.idle
+        self.recorder.busy = max(busy, 0)
+        self.recorder.busy_max = max(self.recorder.busy_max, self.recorder.busy)
+
+    def beat(self, now: float) -> None:
+        """Every few ms: sends the report of a window once its second is over."""
+        window = int(now - self.recorder.epoch) - 1
+        if window >= self._window and not self._over.done():
+            self._window = window + 1
+            self._send(window)
+
+    @property
+    def is_ramped(self) -> bool:
+        """All users that the model starts with are up."""
+        return not self._parked and not self.opening
+
+    # Preparation.
+
+    async def _prepare_arguments(self) -> Prepared:
+        prepared: Prepared = {}
+        for hook in self.plan.hooks():
+            for parameter in hook.parameters:
+                if parameter.kind is None:
+                    continue
+                try:
+                    value = await self.http.prepare(parameter.kind, parameter.default)
+                except ConfigError as error:
+                    where = f"{self.plan.file}:{hook.line}  {self.plan.name}.{hook.name}"
+                    raise ConfigError(f"{where} {parameter.name}: {error}") from None
+                prepared[(hook.name, parameter.name)] = value
+        return prepared
+
+    def _adopt_class_attributes(self) -> None:
+        """Metrics belong to one workflow each, also when a base class declares them."""
+        for name, metric in self.plan.metrics.items():
+            own = metric.fresh()
+            setattr(self.plan.workflow, name, own)
+            self.recorder.metrics[name] = own
+        for hook in self.plan.metric_hooks:
+            sample = Sample(hook.unit)
+            sample.name = hook.name
+            self.recorder.metrics[hook.name] = sample
+
+    def _row_sources(self) -> dict[str, Callable[[], Any]]:
+        sources: dict[str, Callable[[], Any]] = {}
+        for name, feed in self.plan.feeds.items():
+            rows = self._program.rows[self.plan.name][name]
+            cursor = FeedCursor(rows, feed.take, self.spec.share, self.spec.shares, self._random)
+            sources[name] = cursor.next
+        return sources
+
+    def _runner_names(self, rows: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+        """What the generated loop calls by name."""
+        recorder, faults = self.recorder, self.faults
+        iteration = recorder.iteration
+        iteration.fail("failed", None, False)
+        failed = iteration.reasons["failed"]
+        failed.count = 0
+        names: dict[str, Any] = {
+            "clock": perf_counter,
+            "HTTPResponse": HTTPResponse,
+            "COROUTINE": CoroutineType,
+            "FeedExhausted": FeedExhausted,
+            "ITERATION": iteration,
+            "BEGIN": iteration.begin,
+            "PASSED": iteration.ok.append,
+            "FAILED": failed.append,
+            "STEP_FAILED": faults.step_failed,
+            "STEP_ODD": faults.step_odd,
+            "STATUS_FAILED": faults.status_failed,
+            "CUSTOM": faults.custom,
+            "CHECK": self._checked,
+            "CHECK_FAILED": self._check_failed,
+            "METRIC": self._measured,
+            "METRIC_FAILED": self._measure_failed,
+            "RANDOM": self._random.random,
+            "PICK": self._pick,
+            "TOGETHER": run_together,
+            "YIELD": partial(asyncio.sleep, 0),
+            "REST": self._rests.after_failure,
+            "EXHAUSTED": self._feed_exhausted,
+        }
+        if self._rests.thinks:
+            names["THINK"] = self._rests.between
+        if iteration.response is not None:
+            names["RESPONSE"] = iteration.response.append
+        if isinstance(self._driver, OpenDriver):
+            names["WAIT"] = self._driver.wait
+        if self.spec.profile.model == "iterations":
+            names["TICKET"] = partial(next, iter(range(self.spec.iterations)), None)
+        if self.plan.providers or not self.plan.is_test:
+            names["KEEP"] = self._keep
+        for name, source in rows.items():
+            names[f"NEXT_{name}"] = source
+        for step in self.plan.steps:
+            row = recorder.add_row(
+                step.name, step.protocol, step.expect, planned=not step.after
+            )
+            names[f"ROW_{step.name}"] = row
+            names[f"BEGIN_{step.name}"] = row.begin
+            names[f"STATUS_{step.name}"] = row.statuses
+            names[f"SPREAD_{step.name}"] = row.spread
+            names[f"SAMPLED_{step.name}"] = set[int]()
+            if row.response is not None:
+                names[f"RESPONSE_{step.name}"] = row.response.append
+        return names
+
+    async def _open_users(self) -> None:
+        """Users that are ready when the clock starts, opened a few hundred at a time."""
+        queue = [self._factory.make() for _ in range(self.spec.users)]
+        queue.reverse()
+
+        async def open_some() -> None:
+            while queue and not self.ending:
+                user = queue.pop()
+                if await self._open(user):
+                    self._parked.append(user)
+
+        await asyncio.gather(*(open_some() for _ in range(min(len(queue), OPENING_AT_ONCE))))
+        self._parked.sort(key=lambda user: -user.vu.id)
+
+    async def _open(self, user: User) -> bool:
+        try:
+            await self._factory.open(user)
+        except FeedExhausted:
+            self._feed_exhausted("")
+            return False
+        except Exception as error:
+            self._unopened += 1
+            self._last_error = reason_of(error)
+            self.faults.hook_failed("start", error)
+            await self._factory.close(user, actions=False)
+            return False
+        return True
+
+    # Running.
+
+    def _begin(self, at: float) -> None:
+        if self.ending:
+            self._check_over()
+            return
+        model = self.spec.profile.model
+        if model != "ramp":
+            self._launch()
+        self._driver.start(at)
+        if isinstance(self._driver, OpenDriver):
+            # The last planned starts are due a moment before the end: they are made first.
+            self._driver.on_done.add_done_callback(lambda _: self._end_at(at))
+            return
+        self._end_at(at)
+        if not self._parked and not self._users and model != "ramp":
+            self._end()
+
+    def _end_at(self, began: float) -> None:
+        delay_s = began + self.spec.profile.duration_s - perf_counter()
+        self._end_handle = asyncio.get_running_loop().call_later(max(0.0, delay_s), self._time_up)
+
+    def _time_up(self) -> None:
+        if self.spec.profile.model == "once" and self._users:
+            self._overrun = True
+        self._end()
+
+    def _launch(self) -> None:
+        """Parked users begin, a burst per turn of the loop."""
+        for _ in range(min(START_BURST, len(self._parked))):
+            user = self._parked.pop()
+            self._admit(user, self._live(user, is_open=True))
+        if self._parked and not self.ending:
+            asyncio.get_running_loop().call_soon(self._launch)
+
+    def _admit(self, user: User, life: Any) -> None:
+        self._users[user.vu.id] = user
+        user.task = asyncio.create_task(life)
+        self.recorder.users = len(self._users)
+
+    async def _live(self, user: User, *, is_open: bool) -> None:
+        try:
+            if not is_open:
+                self.opening += 1
+                try:
+                    if not await self._open(user):
+                        return
+                finally:
+                    self.opening -= 1
+            await self._loop(user.instance, user.vu, user.http, user.fresh)
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:
+            self._crash = self._crash or error
+            self._end()
+        finally:
+            await self._leave(user)
+
+    async def _leave(self, user: User) -> None:
+        self.ended_at = max(self.ended_at, perf_counter())
+        try:
+            async with asyncio.timeout(END_ACTIONS_S):
+                for name, error in await self._factory.close(user, actions=not self._at_once):
+                    self.faults.hook_failed(name, error)
+        except (TimeoutError, asyncio.CancelledError):
+            user.http.close()
+        self._users.pop(user.vu.id, None)
+        self._leaving.pop(user.vu.id, None)
+        self.recorder.users = len(self._users)
+        if not self._users and not self._leaving and not self._parked:
+            if self.spec.profile.model not in ("ramp", "open", "open-ramp"):
+                self._end()
+            elif self.ending:
+                self._check_over()
+
+    def _end(self) -> None:
+        """No new iteration from here on."""
+        if not self.ending:
+            self.ending = True
+            if self._end_handle is not None:
+                self._end_handle.cancel()
+            self._driver.stop()
+            for user in self._users.values():
+                user.vu.stop = True
+            self._rests.wake_all()
+            self._finisher = asyncio.create_task(self._grace())
+        self._check_over()
+
+    async def _grace(self) -> None:
+        tasks = [
+            user.task
+            for user in [*self._users.values(), *self._leaving.values()]
+            if user.task is not None
+        ]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.spec.profile.grace_s)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=END_ACTIONS_S + 1.0)
+        for user in self._parked:
+            await self._factory.close(user, actions=not self._at_once)
+        self._parked.clear()
+        self._users.clear()
+        self._leaving.clear()
+        self._check_over()
+
+    def _check_over(self) -> None:
+        finished = self._finisher is not None and not self._users and not self._leaving
+        if self.ending and finished and not self._parked and not self._over.done():
+            now = perf_counter()
+            if not self.ended_at:
+                self.ended_at = now
+            self.recorder.fold()
+            self._send(max(int(self.ended_at - self.recorder.epoch), self._window))
+            self._over.set_result(None)
+
+    def _send(self, window: int) -> None:
+        report = self.recorder.take(window)
+        starts = report.starts
+        if not self.spec.profile.is_open:
+            starts.planned = starts.made = report.iteration.started
+        starts.interrupted = report.iteration.interrupted
+        self._on_report(report)
+
+    # What the generated loop calls.
+
+    def _checked(self, name: str, value: Any) -> None:
+        self.recorder.check(name, True if value is None else bool(value))
+
+    def _check_failed(self, name: str, error: Exception) -> None:
+        self.recorder.check(name, False)
+        if not isinstance(error, AssertionError):
+            self.faults.hook_failed(name, error)
+
+    def _measured(self, name: str, value: Any) -> None:
+        metric = self.recorder.metrics[name]
+        if isinstance(metric, Sample) and value is not None:
+            metric.add(float(value))
+
+    def _measure_failed(self, name: str, error: Exception) -> None:
+        self.faults.hook_failed(name, error)
+
+    def _pick(self, steps: Sequence[Any], weights: Sequence[int]) -> Any:
+        draw = self._random.random() * weights[-1]
+        return next(step for step, limit in zip(steps, weights, strict=True) if draw < limit)
+
+    def _keep(self, context: Context) -> None:
+        self._last_context = context
+
+    def _feed_exhausted(self, name: str, planned: float | None = None) -> None:
+        if planned is not None and isinstance(self._driver, OpenDriver):
+            self._driver.give_back()
+        if not self.ending:
+            feed = self.plan.feeds.get(name)
+            source = feed.path if feed is not None and feed.path else name
+            self._notes.append(
+                ("DEGRADED", f"{self.plan.name} ended early: no rows left in {source}")
+            )
+            asyncio.get_running_loop().call_soon(self._end)
+
+    # Hand-over.
+
+    async def _hand_over(self) -> tuple[dict[str, bytes], dict[str, bytes], str]:
+        """(exported context, provided values, error) once all users are gone."""
+        values: dict[str, bytes] = {}
+        provided: dict[str, bytes] = {}
+        error = ""
+        if not self.plan.is_test:
+            error = self.faults.first_text
+            if self._overrun:
+                error = f"{self.plan.name} did not finish within its duration"
+            elif self._unopened:
+                error = f"{self.plan.name} did not start: {self._last_error}"
+            values, failed, warnings = encoded_context(
+                self._last_context, self.spec.exports, self.plan.name
+            )
+            error = error or failed
+            self._warnings += warnings
+        if self.plan.providers:
+            user = self._factory.make()
+            user.instance.context = dict(self._last_context)
+            for hook, _ in self.plan.providers:
+                try:
+                    provided[hook.name] = encode_value(await self._factory.call(hook, user))
+                except Exception as failure:
+                    self._warnings.append(
+                        f"{self.plan.name}.{hook.name} gave no value: {reason_of(failure)}"
+                    )
+        return values, provided, error
+
+
+async def run_together(
+    todo: list[Any], user: Any, context: Context, http: Any, planned: float, ran: set[str] | None
+) -> int:
+    """Runs sibling steps at the same time: k - 1 tasks, the last inline. The outcome is
+    the worst of theirs; all of them are finished when it returns or raises."""
+    tasks = [
+        asyncio.create_task(step(user, context, http, planned, ran)) for step in todo[1:]
+    ]
+    try:
+        outcome: int = await todo[0](user, context, http, planned, ran)
+        for task in tasks:
+            outcome = max(outcome, await task)
+        return outcome
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,143 @@
+"""One virtual user: from its resources and start actions to its end actions.
+
+States of a user: opening (resources, start actions) -> ready -> looping -> closing ->
+gone. A user whose start action fails never loops; it is counted by the share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from squall.api.http import Clients
+from squall.api.resources import Resource
+from squall.api.workflow import VU, Workflow
+from squall.clients.http import HTTPClient, HTTPShared
+from squall.engine.context import Context, fresh_maker
+from squall.engine.plan import HookPlan, WorkflowPlan
+from squall.engine.recorder import Recorder
+
+Prepared = dict[tuple[str, str], Any]
+
+
+class User:
+    """An instance of the author's class with what the engine keeps about it."""
+
+    __slots__ = ("fresh", "http", "instance", "opened", "task", "vu")
+
+    def __init__(self, instance: Workflow, vu: VU, http: HTTPClient) -> None:
+        self.instance = instance
+        self.vu = vu
+        self.http = http
+        self.fresh: Callable[[], Context] = dict
+        self.opened: tuple[tuple[Resource[Any], Any], ...] = ()
+        self.task: asyncio.Task[None] | None = None
+
+
+class UserFactory:
+    """Makes, opens and closes the users of one share."""
+
+    def __init__(
+        self,
+        plan: WorkflowPlan,
+        prepared: Prepared,
+        shared: HTTPShared,
+        recorder: Recorder,
+        *,
+        share: int,
+        shares: int,
+        seed: int,
+        context: Context,
+        rows: dict[str, Callable[[], Any]],
+    ) -> None:
+        self._plan = plan
+        self._prepared = prepared
+        self._shared = shared
+        self._recorder = recorder
+        self._share = share
+        self._shares = shares
+        self._seed = seed
+        self._context = context
+        self._rows = rows
+        self._made = 0
+        self._process_resources: dict[str, Any] = {}
+
+    async def open_process(self) -> None:
+        """Resources that all users of the process have in common."""
+        for name, resource in self._plan.resources.items():
+            if resource.per == "process":
+                self._process_resources[name] = await resource.open()
+
+    async def close_process(self) -> None:
+        for name, opened in self._process_resources.items():
+            await _closed(self._plan.resources[name], opened)
+        self._process_resources.clear()
+
+    def make(self) -> User:
+        """A new user; its id is unique over all shares of the workflow."""
+        index = self._made
+        self._made += 1
+        instance = self._plan.workflow()
+        vu = VU(1 + self._share + index * self._shares, self._seed)
+        http = HTTPClient(self._shared, vu.id - 1)
+        instance.vu = vu
+        instance.client = Clients(http)
+        instance.context = self._context.copy()
+        instance._sink = self._recorder  # pyright: ignore[reportPrivateUsage]
+        instance.__dict__.update(self._process_resources)
+        return User(instance, vu, http)
+
+    async def open(self, user: User) -> None:
+        """Rows and resources of its own, then the start actions, in the file's order."""
+        instance = user.instance
+        for name, feed in self._plan.feeds.items():
+            if feed.per == "vu":
+                instance.__dict__[name] = self._rows[name]()
+        for name, resource in self._plan.resources.items():
+            if resource.per == "vu":
+                opened = await resource.open()
+                instance.__dict__[name] = opened
+                user.opened += ((resource, opened),)
+        for action in self._plan.start_actions:
+            result = await self.call(action, user)
+            if result is not None:
+                instance.context[action.name] = result
+        user.http.remember()
+        user.fresh = fresh_maker(instance.context.copy())
+
+    async def close(self, user: User, *, actions: bool) -> list[tuple[str, Exception]]:
+        """End actions and resources; failures are returned, not raised."""
+        failed: list[tuple[str, Exception]] = []
+        if actions and self._plan.end_actions:
+            user.instance.context = user.fresh()
+            for action in self._plan.end_actions:
+                try:
+                    await self.call(action, user)
+                except Exception as error:
+                    failed.append((action.name, error))
+        for resource, opened in user.opened:
+            await _closed(resource, opened)
+        user.http.close()
+        return failed
+
+    async def call(self, hook: HookPlan, user: User) -> Any:
+        """Calls a hook outside the hot path, its arguments filled by name."""
+        context = user.instance.context
+        arguments: dict[str, Any] = {}
+        for parameter in hook.parameters:
+            if parameter.source == "prepared":
+                arguments[parameter.name] = self._prepared[(hook.name, parameter.name)]
+            elif parameter.name in context:
+                arguments[parameter.name] = context[parameter.name]
+        result = hook.function(user.instance, **arguments)
+        return await result if inspect.isawaitable(result) else result
+
+
+async def _closed(resource: Resource[Any], opened: Any) -> None:
+    # What cannot be closed any more (the target is gone) must not fail the run.
+    try:
+        await resource.close(opened)
+    except Exception:
+        return

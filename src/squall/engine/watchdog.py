@@ -1,0 +1,305 @@
+"""Who held the loop: the author's line that kept a core process from doing anything else.
+
+A thread looks at the stack of the loop's thread whenever the heartbeat is missing.
+`BlockLog` decides, without threads or clocks, what that proves:
+
+- Time counts as blocked only between two looks at the *same* task within one missing
+  beat. A loop that is merely busy shows another task each time and is not accused.
+- The process may be stopped, throttled or starved by the machine. Then this thread wakes
+  up late as well, and such a stretch is nobody's fault. It counts only if the loop's
+  thread used the processor meanwhile: a call into C that kept the interpreter's lock.
+- No frame of the author on the stack (garbage collection, Squall itself): not reported.
+
+It must never slow the loop down, nor name a line that is not the author's.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import linecache
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Protocol
+
+from squall.engine.loading import author_frames, function_name, shown_line
+from squall.stats.reports import Blocked
+
+LOOK_INTERVAL_S = 0.020
+LOOK_AFTER_S = 0.025
+"""Age of the last beat from which the stack is looked at: two and a half beats."""
+
+BLOCKED_AFTER_S = 0.050
+"""A loop that beats again before this was not blocked."""
+
+LATE_S = 0.020
+"""How late this thread may wake up and still speak of the loop and not of the machine."""
+
+BUSY_SHARE = 0.8
+"""Share of a late stretch the loop's thread must have run to be at fault for it."""
+
+MOST_PLACES = 200
+"""Places kept per period; more would be a report nobody reads."""
+
+MOST_SPENT = 1_000
+"""Tasks that were looked at, kept until the loop's thread releases them."""
+
+LONGEST_CALL = 60
+
+_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+
+
+class HasBeat(Protocol):
+    @property
+    def last_beat(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the author's code was; all four as in `Blocked`."""
+
+    workflow: str
+    step: str
+    location: str
+    call: str
+
+
+Sighting = tuple[object, Place | None]
+"""Who has the loop (the task), and the author's place if it is in the author's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The time since this thread was last awake, and how long the loop's thread ran in it."""
+
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def late(self) -> bool:
+        return self.wall_s > LOOK_INTERVAL_S + LATE_S
+
+    @property
+    def kept_the_lock(self) -> bool:
+        """The loop's thread ran on and let nobody else: one long call into C."""
+        return self.late and self.cpu_s >= BUSY_SHARE * self.wall_s
+
+    @property
+    def starved(self) -> bool:
+        """Neither thread ran: the machine was busy, or the process was stopped."""
+        return self.late and not self.kept_the_lock
+
+
+class BlockLog:
+    """Adds up the time that each place of the author's code held the loop."""
+
+    def __init__(self) -> None:
+        self._totals: dict[Place, float] = {}
+        self._current: dict[Place, float] = {}
+        self._beat = 0.0
+        self._looked = 0.0
+        self._since = 0.0
+        self._owner: object | None = None
+        self._place: Place | None = None
+        self._held = False
+        self._spent: deque[object] = deque(maxlen=MOST_SPENT)
+
+    def look(
+        self, now: float, beat: float, stretch: Stretch, sight: Callable[[], Sighting]
+    ) -> None:
+        """One wake-up of the thread, at `now`; `sight` tells who runs, and where."""
+        self.settle(beat, stretch)
+        if now - beat < LOOK_AFTER_S:
+            return
+        owner, place = sight()
+        same = owner is self._owner
+        if not same:
+            self._change_owner(owner)
+        if stretch.starved:
+            self._since = now
+        elif same or stretch.kept_the_lock:
+            self._held = True
+            self._credit(place, now)
+        self._place = place
+        self._looked = now
+
+    def settle(self, beat: float, stretch: Stretch) -> None:
+        """If the loop has beaten since the last look, close the block that went before."""
+        if beat == self._beat:
+            return
+        if self._owner is not None:
+            if self._held and not stretch.starved:
+                self._credit(self._place, beat)
+            if beat - self._beat >= BLOCKED_AFTER_S:
+                for place, seconds in self._current.items():
+                    if place in self._totals or len(self._totals) < MOST_PLACES:
+                        self._totals[place] = self._totals.get(place, 0.0) + seconds
+            self._current.clear()
+            self._change_owner(None)
+        self._beat = self._looked = self._since = beat
+
+    def take(self) -> list[Blocked]:
+        """The blocks that ended since the last call, longest first. Only the loop's thread
+        may call it: what was looked at is released here, and must not be finalised by
+        another thread."""
+        self._spent.clear()
+        totals, self._totals = self._totals, {}
+        blocked = [
+            Blocked(place.workflow, place.step, place.location, place.call, seconds)
+            for place, seconds in totals.items()
+        ]
+        return sorted(blocked, key=lambda block: -block.seconds)
+
+    def _change_owner(self, owner: object | None) -> None:
+        if self._owner is not None:
+            self._spent.append(self._owner)
+        self._owner = owner
+        self._held = False
+        # What a new owner did before it was first seen is credited to it as soon as it is
+        # seen again: from the last look, when another one had the loop.
+        self._since = self._looked
+
+    def _credit(self, place: Place | None, until: float) -> None:
+        if place is not None and until > self._since:
+            self._current[place] = self._current.get(place, 0.0) + until - self._since
+        self._since = max(self._since, until)
+
+
+class Watchdog:
+    """The thread. Start and stop it on the loop's thread.
+
+    `base` is the class of which an author's workflows are subclasses; `root` the folder
+    of the author's file, by default that of the file this process loaded.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        heart: HasBeat,
+        base: type,
+        *,
+        root: Path | None = None,
+    ) -> None:
+        self._loop = loop
+        self._heart = heart
+        self._base = base
+        self._root = root
+        self._log = BlockLog()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._watched = 0
+        self._woke = 0.0
+        self._used_s = 0.0
+        self._cpu_s: Callable[[], float] = time.process_time
+        self._thread = threading.Thread(target=self._run, name="squall-watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._watched = threading.get_ident()
+        self._cpu_s = _thread_clock(self._watched)
+        self._woke, self._used_s = time.perf_counter(), self._cpu_s()
+        self._log.settle(self._heart.last_beat, Stretch(0.0, 0.0))
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def take(self) -> list[Blocked]:
+        """The author's lines that blocked the loop since the last call."""
+        with self._lock:
+            # Called by the loop, so it is alive: a block that has just ended is complete
+            # although the thread has not noticed the new beat yet.
+            self._log.settle(self._heart.last_beat, self._stretch(time.perf_counter()))
+            return self._log.take()
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_INTERVAL_S):
+            with self._lock:
+                now = time.perf_counter()
+                stretch = self._stretch(now)
+                self._woke, self._used_s = now, self._cpu_s()
+                self._log.look(now, self._heart.last_beat, stretch, self._sight)
+
+    def _stretch(self, now: float) -> Stretch:
+        return Stretch(now - self._woke, self._cpu_s() - self._used_s)
+
+    def _sight(self) -> Sighting:
+        frame = sys._current_frames().get(self._watched)  # pyright: ignore[reportPrivateUsage]
+        frames = [] if frame is None else author_frames(frame, self._root)
+        # Code outside of a task (a protocol's callback) is its own owner as long as its
+        # outermost frame runs.
+        owner = asyncio.current_task(self._loop) or (frames[0][0] if frames else self)
+        if not frames:
+            return owner, None
+        innermost, line = frames[-1]
+        workflow, step = self._step(frames)
+        code = innermost.f_code
+        call = _call_text(code, innermost.f_lasti, line)
+        return owner, Place(workflow, step, shown_line(code.co_filename, line), call)
+
+    def _step(self, frames: list[tuple[FrameType, int]]) -> tuple[str, str]:
+        """Workflow and step: the outermost method of a workflow among the author's frames."""
+        for frame, _ in frames:
+            code = frame.f_code
+            names = (*code.co_varnames[: min(1, code.co_argcount)], "self")
+            for name in names:
+                owner = frame.f_locals.get(name)
+                if isinstance(owner, self._base):
+                    return type(owner).__name__, function_name(code)
+        return "", function_name(frames[-1][0].f_code)
+
+
+def _thread_clock(thread: int) -> Callable[[], float]:
+    """The processor time of one thread; of the process where the system cannot tell."""
+    if sys.platform != "linux":
+        return time.process_time
+    clock = time.pthread_getcpuclockid(thread)
+    return lambda: time.clock_gettime(clock)
+
+
+@lru_cache(maxsize=1024)
+def _call_text(code: CodeType, instruction: int, line: int) -> str:
+    """What the author calls there: `time.sleep`; the whole line if it is not a call."""
+    source = linecache.getline(code.co_filename, line).strip()
+    expression = _expression(code, instruction)
+    if expression is None:
+        found = _CALL.search(source)
+        return _shortened(found.group(1) if found else source)
+    try:
+        tree: ast.AST = ast.parse(expression, mode="eval").body
+    except (SyntaxError, ValueError):
+        return _shortened(source)
+    while isinstance(tree, ast.Await):
+        tree = tree.value
+    return _shortened(ast.unparse(tree.func) if isinstance(tree, ast.Call) else source)
+
+
+def _expression(code: CodeType, instruction: int) -> str | None:
+    """The source of exactly the expression that is being evaluated, where Python kept
+    its columns (it does not with `-X no_debug_ranges`)."""
+    positions = list(code.co_positions())
+    if not 0 <= instruction // 2 < len(positions):
+        return None
+    first, last, start, end = positions[instruction // 2]
+    if first is None or last is None or start is None or end is None:
+        return None
+    lines = [
+        linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)
+    ]
+    # Columns count bytes of UTF-8. Cut the end first: it may lie in the same line.
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return b"".join(lines).decode(errors="replace") or None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_CALL else text[: LONGEST_CALL - 3] + "..."

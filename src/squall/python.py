@@ -1,0 +1,180 @@
+"""Runs from Python and pytest: `squall.run(Shop, vus=5, duration="3s")`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from squall.api.errors import ConfigError, UsageError
+from squall.api.workflow import Workflow
+
+if TYPE_CHECKING:
+    from squall.engine.options import RunOptions
+    from squall.reporting.result import Result
+
+T = TypeVar("T")
+
+
+def run(
+    workflow: type[Workflow] | str | os.PathLike[str],
+    *,
+    vus: int | None = None,
+    duration: str | float | None = None,
+    iterations: int | str | None = None,
+    rate: str | float | None = None,
+    stages: Sequence[str] = (),
+    host: str = "",
+    env: Mapping[str, str] | None = None,
+    thresholds: Sequence[str] = (),
+    workers: int | None = None,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    seed: int = 0,
+    tags: Mapping[str, str] | None = None,
+    warmup: str | float | None = None,
+    timeout: str | float | None = None,
+    insecure: bool = False,
+) -> Result:
+    """Runs a workflow class (with what it depends on), a file or a URL, and returns the
+    result. Load arguments replace the model of the file, as on the command line."""
+    from squall.engine.options import ProfileFlags
+
+    flags = ProfileFlags(
+        vus=vus, duration=duration, iterations=iterations, rate=rate, stages=tuple(stages)
+    )
+    options = _options(
+        workflow,
+        flags,
+        host=host,
+        env=dict(env or {}),
+        thresholds=tuple(thresholds),
+        workers=workers,
+        only=tuple(only),
+        skip=tuple(skip),
+        seed=seed,
+        tags=dict(tags or {}),
+        insecure=insecure,
+        warmup_s=_seconds(warmup) or 0.0,
+        timeout_s=_seconds(timeout),
+    )
+    return _blocking(options)
+
+
+class LocalRunner:
+    """Runs workflows on this machine: `await LocalRunner().run(workflows=[...])`."""
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, workers: int | None = None
+    ) -> None:
+        # Host and port are where other runners listen for their workers; core processes
+        # here talk over socket pairs, so nothing listens anywhere.
+        self._workers = workers
+
+    async def run(
+        self,
+        test_name: str = "",
+        workflows: Sequence[tuple[Sequence[str], Workflow] | type[Workflow]] = (),
+        terminal_mode: str = "none",
+        timeout: str | float | None = None,
+    ) -> Result:
+        """One run of all given workflows, which live in one file."""
+        from squall.engine.options import ProfileFlags
+
+        classes = [_class_of(entry) for entry in workflows]
+        if not classes:
+            raise UsageError("LocalRunner.run: no workflows given")
+        files = {inspect.getfile(cls) for cls in classes}
+        if len(files) > 1:
+            raise ConfigError(f"workflows of one run live in one file, not in {sorted(files)}")
+        options = _options(
+            classes[0],
+            ProfileFlags(),
+            workers=self._workers,
+            only=tuple(cls.__name__ for cls in classes),
+            tags={"test": test_name} if test_name else {},
+            timeout_s=_seconds(timeout),
+        )
+        return await _run(options, lines=terminal_mode in ("full", "ci"))
+
+
+def _class_of(entry: tuple[Sequence[str], Workflow] | type[Workflow]) -> type[Workflow]:
+    return entry if isinstance(entry, type) else type(entry[1])
+
+
+def _options(
+    workflow: type[Workflow] | str | os.PathLike[str], flags: Any, **others: Any
+) -> RunOptions:
+    from squall.engine.options import RunOptions
+
+    if os.environ.get("SQUALL_LOADING"):
+        raise UsageError(
+            "squall.run() was called while the file is loaded for a run; "
+            'put it under  if __name__ == "__main__":'
+        )
+    name = ""
+    if isinstance(workflow, type):
+        if "<locals>" in workflow.__qualname__:
+            raise ConfigError(
+                f"{workflow.__name__} is defined inside a function; core processes load it "
+                "from its file, so define it at the top level of a module"
+            )
+        path, name = inspect.getfile(workflow), workflow.__name__
+        others["only"] = others.get("only") or (name,)
+    else:
+        path = os.fspath(workflow)
+    profiles = {} if flags.is_empty else {name: flags}
+    if "://" in path:
+        return RunOptions(url=path, profiles=profiles, **others)
+    return RunOptions(file=path, profiles=profiles, **others)
+
+
+def _seconds(value: str | float | None) -> float | None:
+    from squall.api.quantities import parse_duration
+
+    return None if value is None else parse_duration(value)
+
+
+async def _run(options: RunOptions, *, lines: bool = False) -> Result:
+    from squall.engine.local import run_local
+    from squall.reporting.result import Result
+
+    if not lines:
+        return Result(await run_local(options))
+    from squall.cli.run import Progress
+
+    progress = Progress(options, quiet=False, every_s=None, no_color=False)
+    return Result(
+        await run_local(
+            options,
+            on_manifest=progress.on_manifest,
+            on_snapshot=progress.on_snapshot,
+            on_log=progress.on_log,
+        )
+    )
+
+
+def _blocking(options: RunOptions) -> Result:
+    """Also from inside a running loop (pytest-asyncio, notebooks): in a thread then."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_run(options))
+    outcome: list[Result] = []
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(_run(options)))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="squall-run")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

@@ -1,0 +1,1 @@
+"""Turns the outcome of a run into text and files."""

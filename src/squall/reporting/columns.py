@@ -1,0 +1,41 @@
+"""The columns of the step table, and what people may ask for with `--columns`.
+
+Light on purpose: names are checked before a run, when nothing heavy is loaded yet.
+"""
+
+from __future__ import annotations
+
+import re
+
+from squall.api.errors import UsageError
+
+DEFAULT_COLUMNS = ("p50", "p90", "p95", "p99", "p99.9", "max")
+_ALIASES = {"med": "p50", "median": "p50", "avg": "mean", "p999": "p99.9"}
+_PLAIN = ("min", "mean", "max")
+_QUANTILE = re.compile(r"p\(?([0-9]{1,2}(?:\.[0-9]+)?)\)?")
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """`p50,p(99),max`; count, rate and failed are always there."""
+    columns = [_column(part.strip()) for part in text.split(",") if part.strip()]
+    if not columns:
+        raise UsageError(f"--columns {text}: name at least one, such as p50,p99,max")
+    return tuple(dict.fromkeys(columns))
+
+
+def quantile_of(column: str) -> float | None:
+    """0.99 for `p99`; None for `min`, `mean` and `max`."""
+    return None if column in _PLAIN else float(column[1:]) / 100.0
+
+
+def _column(name: str) -> str:
+    known = _ALIASES.get(name.lower(), name.lower())
+    if known in _PLAIN:
+        return known
+    match = _QUANTILE.fullmatch(known)
+    if match is None or float(match[1]) == 0:
+        raise UsageError(
+            f"--columns {name}: there is no such column; "
+            "use min, mean, med, max and percentiles such as p95 or p99.9"
+        )
+    return f"p{match[1]}"

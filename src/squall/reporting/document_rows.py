@@ -1,0 +1,137 @@
+"""Rows of the results document: latencies, histograms, windows and errors of a step.
+
+Buckets are written sparsely as [index, count] pairs, so that documents can be merged
+and compared later without loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squall.reporting.summary_errors import Failure
+from squall.stats.histogram import KIND, UNIT, Histogram, Packed
+from squall.stats.reports import HistogramData
+from squall.stats.rows import RowStats
+from squall.stats.windows import RowWindow, Series
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+_ERROR = 0.008
+"""Relative error of a bucket's middle, rounded up from 1/128."""
+
+
+def row_entry(row: RowStats, measured_s: float, failures: list[Failure]) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "protocol": row.protocol,
+        **_counts(row, measured_s),
+        "statuses": row.statuses,
+        **_times(row),
+        "first_byte_ms": histogram_summary(row.first_byte),
+        "errors": [_error(failure) for failure in failures],
+        **_histograms(row),
+        "windows": _windows(row.windows),
+    }
+
+
+def iteration_entry(row: RowStats, measured_s: float) -> dict[str, Any]:
+    return {
+        **_counts(row, measured_s),
+        **_times(row),
+        **_histograms(row),
+        "windows": _windows(row.windows),
+    }
+
+
+def histogram_summary(histogram: Histogram | None) -> dict[str, float] | None:
+    """In milliseconds; None without samples."""
+    if histogram is None or not histogram.count:
+        return None
+    quantiles = histogram.quantiles(list(_QUANTILES.values()))
+    return {
+        "min": _ms(histogram.min_s),
+        "mean": _ms(histogram.mean),
+        **{name: _ms(value) for name, value in zip(_QUANTILES, quantiles, strict=True)},
+        "max": _ms(histogram.max_s),
+    }
+
+
+def _counts(row: RowStats, measured_s: float) -> dict[str, Any]:
+    return {
+        "started": row.started,
+        "count": row.count,
+        "ok": row.ok,
+        "failed": row.failed,
+        "interrupted": row.interrupted,
+        "rps": round(row.count / measured_s, 3) if measured_s else 0.0,
+    }
+
+
+def _times(row: RowStats) -> dict[str, Any]:
+    """`latency_ms` is the response time in open models where it differs from service."""
+    return {
+        "latency_ms": histogram_summary(row.latency),
+        "service_ms": histogram_summary(row.service),
+    }
+
+
+def _histograms(row: RowStats) -> dict[str, Any]:
+    return {
+        "histogram": _histogram(row.latency),
+        "service_histogram": _histogram(row.service) if row.has_response else None,
+    }
+
+
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    data = histogram.to_data()
+    return {
+        "kind": KIND,
+        "unit": UNIT,
+        "error": _ERROR,
+        "count": data.count,
+        "sum_ms": round(data.sum_s * 1e3, 3),
+        "min_ms": _ms(data.min_s),
+        "max_ms": _ms(data.max_s),
+        "buckets": _pairs(data),
+    }
+
+
+def _windows(series: Series[RowWindow]) -> dict[str, Any]:
+    packed = [window.latency for window in series]
+    return {
+        "start_s": 0,
+        "every_s": series.width_s,
+        "count": [window.count for window in series],
+        "failed": [window.failed for window in series],
+        "p50": [_quantile(part, 0.5) for part in packed],
+        "p95": [_quantile(part, 0.95) for part in packed],
+        "p99": [_quantile(part, 0.99) for part in packed],
+        "buckets": [_pairs(part.to_data()) for part in packed],
+    }
+
+
+def _quantile(part: Packed, q: float) -> float | None:
+    return _ms(part.quantile(q)) if part.count else None
+
+
+def _pairs(data: HistogramData) -> list[tuple[int, int]]:
+    return list(zip(data.index, data.counts, strict=True))
+
+
+def _error(failure: Failure) -> dict[str, Any]:
+    first = failure.first
+    sample = None
+    if first is not None and (first.request or first.status or first.body):
+        sample = {"request": first.request, "status": first.status or None, "body": first.body}
+    return {
+        "reason": failure.reason,
+        "count": failure.count,
+        "first_at_s": None if first is None else round(first.at_s, 3),
+        "location": (first.location or None) if first is not None else None,
+        "sample": sample,
+        "traceback": None if first is None else first.traceback,
+    }
+
+
+def _ms(seconds: float) -> float:
+    # A tenth of a microsecond: below the resolution of any bucket, and shorter files.
+    return round(seconds * 1e3, 4)

@@ -1,0 +1,65 @@
+"""Output files: checked before a run, written whole or not at all after it.
+
+A reader never sees half a document: it is written beside its place and moved there.
+What is not a plain file (a pipe, /dev/stdout) is written to and never replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from squall.api.errors import UsageError
+
+
+def check_writable(path: str | Path, flag: str = "--json") -> None:
+    """Raise `UsageError` if a file at `path` could not be written now."""
+    # A link is followed: the file it names is replaced, not the link.
+    place = Path(os.path.realpath(path))
+    folder = place.parent
+    if place.is_dir():
+        raise UsageError(f"{flag} {path}: is a directory; name a file in it")
+    if not folder.is_dir():
+        raise UsageError(f"{flag} {path}: there is no directory {folder}; create it first")
+    if place.exists() and not os.access(place, os.W_OK):
+        raise UsageError(f"{flag} {path}: the file may not be written; choose another")
+    if not _is_special(place) and not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{flag} {path}: {folder} may not be written; choose another")
+
+
+def write_whole(path: str | Path, content: bytes, flag: str = "--json") -> None:
+    """Replace the file at `path` in one step."""
+    place = Path(os.path.realpath(path))
+    try:
+        if _is_special(place):
+            place.write_bytes(content)
+            return
+        _replace(place, content)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{flag} {path}: could not be written: {reason}") from error
+
+
+def _replace(place: Path, content: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        # mkstemp makes files for the owner alone; a report is as readable as any file.
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, place)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    # There is no way to read it but to set it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _is_special(place: Path) -> bool:
+    return place.exists() and not place.is_file()

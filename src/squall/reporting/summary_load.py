@@ -1,0 +1,84 @@
+"""The LOAD, HTTP and GENERATOR blocks of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squall.engine.outcome import RunOutcome
+from squall.reporting.format import brief_duration, data_size, plural, whole_percent
+from squall.reporting.layout import Paint, section
+from squall.reporting.totals import Totals
+from squall.stats.workflow import WorkflowStats
+
+
+def load_block(workflows: Sequence[WorkflowStats], paint: Paint) -> list[str]:
+    """What was to be started and what was."""
+    named = len(workflows) > 1
+    lines = [
+        f"{workflow.name}: {_load(workflow)}" if named else _load(workflow)
+        for workflow in workflows
+    ]
+    return section("LOAD", lines, paint)
+
+
+def http_block(totals: Totals, paint: Paint) -> list[str]:
+    """Empty for a run without a single HTTP exchange."""
+    requests = totals.requests
+    if not requests.sent and not requests.failed:
+        return []
+    counts = [f"{status}: {count}" for status, count in totals.statuses.items()]
+    counts += [f"{reason}: {count}" for reason, count in totals.no_answer.items()]
+    lines = [
+        f"{requests.sent} sent, {plural(requests.redirects, 'redirect')}, "
+        f"{plural(requests.reconnects, 'reconnect')}, {'  '.join(counts) or 'no answers'}"
+    ]
+    parts = [f"{data_size(requests.bytes_sent)} out, {data_size(requests.bytes_received)} in"]
+    if totals.first_byte.count:
+        parts.insert(0, f"first byte p99 {brief_duration(totals.first_byte.quantile(0.99))}")
+    if totals.connect.count:
+        connect = brief_duration(totals.connect.quantile(0.99))
+        parts.insert(0, f"connect p99 {connect} ({plural(requests.connections, 'connection')})")
+    lines.append(", ".join(parts))
+    if totals.other_calls:
+        lines.append(
+            f"other calls  {plural(totals.other_calls, 'request')} not returned by a step "
+            "(give them name=...)"
+        )
+    return section("HTTP", lines, paint)
+
+
+def generator_block(
+    outcome: RunOutcome, workflows: Sequence[WorkflowStats], paint: Paint
+) -> list[str]:
+    """How the generator itself did; the verdict rests on these."""
+    health = outcome.stats.health
+    busy = sum(workflow.busy_max for workflow in workflows)
+    allowed = sum(
+        max(w.manifest.profile.max_vus, w.manifest.profile.vus, w.users.max) for w in workflows
+    )
+    processes = len(health.processes) or len(outcome.processes)
+    lines = [
+        f"cpu {whole_percent(health.cpu)} of {plural(processes, 'core')}, "
+        f"loop lag p99 {brief_duration(health.lag.quantile(0.99))}, "
+        f"gc {brief_duration(health.gc_max_s)}, "
+        f"{plural(busy, 'user')} busy at most of {allowed}"
+    ]
+    lines += [
+        paint(f"process {process.index} ended early: {process.died}", "bad")
+        for process in outcome.processes
+        if process.died
+    ]
+    return section("GENERATOR", lines, paint)
+
+
+def _load(workflow: WorkflowStats) -> str:
+    starts = workflow.starts
+    interrupted = f", {starts.interrupted} interrupted" if starts.interrupted else ""
+    if workflow.manifest.profile.is_open:
+        late = f" (max {brief_duration(starts.late_max_s)})" if starts.late else ""
+        return (
+            f"{starts.planned} starts planned, {starts.made} made, "
+            f"{starts.late} late{late}, {starts.dropped} dropped{interrupted}"
+        )
+    users = plural(workflow.users.max, "user")
+    return f"{plural(starts.made, 'iteration')} started by {users}{interrupted}"

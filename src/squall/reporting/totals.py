@@ -1,0 +1,91 @@
+"""Sums over the workflows of a run, shared by the summary and the results document.
+
+Sums only: percentiles are read from merged histograms, never combined.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from squall.stats.histogram import Histogram, merged
+from squall.stats.reports import RequestsDelta
+from squall.stats.rows import RowStats, is_status
+from squall.stats.run import RunStats
+from squall.stats.workflow import WorkflowStats
+
+
+@dataclass
+class Totals:
+    """All exchanges of some workflows and the time they took."""
+
+    requests: RequestsDelta
+    other_calls: int
+    connect: Histogram
+    first_byte: Histogram
+    statuses: dict[str, int]
+    no_answer: dict[str, int]
+    """Exchanges that ended without an answer, by reason, as far as steps returned them."""
+    span_s: float
+
+    @property
+    def answered_per_s(self) -> float:
+        return self.requests.answered / self.span_s if self.span_s else 0.0
+
+    @property
+    def received_per_s(self) -> float:
+        return self.requests.bytes_received / self.span_s if self.span_s else 0.0
+
+
+def totals_of(stats: RunStats, workflows: Sequence[WorkflowStats]) -> Totals:
+    requests = RequestsDelta()
+    statuses: Counter[str] = Counter()
+    no_answer: Counter[str] = Counter()
+    for workflow in workflows:
+        for name in RequestsDelta.__struct_fields__:
+            setattr(requests, name, getattr(requests, name) + getattr(workflow.requests, name))
+        for row in workflow.rows.values():
+            statuses.update(row.statuses)
+            no_answer.update(_transport_reasons(stats, workflow.name, row))
+    return Totals(
+        requests=requests,
+        other_calls=sum(workflow.other_calls for workflow in workflows),
+        connect=merged(workflow.connect for workflow in workflows),
+        first_byte=merged(
+            row.first_byte
+            for workflow in workflows
+            for row in workflow.rows.values()
+            if row.first_byte is not None
+        ),
+        statuses=dict(sorted(statuses.items())),
+        no_answer=dict(no_answer.most_common()),
+        span_s=span_s(workflows),
+    )
+
+
+def loaded_workflows(stats: RunStats) -> list[WorkflowStats]:
+    """The test workflows that ran; if there are none, whatever ran."""
+    ran = [workflow for workflow in stats.workflows.values() if workflow.last_second >= 0]
+    return [workflow for workflow in ran if workflow.manifest.is_test] or ran
+
+
+def span_s(workflows: Sequence[WorkflowStats]) -> float:
+    """The time from the first measured second to the last end: what rates divide by."""
+    if not workflows:
+        return 0.0
+    begin = min(workflow.started_at_s + workflow.warmup_s for workflow in workflows)
+    end = max(w.started_at_s + w.warmup_s + w.measured_s for w in workflows)
+    return max(end - begin, 0.0)
+
+
+def _transport_reasons(stats: RunStats, workflow: str, row: RowStats) -> dict[str, int]:
+    """An exception in the author's code leaves a traceback, a lost exchange does not."""
+    if row.protocol != "http":
+        return {}
+    raised = {s.reason for s in stats.error_samples(workflow, row.name) if s.traceback or s.status}
+    return {
+        key: outcome.count
+        for key, outcome in row.outcomes.items()
+        if not outcome.ok and outcome.exchanges and not is_status(key) and key not in raised
+    }

@@ -1,0 +1,1 @@
+"""Histograms, windows, merging, thresholds, verdict: numbers, without any I/O."""

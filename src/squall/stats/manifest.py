@@ -1,0 +1,110 @@
+"""What is known of a run before the first request, as plain data.
+
+A core process reads the author's file and makes a `FileManifest`; only it ever
+imports the file. The parent plans, judges thresholds and prints from this alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Model = Literal["closed", "iterations", "ramp", "open", "open-ramp", "once"]
+Priority = Literal["low", "normal", "high", "exclusive", "auto"]
+MetricKind = Literal["counter", "gauge", "rate", "sample"]
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """Over `duration_s`, go linearly from the last target to `target` (VUs or starts/s)."""
+
+    duration_s: float
+    target: float
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """How much load. `once`: a non-test workflow, its DAG once per VU."""
+
+    model: Model = "closed"
+    vus: int = 1
+    """Closed: users. Open: users ready at the start. Ramp: users at time 0 (often 0)."""
+    max_vus: int = 0
+    """Most users at any time, over all processes."""
+    duration_s: float = 60.0
+    """Length of the run; for `iterations` and `once` the upper bound."""
+    iterations: int = 0
+    rate_per_s: float = 0.0
+    stages: tuple[Stage, ...] = ()
+    think_s: tuple[float, float] | None = None
+    pacing_s: float | None = None
+    grace_s: float = 10.0
+
+    @property
+    def is_open(self) -> bool:
+        return self.model in ("open", "open-ramp")
+
+
+class StepManifest(msgspec.Struct, kw_only=True):
+    name: str
+    after: list[str] = []
+    """Direct dependencies."""
+    layer: int = 0
+    protocol: str = ""
+    """"http", "custom" ... for a measured step, "" for an action."""
+    weight: int | None = None
+    line: int = 0
+    expect: list[tuple[int, int]] = msgspec.field(default_factory=lambda: [(200, 399)])
+    """Inclusive status ranges that are ok."""
+    timeout_s: float | None = None
+
+
+class MetricManifest(msgspec.Struct, kw_only=True):
+    name: str
+    kind: MetricKind
+    unit: str = ""
+
+
+class UseManifest(msgspec.Struct, kw_only=True):
+    """A `@state` hook that receives: which arguments, from whom."""
+
+    hook: str
+    sources: list[str]
+    arguments: list[str]
+
+
+class WorkflowManifest(msgspec.Struct, kw_only=True):
+    name: str
+    line: int = 0
+    depends: list[str] = []
+    always: bool = False
+    """`@depends(..., when="always")`: runs also after a failure or an interruption."""
+    is_test: bool = True
+    priority: Priority = "auto"
+    profile: Profile = Profile()
+    steps: list[StepManifest] = []
+    """In the order of the file."""
+    shape: str = ""
+    """`login -> (cart | offers) -> pay`"""
+    connections_per_vu: int = 1
+    checks: list[str] = []
+    metrics: list[MetricManifest] = []
+    thresholds: list[str] = []
+    host: str = ""
+    provides: dict[str, list[str]] = {}
+    """`@state` keys this workflow gives, with the workflows it names."""
+    uses: list[UseManifest] = []
+    wants: list[str] = []
+    """Arguments of its hooks that may come from a workflow it depends on."""
+    feeds: list[str] = []
+    data_files: list[str] = []
+    warnings: list[str] = []
+
+
+class FileManifest(msgspec.Struct, kw_only=True):
+    path: str
+    """As the author typed it; shown in output."""
+    workflows: list[WorkflowManifest]
+    warnings: list[str] = []
+
+    def workflow(self, name: str) -> WorkflowManifest:
+        return next(workflow for workflow in self.workflows if workflow.name == name)

@@ -1,0 +1,180 @@
+"""What a core process tells about itself: one report per share and 1 s window.
+
+Everything here is a *delta*: what happened since the share's last report. Summing
+the reports of all shares gives the run; nothing is ever averaged. Times are seconds.
+Field order is the wire format (arrays): append only.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class HistogramData(msgspec.Struct, array_like=True):
+    """A sparse log-linear histogram; `index` ascending, `counts` parallel to it."""
+
+    count: int = 0
+    sum_s: float = 0.0
+    min_s: float = 0.0
+    max_s: float = 0.0
+    index: list[int] = []
+    counts: list[int] = []
+
+
+class OutcomeDelta(msgspec.Struct, array_like=True):
+    """Executions of one row that ended the same way.
+
+    `key` is a status code ("200"), "ok" for non-HTTP successes, or a failure reason.
+    `service.count` may be lower than `count`: a failure before any exchange has no
+    latency. `exchanges` says how many of `count` belong to an exchange of a client.
+    """
+
+    key: str
+    ok: bool
+    count: int
+    exchanges: int
+    service: HistogramData
+
+
+class RowDelta(msgspec.Struct, array_like=True):
+    """One row of the step table: a step, a call with `name=`, or the iteration."""
+
+    name: str
+    protocol: str = "http"
+    started: int = 0
+    interrupted: int = 0
+    outcomes: list[OutcomeDelta] = []
+    response: HistogramData | None = None
+    """From the planned start; only root steps and the iteration of open models."""
+    first_byte: HistogramData | None = None
+
+
+class CheckDelta(msgspec.Struct, array_like=True):
+    name: str
+    passed: int
+    failed: int
+
+
+class MetricDelta(msgspec.Struct, array_like=True):
+    """`kind`: counter (sum), gauge (last, min, max), rate (hits of count), sample."""
+
+    name: str
+    kind: str
+    unit: str
+    count: int
+    sum: float = 0.0
+    last: float = 0.0
+    minimum: float = 0.0
+    maximum: float = 0.0
+    hits: int = 0
+    values: HistogramData | None = None
+    """Samples, histogrammed as if 1.0 of the unit were 1 ms (three digits below 1)."""
+
+
+class StartsDelta(msgspec.Struct, array_like=True):
+    """`planned` and the rest are iterations; closed models plan what they make."""
+
+    planned: int = 0
+    made: int = 0
+    late: int = 0
+    late_max_s: float = 0.0
+    dropped: int = 0
+    interrupted: int = 0
+
+
+class RequestsDelta(msgspec.Struct, array_like=True):
+    """All exchanges of a share's clients, whatever step or action made them."""
+
+    sent: int = 0
+    answered: int = 0
+    failed: int = 0
+    redirects: int = 0
+    reconnects: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    connections: int = 0
+
+
+class WindowReport(msgspec.Struct, array_like=True, tag="window"):
+    """One share, one window. `window` counts seconds since the workflow's start;
+    several reports may name the same window (the last, partial one; a late fold)."""
+
+    workflow: str
+    share: int
+    window: int
+    rows: list[RowDelta]
+    iteration: RowDelta
+    checks: list[CheckDelta] = []
+    metrics: list[MetricDelta] = []
+    starts: StartsDelta = msgspec.field(default_factory=StartsDelta)
+    requests: RequestsDelta = msgspec.field(default_factory=RequestsDelta)
+    dns: HistogramData | None = None
+    connect: HistogramData | None = None
+    tls: HistogramData | None = None
+    users: int = 0
+    """Users alive at the end of the window."""
+    busy: int = 0
+    """Users inside an iteration, the maximum seen in the window."""
+
+
+class ErrorSample(msgspec.Struct, array_like=True, tag="error"):
+    """The first failure of its kind in one process: (row, reason, line)."""
+
+    workflow: str
+    row: str
+    reason: str
+    at_s: float
+    location: str = ""
+    """`shop.py:31 in pay`, where an author's line raised."""
+    traceback: str | None = None
+    request: str = ""
+    status: int = 0
+    body: str = ""
+
+
+class Blocked(msgspec.Struct, array_like=True):
+    """The author's line that held the loop, and for how long."""
+
+    workflow: str
+    step: str
+    location: str
+    call: str
+    seconds: float
+
+
+class HealthReport(msgspec.Struct, array_like=True, tag="health"):
+    """One process, one second of the run's clock: how the generator itself did."""
+
+    process: int
+    at_s: float
+    """Seconds since the first workflow of the run started, at the end of the second."""
+    cpu: float
+    """Of one core, 0 to 1."""
+    lag: HistogramData
+    gc_max_s: float = 0.0
+    rss_mb: float = 0.0
+    blocked: list[Blocked] = []
+
+
+class ExchangeReport(msgspec.Struct, array_like=True, tag="exchange"):
+    """One exchange of a run with `--once`, complete but for the rest of long bodies."""
+
+    workflow: str
+    row: str
+    """The step or action that made the call."""
+    method: str
+    url: str
+    peer: str = ""
+    request: bytes = b""
+    """Head and the start of the body, as sent."""
+    response_head: bytes = b""
+    body: bytes = b""
+    """The start of the decoded body."""
+    body_size: int = 0
+    error: str = ""
+    """Why there was no answer; empty when there was one."""
+    dns_s: float = 0.0
+    connect_s: float = 0.0
+    tls_s: float = 0.0
+    first_byte_s: float = 0.0
+    total_s: float = 0.0

@@ -1,0 +1,209 @@
+"""The numbers of one run: every report of every share and process is added up here.
+
+`RunStats` only sums and remembers. It judges nothing (`thresholds.py`, `verdict.py`),
+formats nothing, and reads no clock: the time is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squall.stats.health import HealthStats
+from squall.stats.histogram import Histogram, merged
+from squall.stats.manifest import FileManifest
+from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.rows import RowSlice, RowStats, reason_text
+from squall.stats.settings import VerdictSettings
+from squall.stats.snapshot import (
+    ErrorLine,
+    NewError,
+    RowSnapshot,
+    Snapshot,
+    ThresholdState,
+    VerdictState,
+    WorkflowSnapshot,
+    target_rate_per_s,
+)
+from squall.stats.workflow import ITERATION, RECENT_S, WorkflowStats
+
+MAX_ERROR_SAMPLES = 500
+"""Stored first failures; each may carry a traceback and the start of a body."""
+_ERROR_LINES = 12
+_PERCENTILES = (0.5, 0.95, 0.99)
+
+ErrorKey = tuple[str, str, str, str]
+"""Workflow, row, reason, location."""
+
+
+class RunStats:
+    """All workflows of a file, the generator's health and the first failure of each kind."""
+
+    def __init__(
+        self,
+        manifest: FileManifest,
+        warmup_s: float = 0.0,
+        *,
+        settings: VerdictSettings | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.warmup_s = warmup_s
+        self.settings = settings if settings is not None else VerdictSettings()
+        self.workflows: dict[str, WorkflowStats] = {
+            workflow.name: WorkflowStats(workflow, warmup_s) for workflow in manifest.workflows
+        }
+        self.health = HealthStats(self.settings, warmup_s)
+        self.errors: dict[ErrorKey, ErrorSample] = {}
+        self.errors_not_kept = 0
+        self._new_errors: list[NewError] = []
+
+    def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
+        if isinstance(report, WindowReport):
+            self.workflows[report.workflow].add(report)
+        elif isinstance(report, HealthReport):
+            self.health.add(report)
+        else:
+            self._add_error(report)
+
+    def keep_seconds(self, seconds: int) -> None:
+        """Keep at least this many single seconds of every workflow for sliding reads."""
+        for workflow in self.workflows.values():
+            # The slack covers shares that report late and a parent that was held up for a while.
+            workflow.keep_s = max(workflow.keep_s, seconds + RECENT_S)
+
+    def recent(self, workflow: str, row: str, seconds: int) -> tuple[float, Histogram]:
+        """Executions per second and latencies of a row in the last complete seconds.
+
+        `row` is a step's name or `iteration`. Less than the given time is used while
+        the workflow is younger than that.
+        """
+        stats = self.workflows[workflow]
+        slices = stats.latest(seconds)
+        found = [part.iteration if row == ITERATION else part.rows.get(row) for part in slices]
+        whole = RowSlice()
+        for part in found:
+            if part is not None:
+                whole.merge(part)
+        return whole.count / max(len(slices), 1), merged(whole.latency)
+
+    def error_samples(self, workflow: str, row: str) -> list[ErrorSample]:
+        """First failures of a row, the earliest first."""
+        found = [s for s in self.errors.values() if s.workflow == workflow and s.row == row]
+        return sorted(found, key=lambda sample: sample.at_s)
+
+    def snapshot(
+        self,
+        now_s: float,
+        *,
+        verdict: VerdictState = "VALID",
+        reasons: Sequence[str] = (),
+        thresholds: Sequence[ThresholdState] = (),
+    ) -> Snapshot:
+        """The moment as frozen data. New errors are told once: to the first snapshot after."""
+        new_errors, self._new_errors = self._new_errors, []
+        started = [stats for stats in self.workflows.values() if stats.last_second >= 0]
+        return Snapshot(
+            elapsed_s=now_s,
+            workflows=tuple(_workflow_snapshot(stats, now_s) for stats in started),
+            cpu=self.health.cpu_now,
+            processes=len(self.health.processes),
+            lag_p99_s=self.health.lag_p99_now_s,
+            gc_max_s=self.health.gc_max_s,
+            verdict=verdict,
+            reasons=tuple(reasons),
+            thresholds=tuple(thresholds),
+            new_errors=tuple(new_errors),
+        )
+
+    def _add_error(self, sample: ErrorSample) -> None:
+        key = (sample.workflow, sample.row, sample.reason, sample.location)
+        known = self.errors.get(key)
+        if known is not None:
+            # Every process tells of its own first; the run's first is the earliest of them.
+            if sample.at_s < known.at_s:
+                self.errors[key] = sample
+            return
+        if len(self.errors) >= MAX_ERROR_SAMPLES:
+            self.errors_not_kept += 1
+            return
+        self.errors[key] = sample
+        self._new_errors.append(
+            NewError(
+                workflow=sample.workflow,
+                row=sample.row,
+                reason=reason_text(sample.reason),
+                location=sample.location,
+                at_s=sample.at_s,
+            )
+        )
+
+
+def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
+    elapsed_s = stats.elapsed_s or max(now_s - stats.started_at_s, 0.0)
+    second = stats.latest(1)
+    rows = second[0].rows if second else {}
+    iteration = second[0].iteration if second else RowSlice()
+    whole = RowSlice()
+    for row in rows.values():
+        whole.merge(row)
+    # A workflow whose steps are all actions has no rows; its iterations still take time.
+    parts = [part for row in rows.values() for part in row.latency] or iteration.latency
+    latency = merged(parts)
+    p50_s, p95_s, p99_s = latency.quantiles(_PERCENTILES)
+    counted = stats.count
+    rates = {name: row.count for name, row in rows.items()} | {ITERATION: iteration.count}
+    return WorkflowSnapshot(
+        name=stats.name,
+        elapsed_s=elapsed_s,
+        iterations=stats.iteration.count,
+        rate_now_per_s=float(iteration.count),
+        target_per_s=target_rate_per_s(stats.manifest.profile, elapsed_s),
+        executions_now_per_s=float(whole.count),
+        users=stats.users.now,
+        users_max=stats.users.max,
+        busy_max=stats.busy_max,
+        failed_share=stats.failed / counted if counted else 0.0,
+        failed_now_share=whole.failed / whole.count if whole.count else 0.0,
+        p50_now_s=p50_s,
+        p95_now_s=p95_s,
+        p99_now_s=p99_s,
+        samples_now=latency.count,
+        planned=stats.starts.planned,
+        made=stats.starts.made,
+        late=stats.starts.late,
+        late_max_s=stats.starts.late_max_s,
+        dropped=stats.starts.dropped,
+        checks_passed=sum(check.passed for check in stats.checks.values()),
+        checks_failed=sum(check.failed for check in stats.checks.values()),
+        bytes_sent=stats.requests.bytes_sent,
+        bytes_received=stats.requests.bytes_received,
+        rows=tuple(
+            _row_snapshot(row, rates.get(row.name, 0))
+            for row in (*stats.rows.values(), stats.iteration)
+        ),
+        errors=_error_lines(stats),
+    )
+
+
+def _row_snapshot(row: RowStats, ended_now: int) -> RowSnapshot:
+    latency = row.latency
+    p50_s, p95_s, p99_s = latency.quantiles(_PERCENTILES)
+    return RowSnapshot(
+        name=row.name,
+        count=row.count,
+        failed=row.failed,
+        rate_now_per_s=float(ended_now),
+        p50_s=p50_s,
+        p95_s=p95_s,
+        p99_s=p99_s,
+        max_s=latency.max_s,
+    )
+
+
+def _error_lines(stats: WorkflowStats) -> tuple[ErrorLine, ...]:
+    lines = [
+        ErrorLine(count, row.name, reason)
+        for row in stats.rows.values()
+        for reason, count in row.reasons.items()
+    ]
+    lines.sort(key=lambda line: -line.count)
+    return tuple(lines[:_ERROR_LINES])

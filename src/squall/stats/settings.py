@@ -1,0 +1,30 @@
+"""The numbers behind the verdict, in one place; `verdict.py` says what each rule means.
+
+They are limits on the generator, never on the system under test.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class VerdictSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares are 0 to 1. `degraded` is exceeded before `invalid`."""
+
+    blocked_degraded_share: float = 0.01
+    blocked_invalid_share: float = 0.10
+
+    saturated_cpu: float = 0.95
+    saturated_lag_s: float = 0.010
+    saturated_degraded_share: float = 0.10
+    saturated_invalid_share: float = 0.50
+    saturated_least_s: float = 3.0
+
+    lag_degraded_s: float = 0.020
+    lag_invalid_s: float = 0.100
+
+    made_invalid_share: float = 0.95
+    late_degraded_share: float = 0.01
+
+    live_after_s: float = 3.0
+    """A live verdict does not judge shares of a shorter time than this."""

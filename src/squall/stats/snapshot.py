@@ -1,0 +1,130 @@
+"""One moment of a run, as frozen data: all that a live line or a screen draws from.
+
+A snapshot holds no reference to a live object, so it may be drawn late, kept for a plot
+or sent elsewhere. Rates and percentiles marked `now` are those of the last complete
+second; everything else is since the end of the warm-up. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from squall.stats.manifest import Profile
+
+VerdictState = Literal["VALID", "DEGRADED", "INVALID"]
+ThresholdCondition = Literal["passing", "failing", "pending"]
+
+
+class ThresholdState(msgspec.Struct, frozen=True, kw_only=True):
+    """A threshold in mid-run. `pending`: nothing to judge yet, or only at the end."""
+
+    expression: str
+    condition: ThresholdCondition
+    value: float | None = None
+    """In `unit`, as the results document has it."""
+    unit: str = ""
+    workflow: str = ""
+    """The one workflow that it speaks of; empty when it speaks of several."""
+    row: str = ""
+    """The row whose cell it marks: a step, `iteration`, or empty."""
+    builtin: bool = False
+
+
+class ErrorLine(msgspec.Struct, frozen=True):
+    """Failures of one row with one reason, so far."""
+
+    count: int
+    row: str
+    reason: str
+
+
+class NewError(msgspec.Struct, frozen=True, kw_only=True):
+    """The first failure of its kind since the last snapshot."""
+
+    workflow: str
+    row: str
+    reason: str
+    location: str = ""
+    at_s: float = 0.0
+
+
+class RowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    count: int
+    failed: int
+    rate_now_per_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+
+
+class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    elapsed_s: float
+    iterations: int
+    rate_now_per_s: float
+    """Iterations that ended in the last second."""
+    target_per_s: float | None
+    """Planned starts per second at this time; None for closed models."""
+    executions_now_per_s: float
+    """Executions of all rows that ended in the last second."""
+    users: int
+    users_max: int
+    busy_max: int
+    failed_share: float
+    """Of all executions so far."""
+    failed_now_share: float
+    p50_now_s: float
+    p95_now_s: float
+    p99_now_s: float
+    samples_now: int
+    """How many latencies of the last second the three percentiles rest on."""
+    planned: int
+    made: int
+    late: int
+    late_max_s: float
+    dropped: int
+    checks_passed: int
+    checks_failed: int
+    bytes_sent: int
+    bytes_received: int
+    rows: tuple[RowSnapshot, ...] = ()
+    """As in the file; the iteration is the last one."""
+    errors: tuple[ErrorLine, ...] = ()
+    """The most frequent first."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    elapsed_s: float
+    workflows: tuple[WorkflowSnapshot, ...]
+    """Those that have started."""
+    cpu: float
+    """Mean over processes, as a share of one core, in the last second."""
+    processes: int
+    lag_p99_s: float
+    """Of the process that did worst in the last second."""
+    gc_max_s: float
+    verdict: VerdictState = "VALID"
+    reasons: tuple[str, ...] = ()
+    thresholds: tuple[ThresholdState, ...] = ()
+    new_errors: tuple[NewError, ...] = ()
+
+
+def target_rate_per_s(profile: Profile, at_s: float) -> float | None:
+    """Starts per second that the profile wants at a time; None where it wants users."""
+    if profile.model == "open":
+        return profile.rate_per_s
+    if profile.model != "open-ramp":
+        return None
+    before = profile.rate_per_s
+    start_s = 0.0
+    for stage in profile.stages:
+        if at_s < start_s + stage.duration_s:
+            share = (at_s - start_s) / stage.duration_s
+            return before + (stage.target - before) * share
+        start_s += stage.duration_s
+        before = stage.target
+    return before

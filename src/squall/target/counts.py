@@ -1,0 +1,301 @@
+"""What the target knows of itself: the numbers that Squall's own are compared with.
+
+Pure counters; the caller brings the stamps (`time.perf_counter`). Delays are kept as
+plain samples, not in Squall's histogram, so that a mistake in the histogram cannot
+hide by standing on both sides of the comparison. Several server processes each keep a
+`Counts`; `summarise` merges their snapshots. Nothing here may grow without bound.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+
+# 16 MB of samples per path and process; beyond it a uniform choice of them is kept.
+MAX_SAMPLES = 2_000_000
+MAX_ENDPOINTS = 10_000
+MAX_VALUES = 1_000_000
+OTHER = "(other)"
+
+
+class Delays:
+    """Times from 'request parsed' to 'answer handed over' of one endpoint."""
+
+    __slots__ = ("_random", "count", "highest_s", "lowest_s", "samples", "sum_s")
+
+    def __init__(self) -> None:
+        self._random = Random(0)
+        self.clear()
+
+    def clear(self) -> None:
+        self.samples = array("d")
+        self.count = 0
+        self.sum_s = 0.0
+        self.lowest_s = float("inf")
+        self.highest_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.sum_s += seconds
+        if seconds < self.lowest_s:
+            self.lowest_s = seconds
+        if seconds > self.highest_s:
+            self.highest_s = seconds
+        if self.count <= MAX_SAMPLES:
+            self.samples.append(seconds)
+            return
+        place = self._random.randrange(self.count)
+        if place < MAX_SAMPLES:
+            self.samples[place] = seconds
+
+
+class Endpoint:
+    """One method and path. Cleared in place, because requests hold on to it."""
+
+    __slots__ = ("delays", "method", "path", "requests", "statuses")
+
+    def __init__(self, method: str, path: str) -> None:
+        self.method = method
+        self.path = path
+        self.requests = 0
+        self.statuses: dict[int, int] = {}
+        self.delays = Delays()
+
+    def clear(self) -> None:
+        self.requests = 0
+        self.statuses = {}
+        self.delays.clear()
+
+    def answered(self, status: int, seconds: float) -> None:
+        statuses = self.statuses
+        statuses[status] = statuses.get(status, 0) + 1
+        self.delays.add(seconds)
+
+
+class EndpointSnapshot(msgspec.Struct):
+    method: str
+    path: str
+    requests: int
+    statuses: dict[int, int]
+    samples: bytes
+    count: int
+    sum_s: float
+    lowest_s: float
+    highest_s: float
+
+
+class Snapshot(msgspec.Struct):
+    """All of one process' counts, as plain data."""
+
+    endpoints: list[EndpointSnapshot]
+    attempts: dict[str, int]
+    fields: dict[str, dict[str, int]]
+    unanswered: dict[str, int]
+    connections: dict[str, int]
+    max_requests: int
+    first_s: float | None
+    last_s: float | None
+    ids_issued: list[str]
+    ids_used: dict[str, int]
+
+
+class Counts:
+    """The counters of one server process."""
+
+    def __init__(self) -> None:
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self.open = 0
+        self.in_flight = 0
+        self.silent_open = 0
+        self.generation = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Start anew; what is open or in flight now stays open and in flight."""
+        for endpoint in self._endpoints.values():
+            endpoint.clear()
+        self.generation += 1
+        self.attempts: dict[str, int] = {}
+        self.fields: dict[str, dict[str, int]] = {}
+        self.unanswered: dict[str, int] = {}
+        self.opened = 0
+        self.silent_closed = 0
+        self.max_open = self.open
+        self.max_in_flight = self.in_flight
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self.ids_issued: dict[str, int] = {}
+        self.ids_used: dict[str, int] = {}
+
+    def endpoint(self, method: str, path: str) -> Endpoint:
+        found = self._endpoints.get((method, path))
+        if found is None:
+            if len(self._endpoints) >= MAX_ENDPOINTS and path != OTHER:
+                return self.endpoint(method, OTHER)
+            found = self._endpoints[method, path] = Endpoint(method, path)
+        return found
+
+    def arrived(self, endpoint: Endpoint, now_s: float) -> None:
+        endpoint.requests += 1
+        if self.first_s is None:
+            self.first_s = now_s
+        self.last_s = now_s
+        self.in_flight += 1
+        if self.in_flight > self.max_in_flight:
+            self.max_in_flight = self.in_flight
+
+    def attempt(self, value: str) -> None:
+        _bounded_add(self.attempts, value)
+
+    def field(self, name: str, value: str) -> None:
+        values = self.fields.get(name)
+        if values is None:
+            if len(self.fields) >= 100:
+                return
+            values = self.fields[name] = {}
+        _bounded_add(values, value)
+
+    def lost(self, why: str) -> None:
+        self.unanswered[why] = self.unanswered.get(why, 0) + 1
+
+    def issued(self, identity: str) -> None:
+        _bounded_add(self.ids_issued, identity)
+
+    def used(self, identity: str) -> None:
+        _bounded_add(self.ids_used, identity)
+
+    def connection_counted(self) -> None:
+        """A connection sent its first counted request."""
+        self.opened += 1
+        self.open += 1
+        if self.open > self.max_open:
+            self.max_open = self.open
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            endpoints=[_snapshot(each) for each in self._endpoints.values() if each.requests],
+            attempts=dict(self.attempts),
+            fields={name: dict(values) for name, values in self.fields.items()},
+            unanswered=dict(self.unanswered),
+            connections={
+                "opened": self.opened + self.silent_closed + self.silent_open,
+                "open": self.open + self.silent_open,
+                "max_open": self.max_open,
+                "silent": self.silent_closed + self.silent_open,
+            },
+            max_requests=self.max_in_flight,
+            first_s=self.first_s,
+            last_s=self.last_s,
+            ids_issued=list(self.ids_issued),
+            ids_used=dict(self.ids_used),
+        )
+
+
+def summarise(parts: list[Snapshot]) -> dict[str, Any]:
+    """The document of `/counts`. Maxima of several processes add up to an upper bound."""
+    endpoints = [each for part in parts for each in part.endpoints]
+    by_path: dict[str, list[EndpointSnapshot]] = {}
+    for each in endpoints:
+        by_path.setdefault(each.path, []).append(each)
+    firsts = [part.first_s for part in parts if part.first_s is not None]
+    lasts = [part.last_s for part in parts if part.last_s is not None]
+    return {
+        "total": sum(each.requests for each in endpoints),
+        "paths": _summed({each.path: each.requests} for each in endpoints),
+        "methods": _summed({f"{each.method} {each.path}": each.requests} for each in endpoints),
+        "statuses": _summed(
+            {str(status): n for status, n in each.statuses.items()} for each in endpoints
+        ),
+        "attempts": _summed(part.attempts for part in parts),
+        "unanswered": _summed(part.unanswered for part in parts),
+        "connections": _summed(part.connections for part in parts),
+        "max_concurrent_requests": sum(part.max_requests for part in parts),
+        "first_arrival_s": min(firsts, default=None),
+        "last_arrival_s": max(lasts, default=None),
+        "delays": {path: delay_summary(group) for path, group in by_path.items()},
+        "all_delays": delay_summary(endpoints),
+        "fields": {
+            name: _summed(part.fields.get(name, {}) for part in parts)
+            for name in dict.fromkeys(name for part in parts for name in part.fields)
+        },
+        "ids": _ids_summary(parts),
+    }
+
+
+def delay_summary(group: list[EndpointSnapshot]) -> dict[str, float | int | None]:
+    """Count, mean and quantiles in milliseconds; quantiles are samples, not interpolated."""
+    group = [each for each in group if each.count]
+    total = sum(each.count for each in group)
+    if not total:
+        return {"count": 0} | dict.fromkeys(
+            ("mean_ms", "min_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms")
+        )
+    samples = [np.frombuffer(each.samples, dtype=np.float64) for each in group]
+    # Past the sample limit one kept sample stands for several requests.
+    weights = [
+        np.full(len(kept), each.count / len(kept))
+        for each, kept in zip(group, samples, strict=True)
+    ]
+    values, weight = np.concatenate(samples), np.concatenate(weights)
+    order = np.argsort(values, kind="stable")
+    values, reached = values[order], np.cumsum(weight[order])
+
+    def quantile_ms(share: float) -> float:
+        # Less a hair, so that a rounded sum of weights does not step to the next sample.
+        at = int(np.searchsorted(reached, share * total * (1 - 1e-12)))
+        return float(values[min(at, len(values) - 1)]) * 1000
+
+    return {
+        "count": total,
+        "mean_ms": sum(each.sum_s for each in group) / total * 1000,
+        "min_ms": min(each.lowest_s for each in group) * 1000,
+        "p50_ms": quantile_ms(0.50),
+        "p95_ms": quantile_ms(0.95),
+        "p99_ms": quantile_ms(0.99),
+        "max_ms": max(each.highest_s for each in group) * 1000,
+    }
+
+
+def _snapshot(endpoint: Endpoint) -> EndpointSnapshot:
+    delays = endpoint.delays
+    return EndpointSnapshot(
+        method=endpoint.method,
+        path=endpoint.path,
+        requests=endpoint.requests,
+        statuses=dict(endpoint.statuses),
+        samples=delays.samples.tobytes(),
+        count=delays.count,
+        sum_s=delays.sum_s,
+        lowest_s=delays.lowest_s if delays.count else 0.0,
+        highest_s=delays.highest_s,
+    )
+
+
+def _ids_summary(parts: list[Snapshot]) -> dict[str, int]:
+    issued = {identity for part in parts for identity in part.ids_issued}
+    used = _summed(part.ids_used for part in parts)
+    return {
+        "issued": len(issued),
+        "used": sum(1 for identity in used if identity in issued),
+        "used_twice": sum(1 for n in used.values() if n > 1),
+        "unknown": sum(1 for identity in used if identity not in issued),
+    }
+
+
+def _summed(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, n in part.items():
+            total[name] = total.get(name, 0) + n
+    return total
+
+
+def _bounded_add(values: dict[str, int], value: str) -> None:
+    if value not in values and len(values) >= MAX_VALUES:
+        value = OTHER
+    values[value] = values.get(value, 0) + 1

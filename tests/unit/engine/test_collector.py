@@ -1,0 +1,129 @@
+"""When the garbage collector runs and what is known of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from squall.engine import collector as policy
+from squall.engine.collector import Collector
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.stop()
+    assert gc.isenabled()
+
+
+class Node:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_automatic_collection_is_off_until_it_is_stopped(collector: Collector) -> None:
+    collector.start()
+    assert not gc.isenabled()
+    collector.stop()
+    assert gc.isenabled()
+    assert not any(getattr(call, "__self__", None) is collector for call in gc.callbacks)
+
+
+def test_stopping_twice_and_without_a_start_is_harmless(collector: Collector) -> None:
+    collector.stop()
+    collector.start()
+    collector.start()
+    collector.stop()
+    collector.stop()
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        collector = Collector()
+        collector.start()
+        collector.stop()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_what_is_frozen_is_thawed_at_the_end(collector: Collector) -> None:
+    collector.start()
+    collector.freeze_prepared()
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    keep = [Node() for _ in range(100)]
+    collector.freeze_ramped()
+    assert gc.get_freeze_count() >= frozen + len(keep)
+    collector.stop()
+    assert gc.get_freeze_count() == 0
+
+
+def test_young_garbage_goes_once_a_second(collector: Collector) -> None:
+    collector.start()
+    collector.tick(1e9)
+    passes = collector.passes
+    collector.tick(1e9 + policy.YOUNG_INTERVAL_S / 2)
+    assert collector.passes == passes
+    collector.tick(1e9 + policy.YOUNG_INTERVAL_S)
+    assert collector.passes == passes + 1
+
+
+def test_many_new_objects_are_collected_at_once(collector: Collector) -> None:
+    collector.start()
+    collector.tick(1e9)
+    passes = collector.passes
+    keep = [[] for _ in range(policy.YOUNG_OBJECTS + 1000)]
+    collector.tick(1e9 + 0.1)
+    assert collector.passes == passes + 1
+    assert keep
+
+
+def test_cycles_that_became_old_are_freed_and_memory_stays_bounded(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "FULL_OBJECTS", 2_000)
+    collector.start()
+    collector.freeze_prepared()
+    now = 1e9
+    most = 0
+    for _ in range(60):
+        # Alive during one young pass, garbage after it: only a full pass frees them.
+        keep = [Node() for _ in range(1_000)]
+        now += policy.YOUNG_INTERVAL_S
+        collector.tick(now)
+        del keep
+        most = max(most, len(gc.get_objects(generation=2)))
+    assert most < 60 * 1_000 / 2
+
+
+def test_full_passes_keep_their_distance(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "FULL_OBJECTS", 0)
+    monkeypatch.setattr(policy, "FULL_GROWTH", 0.0)
+    full: list[int] = []
+    monkeypatch.setattr(gc, "callbacks", gc.callbacks)
+    gc.callbacks.append(
+        lambda phase, info: full.append(1) if phase == "stop" and info["generation"] == 2 else None
+    )
+    watcher = gc.callbacks[-1]
+    try:
+        collector.start()
+        for second in range(int(policy.FULL_INTERVAL_S) * 3):
+            collector.tick(1e9 + second)
+    finally:
+        gc.callbacks.remove(watcher)
+    assert len(full) == 3
+
+
+def test_the_longest_pass_is_told_once(collector: Collector) -> None:
+    collector.start()
+    gc.collect()
+    assert collector.take_max_s() > 0.0
+    assert collector.take_max_s() == 0.0

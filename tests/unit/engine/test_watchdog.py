@@ -1,0 +1,256 @@
+"""Who is named as having blocked the loop, and who is not."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from squall.engine.health import Heartbeat
+from squall.engine.loading import load_file
+from squall.engine.watchdog import BlockLog, Place, Sighting, Stretch, Watchdog
+from squall.stats.reports import Blocked
+
+SLEEP = Place("Shop", "home", "shop.py:4", "time.sleep")
+WORK = Place("Shop", "cart", "shop.py:9", "hash")
+ONTIME = Stretch(0.020, 0.0)
+
+
+class Scene:
+    """Looks at a loop by hand, 20 ms apart, in whole milliseconds after the last beat."""
+
+    def __init__(self) -> None:
+        self.log = BlockLog()
+        self.log.settle(1.0, ONTIME)
+
+    def look(self, ms: int, owner: object, place: Place | None, stretch: Stretch = ONTIME) -> None:
+        def sight() -> Sighting:
+            return owner, place
+
+        self.log.look(1.0 + ms / 1000, 1.0, stretch, sight)
+
+    def blocked(self, beat_ms: int, stretch: Stretch = ONTIME) -> dict[str, float]:
+        self.log.settle(1.0 + beat_ms / 1000, stretch)
+        return {block.location: block.seconds for block in self.log.take()}
+
+
+def test_a_task_seen_twice_is_blamed_until_the_next_beat() -> None:
+    scene, task = Scene(), object()
+    for ms in (30, 50, 70, 90):
+        scene.look(ms, task, SLEEP)
+    assert scene.blocked(100) == {"shop.py:4": pytest.approx(0.100)}
+
+
+def test_a_period_starts_empty_after_it_was_taken() -> None:
+    scene, task = Scene(), object()
+    for ms in (30, 50, 70):
+        scene.look(ms, task, SLEEP)
+    assert scene.blocked(80)
+    assert scene.log.take() == []
+
+
+def test_a_task_seen_once_is_not_blamed() -> None:
+    scene = Scene()
+    scene.look(60, object(), SLEEP)
+    assert scene.blocked(70) == {}
+
+
+def test_a_busy_loop_that_changes_tasks_is_not_blamed() -> None:
+    scene = Scene()
+    for ms in range(30, 500, 20):
+        scene.look(ms, object(), SLEEP)
+    assert scene.blocked(510) == {}
+
+
+def test_a_loop_that_beats_again_in_time_was_not_blocked() -> None:
+    scene, task = Scene(), object()
+    scene.look(26, task, SLEEP)
+    scene.look(45, task, SLEEP)
+    assert scene.blocked(48) == {}
+
+
+def test_nobody_looks_while_the_loop_beats() -> None:
+    log = BlockLog()
+
+    def sight() -> Sighting:
+        raise AssertionError("the stack was looked at")
+
+    for ms in range(0, 1000, 20):
+        now = 1.0 + ms / 1000
+        log.look(now, now - 0.009, ONTIME, sight)
+    assert log.take() == []
+
+
+def test_two_tasks_in_one_stall_each_answer_for_their_time() -> None:
+    scene, first, second = Scene(), object(), object()
+    for ms in (30, 50, 70):
+        scene.look(ms, first, SLEEP)
+    for ms in (90, 110):
+        scene.look(ms, second, WORK)
+    assert scene.blocked(120) == {
+        "shop.py:4": pytest.approx(0.070),
+        "shop.py:9": pytest.approx(0.050),
+    }
+
+
+def test_code_that_is_not_the_authors_is_not_reported() -> None:
+    scene, task = Scene(), object()
+    for ms in (30, 50, 70, 90):
+        scene.look(ms, task, None)
+    assert scene.blocked(100) == {}
+
+
+def test_a_stretch_in_which_the_machine_was_busy_counts_for_nobody() -> None:
+    scene, task = Scene(), object()
+    scene.look(30, task, SLEEP)
+    scene.look(50, task, SLEEP)
+    scene.look(850, task, SLEEP, Stretch(0.800, 0.010))
+    scene.look(870, task, SLEEP)
+    assert scene.blocked(880) == {"shop.py:4": pytest.approx(0.050 + 0.030)}
+
+
+def test_a_stop_that_ends_with_a_beat_counts_for_nobody() -> None:
+    scene, task = Scene(), object()
+    scene.look(30, task, SLEEP)
+    scene.look(50, task, SLEEP)
+    assert scene.blocked(5_000, Stretch(4.950, 0.0)) == {"shop.py:4": pytest.approx(0.050)}
+
+
+def test_one_call_that_kept_the_interpreter_to_itself_is_blamed_at_once() -> None:
+    scene = Scene()
+    scene.look(400, object(), WORK, Stretch(0.390, 0.385))
+    assert scene.blocked(405) == {"shop.py:9": pytest.approx(0.405)}
+
+
+# From here on with the real thread, a real loop and a file of an author.
+
+SOURCE = """
+import asyncio
+import time
+
+
+class Flow:
+    async def home(self):
+        await asyncio.sleep(0)
+        for _ in range(2):
+            time.sleep(0.2)
+            await asyncio.sleep(0)
+
+    async def cart(self):
+        slow_thing(0.2)
+
+    async def crunch(self, rounds):
+        total = 0
+        for number in range(rounds):
+            total += number
+        return total
+
+    async def many(self, seconds):
+        async def one():
+            ended = time.perf_counter() + seconds
+            while time.perf_counter() < ended:
+                spin()
+                await asyncio.sleep(0)
+        await asyncio.gather(*(one() for _ in range(20)))
+
+
+def slow_thing(seconds):
+    return [time.sleep(
+        seconds) for _ in range(1)]
+
+
+def spin():
+    return sum(range(500))
+"""
+
+
+class Base:
+    """What the loaded class is made a subclass of."""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[ModuleType]:
+    path, modules = list(sys.path), set(sys.modules)
+    file = tmp_path / "blocking_shop.py"
+    file.write_text(SOURCE)
+    module = load_file(file, "blocking_shop.py")
+    module.Shop = type("Shop", (module.Flow, Base), {})  # type: ignore[attr-defined]
+    yield module
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+async def watched(work: Callable[[], Coroutine[Any, Any, Any]]) -> list[Blocked]:
+    loop = asyncio.get_running_loop()
+    heart = Heartbeat(loop)
+    watchdog = Watchdog(loop, heart, Base)
+    heart.start()
+    watchdog.start()
+    beaten = asyncio.Event()
+    try:
+        # A first beat before and another after the work frame the block.
+        cancel = heart.every(0.01, beaten.set)
+        await beaten.wait()
+        await asyncio.create_task(work())
+        beaten.clear()
+        await beaten.wait()
+        cancel()
+        return watchdog.take()
+    finally:
+        watchdog.stop()
+        heart.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_sleeping_step_is_named_with_file_line_and_call(shop: ModuleType) -> None:
+    blocks = await watched(shop.Shop().home)
+    assert blocks
+    worst = blocks[0]
+    assert (worst.workflow, worst.step) == ("Shop", "home")
+    assert (worst.location, worst.call) == ("blocking_shop.py:10", "time.sleep")
+    assert worst.seconds > 0.05
+
+
+@pytest.mark.asyncio
+async def test_a_helper_is_named_by_its_line_and_by_the_step_that_called_it(
+    shop: ModuleType,
+) -> None:
+    worst = (await watched(shop.Shop().cart))[0]
+    assert (worst.workflow, worst.step) == ("Shop", "cart")
+    assert worst.location.startswith("blocking_shop.py:3")
+    assert worst.call == "time.sleep"
+
+
+@pytest.mark.asyncio
+async def test_a_computing_step_is_named(shop: ModuleType) -> None:
+    worst = (await watched(lambda: shop.Shop().crunch(8_000_000)))[0]
+    assert (worst.workflow, worst.step) == ("Shop", "crunch")
+
+
+@pytest.mark.asyncio
+async def test_an_idle_loop_gives_nothing(shop: ModuleType) -> None:
+    async def idle() -> None:
+        await asyncio.sleep(0.2)
+
+    assert await watched(idle) == []
+
+
+@pytest.mark.asyncio
+async def test_a_busy_loop_that_yields_gives_nothing(shop: ModuleType) -> None:
+    assert await watched(lambda: shop.Shop().many(0.3)) == []
+
+
+@pytest.mark.asyncio
+async def test_a_block_outside_of_the_authors_code_gives_nothing(shop: ModuleType) -> None:
+    import time
+
+    async def ours() -> None:
+        time.sleep(0.15)
+
+    assert await watched(ours) == []

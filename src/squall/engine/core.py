@@ -97,6 +97,15 @@ class Core:
                 for share in self._shares:
                     share.stop(now=message.now)
 
+    def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of ours that raised is a bug and ends the process; a task or a
+        future that the author left behind is only told."""
+        error = context.get("exception")
+        if isinstance(error, Exception) and not context.keys() & {"task", "future"}:
+            self._send(Crashed("".join(traceback.format_exception(error))))
+        else:
+            loop.default_exception_handler(context)
+
     # Loading.
 
     def _on_load(self, message: Load) -> None:
@@ -277,6 +286,7 @@ async def serve(index: int, descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     reader, writer = await asyncio.open_connection(sock=connection)
     core = Core(index, lambda message: writer.write(frame(message)))
+    asyncio.get_running_loop().set_exception_handler(core.on_loop_error)
     while True:
         message = await receive_in_core(reader)
         if message is None:
@@ -292,7 +302,9 @@ async def serve(index: int, descriptor: int) -> None:
 
 
 def main() -> None:
+    # Signals to the whole process group are the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     index, descriptor = int(sys.argv[1]), int(sys.argv[2])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(index, descriptor))

@@ -96,15 +96,20 @@ class _Writer:
             for step in plan.steps
             if step.name in alternatives or step.ancestors & alternatives
         }
-        self.known = {step.name for step in plan.steps}
+        self.beside = {
+            step.name
+            for layer in plan.layers
+            if len(self._slots(layer)) > 1
+            for step in layer
+        }
+        """Steps that run in coroutines of their own; their results are in the context."""
         self.pauses = any("pause" in hook.function.__code__.co_names for hook in plan.hooks())
         self.measured = any(step.protocol == "http" for step in plan.steps)
 
     def write(self) -> None:
-        for layer in self.plan.layers:
-            if len(self._slots(layer)) > 1:
-                for step in layer:
-                    self._sibling(step)
+        for step in self.plan.steps:
+            if step.name in self.beside:
+                self._sibling(step)
         line, block = self.source.line, self.source.block
         with block("async def loop(self, vu, http, fresh):"):
             line("failures = 0")
@@ -356,7 +361,8 @@ class _Writer:
             )
             return f"{name}={constant}"
         if parameter.source == "step":
-            return f"{name}=ctx[{name!r}]" if from_context else f"{name}=r_{name}"
+            local = not from_context and name not in self.beside
+            return f"{name}=r_{name}" if local else f"{name}=ctx[{name!r}]"
         if not parameter.has_default:
             return f"{name}=ctx[{name!r}]"
         default = self.source.name(f"D_{hook.name}_{name}", parameter.default)

@@ -58,11 +58,9 @@ class Outcome:
 
     def fold(self) -> None:
         if self.samples:
-            self.histogram.add_seconds(self.samples)
-            del self.samples[:]
+            self.histogram.add_seconds(_drained(self.samples))
         if self.spread:
-            self.histogram.add_seconds(self.spread)
-            del self.spread[:]
+            self.histogram.add_seconds(_drained(self.spread))
 
     def take(self, key: str, of_client: bool) -> OutcomeDelta | None:
         self.fold()
@@ -143,17 +141,15 @@ class Row:
         for outcome in self.statuses.outcomes.values():
             # A response read at once has its first byte when it has its last.
             if outcome.samples:
-                self.first_byte.add_seconds(outcome.samples)
+                self.first_byte.add_seconds(outcome.samples[:])
             outcome.fold()
         if self.first_spread:
-            self.first_byte.add_seconds(self.first_spread)
-            del self.first_spread[:]
+            self.first_byte.add_seconds(_drained(self.first_spread))
         for outcome in self.reasons.values():
             outcome.fold()
         self.ok.fold()
         if self.response:
-            self.response_histogram.add_seconds(self.response)
-            del self.response[:]
+            self.response_histogram.add_seconds(_drained(self.response))
 
     def take(self) -> RowDelta:
         self.fold()
@@ -299,9 +295,16 @@ def _samples(samples: array[float]) -> HistogramData | None:
     if not samples:
         return None
     histogram = Histogram()
-    histogram.add_seconds(samples)
-    del samples[:]
+    histogram.add_seconds(_drained(samples))
     return histogram.to_data()
+
+
+def _drained(samples: array[float]) -> array[float]:
+    """A copy, and the original emptied in place. Never the buffer itself: a thread that
+    looks at our frames (the watchdog) could keep it exported, and then it cannot shrink."""
+    copy = samples[:]
+    del samples[:]
+    return copy
 
 
 def _metric(metric: Metric) -> MetricDelta | None:

@@ -40,8 +40,9 @@ LOOK_AFTER_S = 0.025
 BLOCKED_AFTER_S = 0.050
 """A loop that beats again before this was not blocked."""
 
-LATE_S = 0.020
-"""How late this thread may wake up and still speak of the loop and not of the machine."""
+LATE_S = 0.010
+"""How late this thread may wake up and still speak of the loop and not of the machine:
+twice the 5 ms that Python lets one thread run while another one waits."""
 
 BUSY_SHARE = 0.8
 """Share of a late stretch the loop's thread must have run to be at fault for it."""

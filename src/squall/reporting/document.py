@@ -219,6 +219,9 @@ def _threshold(result: ThresholdResult) -> dict[str, Any]:
         "samples": result.samples,
         "passed": result.passed,
         "first_failed_at_s": result.first_failed_at_s,
+        "note": result.note,
+        "workflow": result.workflow or None,
+        "builtin": result.builtin,
     }
 
 

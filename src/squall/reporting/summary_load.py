@@ -56,7 +56,7 @@ def generator_block(
     allowed = sum(
         max(w.manifest.profile.max_vus, w.manifest.profile.vus, w.users.max) for w in workflows
     )
-    processes = len(health.processes) or len(outcome.processes)
+    processes = max(len(health.processes), len(outcome.processes))
     lines = [
         f"cpu {whole_percent(health.cpu)} of {plural(processes, 'core')}, "
         f"loop lag p99 {brief_duration(health.lag.quantile(0.99))}, "

@@ -67,9 +67,7 @@ def run(
 class LocalRunner:
     """Runs workflows on this machine: `await LocalRunner().run(workflows=[...])`."""
 
-    def __init__(
-        self, host: str = "127.0.0.1", port: int = 0, workers: int | None = None
-    ) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, workers: int | None = None) -> None:
         # Host and port are where other runners listen for their workers; core processes
         # here talk over socket pairs, so nothing listens anywhere.
         self._workers = workers
@@ -79,7 +77,7 @@ class LocalRunner:
         test_name: str = "",
         workflows: Sequence[tuple[Sequence[str], Workflow] | type[Workflow]] = (),
         terminal_mode: str = "none",
-        timeout: str | float | None = None,
+        timeout: str | float | None = None,  # noqa: ASYNC109 the whole run's, not this call's
     ) -> Result:
         """One run of all given workflows, which live in one file."""
         from squall.engine.options import ProfileFlags

@@ -10,7 +10,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from squall.stats.histogram import (
@@ -98,6 +98,8 @@ def test_quantiles_never_fall_as_q_grows(values: list[float], a: float, b: float
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10_000))
+@example(100, 700)  # 0.07 * 100 is 7.000000000000001
+@example(1_000_000, 9_990)
 def test_the_rank_is_exact_for_percentiles_people_write(count: int, hundredths: int) -> None:
     """Integer arithmetic is the judge: ceil(q * n) must not be off by a rounded product."""
     exact = max(-(-hundredths * count // 10_000), 1)

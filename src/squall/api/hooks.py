@@ -24,7 +24,6 @@ from typing import (
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-W = TypeVar("W")
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
@@ -159,10 +158,10 @@ def step(
     weight: int | None = None,
     expect: Expect | None = None,
     timeout: Duration | None = None,
-) -> Callable[[Callable[Concatenate[W, P], Coroutine[Any, Any, R]]], Step[P, R]]:
+) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
     """A step; it runs after the steps named here, together with its siblings."""
 
-    def decorate(function: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> Step[P, R]:
+    def decorate(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Step[P, R]:
         return Step(
             function, after=after, follows=False, weight=weight, expect=expect, timeout=timeout
         )
@@ -175,13 +174,11 @@ def then(
     weight: int | None = None,
     expect: Expect | None = None,
     timeout: Duration | None = None,
-) -> Callable[[Callable[Concatenate[W, P], Coroutine[Any, Any, R]]], Step[P, R]]:
+) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
     """A step that runs after the step above it in the file."""
 
-    def decorate(function: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> Step[P, R]:
-        return Step(
-            function, after=(), follows=True, weight=weight, expect=expect, timeout=timeout
-        )
+    def decorate(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Step[P, R]:
+        return Step(function, after=(), follows=True, weight=weight, expect=expect, timeout=timeout)
 
     return decorate
 
@@ -222,9 +219,7 @@ def state(*workflows: str) -> Callable[[F], F]:
     return decorate
 
 
-def depends(
-    *workflows: str, when: Literal["success", "always"] = "success"
-) -> Callable[[C], C]:
+def depends(*workflows: str, when: Literal["success", "always"] = "success") -> Callable[[C], C]:
     """Runs this workflow after the named ones; `when="always"` also after a failure."""
 
     def decorate(workflow: C) -> C:

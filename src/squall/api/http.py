@@ -68,7 +68,8 @@ class HTTPHeaders(Mapping[str, str]):
 class ResponseHead(msgspec.Struct, eq=False, gc=False):
     """Status line and headers as received; one object serves all responses with equal bytes.
 
-    `length` is the size of the body behind this head, -1 if the head does not tell.
+    `raw` begins with the head and may go on behind its blank line. `length` is the size of
+    the body that always follows this head, -1 if the head does not tell.
     `special` asks the client for a second look: cookies to store, a redirect to follow.
     """
 
@@ -394,7 +395,8 @@ def _status_line(raw: bytes) -> str:
 
 def _header_pairs(raw: bytes) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
-    for line in raw.decode("latin-1").split("\n")[1:]:
+    head = raw.partition(b"\r\n\r\n")[0]
+    for line in head.decode("latin-1").split("\n")[1:]:
         if line[:1] in (" ", "\t") and pairs:
             # A folded line continues the value above it (obsolete, still seen).
             name, value = pairs[-1]

@@ -31,7 +31,13 @@ def execute(arguments: Namespace) -> int:
             profiles={"": ProfileFlags(duration=duration_s)},
             command=tuple(arguments.words),
         )
-        progress = Progress(options, quiet=False, every_s=None, no_color=arguments.no_color)
+        progress = Progress(
+            options,
+            quiet=False,
+            every_s=None,
+            no_color=arguments.no_color,
+            shown_path=WORKFLOW.name,
+        )
         outcome = perform(options, progress)
     print_summary(outcome, None, no_color=arguments.no_color)
     print("\nnow your own: squall new shop.py", file=sys.stderr)

@@ -8,12 +8,12 @@ foreseeable mistake is one line on stderr, never a traceback.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from importlib import import_module
 from typing import Any, NoReturn
 
 from squall.api.errors import ExitCode, SquallError, UsageError
+from squall.cli.streams import drop_stdout
 
 _EXIT_CODES = """\
 exit codes:
@@ -58,9 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain(f"{prefix}: interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`). Python would complain again
-        # while it flushes at exit, so the rest goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         return int(ExitCode.INTERNAL)
 
 

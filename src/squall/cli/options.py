@@ -11,7 +11,6 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -27,7 +26,7 @@ def run_options(arguments: Namespace) -> RunOptions:
     given = vars(arguments)
     what: str = arguments.what
     is_url = what.lower().startswith(("http://", "https://"))
-    if is_url and not urlsplit(what).hostname:
+    if is_url and not _hostname(what):
         raise UsageError(f"{what}: there is no host in this URL")
     if not is_url and "://" in what:
         raise UsageError(f"{what}: a URL begins with http:// or https://")
@@ -157,10 +156,20 @@ def _seed(text: str | None) -> int:
 
 
 def _host(text: str) -> str:
-    if text and not urlsplit(text if "://" in text else f"http://{text}").hostname:
-        raise UsageError(f"--host {text}: write a URL, such as https://staging.example.com")
     # `-H 127.0.0.1:8080` is what people type; the scheme is plain HTTP then, as in curl.
-    return text if not text or "://" in text else f"http://{text}"
+    url = text if not text or "://" in text else f"http://{text}"
+    if url and not _hostname(url):
+        raise UsageError(f"--host {text}: write a URL, such as https://staging.example.com")
+    return url
+
+
+def _hostname(url: str) -> str | None:
+    from urllib.parse import urlsplit
+
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _shown(words: Iterable[str]) -> tuple[str, ...]:

@@ -7,13 +7,13 @@ file that cannot be written, an unknown column) is said before the first request
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from squall.api.errors import ExitCode
 from squall.cli.options import run_options, seconds
+from squall.cli.streams import print_or_drop, wants_color
 from squall.engine.local import run_local
 from squall.engine.options import RunOptions
 from squall.reporting.columns import parse_columns
@@ -66,22 +66,31 @@ def print_summary(outcome: RunOutcome, columns: tuple[str, ...] | None, *, no_co
     from squall.reporting.summary import render_summary
 
     color = wants_color(sys.stdout, no_color=no_color)
-    print(render_summary(outcome, columns=columns, color=color), flush=True)
+    print_or_drop(render_summary(outcome, columns=columns, color=color))
 
 
 class Progress:
     """Receives what the engine tells while it runs and prints it as lines."""
 
     def __init__(
-        self, options: RunOptions, *, quiet: bool, every_s: float | None, no_color: bool
+        self,
+        options: RunOptions,
+        *,
+        quiet: bool,
+        every_s: float | None,
+        no_color: bool,
+        shown_path: str = "",
     ) -> None:
+        """`shown_path` stands in all output for the path of the file."""
         self._options = options
         self._quiet = quiet
         self._every_s = every_s
         self._color = wants_color(sys.stderr, no_color=no_color)
+        self._shown_path = shown_path
         self._lines: LiveLines | None = None
 
     def on_manifest(self, manifest: FileManifest, processes: int) -> None:
+        manifest.path = self._shown_path or manifest.path
         if self._quiet:
             return
         # Imported here: by now the core processes run, and nobody waits for us.
@@ -102,11 +111,4 @@ class Progress:
     def on_exchange(self, exchange: ExchangeReport) -> None:
         from squall.reporting.exchange import render_exchange
 
-        print(render_exchange(exchange, secrets=self._options.secrets.values()), flush=True)
-
-
-def wants_color(stream: TextIO, *, no_color: bool) -> bool:
-    """Only for a terminal, and never against `--no-color` or NO_COLOR."""
-    if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return stream.isatty()
+        print_or_drop(render_exchange(exchange, secrets=self._options.secrets.values()))

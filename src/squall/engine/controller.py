@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from time import perf_counter, process_time
 
@@ -246,9 +246,7 @@ class Controller:
             exports=sorted(needed),
         )
 
-    def _handed_over(
-        self, workflow: WorkflowManifest
-    ) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    def _handed_over(self, workflow: WorkflowManifest) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """Values for the context, and for the `Use` hooks as "hook.argument"."""
         values: dict[str, bytes] = {}
         received: dict[str, bytes] = {}
@@ -262,9 +260,7 @@ class Controller:
                 for argument in use.arguments:
                     if argument in given:
                         received.setdefault(f"{use.hook}.{argument}", given[argument])
-            for key, value in given.items():
-                if uses or key in workflow.wants:
-                    values[key] = value
+            values |= {k: v for k, v in given.items() if uses or k in workflow.wants}
         return values, received
 
     def _drop_refused(self, running: _Running) -> None:
@@ -279,9 +275,7 @@ class Controller:
     def _fail(self, name: str, error: str) -> None:
         self._outcomes[name] = WorkflowOutcome(name=name, status="failed", error=error)
 
-    def _conclude(
-        self, name: str, running: _Running, at: float, cores: tuple[int, ...]
-    ) -> None:
+    def _conclude(self, name: str, running: _Running, at: float, cores: tuple[int, ...]) -> None:
         parts = [ended for key, ended in sorted(running.ended.items()) if key[0] == name]
         error = next((part.error for part in parts if part.error), "")
         error = error or running.lost.get(name, "") if not parts else error
@@ -408,7 +402,7 @@ class Controller:
 
 
 @contextlib.contextmanager
-def _interrupts(handler: Callable[[], None]) -> Iterator[None]:
+def _interrupts(handler: Callable[[], None]) -> Generator[None]:
     """Ctrl-C and SIGTERM call the handler; only the main thread can have signals."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -26,7 +26,7 @@ from squall.api.workflow import Workflow
 from squall.clients.http import Exchange, HTTPShared
 from squall.engine.collector import Collector
 from squall.engine.exchanges import exchange_report
-from squall.engine.health import Heartbeat, HealthMeter
+from squall.engine.health import HealthMeter, Heartbeat
 from squall.engine.limits import descriptor_budget, raise_descriptor_limit
 from squall.engine.loading import load_file, workflow_classes
 from squall.engine.output import OutputCapture, user_name
@@ -166,7 +166,8 @@ class Core:
         self._send(refusal)
 
     def _make_share(self, spec: ShareSpec) -> Share:
-        assert self._program is not None and self._load is not None, "Prepare follows Load"
+        assert self._program is not None, "Prepare follows Load"
+        assert self._load is not None, "Prepare follows Load"
         plan = self._program.plans[spec.workflow]
         options = self._load.options
         workflow = plan.workflow
@@ -187,9 +188,7 @@ class Core:
                 self._send(exchange_report(name, exchange))
 
             http.on_exchange = told
-        return Share(
-            self._program, spec, http, on_report=self._send, on_error=self._send
-        )
+        return Share(self._program, spec, http, on_report=self._send, on_error=self._send)
 
     def _go(self, message: Go) -> None:
         self._run_began = message.run_began

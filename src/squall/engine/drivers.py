@@ -183,9 +183,7 @@ class OpenDriver:
     def _serve(self, now: float) -> None:
         """Waiting starts: to new users while there may be more, dropped after a second."""
         stage, waiting = self._stage, self._waiting
-        missing = min(
-            len(waiting) - stage.opening, self._users_max - stage.user_count, START_BURST
-        )
+        missing = min(len(waiting) - stage.opening, self._users_max - stage.user_count, START_BURST)
         for _ in range(missing):
             stage.add_user()
         while waiting and now - waiting[0] > DROP_AFTER_S:

@@ -34,9 +34,7 @@ class Faults:
         """The first failure in words, for a workflow that must not fail."""
         self._seen: set[tuple[str, str, str]] = set()
 
-    def step_failed(
-        self, row: Row, error: Exception, http: HTTPClient, planned: float
-    ) -> None:
+    def step_failed(self, row: Row, error: Exception, http: HTTPClient, planned: float) -> None:
         """The author's step raised."""
         if not row.protocol:
             row.begin()

@@ -97,10 +97,7 @@ class _Writer:
             if step.name in alternatives or step.ancestors & alternatives
         }
         self.beside = {
-            step.name
-            for layer in plan.layers
-            if len(self._slots(layer)) > 1
-            for step in layer
+            step.name for layer in plan.layers if len(self._slots(layer)) > 1 for step in layer
         }
         """Steps that run in coroutines of their own; their results are in the context."""
         self.pauses = any("pause" in hook.function.__code__.co_names for hook in plan.hooks())
@@ -356,9 +353,7 @@ class _Writer:
     def _argument(self, hook: HookPlan, parameter: Parameter, from_context: bool) -> str:
         name = parameter.name
         if parameter.source == "prepared":
-            constant = self.source.name(
-                f"A_{hook.name}_{name}", self.prepared[(hook.name, name)]
-            )
+            constant = self.source.name(f"A_{hook.name}_{name}", self.prepared[(hook.name, name)])
             return f"{name}={constant}"
         if parameter.source == "step":
             local = not from_context and name not in self.beside

@@ -7,9 +7,9 @@ keeps the first request within a second of the command.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from squall.api.errors import AuthorError, ConfigError, ExitCode, SquallError, UsageError
@@ -102,14 +102,18 @@ async def _load(pool: CorePool, options: RunOptions, on_log: OnLog | None) -> Lo
     for core in pool.cores:
         core.on_message, core.on_death = on_message, on_death
     await pool.attach()
-    path = str(Path(options.file).resolve()) if options.file else ""
     for core in pool.cores:
-        core.send(Load(path=path, options=options, search_path=list(sys.path)))
+        core.send(load_message(options))
     results = await asyncio.gather(*answers.values(), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
     return answers[pool.cores[0]].result()
+
+
+def load_message(options: RunOptions) -> Load:
+    path = os.path.abspath(options.file) if options.file else ""
+    return Load(path=path, options=options, search_path=list(sys.path))
 
 
 async def _close(pool: CorePool) -> None:

@@ -15,7 +15,7 @@ import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 from squall.api.arguments import Prepared
 from squall.api.errors import ConfigError
@@ -150,7 +150,7 @@ def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
     previous: str | None = None
     for name, member in _members(workflow).items():
         if isinstance(member, Step):
-            previous = _add_step(plan, member, previous)
+            previous = _add_step(plan, cast(Step[..., Any], member), previous)
         elif isinstance(member, Hook):
             _add_hook(plan, member)
         elif isinstance(member, Feed):
@@ -393,7 +393,8 @@ def _strings(code: CodeType) -> set[str]:
         if isinstance(constant, str):
             found.add(constant)
         elif isinstance(constant, tuple):
-            found |= {item for item in constant if isinstance(item, str)}
+            items = cast(tuple[object, ...], constant)
+            found |= {item for item in items if isinstance(item, str)}
         elif isinstance(constant, CodeType):
             found |= _strings(constant)
     return found

@@ -24,7 +24,6 @@ from squall.stats.manifest import (
     FileManifest,
     MetricKind,
     MetricManifest,
-    Priority,
     Profile,
     StepManifest,
     UseManifest,
@@ -73,23 +72,28 @@ def build_program(
         _check_state(plan, plans)
         _load_feeds(program, plan)
         manifest.workflows.append(_describe(plan, options))
-    problems = [problem for plan in plans.values() for problem in plan.problems]
+    problems = _problems(plans)
     if problems:
-        raise ConfigError("\n".join(dict.fromkeys(problems)))
+        raise ConfigError("\n".join(problems))
     if options.host and not any(_relative_urls(plan) for plan in plans.values()):
         manifest.warnings.append("--host changes nothing: no URL of this file starts with /")
     return program
 
 
+def _problems(plans: dict[str, WorkflowPlan]) -> list[str]:
+    found = [problem for plan in plans.values() for problem in plan.problems]
+    return list(dict.fromkeys(found))
+
+
 def _check_dependencies(plans: dict[str, WorkflowPlan]) -> None:
-    problems: list[str] = []
+    unknown = False
     for plan in plans.values():
         for name in plan.depends:
             if name not in plans:
+                unknown = True
                 plan.problem(plan.line, "", f'no workflow "{name}"{suggest(name, list(plans))}')
-        problems.extend(plan.problems)
-    if problems:
-        raise ConfigError("\n".join(problems))
+    if unknown:
+        raise ConfigError("\n".join(_problems(plans)))
     first = next(iter(plans.values()))
     try:
         topological_layers({name: plan.depends for name, plan in plans.items()}, "workflow")
@@ -216,7 +220,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         depends=list(plan.depends),
         always=plan.always,
         is_test=plan.is_test,
-        priority=cast(Priority, priority),
+        priority=priority,
         profile=_profile(plan, options),
         steps=[
             StepManifest(

@@ -156,7 +156,7 @@ class Row:
         outcomes = [outcome.take(str(key), True) for key, outcome in self.statuses.outcomes.items()]
         outcomes += [outcome.take(key, False) for key, outcome in self.reasons.items()]
         outcomes.append(self.ok.take("ok", False))
-        started = self.began.__reduce__()[1][0]
+        started = int(self.began.__reduce__()[1][0])
         delta = RowDelta(
             name=self.name,
             protocol=self.protocol,

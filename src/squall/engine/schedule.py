@@ -71,7 +71,7 @@ class StartSchedule:
         if self._next_s > now_s:
             return []
         taken: list[float] = []
-        while self._next_s <= now_s:
+        while self._chunk and self._next_s <= now_s:
             end = bisect_right(self._chunk, now_s, self._at)
             taken += self._chunk[self._at : end]
             if end < len(self._chunk):

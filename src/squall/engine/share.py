@@ -169,8 +169,7 @@ class Share:
             self._notes.append(
                 (
                     "DEGRADED",
-                    f"{self._unopened} users of {self.plan.name} did not start: "
-                    f"{self._last_error}",
+                    f"{self._unopened} users of {self.plan.name} did not start: {self._last_error}",
                 )
             )
         return Ended(
@@ -293,9 +292,7 @@ class Share:
         for name, source in rows.items():
             names[f"NEXT_{name}"] = source
         for step in self.plan.steps:
-            row = recorder.add_row(
-                step.name, step.protocol, step.expect, planned=not step.after
-            )
+            row = recorder.add_row(step.name, step.protocol, step.expect, planned=not step.after)
             names[f"ROW_{step.name}"] = row
             names[f"BEGIN_{step.name}"] = row.begin
             names[f"STATUS_{step.name}"] = row.statuses
@@ -529,9 +526,7 @@ async def run_together(
 ) -> int:
     """Runs sibling steps at the same time: k - 1 tasks, the last inline. The outcome is
     the worst of theirs; all of them are finished when it returns or raises."""
-    tasks = [
-        asyncio.create_task(step(user, context, http, planned, ran)) for step in todo[1:]
-    ]
+    tasks = [asyncio.create_task(step(user, context, http, planned, ran)) for step in todo[1:]]
     try:
         outcome: int = await todo[0](user, context, http, planned, ran)
         for task in tasks:

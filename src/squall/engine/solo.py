@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 from time import perf_counter
 
 import msgspec
 import uvloop
 
 from squall.engine.core import Core
+from squall.engine.local import load_message
 from squall.engine.options import ProfileFlags, RunOptions
-from squall.engine.protocol import Crashed, Ended, Go, Load, Loaded, Prepare, Ready, Refused
+from squall.engine.protocol import Crashed, Ended, Go, Loaded, Prepare, Ready, Refused
 from squall.engine.protocol import ToParent as Message
 from squall.engine.shares import share_specs
 from squall.stats.reports import RequestsDelta, WindowReport
@@ -31,7 +31,7 @@ async def run_solo(file: str, host: str, vus: int, iterations: int) -> dict[str,
     options = RunOptions(file=file, host=host, profiles={"": flags})
     requests = RequestsDelta()
     ended: Ended | None = None
-    await core.handle(Load(path=str(Path(file).resolve()), options=options))
+    await core.handle(load_message(options))
     while ended is None:
         message = await inbox.get()
         match message:

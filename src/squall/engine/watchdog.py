@@ -6,8 +6,10 @@ A thread looks at the stack of the loop's thread whenever the heartbeat is missi
 - Time counts as blocked only between two looks at the *same* task within one missing
   beat. A loop that is merely busy shows another task each time and is not accused.
 - The process may be stopped, throttled or starved by the machine. Then this thread wakes
-  up late as well, and such a stretch is nobody's fault. It counts only if the loop's
-  thread used the processor meanwhile: a call into C that kept the interpreter's lock.
+  up late as well, or the system says that a thread was ready and had to wait. Of such a
+  stretch only the processor time of the loop's thread counts.
+- A call into C that keeps the interpreter's lock also keeps this thread from looking. If
+  the loop's thread ran all the while and nobody waited for a processor, it was that call.
 - No frame of the author on the stack (garbage collection, Squall itself): not reported.
 
 It must never slow the loop down, nor name a line that is not the author's.
@@ -17,7 +19,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import linecache
+import os
 import re
 import sys
 import threading
@@ -38,14 +42,21 @@ LOOK_AFTER_S = 0.025
 """Age of the last beat from which the stack is looked at: two and a half beats."""
 
 BLOCKED_AFTER_S = 0.050
-"""A loop that beats again before this was not blocked."""
+"""Less than this between two beats is not a block."""
 
 LATE_S = 0.010
 """How late this thread may wake up and still speak of the loop and not of the machine:
 twice the 5 ms that Python lets one thread run while another one waits."""
 
 BUSY_SHARE = 0.8
-"""Share of a late stretch the loop's thread must have run to be at fault for it."""
+"""Share of a late stretch the loop's thread must have run to have kept the lock."""
+
+WAITED_SHARE = 0.25
+"""Share of a stretch spent waiting for a processor from which the machine is to blame."""
+
+READ_EVERY = 10
+"""Wake-ups between two readings of the waiting times while the loop beats: reading gives
+the interpreter's lock away, and the loop pays for that."""
 
 MOST_PLACES = 200
 """Places kept per period; more would be a report nobody reads."""
@@ -79,24 +90,29 @@ Sighting = tuple[object, Place | None]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The time since this thread was last awake, and how long the loop's thread ran in it."""
+    """The time since this thread was last awake: how long the loop's thread ran in it, and
+    how long either had to wait for a processor (None where the system does not tell)."""
 
     wall_s: float
     cpu_s: float
+    waited_s: float | None
 
     @property
-    def late(self) -> bool:
-        return self.wall_s > LOOK_INTERVAL_S + LATE_S
+    def starved(self) -> bool:
+        """The machine was busy, or the process was stopped."""
+        if self.waited_s is not None and self.waited_s > WAITED_SHARE * self.wall_s:
+            return True
+        return self.wall_s > LOOK_INTERVAL_S + LATE_S and not self.kept_the_lock
 
     @property
     def kept_the_lock(self) -> bool:
         """The loop's thread ran on and let nobody else: one long call into C."""
-        return self.late and self.cpu_s >= BUSY_SHARE * self.wall_s
-
-    @property
-    def starved(self) -> bool:
-        """Neither thread ran: the machine was busy, or the process was stopped."""
-        return self.late and not self.kept_the_lock
+        return (
+            self.waited_s is not None
+            and self.waited_s <= WAITED_SHARE * self.wall_s
+            and self.wall_s > LOOK_INTERVAL_S + LATE_S
+            and self.cpu_s >= BUSY_SHARE * self.wall_s
+        )
 
 
 class BlockLog:
@@ -125,10 +141,14 @@ class BlockLog:
         if not same:
             self._change_owner(owner)
         if stretch.starved:
-            self._since = now
+            if same:
+                self._held = True
+                self._credit(place, stretch.cpu_s)
         elif same or stretch.kept_the_lock:
             self._held = True
-            self._credit(place, now)
+            self._credit(place, now - self._since)
+        if stretch.starved or self._held:
+            self._since = now
         self._place = place
         self._looked = now
 
@@ -137,15 +157,21 @@ class BlockLog:
         if beat == self._beat:
             return
         if self._owner is not None:
-            if self._held and not stretch.starved:
-                self._credit(self._place, beat)
-            if beat - self._beat >= BLOCKED_AFTER_S:
+            if self._held:
+                rest_s = beat - self._since
+                self._credit(self._place, min(rest_s, stretch.cpu_s) if stretch.starved else rest_s)
+            if sum(self._current.values()) >= BLOCKED_AFTER_S:
                 for place, seconds in self._current.items():
                     if place in self._totals or len(self._totals) < MOST_PLACES:
                         self._totals[place] = self._totals.get(place, 0.0) + seconds
             self._current.clear()
             self._change_owner(None)
         self._beat = self._looked = self._since = beat
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether somebody was seen holding the loop since its last known beat."""
+        return self._owner is not None
 
     def take(self) -> list[Blocked]:
         """The blocks that ended since the last call, longest first. Only the loop's thread
@@ -168,10 +194,9 @@ class BlockLog:
         # seen again: from the last look, when another one had the loop.
         self._since = self._looked
 
-    def _credit(self, place: Place | None, until: float) -> None:
-        if place is not None and until > self._since:
-            self._current[place] = self._current.get(place, 0.0) + until - self._since
-        self._since = max(self._since, until)
+    def _credit(self, place: Place | None, seconds: float) -> None:
+        if place is not None and seconds > 0.0:
+            self._current[place] = self._current.get(place, 0.0) + seconds
 
 
 class Watchdog:
@@ -197,41 +222,49 @@ class Watchdog:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._watched = 0
+        self._clocks = _Clocks()
         self._woke = 0.0
-        self._used_s = 0.0
-        self._cpu_s: Callable[[], float] = time.process_time
+        self._wakes = 0
         self._thread = threading.Thread(target=self._run, name="squall-watchdog", daemon=True)
 
     def start(self) -> None:
         self._watched = threading.get_ident()
-        self._cpu_s = _thread_clock(self._watched)
-        self._woke, self._used_s = time.perf_counter(), self._cpu_s()
-        self._log.settle(self._heart.last_beat, Stretch(0.0, 0.0))
+        self._clocks.open(self._watched, threading.get_native_id())
+        self._woke = time.perf_counter()
+        self._log.settle(self._heart.last_beat, Stretch(0.0, 0.0, None))
         self._thread.start()
 
     def stop(self) -> None:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(timeout=1.0)
+        if not self._thread.is_alive():
+            self._clocks.close()
 
     def take(self) -> list[Blocked]:
         """The author's lines that blocked the loop since the last call."""
         with self._lock:
             # Called by the loop, so it is alive: a block that has just ended is complete
             # although the thread has not noticed the new beat yet.
-            self._log.settle(self._heart.last_beat, self._stretch(time.perf_counter()))
+            if self._log.suspicious:
+                stretch = self._stretch(time.perf_counter(), closely=True)
+                self._log.settle(self._heart.last_beat, stretch)
             return self._log.take()
 
     def _run(self) -> None:
+        self._clocks.open_own(threading.get_native_id())
         while not self._ended.wait(LOOK_INTERVAL_S):
             with self._lock:
-                now = time.perf_counter()
-                stretch = self._stretch(now)
-                self._woke, self._used_s = now, self._cpu_s()
-                self._log.look(now, self._heart.last_beat, stretch, self._sight)
+                now, beat = time.perf_counter(), self._heart.last_beat
+                self._wakes += 1
+                closely = self._log.suspicious or now - beat >= LOOK_AFTER_S
+                stretch = self._stretch(now, closely=closely or self._wakes % READ_EVERY == 0)
+                self._woke = now
+                self._log.look(now, beat, stretch, self._sight)
 
-    def _stretch(self, now: float) -> Stretch:
-        return Stretch(now - self._woke, self._cpu_s() - self._used_s)
+    def _stretch(self, now: float, *, closely: bool) -> Stretch:
+        waited_s = self._clocks.waited_s() if closely else None
+        return Stretch(now - self._woke, self._clocks.ran_s(), waited_s)
 
     def _sight(self) -> Sighting:
         frame = sys._current_frames().get(self._watched)  # pyright: ignore[reportPrivateUsage]
@@ -259,12 +292,46 @@ class Watchdog:
         return "", function_name(frames[-1][0].f_code)
 
 
-def _thread_clock(thread: int) -> Callable[[], float]:
-    """The processor time of one thread; of the process where the system cannot tell."""
-    if sys.platform != "linux":
-        return time.process_time
-    clock = time.pthread_getcpuclockid(thread)
-    return lambda: time.clock_gettime(clock)
+class _Clocks:
+    """How long the loop's thread ran and both threads waited, each since it was last asked."""
+
+    def __init__(self) -> None:
+        self._cpu: Callable[[], float] = time.process_time
+        self._ran_s = 0.0
+        self._waited_s = 0.0
+        self._files: list[int] = []
+
+    def open(self, thread: int, native: int) -> None:
+        if sys.platform == "linux":
+            clock = time.pthread_getcpuclockid(thread)
+            self._cpu = lambda: time.clock_gettime(clock)
+        self._ran_s = self._cpu()
+        self.open_own(native)
+
+    def open_own(self, native: int) -> None:
+        """Begin to follow one more thread's waiting time, where the system tells it."""
+        path = f"/proc/self/task/{native}/schedstat"
+        with contextlib.suppress(OSError):
+            self._files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        self.waited_s()
+
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.pop())
+
+    def ran_s(self) -> float:
+        before, self._ran_s = self._ran_s, self._cpu()
+        return self._ran_s - before
+
+    def waited_s(self) -> float | None:
+        before, total_s = self._waited_s, 0.0
+        try:
+            for file in self._files:
+                total_s += int(os.pread(file, 100, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
+        self._waited_s = total_s
+        return total_s - before if self._files else None
 
 
 @lru_cache(maxsize=1024)

@@ -117,7 +117,7 @@ def _details(
     connections = workflow.connections_per_vu
     profile = workflow.profile
     most = max(profile.max_vus, profile.vus)
-    descriptors = f"{most * connections} descriptors (limit {descriptor_limit})"
+    descriptors = f"{plural(most * connections, 'descriptor')} (limit {descriptor_limit})"
     users = f"up to {plural(most, 'user')}" if profile.is_open else plural(most, "user")
     return [
         (

@@ -7,7 +7,6 @@ What is not a plain file (a pipe, /dev/stdout) is written to and never replaced.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from squall.api.errors import UsageError
@@ -42,6 +41,9 @@ def write_whole(path: str | Path, content: bytes, flag: str = "--json") -> None:
 
 
 def _replace(place: Path, content: bytes) -> None:
+    # Needed after a run only, while this module is loaded before one.
+    import tempfile
+
     descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -117,7 +117,9 @@ def data_size(count: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """A stretch of a run: `5m00s`, `1h02m03s`, `10s`, `3.4s`."""
+    """A stretch of a run: `5m00s`, `1h02m03s`, `10s`, `3.4s`, `8.4ms`."""
+    if 0 < seconds < 0.95:
+        return f"{brief(seconds * 1e3)}ms"
     if seconds < 9.95:
         return f"{_trimmed(f'{seconds:.1f}')}s"
     whole = int(seconds + 0.5)

@@ -1,7 +1,7 @@
 """Progress as plain lines on stderr: what is planned, then how it goes.
 
-A line every second for ten seconds, then every ten; a new kind of error and a failing
-threshold are told at once. Lines are only ever appended, so logs stay readable.
+A line every second for ten seconds, then every ten; a new kind of error, a failing
+threshold and a change of the verdict are told at once. Lines are only ever appended, so logs stay readable.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class LiveLines:
         self._processes = processes
         self._next_s = 1.0
         self._seen_s: dict[str, float] = {}
+        self._verdict = "VALID"
         self._failing: set[str] = set()
         self._told_s: dict[str, float] = {}
 
@@ -63,6 +64,10 @@ class LiveLines:
                 if self._seen_s.get(workflow.name) != workflow.elapsed_s:
                     self._seen_s[workflow.name] = workflow.elapsed_s
                     self._write(self._progress(workflow, snapshot))
+        if snapshot.verdict != self._verdict:
+            self._verdict = snapshot.verdict
+            why = f": {snapshot.reasons[0]}" if snapshot.reasons else ""
+            self._attention(f"{snapshot.verdict}{why}", "", snapshot)
         for state in snapshot.thresholds:
             self._judge(state, snapshot)
         for error in snapshot.new_errors[:_NEW_ERRORS_MAX]:
@@ -106,9 +111,6 @@ class LiveLines:
                 ("p99", workflow.p99_now_s),
             )
             times = " ".join(f"{label} {tight_duration(value)}" for label, value in quantiles)
-        verdict = snapshot.verdict
-        if snapshot.reasons:
-            verdict += f": {snapshot.reasons[0]}"
         parts = [
             self._clock(workflow.name, snapshot),
             *name,
@@ -117,7 +119,7 @@ class LiveLines:
             f"failed {percent_number(workflow.failed_share)}%",
             times,
             f"cpu {snapshot.cpu * 100:.0f}%",
-            self._paint(verdict, VERDICT_SHADES[snapshot.verdict]),
+            self._paint(snapshot.verdict, VERDICT_SHADES[snapshot.verdict]),
         ]
         return "  ".join(parts)
 

@@ -80,5 +80,7 @@ def _load(workflow: WorkflowStats) -> str:
             f"{starts.planned} starts planned, {starts.made} made, "
             f"{starts.late} late{late}, {starts.dropped} dropped{interrupted}"
         )
-    users = plural(workflow.users.max, "user")
-    return f"{plural(starts.made, 'iteration')} started by {users}{interrupted}"
+    # Users are counted at the end of a second; a shorter run may never show any.
+    users = max(workflow.users.max, workflow.busy_max)
+    by = f" by {plural(users, 'user')}" if users else ""
+    return f"{plural(starts.made, 'iteration')} started{by}{interrupted}"

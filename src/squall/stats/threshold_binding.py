@@ -11,6 +11,7 @@ counts exchanges, `http_req_*` look at HTTP rows only and mean service time, as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, NoReturn, TypeAlias
 
@@ -346,6 +347,10 @@ class _Binder:
             return stats[word], 0.5
         if not word:
             self.fail(at, f'"{of}" needs a statistic', _choices(stats))
+        number = re.fullmatch(r"[pP]([0-9]{2}(?:_[0-9]+)?)", word)
+        if number is not None and "med" in stats:
+            hint = f'write "p({number.group(1).replace("_", ".")})"'
+            self.fail(at, f'"{word}" is not a percentile', hint)
         close = did_you_mean(word, [*stats, *_FIELDS] if fields else list(stats))
         self.fail(at, f'"{of}" has no statistic "{word}"', close or _choices(stats))
 

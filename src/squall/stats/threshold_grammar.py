@@ -39,7 +39,7 @@ _DURATION = re.compile(r"[0-9][0-9a-zA-Z.]*")
 _K6 = re.compile(r"\s*([^\W\d]\w*)\s*(\{[^{}]*\})?\s*:")
 _TAG = re.compile(r"\{\s*step\s*:\s*([^{}]*?)\s*\}")
 _WRONG_OPS = {"=<": "<=", "=>": ">=", "=": "==", "<>": "!=", "!": "!="}
-_QUOTED_LENGTH = 120
+_QUOTED_LENGTH = 160
 
 
 class Threshold(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,16 +117,20 @@ def parse_threshold(text: str, *, default_workflow: str | None = None) -> Thresh
 
 def threshold_error(text: str, column: int, problem: str, hint: str = "") -> ConfigError:
     """One line: the text, where in it, what is wrong, and what would be right."""
-    shown = " ".join(text.split())
-    if len(shown) > _QUOTED_LENGTH:
-        shown = shown[:_QUOTED_LENGTH] + "..."
-    tail = f"; {hint}" if hint else ""
-    return ConfigError(f'threshold "{shown}", column {column}: {problem}{tail}')
+    tail = f"; {_one_line(hint)}" if hint else ""
+    where = f'threshold "{_one_line(text)}", column {column}'
+    return ConfigError(f"{where}: {_one_line(problem)}{tail}")
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
     close = get_close_matches(word, known, n=1, cutoff=0.6)
     return f'did you mean "{close[0]}"?' if close else ""
+
+
+def _one_line(text: str) -> str:
+    """A text may hold anything, a name of ten thousand letters or line breaks included."""
+    shown = " ".join(text.split())
+    return shown if len(shown) <= _QUOTED_LENGTH else shown[:_QUOTED_LENGTH] + "..."
 
 
 class _Reader:
@@ -252,13 +256,11 @@ def _percentile(reader: _Reader, *, is_first: bool) -> float | None:
 
 
 def _refuse_near_percentile(reader: _Reader) -> None:
-    """`p95`, `P(95)` and `p(95` are common enough to have an answer of their own."""
-    match = re.match(r"[pP]\(?\s*([0-9]{1,2}(?:\.[0-9]+)?)", reader.rest())
-    bracket = re.match(r"[pP]\(", reader.rest())
+    """`P(95)`, `p(95` and `p()` cannot be names, so what was meant is known."""
+    match = re.match(r"[pP]\(\s*([0-9]{1,2}(?:\.[0-9]{1,9})?)?", reader.rest())
     if match is not None:
-        reader.fail(f'"{match.group()}" is not a percentile', f'write "p({match.group(1)})"')
-    if bracket is not None:
-        reader.fail("expected a number in p(...)", 'write "p(95)"')
+        hint = f'write "p({match.group(1) or 95})"'
+        reader.fail(f'"{match.group()}" is not a percentile', hint)
 
 
 def _op(reader: _Reader) -> Op:

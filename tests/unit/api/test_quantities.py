@@ -177,7 +177,7 @@ def test_a_span_is_one_time_or_two() -> None:
 
 @pytest.mark.parametrize("text", ["3s..1s", "..3s", "1s..", "1s..x", "1s...3s", "0s", "0s..0s"])
 def test_a_wrong_span_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="^think "):
+    with pytest.raises(ConfigError, match=r"^think "):
         parse_span(text, "think")
 
 

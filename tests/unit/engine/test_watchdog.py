@@ -18,7 +18,7 @@ from squall.stats.reports import Blocked
 
 SLEEP = Place("Shop", "home", "shop.py:4", "time.sleep")
 WORK = Place("Shop", "cart", "shop.py:9", "hash")
-ONTIME = Stretch(0.020, 0.0)
+ONTIME = Stretch(0.020, 0.0, 0.0)
 
 
 class Scene:
@@ -105,26 +105,40 @@ def test_code_that_is_not_the_authors_is_not_reported() -> None:
     assert scene.blocked(100) == {}
 
 
-def test_a_stretch_in_which_the_machine_was_busy_counts_for_nobody() -> None:
+def test_of_a_stretch_in_which_this_thread_was_late_only_processor_time_counts() -> None:
     scene, task = Scene(), object()
     scene.look(30, task, SLEEP)
     scene.look(50, task, SLEEP)
-    scene.look(850, task, SLEEP, Stretch(0.800, 0.010))
+    scene.look(850, task, SLEEP, Stretch(0.800, 0.010, 0.0))
     scene.look(870, task, SLEEP)
-    assert scene.blocked(880) == {"shop.py:4": pytest.approx(0.050 + 0.030)}
+    assert scene.blocked(880) == {"shop.py:4": pytest.approx(0.050 + 0.010 + 0.030)}
 
 
 def test_a_stop_that_ends_with_a_beat_counts_for_nobody() -> None:
     scene, task = Scene(), object()
     scene.look(30, task, SLEEP)
     scene.look(50, task, SLEEP)
-    assert scene.blocked(5_000, Stretch(4.950, 0.0)) == {"shop.py:4": pytest.approx(0.050)}
+    assert scene.blocked(5_000, Stretch(4.950, 0.0, 0.0)) == {"shop.py:4": pytest.approx(0.050)}
+
+
+def test_a_task_that_waited_for_a_processor_is_not_blamed_for_the_wait() -> None:
+    scene, task = Scene(), object()
+    for ms in range(30, 200, 20):
+        scene.look(ms, task, WORK, Stretch(0.020, 0.001, 0.019))
+    assert scene.blocked(210, Stretch(0.020, 0.001, 0.019)) == {}
 
 
 def test_one_call_that_kept_the_interpreter_to_itself_is_blamed_at_once() -> None:
     scene = Scene()
-    scene.look(400, object(), WORK, Stretch(0.390, 0.385))
+    scene.look(400, object(), WORK, Stretch(0.390, 0.385, 0.001))
     assert scene.blocked(405) == {"shop.py:9": pytest.approx(0.405)}
+
+
+@pytest.mark.parametrize("waited_s", [0.200, None])
+def test_a_late_look_proves_nothing_if_this_thread_may_have_waited(waited_s: float | None) -> None:
+    scene = Scene()
+    scene.look(400, object(), WORK, Stretch(0.390, 0.385, waited_s))
+    assert scene.blocked(405) == {}
 
 
 # From here on with the real thread, a real loop and a file of an author.
@@ -207,21 +221,27 @@ async def watched(work: Callable[[], Coroutine[Any, Any, Any]]) -> list[Blocked]
         heart.stop()
 
 
+async def first_seen(work: Callable[[], Coroutine[Any, Any, Any]]) -> Blocked:
+    """On a machine that gives us no processor nobody is blamed, so it may take a few tries."""
+    for _ in range(20):
+        if blocks := await watched(work):
+            return blocks[0]
+    raise AssertionError("nothing was reported")
+
+
 @pytest.mark.asyncio
 async def test_a_sleeping_step_is_named_with_file_line_and_call(shop: ModuleType) -> None:
-    blocks = await watched(shop.Shop().home)
-    assert blocks
-    worst = blocks[0]
+    worst = await first_seen(shop.Shop().home)
     assert (worst.workflow, worst.step) == ("Shop", "home")
     assert (worst.location, worst.call) == ("blocking_shop.py:10", "time.sleep")
-    assert worst.seconds > 0.05
+    assert worst.seconds >= 0.05
 
 
 @pytest.mark.asyncio
 async def test_a_helper_is_named_by_its_line_and_by_the_step_that_called_it(
     shop: ModuleType,
 ) -> None:
-    worst = (await watched(shop.Shop().cart))[0]
+    worst = await first_seen(shop.Shop().cart)
     assert (worst.workflow, worst.step) == ("Shop", "cart")
     assert worst.location.startswith("blocking_shop.py:3")
     assert worst.call == "time.sleep"
@@ -229,7 +249,7 @@ async def test_a_helper_is_named_by_its_line_and_by_the_step_that_called_it(
 
 @pytest.mark.asyncio
 async def test_a_computing_step_is_named(shop: ModuleType) -> None:
-    worst = (await watched(lambda: shop.Shop().crunch(8_000_000)))[0]
+    worst = await first_seen(lambda: shop.Shop().crunch(4_000_000))
     assert (worst.workflow, worst.step) == ("Shop", "crunch")
 
 

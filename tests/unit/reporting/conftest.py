@@ -43,9 +43,7 @@ def ms(*values: float, times: int = 1) -> HistogramData:
 def shop_manifest() -> WorkflowManifest:
     return WorkflowManifest(
         name="Shop",
-        profile=Profile(
-            model="open", rate_per_s=50.0, duration_s=10.0, vus=10, max_vus=200
-        ),
+        profile=Profile(model="open", rate_per_s=50.0, duration_s=10.0, vus=10, max_vus=200),
         steps=[
             StepManifest(name="login", protocol="http"),
             StepManifest(name="pay", after=["login"], layer=1, protocol="http"),
@@ -177,9 +175,7 @@ def threshold_results() -> list[ThresholdResult]:
             first_failed_at_s=3.0,
             note="service time",
         ),
-        ThresholdResult(
-            expression="errors < 5%", passed=True, value=3.0, unit="%", samples=1000
-        ),
+        ThresholdResult(expression="errors < 5%", passed=True, value=3.0, unit="%", samples=1000),
         ThresholdResult(
             expression="nothing.p(95) < 1s",
             passed=False,

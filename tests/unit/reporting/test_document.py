@@ -16,7 +16,7 @@ from squall.reporting.document import (
     encode_document,
     write_document,
 )
-from squall.reporting.files import check_writable
+from squall.reporting.files import check_writable, write_whole
 from squall.stats.histogram import Histogram
 from squall.stats.reports import ErrorSample, HistogramData
 
@@ -159,14 +159,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_run(
 ) -> None:
     with pytest.raises(UsageError, match=part):
         check_writable(tmp_path / name)
-    with pytest.raises(UsageError, match="could not be written"):
-        write_document_bytes(tmp_path / name)
 
 
-def write_document_bytes(path: Path) -> None:
-    from squall.reporting.files import write_whole
-
-    write_whole(path / "x" / "y", b"{}")
+def test_a_write_that_fails_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="could not be written: No such file"):
+        write_whole(tmp_path / "missing" / "out.json", b"{}")
 
 
 def test_a_good_place_passes_and_stays_untouched(tmp_path: Path) -> None:

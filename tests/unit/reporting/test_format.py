@@ -117,7 +117,15 @@ def test_sizes_use_powers_of_a_thousand(count: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(300.02, "5m00s"), (10.02, "10s"), (3.42, "3.4s"), (3.0, "3s"), (3723.4, "1h02m03s")],
+    [
+        (300.02, "5m00s"),
+        (10.02, "10s"),
+        (3.42, "3.4s"),
+        (3.0, "3s"),
+        (3723.4, "1h02m03s"),
+        (0.0084, "8.4ms"),
+        (0.5, "500ms"),
+    ],
 )
 def test_the_length_of_a_run(seconds: float, text: str) -> None:
     assert fmt.length(seconds) == text

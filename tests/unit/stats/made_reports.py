@@ -9,7 +9,6 @@ from squall.stats.manifest import (
     FileManifest,
     MetricManifest,
     Profile,
-    Stage,
     StepManifest,
     WorkflowManifest,
 )
@@ -25,8 +24,6 @@ from squall.stats.reports import (
     StartsDelta,
     WindowReport,
 )
-
-__all__ = ["Blocked", "CheckDelta", "RequestsDelta", "Stage", "StartsDelta"]
 
 
 def data(values: Sequence[float]) -> HistogramData:

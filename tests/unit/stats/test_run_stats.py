@@ -26,8 +26,8 @@ from squall.stats.rows import MAX_OUTCOMES
 from squall.stats.run import MAX_ERROR_SAMPLES, RunStats
 
 
-def run(**changes: float) -> RunStats:
-    return RunStats(file_manifest(), **changes)
+def run(warmup_s: float = 0.0) -> RunStats:
+    return RunStats(file_manifest(), warmup_s)
 
 
 def test_shares_and_seconds_add_up() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 from made_reports import (
-    Stage,
     StartsDelta,
     file_manifest,
     health,
@@ -15,7 +14,7 @@ from made_reports import (
     workflow_manifest,
 )
 
-from squall.stats.manifest import Profile
+from squall.stats.manifest import Profile, Stage
 from squall.stats.run import RunStats
 from squall.stats.snapshot import Snapshot, ThresholdState, target_rate_per_s
 

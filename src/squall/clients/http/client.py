@@ -95,6 +95,7 @@ class HTTPClient:
                 conn.future = future = conn.create_future()
                 conn.source = url
                 conn.timeout_s = self._timeout_s
+                conn.spent_s = 0.0
                 raw = url.get_raw
                 counters = self.counters
                 counters.sent += 1

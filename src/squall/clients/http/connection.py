@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         self.future: asyncio.Future[HTTPResponse] | None = None
         self.intake: Intake | None = None
         # True if the next bytes must go through the intake.
-        self.slow = not (shared.caching and shared.reuse)
+        self.slow = True
         self.source: PreparedURL | Request = cast("Request", None)
         self.started = 0.0
         # The limit of this call, and how much of it was used before `started`.
@@ -133,9 +133,8 @@ class Connection(asyncio.Protocol):
         self.future = future = self.create_future()
         self.source = request
         self.timeout_s = timeout_s
-        if spent_s:
-            self.spent_s = spent_s
-            self.slow = True
+        self.spent_s = spent_s
+        self.slow = not (self.shared.caching and self.shared.reuse)
         if request.method == "HEAD":
             self.slow = True
             if self.intake is None:
@@ -151,15 +150,21 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = perf_counter()
         if not self.slow:
-            end = data.find(b"\r\n\r\n") + 4
+            source = self.source
+            # Most answers to a request have heads of one length, which saves the search.
+            end = source.head_bytes
             head = self.heads.get(data[:end])
+            if head is None:
+                end = data.find(b"\r\n\r\n") + 4
+                head = self.heads.get(data[:end])
+                source.head_bytes = end
             if head is not None and len(data) - end == head.length:
                 future = self.future
                 if future is not None:
                     try:
                         future.set_result(
                             HTTPResponse(
-                                head.status, head, data[end:], self.source, self.started, now, now
+                                head.status, head, data[end:], source, self.started, now, now
                             )
                         )
                     except InvalidStateError:
@@ -192,37 +197,30 @@ class Connection(asyncio.Protocol):
         self.slow = True
         intake.feed(data, now, self.shared.most_bytes)
         if intake.complete:
-            self._deliver(future, intake, now, in_one=intake.received == len(data))
+            self._deliver(future, intake, now)
         elif intake.error:
             self.fail(intake.error, now)
 
-    def _deliver(
-        self, future: asyncio.Future[HTTPResponse], intake: Intake, now: float, *, in_one: bool
-    ) -> None:
-        head = intake.head()
-        response = HTTPResponse(
-            head.status, head, intake.body(), self.source, self.started, intake.first_byte, now
-        )
-        keep = intake.keep_alive and not intake.surplus
-        if in_one or head.length >= 0:
-            self._learn(head)
-        intake.reset()
+    def _deliver(self, future: asyncio.Future[HTTPResponse], intake: Intake, now: float) -> None:
         shared = self.shared
-        self.slow = not (shared.caching and shared.reuse)
-        self.spent_s = 0.0
+        caching = shared.caching
+        keep = intake.keep_alive and shared.reuse
+        response = intake.take(self.source, self.started, now, caching)
+        if caching:
+            self._learn(response.head)
+        self.slow = not shared.caching
         self.future = None
         self.counters.answered += 1
         future.set_result(response)
-        if keep and shared.reuse and self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            self.pool.add(self, shared.most_idle)
-        else:
+        if not keep or self.transport is None:  # pyright: ignore[reportUnnecessaryComparison]
             self.close()
+        elif self.pool.idle is None:
+            self.pool.idle = self
+        else:
+            self.pool.add(self, shared.most_idle)
 
     def _learn(self, head: ResponseHead) -> None:
-        shared = self.shared
-        if not shared.caching:
-            return
-        heads = self.heads
+        shared, heads = self.shared, self.heads
         if head.raw in heads:
             # Known, but this time it came in pieces.
             shared.misses = 0
@@ -245,7 +243,7 @@ class Connection(asyncio.Protocol):
             now = perf_counter()
             if intake is not None and intake.received:
                 if exc is None and intake.end_of_stream():
-                    self._deliver(future, intake, now, in_one=False)
+                    self._deliver(future, intake, now)
                 else:
                     self.fail("response cut off" if exc is None else reason_of(exc), now)
             else:

@@ -12,17 +12,19 @@ import re
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from squall.api.http import ResponseHead
+from squall.api.http import Addressed, HTTPResponse, ResponseHead
 from squall.clients.http.request import REDIRECTS
 
 # Larger heads are an attack or garbage; Apache and nginx stop at a few kilobytes.
 MOST_HEAD_BYTES = 256 * 1024
-_FIRST_BYTE = b"H"[0]
+# Up to this size a packet is kept whole rather than copied without its body.
+_SMALL_BYTES = 4096
+_SET_COOKIE = re.compile(rb"\nset-cookie:", re.IGNORECASE).search
 _STATUS_LINE = re.compile(rb"HTTP/1\.[0-9] ([0-9]{3})[ \r\n]")
 
 
 class Intake:
-    """Feed it packets until `complete` or `error`; then `reset` it for the next response."""
+    """Feed it packets until `complete` or `error`; `take` makes it ready for the next."""
 
     __slots__ = (
         "_body",
@@ -37,68 +39,79 @@ class Intake:
         "keep_alive",
         "received",
         "status",
-        "surplus",
     )
 
     def __init__(self) -> None:
-        self._parser: HttpResponseParser | None = None
-        self.reset()
-
-    def reset(self) -> None:
+        self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._body: list[bytes] = []
         self._buffer = b""
+        # Where the head ends, once it is known that more packets follow.
         self._head_end = -1
+        # Bytes of interim responses in front of this one.
         self._skipped = 0
         self.complete = False
         self.error = ""
         self.first_byte = 0.0
         self.head_only = False
+        # Whether the connection may carry another exchange.
         self.keep_alive = False
         self.received = 0
         self.status = 0
-        self.surplus = False
 
     def close(self) -> None:
         """Breaks the cycle between the parser and its callbacks."""
         self._parser = None
 
     def feed(self, data: bytes, now: float, most_bytes: int) -> None:
-        if not self.received:
+        if self.received:
+            self.received += len(data)
+            if self._head_end < 0:
+                self._buffer += data
+        else:
+            self.received = len(data)
             self.first_byte = now
-            if data[0] != _FIRST_BYTE:
-                self.error = "not an HTTP response"
-                return
-        self.received += len(data)
+            self._buffer = data
         if self.received > most_bytes:
             self.error = f"response larger than {most_bytes >> 20} MiB"
-            return
-        if self._head_end < 0:
-            self._buffer = self._buffer + data if self._buffer else data
+        elif self.head_only:
+            self._read_head_only()
+        else:
+            try:
+                self._parser.feed_data(data)  # pyright: ignore[reportOptionalMemberAccess]
+            except HttpParserError as error:
+                self._stopped(error)
+        if not self.complete and self._head_end < 0:
             self._head_end = self._buffer.find(b"\r\n\r\n")
             if self._head_end < 0 and len(self._buffer) > MOST_HEAD_BYTES:
                 self.error = f"response head larger than {MOST_HEAD_BYTES >> 10} KiB"
-                return
-        if self.head_only:
-            self._read_head_only()
+
+    def take(self, source: Addressed, started: float, now: float, exact: bool) -> HTTPResponse:
+        """The complete response.
+
+        `exact` cuts its head out of the bytes received and tells the length that goes with
+        it, -1 if the same head may come with another one; otherwise body bytes may follow.
+        """
+        parts, buffer, status = self._body, self._buffer, self.status
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        # Head and framing. Searched without reading the lines, because this runs for every
+        # response whose head is unlike all before; a false hit costs a second look only.
+        rest = self.received - self._skipped - len(body)
+        special = status in REDIRECTS or _SET_COOKIE(buffer, 0, rest) is not None
+        if exact or len(buffer) > _SMALL_BYTES:
+            end = buffer.find(b"\r\n\r\n") + 4
+            # Framing bytes beside head and body mean chunks: then the head tells no length.
+            plain = rest == end and self.keep_alive and not self.head_only
+            head = ResponseHead(buffer[:end], status, len(body) if plain else -1, special)
         else:
-            self._parse(data)
-
-    def head(self) -> ResponseHead:
-        """The head of the complete response; `length` is -1 if it may not be cached."""
-        end = self._head_end
-        raw = self._buffer[: end + 4] if end >= 0 else self._buffer
-        # Looked for without parsing the lines: this runs for every response whose head
-        # is unlike all before. A false hit costs a second look and nothing else.
-        special = b"\nset-cookie:" in raw.lower() or self.status in REDIRECTS
-        plain = self.keep_alive and not self.surplus and not self.head_only
-        length = sum(map(len, self._body))
-        # Framing bytes beside head and body mean chunks: then the head tells no length.
-        exact = plain and end >= 0 and self.received - self._skipped == end + 4 + length
-        return ResponseHead(raw, self.status, length if exact else -1, special)
-
-    def body(self) -> bytes:
-        parts = self._body
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            head = ResponseHead(buffer, status, -1, special)
+        self._body = []
+        self.received = 0
+        self.complete = False
+        if self._head_end >= 0 or self._skipped or self.head_only:
+            self._head_end = -1
+            self._skipped = 0
+            self.head_only = False
+        return HTTPResponse(status, head, body, source, started, self.first_byte, now)
 
     def end_of_stream(self) -> bool:
         """The peer closed: True if that completes the response (RFC 9112, 6.3, last rule)."""
@@ -111,12 +124,14 @@ class Intake:
         if match is None or match[1].startswith(b"1"):
             return False
         self.status = int(match[1])
+        self.keep_alive = False
         self.complete = True
         return True
 
     def on_message_begin(self) -> None:
         if self.complete:
-            self.surplus = True
+            # Bytes behind the response: nobody can tell what they answer.
+            self.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -124,56 +139,49 @@ class Intake:
     def on_message_complete(self) -> None:
         parser = self._parser
         if self.complete or parser is None:
-            self.surplus = True
             return
-        self.status = parser.get_status_code()
-        if 100 <= self.status < 200 and self.status != 101:
+        self.status = status = parser.get_status_code()
+        if status < 200 and status != 101:
             self._skip_interim()
-            return
-        self.keep_alive = parser.should_keep_alive()
-        self.complete = True
-
-    def _parse(self, data: bytes) -> None:
-        if self._parser is None:
-            self._parser = HttpResponseParser(self)
-        try:
-            self._parser.feed_data(data)
-        except HttpParserUpgrade:
-            self.status = self._parser.get_status_code()
-            self.keep_alive = False
+        else:
+            self.keep_alive = parser.should_keep_alive()
             self.complete = True
-        except HttpParserError:
-            if self.complete:
-                self.surplus = True
-            elif self._head_end < 0 or not _STATUS_LINE.match(self._buffer):
-                self.error = "not an HTTP response"
-            else:
-                self.error = "malformed response"
+
+    def _stopped(self, error: HttpParserError) -> None:
+        if isinstance(error, HttpParserUpgrade) and self._parser is not None:
+            self.status = self._parser.get_status_code()
+            self.complete = True
+        self.keep_alive = False
+        if self.complete:
+            return
+        if b"\r\n\r\n" in self._buffer and _STATUS_LINE.match(self._buffer):
+            self.error = "malformed response"
+        else:
+            self.error = "not an HTTP response"
 
     def _skip_interim(self) -> None:
         """100 Continue and 103 Early Hints are not the answer: drop them from the bytes."""
-        self._skipped += self._head_end + 4
-        self._buffer = self._buffer[self._head_end + 4 :]
-        self._head_end = self._buffer.find(b"\r\n\r\n")
+        end = self._buffer.find(b"\r\n\r\n") + 4
+        self._skipped += end
+        self._buffer = self._buffer[end:]
+        self._head_end = -1
         self.status = 0
 
     def _read_head_only(self) -> None:
-        while self._head_end >= 0:
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             match = _STATUS_LINE.match(self._buffer)
             if match is None:
                 self.error = "not an HTTP response"
                 return
             self.status = int(match[1])
-            if not 100 <= self.status < 200 or self.status == 101:
-                break
-            self._skip_interim()
-        else:
-            if self._buffer and not b"HTTP/1.".startswith(self._buffer[:7]):
-                self.error = "not an HTTP response"
+            if 100 <= self.status < 200 and self.status != 101:
+                self._skip_interim()
+                continue
+            self.keep_alive = len(self._buffer) == end + 4 and _keeps_alive(self._buffer)
+            self.complete = True
             return
-        self.surplus = len(self._buffer) > self._head_end + 4
-        self.keep_alive = _keeps_alive(self._buffer[: self._head_end + 4])
-        self.complete = True
+        if not self._buffer.startswith(b"HTTP/1."[: len(self._buffer)]):
+            self.error = "not an HTTP response"
 
 
 def _keeps_alive(raw: bytes) -> bool:

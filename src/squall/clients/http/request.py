@@ -27,7 +27,17 @@ _OF_ORIGIN = frozenset({"authorization", "cookie", "proxy-authorization", "host"
 class Request:
     """Everything of one exchange but the cookies of the user's jar."""
 
-    __slots__ = ("body", "cookie", "fields", "head", "method", "origin", "raw", "target")
+    __slots__ = (
+        "body",
+        "cookie",
+        "fields",
+        "head",
+        "head_bytes",
+        "method",
+        "origin",
+        "raw",
+        "target",
+    )
 
     def __init__(
         self,
@@ -44,6 +54,8 @@ class Request:
         self.fields = fields
         self.cookie = cookie
         self.body = body
+        # The size of the head that answered last: a guess at the next one.
+        self.head_bytes = 0
         self.head = b"%b %b HTTP/1.1\r\n%b" % (
             method.encode(),
             target,

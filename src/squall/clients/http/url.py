@@ -33,7 +33,7 @@ class PreparedURL(Prepared):
     a template, whose target changes from call to call.
     """
 
-    __slots__ = ("auth", "get_raw", "lane", "origin", "pieces", "requests", "target")
+    __slots__ = ("auth", "get_raw", "head_bytes", "lane", "origin", "pieces", "requests", "target")
 
     def __init__(
         self, text: str, origin: Origin, target: bytes, pieces: tuple[bytes | str, ...]
@@ -45,6 +45,8 @@ class PreparedURL(Prepared):
         self.auth: PreparedAuth | None = None
         self.lane: Origin | None = None
         self.get_raw = b""
+        # The size of the head that answered last: a guess at the next one.
+        self.head_bytes = 0
         self.requests: dict[Any, Request] = {}
 
     @property

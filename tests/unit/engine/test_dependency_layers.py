@@ -60,9 +60,7 @@ def test_a_dependency_on_itself_is_named() -> None:
 
 def test_an_unknown_name_is_answered_with_what_was_probably_meant() -> None:
     text = refused({"cart": [], "pay": ["crat"]})
-    assert text == (
-        'step "pay" depends on "crat", but there is no such step; did you mean "cart"?'
-    )
+    assert text == ('step "pay" depends on "crat", but there is no such step; did you mean "cart"?')
 
 
 def test_a_name_is_never_suggested_to_itself() -> None:

@@ -6,6 +6,7 @@ Each belongs to the process; the recorder drains it once a second with `take`.
 from __future__ import annotations
 
 from array import array
+from math import isfinite
 from typing import ClassVar
 
 
@@ -37,7 +38,13 @@ class Metric:
         self.sum = self.minimum = self.maximum = 0.0
         del self.values[:]
 
+    def _finite(self, value: float) -> float:
+        if not isfinite(value):
+            raise ValueError(f"metric {self.name}: {value} is not a finite number")
+        return value
+
     def _saw(self, value: float) -> None:
+        self._finite(value)
         if not self.count or value < self.minimum:
             self.minimum = value
         if not self.count or value > self.maximum:
@@ -52,8 +59,8 @@ class Counter(Metric):
     kind = "counter"
 
     def add(self, amount: float = 1) -> None:
+        self.sum += self._finite(amount)
         self.count += 1
-        self.sum += amount
 
 
 class Gauge(Metric):

@@ -39,7 +39,7 @@ def execute(arguments: Namespace) -> int:
             shown_path=WORKFLOW.name,
         )
         outcome = perform(options, progress)
-    print_summary(outcome, None, no_color=arguments.no_color)
+    print_summary(outcome, None, progress.redact, no_color=arguments.no_color)
     print("\nnow your own: squall new shop.py", file=sys.stderr)
     return int(outcome.exit_code)
 

@@ -18,6 +18,7 @@ from squall.engine.local import run_local
 from squall.engine.options import RunOptions
 from squall.reporting.columns import parse_columns
 from squall.reporting.files import check_writable
+from squall.reporting.secrets import Redactor
 
 if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
@@ -44,8 +45,8 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         from squall.reporting.document import write_document
 
-        write_document(arguments.json, outcome)
-    print_summary(outcome, columns, no_color=arguments.no_color)
+        write_document(arguments.json, outcome, progress.redact)
+    print_summary(outcome, columns, progress.redact, no_color=arguments.no_color)
     code = outcome.exit_code
     return 0 if arguments.exit_zero and code in EXCUSED else int(code)
 
@@ -62,11 +63,13 @@ def perform(options: RunOptions, progress: Progress) -> RunOutcome:
     )
 
 
-def print_summary(outcome: RunOutcome, columns: tuple[str, ...] | None, *, no_color: bool) -> None:
+def print_summary(
+    outcome: RunOutcome, columns: tuple[str, ...] | None, redact: Redactor, *, no_color: bool
+) -> None:
     from squall.reporting.summary import render_summary
 
     color = wants_color(sys.stdout, no_color=no_color)
-    print_or_drop(render_summary(outcome, columns=columns, color=color))
+    print_or_drop(redact(render_summary(outcome, columns=columns, color=color)))
 
 
 class Progress:
@@ -82,7 +85,7 @@ class Progress:
         shown_path: str = "",
     ) -> None:
         """`shown_path` stands in all output for the path of the file."""
-        self._options = options
+        self.redact = Redactor(options.secrets.values())
         self._quiet = quiet
         self._every_s = every_s
         self._color = wants_color(sys.stderr, no_color=no_color)
@@ -97,7 +100,12 @@ class Progress:
         from squall.reporting.lines import LiveLines
 
         self._lines = LiveLines(
-            manifest, sys.stderr, self._every_s, self._color, processes=processes
+            manifest,
+            sys.stderr,
+            self._every_s,
+            self._color,
+            processes=processes,
+            redact=self.redact,
         )
         self._lines.start()
 
@@ -106,9 +114,11 @@ class Progress:
             self._lines.feed(snapshot)
 
     def on_log(self, prefix: str, line: str) -> None:
-        print(f"[{prefix}] {line}" if prefix else line, file=sys.stderr, flush=True)
+        """`prefix` names the user, `[Shop 17]`, where one can be told."""
+        text = f"{prefix} {line}" if prefix else line
+        print(self.redact(text), file=sys.stderr, flush=True)
 
     def on_exchange(self, exchange: ExchangeReport) -> None:
         from squall.reporting.exchange import render_exchange
 
-        print_or_drop(render_exchange(exchange, secrets=self._options.secrets.values()))
+        print_or_drop(self.redact(render_exchange(exchange)))

@@ -15,7 +15,9 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter, process_time
+from typing import TYPE_CHECKING
 
 from squall.engine.layers import topological_layers
 from squall.engine.local import OnExchange, OnLog, OnSnapshot, error_of
@@ -44,11 +46,11 @@ from squall.engine.run_info import run_info
 from squall.engine.shares import fit_descriptors, share_specs
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.reports import ErrorSample, ExchangeReport, HealthReport, WindowReport
-from squall.stats.run import RunStats
 from squall.stats.snapshot import VerdictState
 from squall.stats.threshold_binding import bind_all
-from squall.stats.thresholds import ThresholdJudge
-from squall.stats.verdict import judge, judge_live
+
+if TYPE_CHECKING:
+    from squall.engine.books import Books
 
 GO_DELAY_S = 0.02
 """Between Go and the start: long enough for every process to have heard it."""
@@ -100,8 +102,7 @@ class Controller:
         self._options = options
         self.notes: list[tuple[VerdictState, str]] = []
         self.manifest = fit_descriptors(manifest, len(pool.cores), descriptors)
-        self.stats = RunStats(self.manifest, options.warmup_s)
-        self._judge = ThresholdJudge(bind_all(self.manifest, options.thresholds), self.stats)
+        self._thresholds = bind_all(self.manifest, options.thresholds)
         self._on_snapshot = on_snapshot
         self._on_log = on_log
         self._on_exchange = on_exchange
@@ -115,6 +116,13 @@ class Controller:
         self._aborted_by = ""
         self._timed_out = False
         self._warnings: list[str] = []
+
+    @cached_property
+    def _books(self) -> Books:
+        """Opened with the first report or start; see `books.py` for why not before."""
+        from squall.engine.books import Books
+
+        return Books(self.manifest, self._thresholds, self._options.warmup_s)
 
     async def run(self) -> RunOutcome:
         for core in self._pool.cores:
@@ -135,11 +143,11 @@ class Controller:
         for core in self._pool.cores:
             if core.died:
                 self.notes.append(("INVALID", core.died))
-        verdict = judge(self.stats, self.notes)
+        thresholds, verdict = self._books.close(self.notes)
         return RunOutcome(
             manifest=self.manifest,
-            stats=self.stats,
-            thresholds=self._judge.final(),
+            stats=self._books.stats,
+            thresholds=thresholds,
             verdict=verdict,
             status=self._status(),
             workflows=[self._outcomes[w.name] for w in self.manifest.workflows],
@@ -217,10 +225,10 @@ class Controller:
         self._drop_refused(running)
         at = perf_counter() + GO_DELAY_S
         self._began = self._began or at
-        for name in {name for name, _ in running.shares}:
-            self.stats.workflows[name].started_at_s = at - self._began
         for core in specs:
             core.send(Go(at, self._began))
+        for name in {name for name, _ in running.shares}:
+            self._books.stats.workflows[name].started_at_s = at - self._began
         running.check()
         await running.done.wait()
         self._running = None
@@ -290,7 +298,7 @@ class Controller:
             for key, value in part.provided.items():
                 provided.setdefault(key, value)
         elapsed_s = max((part.elapsed_s for part in parts), default=0.0)
-        self.stats.workflows[name].elapsed_s = elapsed_s
+        self._books.stats.workflows[name].elapsed_s = elapsed_s
         status: WorkflowStatus = "completed"
         if error:
             status = "failed"
@@ -313,7 +321,7 @@ class Controller:
         running = self._running
         match message:
             case WindowReport() | HealthReport() | ErrorSample():
-                self.stats.add(message)
+                self._books.add(message)
             case Line():
                 if self._on_log is not None:
                     self._on_log(message.prefix, message.text)
@@ -332,6 +340,8 @@ class Controller:
                 pass
 
     def _on_death(self, core: CoreHandle) -> None:
+        if core.crash and self._on_log is not None:
+            self._on_log("", core.crash)
         if self._running is not None:
             self._running.drop(core)
 
@@ -353,20 +363,12 @@ class Controller:
             self._second(float(second))
 
     def _second(self, now_s: float) -> None:
-        judgement = self._judge.judge_live(now_s)
-        if judgement.abort and not self._aborted_by:
-            self._aborted_by = judgement.abort
+        snapshot, abort = self._books.second(now_s, self.notes)
+        if abort and not self._aborted_by:
+            self._aborted_by = abort
             self.stop()
         if self._on_snapshot is not None:
-            verdict = judge_live(self.stats, self.notes)
-            self._on_snapshot(
-                self.stats.snapshot(
-                    now_s,
-                    verdict=verdict.state,
-                    reasons=verdict.reasons,
-                    thresholds=judgement.states,
-                )
-            )
+            self._on_snapshot(snapshot)
 
     def _start_timer(self) -> asyncio.TimerHandle | None:
         if self._options.timeout_s is None:

@@ -8,6 +8,7 @@ gone: load that nobody owns must not go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -55,6 +56,7 @@ from squall.engine.watchdog import Watchdog
 from squall.stats.reports import Blocked
 
 FOLD_S = 0.1
+PR_SET_PDEATHSIG = 1
 LOADING = "SQUALL_LOADING"
 """Set in a core process: `squall.run` inside a file that is being loaded is a mistake."""
 
@@ -300,7 +302,22 @@ async def serve(index: int, descriptor: int) -> None:
             writer.write(frame(Crashed(traceback.format_exc())))
 
 
+def die_with_parent() -> None:
+    """Linux kills this process when its parent is gone, even while a step blocks the loop
+    and the end of the parent's stream goes unread."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(ExitCode.INTERNAL)
+
+
 def main() -> None:
+    die_with_parent()
     # Signals to the whole process group are the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -43,7 +43,7 @@ async def run_local(
     try:
         load = asyncio.create_task(_load(pool, options, on_log))
         await asyncio.sleep(0)
-        # Imported while the cores start: numpy alone costs a tenth of a second.
+        # Imported while the cores start.
         from squall.engine.controller import Controller
 
         loaded = await load
@@ -97,7 +97,7 @@ async def _load(pool: CorePool, options: RunOptions, on_log: OnLog | None) -> Lo
 
     def on_death(core: CoreHandle) -> None:
         if not answers[core].done():
-            answers[core].set_exception(SquallError(core.died))
+            answers[core].set_exception(SquallError(f"{core.crash}{core.died}"))
 
     for core in pool.cores:
         core.on_message, core.on_death = on_message, on_death

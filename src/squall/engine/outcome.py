@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from squall.api.errors import ExitCode
 from squall.stats.manifest import FileManifest
-from squall.stats.run import RunStats
-from squall.stats.thresholds import ThresholdResult
-from squall.stats.verdict import Verdict
+
+if TYPE_CHECKING:
+    from squall.stats.run import RunStats
+    from squall.stats.thresholds import ThresholdResult
+    from squall.stats.verdict import Verdict
 
 WorkflowStatus = Literal["completed", "failed", "skipped", "interrupted", "timeout"]
 RunStatus = Literal["completed", "partial", "failed", "interrupted", "timeout"]

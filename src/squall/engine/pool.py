@@ -38,6 +38,8 @@ class CoreHandle:
         self.index = index
         self.died = ""
         """Why it ended before its time; empty while it lives or after an orderly exit."""
+        self.crash = ""
+        """The traceback of a bug of ours that ended it."""
         self.on_message: OnMessage = _ignore
         self.on_death: OnDeath = _ignore
         self._leaving = False
@@ -92,7 +94,7 @@ class CoreHandle:
             if isinstance(message, Crashed):
                 last = message.traceback.strip().rsplit("\n", 1)[-1]
                 self.died = f"internal error in core process {self.index}: {last}"
-                print(message.traceback, file=sys.stderr)
+                self.crash = message.traceback
                 self.kill()
                 break
             self.on_message(self, message)

@@ -6,10 +6,11 @@ A thread looks at the stack of the loop's thread whenever the heartbeat is missi
 - Time counts as blocked only between two looks at the *same* task within one missing
   beat. A loop that is merely busy shows another task each time and is not accused.
 - The process may be stopped, throttled or starved by the machine. Then this thread wakes
-  up late as well, or the system says that a thread was ready and had to wait. Of such a
-  stretch only the processor time of the loop's thread counts.
+  up late as well, or the system says that the loop's thread was ready and had to wait. Of
+  such a stretch only the processor time of the loop's thread counts.
 - A call into C that keeps the interpreter's lock also keeps this thread from looking. If
-  the loop's thread ran all the while and nobody waited for a processor, it was that call.
+  this thread was late without having waited for a processor, and the loop's thread ran
+  meanwhile, it was that call.
 - No frame of the author on the stack (garbage collection, Squall itself): not reported.
 
 It must never slow the loop down, nor name a line that is not the author's.
@@ -48,8 +49,8 @@ LATE_S = 0.010
 """How late this thread may wake up and still speak of the loop and not of the machine:
 twice the 5 ms that Python lets one thread run while another one waits."""
 
-BUSY_SHARE = 0.8
-"""Share of a late stretch the loop's thread must have run to have kept the lock."""
+BUSY_SHARE = 0.5
+"""Share of this thread's lateness in which the loop's thread must have run to be its cause."""
 
 WAITED_SHARE = 0.25
 """Share of a stretch spent waiting for a processor from which the machine is to blame."""
@@ -90,29 +91,34 @@ Sighting = tuple[object, Place | None]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The time since this thread was last awake: how long the loop's thread ran in it, and
-    how long either had to wait for a processor (None where the system does not tell)."""
+    """The time this thread was not awake: how long the loop's thread ran in it, and how long
+    each of the two had to wait for a processor (None where the system does not tell)."""
 
-    wall_s: float
-    cpu_s: float
-    waited_s: float | None
+    wall_s: float = LOOK_INTERVAL_S
+    cpu_s: float = 0.0
+    loop_waited_s: float | None = None
+    own_waited_s: float | None = None
 
     @property
-    def starved(self) -> bool:
-        """The machine was busy, or the process was stopped."""
-        if self.waited_s is not None and self.waited_s > WAITED_SHARE * self.wall_s:
-            return True
-        return self.wall_s > LOOK_INTERVAL_S + LATE_S and not self.kept_the_lock
+    def late_s(self) -> float:
+        return self.wall_s - LOOK_INTERVAL_S
 
     @property
     def kept_the_lock(self) -> bool:
         """The loop's thread ran on and let nobody else: one long call into C."""
         return (
-            self.waited_s is not None
-            and self.waited_s <= WAITED_SHARE * self.wall_s
-            and self.wall_s > LOOK_INTERVAL_S + LATE_S
-            and self.cpu_s >= BUSY_SHARE * self.wall_s
+            self.late_s > LATE_S
+            and self.own_waited_s is not None
+            and self.own_waited_s <= WAITED_SHARE * self.wall_s
+            and self.cpu_s - LOOK_INTERVAL_S >= BUSY_SHARE * self.late_s
         )
+
+    @property
+    def starved(self) -> bool:
+        """The machine was busy, or the process was stopped."""
+        if self.loop_waited_s is not None and self.loop_waited_s > WAITED_SHARE * self.wall_s:
+            return True
+        return self.late_s > LATE_S and not self.kept_the_lock
 
 
 class BlockLog:
@@ -140,13 +146,9 @@ class BlockLog:
         same = owner is self._owner
         if not same:
             self._change_owner(owner)
-        if stretch.starved:
-            if same:
-                self._held = True
-                self._credit(place, stretch.cpu_s)
-        elif same or stretch.kept_the_lock:
+        if same or stretch.kept_the_lock:
             self._held = True
-            self._credit(place, now - self._since)
+            self._credit(place, stretch.cpu_s if stretch.starved else now - self._since)
         if stretch.starved or self._held:
             self._since = now
         self._place = place
@@ -223,15 +225,15 @@ class Watchdog:
         self._ended = threading.Event()
         self._watched = 0
         self._clocks = _Clocks()
-        self._woke = 0.0
+        self._dozed = 0.0
         self._wakes = 0
         self._thread = threading.Thread(target=self._run, name="squall-watchdog", daemon=True)
 
     def start(self) -> None:
         self._watched = threading.get_ident()
         self._clocks.open(self._watched, threading.get_native_id())
-        self._woke = time.perf_counter()
-        self._log.settle(self._heart.last_beat, Stretch(0.0, 0.0, None))
+        self._dozed = time.perf_counter()
+        self._log.settle(self._heart.last_beat, Stretch())
         self._thread.start()
 
     def stop(self) -> None:
@@ -252,19 +254,23 @@ class Watchdog:
             return self._log.take()
 
     def _run(self) -> None:
-        self._clocks.open_own(threading.get_native_id())
+        self._clocks.follow("own", threading.get_native_id())
         while not self._ended.wait(LOOK_INTERVAL_S):
             with self._lock:
                 now, beat = time.perf_counter(), self._heart.last_beat
                 self._wakes += 1
                 closely = self._log.suspicious or now - beat >= LOOK_AFTER_S
                 stretch = self._stretch(now, closely=closely or self._wakes % READ_EVERY == 0)
-                self._woke = now
                 self._log.look(now, beat, stretch, self._sight)
+                # From here and not from the wake-up: reading and looking give the lock
+                # away as well, and that time is not the loop's.
+                self._clocks.restart()
+                self._dozed = time.perf_counter()
 
     def _stretch(self, now: float, *, closely: bool) -> Stretch:
-        waited_s = self._clocks.waited_s() if closely else None
-        return Stretch(now - self._woke, self._clocks.ran_s(), waited_s)
+        cpu_s = self._clocks.ran_s()
+        waited = self._clocks.waited_s() if closely else (None, None)
+        return Stretch(now - self._dozed, cpu_s, *waited)
 
     def _sight(self) -> Sighting:
         frame = sys._current_frames().get(self._watched)  # pyright: ignore[reportPrivateUsage]
@@ -293,45 +299,54 @@ class Watchdog:
 
 
 class _Clocks:
-    """How long the loop's thread ran and both threads waited, each since it was last asked."""
+    """How long the loop's thread ran, and how long both threads waited for a processor."""
 
     def __init__(self) -> None:
         self._cpu: Callable[[], float] = time.process_time
         self._ran_s = 0.0
-        self._waited_s = 0.0
-        self._files: list[int] = []
+        self._files: dict[str, int] = {}
+        self._waited_s: dict[str, float] = {}
 
     def open(self, thread: int, native: int) -> None:
         if sys.platform == "linux":
             clock = time.pthread_getcpuclockid(thread)
             self._cpu = lambda: time.clock_gettime(clock)
-        self._ran_s = self._cpu()
-        self.open_own(native)
+        self.restart()
+        self.follow("loop", native)
 
-    def open_own(self, native: int) -> None:
-        """Begin to follow one more thread's waiting time, where the system tells it."""
+    def follow(self, who: str, native: int) -> None:
+        """Follow one thread's waiting time, where the system tells it."""
         path = f"/proc/self/task/{native}/schedstat"
         with contextlib.suppress(OSError):
-            self._files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        self.waited_s()
+            self._files[who] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._waited(who)
 
     def close(self) -> None:
         while self._files:
-            os.close(self._files.pop())
+            os.close(self._files.popitem()[1])
+
+    def restart(self) -> None:
+        self._ran_s = self._cpu()
 
     def ran_s(self) -> float:
-        before, self._ran_s = self._ran_s, self._cpu()
-        return self._ran_s - before
+        """Since the last restart."""
+        return self._cpu() - self._ran_s
 
-    def waited_s(self) -> float | None:
-        before, total_s = self._waited_s, 0.0
+    def waited_s(self) -> tuple[float | None, float | None]:
+        """Loop and own thread, since the last call: perhaps longer ago than the restart,
+        which errs on the side of blaming nobody."""
+        return self._waited("loop"), self._waited("own")
+
+    def _waited(self, who: str) -> float | None:
+        if who not in self._files:
+            return None
         try:
-            for file in self._files:
-                total_s += int(os.pread(file, 100, 0).split()[1]) / 1e9
+            total_s = int(os.pread(self._files[who], 100, 0).split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
             return None
-        self._waited_s = total_s
-        return total_s - before if self._files else None
+        before = self._waited_s.get(who, total_s)
+        self._waited_s[who] = total_s
+        return total_s - before
 
 
 @lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ import msgspec
 from squall.engine.outcome import RunOutcome, WorkflowOutcome
 from squall.reporting.document_rows import histogram_summary, iteration_entry, row_entry
 from squall.reporting.files import write_whole
+from squall.reporting.secrets import Redactor
 from squall.reporting.summary_errors import Failure, failures_of
 from squall.stats.manifest import Profile
 from squall.stats.reports import RequestsDelta, StartsDelta
@@ -69,9 +70,10 @@ def encode_document(document: dict[str, Any]) -> bytes:
     return msgspec.json.encode(document) + b"\n"
 
 
-def write_document(path: str | Path, outcome: RunOutcome) -> None:
+def write_document(path: str | Path, outcome: RunOutcome, redact: Redactor | None = None) -> None:
     """Write the document whole; `UsageError` when that fails."""
-    write_whole(path, encode_document(build_document(outcome)))
+    document = build_document(outcome)
+    write_whole(path, encode_document(redact.document(document) if redact else document))
 
 
 def _run(outcome: RunOutcome) -> dict[str, Any]:

@@ -6,9 +6,6 @@ answer cannot change the terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from urllib.parse import quote, quote_plus
-
 from squall.reporting.format import brief_duration, data_size
 from squall.stats.reports import ExchangeReport
 
@@ -16,17 +13,8 @@ _BODY_CHARS = 1000
 _BODY_LINES = 20
 
 
-def render_exchange(exchange: ExchangeReport, *, secrets: Iterable[str] = ()) -> str:
-    """Marked as curl does it: `>` sent, `<` received; secrets become `***`."""
-    text = _render(exchange)
-    for secret in secrets:
-        # In a query or a form a secret stands encoded.
-        for shape in {secret, quote(secret), quote_plus(secret)} - {""}:
-            text = text.replace(shape, "***")
-    return text
-
-
-def _render(exchange: ExchangeReport) -> str:
+def render_exchange(exchange: ExchangeReport) -> str:
+    """Marked as curl does it: `>` sent, `<` received."""
     where = f"{exchange.workflow}.{exchange.row}" if exchange.row else exchange.workflow
     peer = f"  to {exchange.peer}" if exchange.peer else ""
     lines = [f"── {where}  {exchange.method} {exchange.url}{peer}"]

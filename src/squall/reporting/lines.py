@@ -1,11 +1,13 @@
 """Progress as plain lines on stderr: what is planned, then how it goes.
 
 A line every second for ten seconds, then every ten; a new kind of error, a failing
-threshold and a change of the verdict are told at once. Lines are only ever appended, so logs stay readable.
+threshold and a change of the verdict are told at once. Lines are only ever appended, so
+logs stay readable.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TextIO
 
 from squall.engine.profile import describe
@@ -33,12 +35,14 @@ class LiveLines:
         color: bool = False,
         *,
         processes: int = 0,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._manifest = manifest
         self._stream = stream
         self._every_s = every
         self._paint = Paint(color)
         self._processes = processes
+        self._redact = redact
         self._next_s = 1.0
         self._seen_s: dict[str, float] = {}
         self._verdict = "VALID"
@@ -165,5 +169,5 @@ class LiveLines:
         self._write(f"{self._paint('warning:', 'warn')} {text}")
 
     def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
+        self._stream.write(self._redact(line) + "\n")
         self._stream.flush()

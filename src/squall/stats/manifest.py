@@ -6,13 +6,17 @@ imports the file. The parent plans, judges thresholds and prints from this alone
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 Model = Literal["closed", "iterations", "ramp", "open", "open-ramp", "once"]
 Priority = Literal["low", "normal", "high", "exclusive", "auto"]
 MetricKind = Literal["counter", "gauge", "rate", "sample"]
+Field: TypeAlias = Literal["latency", "service", "first_byte"]
+"""Which time of a row: `latency` is the response time where a row has one."""
+ITERATION = "iteration"
+"""The name of the row that stands for whole iterations."""
 
 
 class Stage(msgspec.Struct, frozen=True):

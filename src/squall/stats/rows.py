@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from squall.stats.histogram import Histogram, Packed, merged
+from squall.stats.manifest import Field
 from squall.stats.reports import MetricDelta, RowDelta
 from squall.stats.windows import RowWindow, Series
 
-Field: TypeAlias = Literal["latency", "service", "first_byte"]
 Part: TypeAlias = Histogram | Packed
 
 MAX_OUTCOMES = 250

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from squall.stats.health import HealthStats
 from squall.stats.histogram import Histogram, merged
-from squall.stats.manifest import FileManifest
+from squall.stats.manifest import ITERATION, FileManifest
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
 from squall.stats.rows import RowSlice, RowStats, reason_text
 from squall.stats.settings import VerdictSettings
@@ -24,7 +24,7 @@ from squall.stats.snapshot import (
     WorkflowSnapshot,
     target_rate_per_s,
 )
-from squall.stats.workflow import ITERATION, RECENT_S, WorkflowStats
+from squall.stats.workflow import RECENT_S, WorkflowStats
 
 MAX_ERROR_SAMPLES = 500
 """Stored first failures; each may carry a traceback and the start of a body."""

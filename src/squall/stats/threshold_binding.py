@@ -17,15 +17,20 @@ from typing import Literal, NoReturn, TypeAlias
 
 import msgspec
 
-from squall.stats.manifest import FileManifest, MetricManifest, StepManifest, WorkflowManifest
-from squall.stats.rows import Field
+from squall.stats.manifest import (
+    ITERATION,
+    Field,
+    FileManifest,
+    MetricManifest,
+    StepManifest,
+    WorkflowManifest,
+)
 from squall.stats.threshold_grammar import (
     Threshold,
     did_you_mean,
     parse_threshold,
     threshold_error,
 )
-from squall.stats.workflow import ITERATION
 
 What: TypeAlias = Literal[
     "row", "rows", "http_rows", "iteration", "checks", "dropped", "late", "requests"

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from squall.stats.histogram import Histogram, Packed
-from squall.stats.manifest import WorkflowManifest
+from squall.stats.manifest import ITERATION, WorkflowManifest
 from squall.stats.reports import (
     CheckDelta,
     HistogramData,
@@ -24,7 +24,6 @@ from squall.stats.reports import (
 from squall.stats.rows import CheckStats, MetricStats, Part, RowSlice, RowStats
 from squall.stats.windows import LoadWindow, Series
 
-ITERATION = "iteration"
 RECENT_S = 15
 """Seconds kept apart for live numbers; a sliding threshold asks for more."""
 _LATE_S = 2

@@ -26,16 +26,17 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         seen.options = options
         workflow = WorkflowManifest(name="Shop", shape="home")
         callbacks["on_manifest"](FileManifest(path="shop.py", workflows=[workflow]), 2)
-        callbacks["on_log"]("Shop 17", "hello from a step")
-        return SimpleNamespace(exit_code=seen.code)
+        callbacks["on_log"]("[Shop 17]", "hello from a step")
+        return SimpleNamespace(exit_code=seen.code, text="token")
 
     monkeypatch.setattr(run, "run_local", run_local)
     monkeypatch.setattr(
-        "squall.reporting.summary.render_summary", lambda outcome, **kw: f"SUMMARY {kw}"
+        "squall.reporting.summary.render_summary",
+        lambda outcome, **kw: f"SUMMARY {kw} {outcome.text}",
     )
     monkeypatch.setattr(
         "squall.reporting.document.write_document",
-        lambda path, outcome: Path(path).write_text(json.dumps({"schema": "x"})),
+        lambda path, outcome, redact: Path(path).write_text(json.dumps({"schema": "x"})),
     )
     return seen
 
@@ -45,7 +46,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(
 ) -> None:
     assert main(["run", "shop.py", "--columns", "p50,max"]) == 0
     captured = capsys.readouterr()
-    assert captured.out == "SUMMARY {'columns': ('p50', 'max'), 'color': False}\n"
+    assert captured.out == "SUMMARY {'columns': ('p50', 'max'), 'color': False} token\n"
     assert captured.err.splitlines() == [
         "shop.py  Shop  1 user for 1m  home  2 processes",
         "[Shop 17] hello from a step",
@@ -60,6 +61,16 @@ def test_quiet_leaves_out_progress_but_not_what_the_author_prints(
     captured = capsys.readouterr()
     assert captured.err == "[Shop 17] hello from a step\n"
     assert captured.out.startswith("SUMMARY")
+
+
+def test_secrets_stay_out_of_what_is_printed(
+    engine: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "shop.py", "--secret", "A=token", "--secret", "B=hello"]) == 0
+    captured = capsys.readouterr()
+    assert "token" not in captured.out
+    assert captured.err.splitlines()[-1] == "[Shop 17] *** from a step"
+    assert engine.options.secrets == {"A": "token", "B": "hello"}
 
 
 @pytest.mark.parametrize(

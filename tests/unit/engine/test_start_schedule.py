@@ -37,6 +37,10 @@ def all_of(schedule: StartSchedule) -> list[float]:
         (1, 2.5, 3),
         (100, 0.001, 1),
         (1e6, 1, 1_000_000),
+        # As floats, the products of these are a hair above the whole number.
+        (23 / 60, 300, 115),
+        (17.6, 5.625, 99),
+        (75, 5.44, 408),
     ],
 )
 def test_a_constant_rate_plans_exactly_its_integral(
@@ -60,6 +64,11 @@ def test_a_ramp_plans_the_area_under_its_line() -> None:
     schedule = StartSchedule(ramp("open", (60, 50), (300, 1000), (60, 0)))
     assert schedule.total == 60 * 25 + 300 * 525 + 60 * 500
     assert StartSchedule(ramp("open", (10, 1))).total == 5
+
+
+def test_the_areas_of_many_stages_add_up_without_rounding_errors() -> None:
+    steps = [stage for _ in range(10) for stage in ((0.0, 23 / 60), (300.0, 23 / 60))]
+    assert StartSchedule(ramp("open", *steps)).total == 1150
 
 
 def test_a_rising_ramp_starts_where_the_area_passes_each_number() -> None:

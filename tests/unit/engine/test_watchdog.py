@@ -18,7 +18,7 @@ from squall.stats.reports import Blocked
 
 SLEEP = Place("Shop", "home", "shop.py:4", "time.sleep")
 WORK = Place("Shop", "cart", "shop.py:9", "hash")
-ONTIME = Stretch(0.020, 0.0, 0.0)
+ONTIME = Stretch()
 
 
 class Scene:
@@ -34,7 +34,7 @@ class Scene:
 
         self.log.look(1.0 + ms / 1000, 1.0, stretch, sight)
 
-    def blocked(self, beat_ms: int, stretch: Stretch = ONTIME) -> dict[str, float]:
+    def blocked(self, beat_ms: float, stretch: Stretch = ONTIME) -> dict[str, float]:
         self.log.settle(1.0 + beat_ms / 1000, stretch)
         return {block.location: block.seconds for block in self.log.take()}
 
@@ -109,7 +109,7 @@ def test_of_a_stretch_in_which_this_thread_was_late_only_processor_time_counts()
     scene, task = Scene(), object()
     scene.look(30, task, SLEEP)
     scene.look(50, task, SLEEP)
-    scene.look(850, task, SLEEP, Stretch(0.800, 0.010, 0.0))
+    scene.look(850, task, SLEEP, Stretch(0.800, cpu_s=0.010))
     scene.look(870, task, SLEEP)
     assert scene.blocked(880) == {"shop.py:4": pytest.approx(0.050 + 0.010 + 0.030)}
 
@@ -118,26 +118,41 @@ def test_a_stop_that_ends_with_a_beat_counts_for_nobody() -> None:
     scene, task = Scene(), object()
     scene.look(30, task, SLEEP)
     scene.look(50, task, SLEEP)
-    assert scene.blocked(5_000, Stretch(4.950, 0.0, 0.0)) == {"shop.py:4": pytest.approx(0.050)}
+    assert scene.blocked(5_000, Stretch(4.950, cpu_s=0.0)) == {"shop.py:4": pytest.approx(0.050)}
 
 
 def test_a_task_that_waited_for_a_processor_is_not_blamed_for_the_wait() -> None:
     scene, task = Scene(), object()
     for ms in range(30, 200, 20):
-        scene.look(ms, task, WORK, Stretch(0.020, 0.001, 0.019))
-    assert scene.blocked(210, Stretch(0.020, 0.001, 0.019)) == {}
+        scene.look(ms, task, WORK, Stretch(0.020, cpu_s=0.001, loop_waited_s=0.019))
+    assert scene.blocked(210, Stretch(0.020, cpu_s=0.001, loop_waited_s=0.019)) == {}
 
 
 def test_one_call_that_kept_the_interpreter_to_itself_is_blamed_at_once() -> None:
     scene = Scene()
-    scene.look(400, object(), WORK, Stretch(0.390, 0.385, 0.001))
+    scene.look(400, object(), WORK, Stretch(0.390, cpu_s=0.385, own_waited_s=0.001))
     assert scene.blocked(405) == {"shop.py:9": pytest.approx(0.405)}
 
 
-@pytest.mark.parametrize("waited_s", [0.200, None])
-def test_a_late_look_proves_nothing_if_this_thread_may_have_waited(waited_s: float | None) -> None:
+def test_of_a_long_call_on_a_busy_machine_the_processor_time_is_blamed() -> None:
     scene = Scene()
-    scene.look(400, object(), WORK, Stretch(0.390, 0.385, waited_s))
+    busy = Stretch(0.390, cpu_s=0.250, loop_waited_s=0.130, own_waited_s=0.010)
+    scene.look(400, object(), WORK, busy)
+    assert scene.blocked(400.001) == {"shop.py:9": pytest.approx(0.250, abs=0.001)}
+
+
+@pytest.mark.parametrize(
+    "stretch",
+    [
+        Stretch(0.390, cpu_s=0.385, own_waited_s=0.200),
+        Stretch(0.390, cpu_s=0.385, own_waited_s=None),
+        Stretch(0.390, cpu_s=0.040, own_waited_s=0.001),
+    ],
+    ids=["this thread waited", "nobody knows", "the loop did not run"],
+)
+def test_a_late_look_at_a_task_proves_nothing_if(stretch: Stretch) -> None:
+    scene = Scene()
+    scene.look(400, object(), WORK, stretch)
     assert scene.blocked(405) == {}
 
 

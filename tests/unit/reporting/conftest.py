@@ -12,6 +12,7 @@ from squall.stats.histogram import Histogram
 from squall.stats.manifest import (
     FileManifest,
     MetricManifest,
+    Model,
     Profile,
     StepManifest,
     WorkflowManifest,
@@ -239,61 +240,55 @@ def make_outcome() -> MakeOutcome:
     return make
 
 
+def mixed_manifest() -> FileManifest:
+    def flow(name: str, model: Model, depends: list[str], is_test: bool = True) -> WorkflowManifest:
+        profile = Profile(model=model, vus=5, max_vus=5, duration_s=4.0, iterations=20)
+        steps = [StepManifest(name="home", protocol="http" if is_test else "")]
+        return WorkflowManifest(
+            name=name, profile=profile, steps=steps, depends=depends, is_test=is_test
+        )
+
+    return FileManifest(
+        path="mix.py",
+        workflows=[
+            flow("Setup", "once", [], is_test=False),
+            flow("Browse", "closed", ["Setup"]),
+            flow("Buy", "iterations", ["Setup"]),
+            flow("Audit", "closed", ["Buy"]),
+        ],
+    )
+
+
+def mixed_window(name: str) -> WindowReport:
+    home = OutcomeDelta("200", True, 20, 20, ms(3, 4, times=10))
+    whole = OutcomeDelta("ok", True, 20, 0, ms(5, times=20))
+    rows = [RowDelta(name="home", started=20, outcomes=[home])]
+    return WindowReport(
+        workflow=name,
+        share=0,
+        window=0,
+        rows=[] if name == "Setup" else rows,
+        iteration=RowDelta(name="iteration", protocol="", started=20, outcomes=[whole]),
+        starts=StartsDelta(planned=21, made=21, interrupted=1),
+        requests=RequestsDelta(sent=23, answered=23, bytes_received=4600),
+        users=5,
+        busy=5,
+    )
+
+
 @pytest.fixture
 def make_mixed() -> MakeOutcome:
     """Setup ran, Browse (closed) and Buy (iterations) together, Audit was skipped."""
 
     def make(**replaced: object) -> RunOutcome:
-        def flow(name: str, model: str, **more: object) -> WorkflowManifest:
-            profile = Profile(model=model, vus=5, max_vus=5, duration_s=4.0, iterations=20)  # type: ignore[arg-type]
-            steps = [StepManifest(name="home", protocol="http" if model != "once" else "")]
-            return WorkflowManifest(name=name, profile=profile, steps=steps, **more)  # type: ignore[arg-type]
-
-        manifest = FileManifest(
-            path="mix.py",
-            workflows=[
-                flow("Setup", "once", is_test=False),
-                flow("Browse", "closed", depends=["Setup"]),
-                flow("Buy", "iterations", depends=["Setup"]),
-                flow("Audit", "closed", depends=["Buy"]),
-            ],
-        )
+        manifest = mixed_manifest()
         stats = RunStats(manifest)
         for name, starts_s in (("Setup", 0.0), ("Browse", 1.0), ("Buy", 1.0)):
             stats.workflows[name].started_at_s = starts_s
             stats.workflows[name].elapsed_s = 1.0 if name == "Setup" else 4.0
-            row = RowDelta(
-                name="home",
-                started=20,
-                outcomes=[OutcomeDelta("200", True, 20, 20, ms(3, 4, times=10))],
-            )
-            stats.add(
-                WindowReport(
-                    workflow=name,
-                    share=0,
-                    window=0,
-                    rows=[] if name == "Setup" else [row],
-                    iteration=RowDelta(
-                        name="iteration",
-                        protocol="",
-                        started=20,
-                        outcomes=[OutcomeDelta("ok", True, 20, 0, ms(5, times=20))],
-                    ),
-                    starts=StartsDelta(planned=21, made=21, interrupted=1),
-                    requests=RequestsDelta(sent=23, answered=23, bytes_received=4600),
-                    users=5,
-                    busy=5,
-                )
-            )
-        stats.add(
-            HealthReport(
-                process=1,
-                at_s=1.0,
-                cpu=0.2,
-                lag=ms(1),
-                blocked=[Blocked("Browse", "home", "mix.py:14", "time.sleep", 0.84)],
-            )
-        )
+            stats.add(mixed_window(name))
+        blocked = Blocked("Browse", "home", "mix.py:14", "time.sleep", 0.84)
+        stats.add(HealthReport(process=1, at_s=1.0, cpu=0.2, lag=ms(1), blocked=[blocked]))
         fields: dict[str, object] = {
             "manifest": manifest,
             "stats": stats,

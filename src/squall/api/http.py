@@ -68,16 +68,22 @@ class HTTPHeaders(Mapping[str, str]):
 class ResponseHead(msgspec.Struct, eq=False, gc=False):
     """Status line and headers as received; one object serves all responses with equal bytes.
 
-    `raw` begins with the head and may go on behind its blank line. `length` is the size of
-    the body that always follows this head, -1 if the head does not tell.
-    `special` asks the client for a second look: cookies to store, a redirect to follow.
+    `received` begins with the head and may go on behind its blank line. `length` is the size
+    of the body that always follows this head, -1 if the head does not tell. `special` asks
+    the client for a second look: cookies to store, a redirect to follow.
     """
 
-    raw: bytes
+    received: bytes
     status: int
     length: int
     special: bool
     _headers: HTTPHeaders | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """Exactly the head, with the blank line that ends it."""
+        head, blank_line, _ = self.received.partition(b"\r\n\r\n")
+        return head + blank_line
 
     @property
     def headers(self) -> HTTPHeaders:
@@ -88,7 +94,7 @@ class ResponseHead(msgspec.Struct, eq=False, gc=False):
     @property
     def version(self) -> str:
         """ "HTTP/1.1" or "HTTP/1.0", as the server wrote it."""
-        return self.raw[:8].decode("latin-1")
+        return self.received[:8].decode("latin-1")
 
 
 class Addressed(Protocol):
@@ -140,7 +146,7 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     @property
     def reason(self) -> str:
         """The phrase the server wrote, which may be empty."""
-        return _status_line(self.head.raw).partition(" ")[2].partition(" ")[2].strip()
+        return _status_line(self.head.received).partition(" ")[2].partition(" ")[2].strip()
 
     @property
     def headers(self) -> HTTPHeaders:
@@ -395,8 +401,7 @@ def _status_line(raw: bytes) -> str:
 
 def _header_pairs(raw: bytes) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
-    head = raw.partition(b"\r\n\r\n")[0]
-    for line in head.decode("latin-1").split("\n")[1:]:
+    for line in raw.decode("latin-1").split("\n")[1:]:
         if line[:1] in (" ", "\t") and pairs:
             # A folded line continues the value above it (obsolete, still seen).
             name, value = pairs[-1]

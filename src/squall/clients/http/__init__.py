@@ -2,6 +2,15 @@
 
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.connect import ConnectLimiter
+from squall.clients.http.ping import PingResult, ping
 from squall.clients.http.shared import Counters, Exchange, HTTPShared
 
-__all__ = ["ConnectLimiter", "Counters", "Exchange", "HTTPClient", "HTTPShared"]
+__all__ = [
+    "ConnectLimiter",
+    "Counters",
+    "Exchange",
+    "HTTPClient",
+    "HTTPShared",
+    "PingResult",
+    "ping",
+]

@@ -365,16 +365,21 @@ class HTTPClient:
         self.dirty = self.shared.connections == "iteration"
 
     def clear_last(self) -> None:
-        """Forgets the last exchange; to be called in the step's own task, before it."""
-        self.last = None
+        """Before a step, in its own task: forgets the last exchange.
+
+        Where no other step of this user runs, `last = None` does the same and costs less.
+        """
         if self.siblings:
             _step_last.set([None])
+        else:
+            self.last = None
 
     def last_exchange(self) -> Outcome | None:
         """How the last exchange of the running step ended, None before any."""
-        if self.siblings:
+        if self.siblings and self.last is not None:
+            # `last` may be of a step beside this one.
             cell = _step_last.get()
-            return None if cell is None else cell[0]
+            return self.last if cell is None else cell[0]
         return self.last
 
     def note(self, outcome: Outcome) -> None:

@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
 
     def _learn(self, head: ResponseHead) -> None:
         shared, heads = self.shared, self.heads
-        if head.raw in heads:
+        if head.received in heads:
             # Known, but this time it came in pieces.
             shared.misses = 0
             return
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
         elif head.length >= 0:
             if len(heads) >= MOST_HEADS:
                 heads.clear()
-            heads[head.raw] = head
+            heads[head.received] = head
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.live.discard(self)

@@ -120,7 +120,7 @@ class Intake:
         head = ResponseHead(self._buffer[: self._head_end + 4], 0, -1, False)
         if "content-length" in head.headers or "transfer-encoding" in head.headers:
             return False
-        match = _STATUS_LINE.match(head.raw)
+        match = _STATUS_LINE.match(self._buffer)
         if match is None or match[1].startswith(b"1"):
             return False
         self.status = int(match[1])

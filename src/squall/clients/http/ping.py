@@ -1,0 +1,118 @@
+"""`squall ping`: one request, its times taken apart, for people.
+
+It sends exactly one GET, follows no redirect and judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from squall.api import arguments
+from squall.api.errors import CallError, ConfigError, TransportError
+from squall.api.http import HTTPResponse
+from squall.clients.http.client import HTTPClient
+from squall.clients.http.shared import Exchange, HTTPShared
+
+_SHOWN_HEADERS = ("Content-Type", "Content-Encoding", "Location")
+_SHOWN_LINES = 20
+_SHOWN_CHARACTERS = 2000
+
+
+@dataclass(slots=True)
+class PingResult:
+    """Either `response` or `error` is set."""
+
+    url: str
+    peer: str
+    dns_s: float
+    response: HTTPResponse | None = None
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """An answer came, whatever its status."""
+        return self.response is not None
+
+    def render(self) -> str:
+        response = self.response
+        if response is None:
+            return f"{self.url}: {self.error}"
+        size = f"{len(response.raw_body)} B"
+        lines = [f"{response.status_text}  {response.head.version}  {size}  from {self.peer}"]
+        timings = response.timings
+        spans = (
+            ("dns", self.dns_s),
+            ("connect", timings.connect_s),
+            ("tls", timings.tls_s),
+            ("first byte", timings.first_byte_s),
+            ("whole", timings.total_s),
+        )
+        lines.append("  ".join(f"{name} {_milliseconds(span_s)}" for name, span_s in spans))
+        lines.extend(
+            f"{name}: {response.headers[name]}"
+            for name in _SHOWN_HEADERS
+            if name in response.headers
+        )
+        return "\n".join([*lines, *_body_lines(response)])
+
+
+async def ping(
+    url: str,
+    *,
+    resolve: Mapping[tuple[str, int], str] | None = None,
+    insecure: bool = False,
+    ca_file: str | None = None,
+    timeout_s: float = 60.0,
+) -> PingResult:
+    """Sends one GET. A URL that is none is a `ConfigError`; a failed exchange is a result."""
+    shared = HTTPShared(
+        resolve=resolve,
+        verify=not insecure,
+        ca_file=ca_file,
+        timeout_s=timeout_s,
+        redirects=0,
+        connections="request",
+    )
+    peers: list[str] = []
+
+    def watch(exchange: Exchange) -> None:
+        peers.append(exchange.peer)
+
+    shared.on_exchange = watch
+    try:
+        prepared = await shared.prepare(arguments.argument_kinds()[0], url)
+    except ConfigError as error:
+        if isinstance(error.__cause__, TransportError):
+            return PingResult(url, "", 0.0, error=str(error))
+        raise
+    dns_s = sum(shared.dns_samples)
+    client = HTTPClient(shared, 0)
+    try:
+        response = await client.get(prepared, timeout=timeout_s)
+    except TransportError as error:
+        return PingResult(url, "", dns_s, error=error.reason)
+    finally:
+        await shared.close()
+    return PingResult(url, peers[-1], dns_s, response)
+
+
+def _milliseconds(span_s: float) -> str:
+    return f"{span_s * 1e3:.1f} ms" if span_s else "-"
+
+
+def _body_lines(response: HTTPResponse) -> list[str]:
+    if not response.raw_body:
+        return []
+    try:
+        text = response.text
+    except CallError as error:
+        return [f"({error.reason})"]
+    if "\0" in text or "\ufffd" in text:
+        return [f"({len(response.raw_body)} bytes that are not text)"]
+    shown = text[:_SHOWN_CHARACTERS].splitlines()[:_SHOWN_LINES]
+    # What a server sends must not steer the terminal.
+    lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in shown]
+    if len(text) > _SHOWN_CHARACTERS or len(text.splitlines()) > _SHOWN_LINES:
+        lines.append("...")
+    return lines

@@ -1,0 +1,1 @@
+"""A deterministic simulation: virtual time, network, disk, crashes, all from one seed."""

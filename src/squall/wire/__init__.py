@@ -1,0 +1,1 @@
+"""How nodes talk: frames, seal, message catalogue, connections. Only plain data."""

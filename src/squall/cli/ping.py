@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from argparse import Namespace
 
+from squall.api.errors import ExitCode
 from squall.cli.options import readable_file, resolve_map
 from squall.clients.http import ping
 
 
 def execute(arguments: Namespace) -> int:
     url: str = arguments.url
+    resolve: dict[tuple[str, int], str] = {}
+    for place, address in resolve_map(arguments.resolve).items():
+        host, _, port = place.rpartition(":")
+        resolve[host, int(port)] = address
     result = asyncio.run(
         ping(
             url if "://" in url else f"http://{url}",
-            resolve=resolve_map(arguments.resolve),
+            resolve=resolve,
             insecure=arguments.insecure,
-            ca_file=readable_file(arguments.cacert, "--cacert"),
+            ca_file=readable_file(arguments.cacert, "--cacert") or None,
         )
     )
-    print(result.render())
-    return 0
+    print(result.render(), file=sys.stdout if result.ok else sys.stderr)
+    return 0 if result.ok else int(ExitCode.INTERNAL)

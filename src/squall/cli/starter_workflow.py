@@ -24,7 +24,11 @@ class Shop(Workflow):
     # `@then()` runs after the step above; a parameter named like an earlier step
     # receives its response.
     @then()
-    async def item(self, search: HTTPResponse, url: URL = "/items/{id}") -> HTTPResponse:
+    async def item(
+        self,
+        search: HTTPResponse,
+        url: URL = "/items/{id}",
+    ) -> HTTPResponse:
         first = search.json()["items"][0]
         return await self.client.http.get(url, path={"id": first["id"]})
 

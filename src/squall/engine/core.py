@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -78,7 +79,9 @@ class Core:
             index, gc_max_s=self._collector.take_max_s, blocked=self._take_blocked
         )
         self._heart = Heartbeat(loop, on_beat=self._meter.beat)
-        self._output = OutputCapture(lambda prefix, text: send(Line(prefix, text)), user_name)
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._output = OutputCapture(self._on_line, user_name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections = 0
         self._frozen_at = 0
@@ -98,6 +101,13 @@ class Core:
                 self._stop = message
                 for share in self._shares:
                     share.stop(now=message.now)
+
+    def _on_line(self, prefix: str, text: str) -> None:
+        """The author may print from any thread; the stream to the parent is the loop's."""
+        if threading.get_ident() == self._thread:
+            self._send(Line(prefix, text))
+        else:
+            self._loop.call_soon_threadsafe(self._send, Line(prefix, text))
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of ours that raised is a bug and ends the process; a task or a

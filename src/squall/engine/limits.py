@@ -1,4 +1,4 @@
-"""What the operating system lets one core process have: descriptors, cores, ports.
+"""What the operating system lets one core process have: descriptors, cores.
 
 Decides how many connections a process may plan for and how many core processes a
 machine is good for. It only reads and raises limits of its own process; it must never
@@ -7,7 +7,6 @@ lower one, nor fail a run because a limit cannot be read.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import resource
@@ -23,20 +22,6 @@ UNLIMITED_DESCRIPTORS = 1 << 20
 
 MACOS_DESCRIPTORS = 10_240
 """OPEN_MAX of macOS, the most it grants to a soft limit although "unlimited" is shown."""
-
-_EXPLAINED = {
-    errno.EMFILE: "too many open files",
-    errno.ENFILE: "too many open files on this machine",
-    errno.EADDRNOTAVAIL: "no local ports left",
-    errno.ENOBUFS: "no socket buffers left",
-    errno.ENOMEM: "out of memory",
-    errno.ECONNREFUSED: "connection refused",
-    errno.ECONNRESET: "connection reset",
-    errno.EPIPE: "connection reset",
-    errno.ETIMEDOUT: "connect timed out",
-    errno.EHOSTUNREACH: "host unreachable",
-    errno.ENETUNREACH: "network unreachable",
-}
 
 
 def raise_descriptor_limit() -> int:
@@ -75,15 +60,6 @@ def available_cores(
     if quota is not None:
         cores = min(cores, math.ceil(quota))
     return max(1, cores)
-
-
-def explain_os_error(error: OSError) -> str:
-    """A short and stable reason, fit to be a key under which failures are counted."""
-    number = error.errno
-    if number is not None and number in _EXPLAINED:
-        return _EXPLAINED[number]
-    text = error.strerror or str(error)
-    return text[:1].lower() + text[1:] if text else type(error).__name__
 
 
 def _open_descriptors() -> int:

@@ -15,7 +15,7 @@ from squall.api.errors import UsageError
 def check_writable(path: str | Path, flag: str = "--json") -> None:
     """Raise `UsageError` if a file at `path` could not be written now."""
     # A link is followed: the file it names is replaced, not the link.
-    place = Path(path)
+    place = Path(os.path.realpath(path))
     folder = place.parent
     if place.is_dir():
         raise UsageError(f"{flag} {path}: is a directory; name a file in it")
@@ -29,7 +29,7 @@ def check_writable(path: str | Path, flag: str = "--json") -> None:
 
 def write_whole(path: str | Path, content: bytes, flag: str = "--json") -> None:
     """Replace the file at `path` in one step."""
-    place = Path(path)
+    place = Path(os.path.realpath(path))
     try:
         if _is_special(place):
             place.write_bytes(content)

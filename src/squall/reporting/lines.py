@@ -70,7 +70,7 @@ class LiveLines:
                     self._write(self._progress(workflow, snapshot))
         if snapshot.verdict != self._verdict:
             self._verdict = snapshot.verdict
-            why = f": {snapshot.reasons[0]}" if snapshot.reasons else ""
+            why = f": {snapshot.reasons[0]}" if snapshot.reasons else " again"
             self._attention(f"{snapshot.verdict}{why}", "", snapshot)
         for state in snapshot.thresholds:
             self._judge(state, snapshot)

@@ -1,8 +1,7 @@
-"""Descriptors, cores and the words for what the operating system refuses."""
+"""Descriptors and cores: what the operating system lets a process have."""
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from squall.engine.limits import (
     DESCRIPTOR_RESERVE,
     available_cores,
     descriptor_budget,
-    explain_os_error,
     raise_descriptor_limit,
 )
 
@@ -100,18 +98,3 @@ def test_cores_are_cut_by_the_tightest_quota(
 
 def test_there_is_always_one_core() -> None:
     assert available_cores() >= 1
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(errno.EMFILE, "Too many open files"), "too many open files"),
-        (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), "no local ports left"),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"), "connection refused"),
-        (OSError(errno.EISDIR, "Is a directory"), "is a directory"),
-        (OSError("Strange thing"), "strange thing"),
-        (OSError(), "OSError"),
-    ],
-)
-def test_os_errors_have_short_reasons(error: OSError, reason: str) -> None:
-    assert explain_os_error(error) == reason

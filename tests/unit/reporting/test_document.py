@@ -94,6 +94,9 @@ def test_the_windows_of_a_step_add_up_to_its_histogram(make_outcome: Any) -> Non
     assert windows["every_s"] == 1
     assert sum(windows["count"]) == pay["count"]
     assert sum(windows["failed"]) == pay["failed"]
+    assert windows["p50"][0] == pytest.approx(80, rel=0.01)
+    assert windows["p95"][0] == pytest.approx(85, rel=0.01)
+    assert windows["p99"][0] == 5000.0
     added: dict[int, int] = {}
     for buckets in windows["buckets"]:
         for index, count in buckets:

@@ -97,10 +97,14 @@ def test_a_second_without_samples_says_so() -> None:
 
 def test_a_verdict_that_changes_is_told_once_with_its_first_reason() -> None:
     bad = {"verdict": "DEGRADED", "reasons": ("loop lag p99 31 ms", "late starts")}
-    shown = lines_of(snapshot(8.0), snapshot(9.0, **bad), snapshot(10.0, **bad))
-    assert [line[-5:] for line in shown if "!" not in line] == ["VALID", "RADED", "RADED"]
+    shown = lines_of(snapshot(7.0), snapshot(8.0, **bad), snapshot(9.0, **bad), snapshot(10.0))
+    states = [line.split()[-1] for line in shown if "!" not in line]
+    assert states == ["VALID", "DEGRADED", "DEGRADED", "VALID"]
     told = [line for line in shown if "!" in line]
-    assert told == ["00:09/05:00  ! DEGRADED: loop lag p99 31 ms"]
+    assert told == [
+        "00:08/05:00  ! DEGRADED: loop lag p99 31 ms",
+        "00:10/05:00  ! VALID again",
+    ]
 
 
 def test_every_second_at_first_then_every_ten() -> None:

@@ -134,7 +134,8 @@ class Intake:
             self.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        if not self.complete:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
         parser = self._parser

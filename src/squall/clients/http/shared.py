@@ -30,6 +30,8 @@ from squall.clients.http.url import PreparedURL, read_url
 
 # Plain texts used as URLs while running are remembered up to this many.
 _MOST_TEXTS = 1024
+# How long closing waits for peers that do not answer our goodbye.
+_GOODBYE_S = 0.5
 
 
 class Counters:
@@ -193,8 +195,13 @@ class HTTPShared:
                 conn.close()
             else:
                 conn.fail("client closed", perf_counter())
-        # Closed transports report back in the next turn of the loop.
+        # A plain connection is gone in the next turn of the loop; TLS says goodbye first.
+        deadline = perf_counter() + _GOODBYE_S
         await asyncio.sleep(0)
+        while self.live and perf_counter() < deadline:
+            await asyncio.sleep(0.005)
+        for conn in tuple(self.live):
+            conn.abort()
 
     def url(self, text: Any) -> PreparedURL:
         """A URL read once; its name is not resolved here."""

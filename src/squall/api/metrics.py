@@ -39,18 +39,21 @@ class Metric:
         del self.values[:]
 
     def _finite(self, value: float) -> float:
-        if not isfinite(value):
+        # Decimals and the scalars of array libraries cannot travel; floats can.
+        number = float(value)
+        if not isfinite(number):
             raise ValueError(f"metric {self.name}: {value} is not a finite number")
-        return value
+        return number
 
-    def _saw(self, value: float) -> None:
-        self._finite(value)
+    def _saw(self, value: float) -> float:
+        value = self._finite(value)
         if not self.count or value < self.minimum:
             self.minimum = value
         if not self.count or value > self.maximum:
             self.maximum = value
         self.count += 1
         self.last = value
+        return value
 
 
 class Counter(Metric):
@@ -89,6 +92,6 @@ class Sample(Metric):
     kind = "sample"
 
     def add(self, value: float) -> None:
-        self._saw(value)
+        value = self._saw(value)
         self.sum += value
         self.values.append(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, is_typeddict
 
 from squall.api.arguments import Prepared, argument_kinds
 from squall.api.hooks import ProvideMark, UseMark
@@ -43,7 +43,7 @@ def compatible(produced: Any, wanted: Any) -> bool:
     """
     wanted_types = [_plain(member) for member in _members(wanted)]
     produced_types = [_plain(member) for member in _members(produced)]
-    if not all(isinstance(item, type) for item in [*wanted_types, *produced_types]):
+    if not all(_is_plain_class(item) for item in [*wanted_types, *produced_types]):
         return True
     if not produced_types:
         return produced is not type(None) or not wanted_types
@@ -52,6 +52,13 @@ def compatible(produced: Any, wanted: Any) -> bool:
         for made in produced_types
         for item in wanted_types
     )
+
+
+def _is_plain_class(annotation: Any) -> bool:
+    """Whether `issubclass` has an answer: not for Any, protocols and typed dicts."""
+    if not isinstance(annotation, type) or annotation is Any:
+        return False
+    return not is_typeddict(annotation) and not getattr(annotation, "_is_protocol", False)
 
 
 def _marked(annotation: Any, mark: type) -> bool:

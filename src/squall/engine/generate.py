@@ -21,7 +21,15 @@ import linecache
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from squall.engine.plan import HookPlan, Parameter, StepPlan, WorkflowPlan, weight_groups
+from squall.engine.plan import (
+    HookPlan,
+    Parameter,
+    StepPlan,
+    WorkflowPlan,
+    mentions,
+    slots_of,
+    weight_groups,
+)
 
 UserLoop = Callable[..., Coroutine[Any, Any, None]]
 
@@ -97,10 +105,11 @@ class _Writer:
             if step.name in alternatives or step.ancestors & alternatives
         }
         self.beside = {
-            step.name for layer in plan.layers if len(self._slots(layer)) > 1 for step in layer
+            step.name for layer in plan.layers if len(slots_of(layer)) > 1 for step in layer
         }
         """Steps that run in coroutines of their own; their results are in the context."""
-        self.pauses = any("pause" in hook.function.__code__.co_names for hook in plan.hooks())
+        self.pauses = mentions(plan, "pause")
+        self.places = {hook.name: place for place, hook in enumerate(plan.hooks())}
         self.measured = any(step.protocol == "http" for step in plan.steps)
 
     def write(self) -> None:
@@ -119,6 +128,9 @@ class _Writer:
                     line("http.begin_iteration()")
                 line("BEGIN()")
                 line("bad = False")
+                if self.pauses:
+                    # A start action may have paused too.
+                    line("vu.paused_s = 0.0")
                 if self.conditional:
                     line("ran = set()")
                 line("began = clock()")
@@ -155,12 +167,11 @@ class _Writer:
     def _finish(self) -> None:
         line, block = self.source.line, self.source.block
         line("ended = clock()")
-        if self.pauses:
-            line("paused, vu.paused_s = vu.paused_s, 0.0")
-        paused = " - paused" if self.pauses else ""
-        line(f"(FAILED if bad else PASSED)(ended - began{paused})")
+        # Steps that run together may pause together, for longer than the iteration took.
+        took = "max({} - vu.paused_s, 0.0)" if self.pauses else "{}"
+        line(f"(FAILED if bad else PASSED)({took.format('ended - began')})")
         if self.is_open:
-            line(f"RESPONSE(ended - planned{paused})")
+            line(f"RESPONSE({took.format('ended - planned')})")
         if "KEEP" in self.source.names:
             with block("if not bad:"):
                 line("KEEP(ctx)")
@@ -170,7 +181,8 @@ class _Writer:
         if not self.is_open:
             with block("if failures:"):
                 line("await REST(vu, failures, ended - began)")
-                line("continue")
+                if "THINK" not in self.source.names:
+                    line("continue")
         if "THINK" in self.source.names:
             line("await THINK(vu, began)")
         elif self.measured:
@@ -180,20 +192,9 @@ class _Writer:
         else:
             line("await YIELD()")
 
-    def _slots(self, layer: list[StepPlan]) -> list[list[StepPlan]]:
-        """What runs at the same time: single steps, and groups of which one runs."""
-        slots: list[list[StepPlan]] = []
-        for step in layer:
-            group = next((group for group in self.groups if step in group), None)
-            if group is None:
-                slots.append([step])
-            elif group[0] is step:
-                slots.append(group)
-        return slots
-
     def _layer(self, index: int, layer: list[StepPlan]) -> None:
         line, block = self.source.line, self.source.block
-        slots = self._slots(layer)
+        slots = slots_of(layer)
         if len(slots) == 1:
             self._single(slots[0])
         else:
@@ -253,12 +254,12 @@ class _Writer:
         self._prologue(step)
         with block("try:"):
             line(f"r_{step.name} = await {self._call(step)}")
-        with block("except Exception as error:"):
+        with block("except BaseException as error:"):
+            self._interruption(step)
             line(f"STEP_FAILED(ROW_{step.name}, error, http, {planned})")
             line("bad = True")
             line("failures += 1")
             line("break")
-        self._interruption(step)
         self._record(step, f"r_{step.name}", bad="bad = True", stop=("failures += 1", "break"))
         line(f"ctx[{step.name!r}] = r_{step.name}")
         if step.name in self.conditional:
@@ -269,13 +270,13 @@ class _Writer:
         1 (failed status) or 2 (the iteration stops)."""
         line, block = self.source.line, self.source.block
         with block(f"async def sibling_{step.name}(self, ctx, http, planned, ran):"):
-            self._prologue(step, beside=True)
+            self._prologue(step)
             with block("try:"):
                 line(f"r = await {self._call(step, from_context=True)}")
-            with block("except Exception as error:"):
+            with block("except BaseException as error:"):
+                self._interruption(step)
                 line(f"STEP_FAILED(ROW_{step.name}, error, http, planned)")
                 line("return 2")
-            self._interruption(step)
             line("bad = 0")
             self._record(step, "r", bad="bad = 1", stop=("return 2",))
             line(f"ctx[{step.name!r}] = r")
@@ -283,18 +284,19 @@ class _Writer:
                 line(f"ran.add({step.name!r})")
             line("return bad")
 
-    def _prologue(self, step: StepPlan, *, beside: bool = False) -> None:
+    def _prologue(self, step: StepPlan) -> None:
         line = self.source.line
         if step.protocol:
             line(f"BEGIN_{step.name}()")
-        line("http.clear_last()" if beside else "http.last = None")
+        line("http.clear_last()" if self.beside else "http.last = None")
         if self.has_timeouts:
             line(f"http.timeout_s = {step.timeout_s!r}")
 
     def _interruption(self, step: StepPlan) -> None:
         line, block = self.source.line, self.source.block
-        with block("except BaseException:"):
-            line(f"ROW_{step.name}.interrupted += 1" if step.protocol else "pass")
+        with block("if STOPS(error):"):
+            if step.protocol:
+                line(f"ROW_{step.name}.interrupted += 1")
             line("raise")
 
     def _record(self, step: StepPlan, result: str, *, bad: str, stop: tuple[str, ...]) -> None:
@@ -332,7 +334,7 @@ class _Writer:
             line(bad)
             with block(f"if status not in SAMPLED_{step.name}:"):
                 line(f"SAMPLED_{step.name}.add(status)")
-                line(f"STATUS_FAILED(ROW_{step.name}, {result})")
+                line(f"UNEXPECTED(ROW_{step.name}, {result})")
 
     def _is_bad(self, step: StepPlan) -> str:
         if step.expect == [(200, 399)]:
@@ -353,15 +355,19 @@ class _Writer:
     def _argument(self, hook: HookPlan, parameter: Parameter, from_context: bool) -> str:
         name = parameter.name
         if parameter.source == "prepared":
-            constant = self.source.name(f"A_{hook.name}_{name}", self.prepared[(hook.name, name)])
-            return f"{name}={constant}"
+            prepared = self.prepared[(hook.name, name)]
+            return f"{name}={self._constant('A', hook, name, prepared)}"
         if parameter.source == "step":
             local = not from_context and name not in self.beside
             return f"{name}=r_{name}" if local else f"{name}=ctx[{name!r}]"
         if not parameter.has_default:
             return f"{name}=ctx[{name!r}]"
-        default = self.source.name(f"D_{hook.name}_{name}", parameter.default)
+        default = self._constant("D", hook, name, parameter.default)
         return f"{name}=ctx.get({name!r}, {default})"
+
+    def _constant(self, kind: str, hook: HookPlan, parameter: str, value: Any) -> str:
+        # Numbered: step `get` with `user_url` and step `get_user` with `url` are two things.
+        return self.source.name(f"{kind}{self.places[hook.name]}_{hook.name}_{parameter}", value)
 
     def _hooks_after(self, index: int) -> None:
         """Checks and metrics whose steps are all done after this layer."""
@@ -380,7 +386,9 @@ class _Writer:
                 call = self._call(hook, from_context=True)
                 with block("try:"):
                     line(f"value = {'await ' if hook.is_async else ''}{call}")
-                with block("except Exception as error:"):
+                with block("except BaseException as error:"):
+                    with block("if STOPS(error):"):
+                        line("raise")
                     line(f"{recorder}_FAILED({hook.name!r}, error)")
                 with block("else:"):
                     line(f"{recorder}({hook.name!r}, value)")

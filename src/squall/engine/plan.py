@@ -14,7 +14,7 @@ import inspect
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Literal, cast, get_type_hints
 
 from squall.api.arguments import Prepared
@@ -339,6 +339,24 @@ def weight_groups(steps: Sequence[StepPlan]) -> list[list[StepPlan]]:
     return list(groups.values())
 
 
+def slots_of(layer: Sequence[StepPlan]) -> list[list[StepPlan]]:
+    """What runs at the same time: single steps, and groups of which one runs."""
+    slots: dict[frozenset[str] | str, list[StepPlan]] = {}
+    for step in layer:
+        key = step.name if step.weight is None else frozenset(step.after)
+        slots.setdefault(key, []).append(step)
+    return list(slots.values())
+
+
+def mentions(plan: WorkflowPlan, name: str) -> bool:
+    """Whether a method of the class or a function beside it uses an attribute or global of
+    that name; what is imported from elsewhere is not searched."""
+    members = [vars(base).values() for base in plan.workflow.__mro__[:-2]]
+    members += [hook.function.__globals__.values() for hook in plan.hooks()[:1]]
+    found = (code_of(member) for group in members for member in group)
+    return any(code is not None and name in _all_names(code) for code in found)
+
+
 def _visible_steps(plan: WorkflowPlan, hook: HookPlan, results: dict[str, StepPlan]) -> set[str]:
     if isinstance(hook, StepPlan):
         return hook.ancestors
@@ -373,10 +391,18 @@ def _context_keys(plan: WorkflowPlan) -> set[str]:
     """String constants of hooks that touch `self.context`: keys that may be written."""
     keys: set[str] = set()
     for hook in plan.hooks():
-        code = hook.function.__code__
-        if "context" in _all_names(code):
+        code = code_of(hook.function)
+        if code is not None and "context" in _all_names(code):
             keys |= _strings(code)
     return keys
+
+
+def code_of(member: Any) -> CodeType | None:
+    """The code of a function, also behind a hook or the author's own decorators."""
+    function = member.function if isinstance(member, (Hook, Step)) else member
+    if isinstance(function, (FunctionType, staticmethod, classmethod)):
+        return getattr(inspect.unwrap(cast(Any, function)), "__code__", None)
+    return None
 
 
 def _all_names(code: CodeType) -> set[str]:
@@ -408,7 +434,9 @@ def _type_name(annotation: Any) -> str:
 
 def def_line(function: Callable[..., Any]) -> int:
     """The line of `def`, below the decorators."""
-    code = function.__code__
+    code = code_of(function)
+    if code is None:
+        return 0
     for line in range(code.co_firstlineno, code.co_firstlineno + 50):
         text = linecache.getline(code.co_filename, line).lstrip()
         if text.startswith(("def ", "async def ")):

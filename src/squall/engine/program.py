@@ -17,8 +17,13 @@ from squall.api.errors import ConfigError, UsageError
 from squall.api.workflow import Workflow
 from squall.engine.layers import suggest, topological_layers
 from squall.engine.options import ProfileFlags, RunOptions
-from squall.engine.plan import WorkflowPlan, attribute, bind_parameters, read_workflow
-from squall.engine.plan import weight_groups as weight_groups_of
+from squall.engine.plan import (
+    WorkflowPlan,
+    attribute,
+    bind_parameters,
+    read_workflow,
+    slots_of,
+)
 from squall.engine.profile import resolve_profile
 from squall.stats.manifest import (
     FileManifest,
@@ -86,19 +91,23 @@ def _problems(plans: dict[str, WorkflowPlan]) -> list[str]:
 
 
 def _check_dependencies(plans: dict[str, WorkflowPlan]) -> None:
-    unknown = False
+    sound = True
     for plan in plans.values():
         for name in plan.depends:
-            if name not in plans:
-                unknown = True
+            if name == plan.name:
+                sound = False
+                plan.problem(plan.line, "", "depends on itself")
+            elif name not in plans:
+                sound = False
                 plan.problem(plan.line, "", f'no workflow "{name}"{suggest(name, list(plans))}')
-    if unknown:
-        raise ConfigError("\n".join(_problems(plans)))
-    first = next(iter(plans.values()))
-    try:
-        topological_layers({name: plan.depends for name, plan in plans.items()}, "workflow")
-    except ConfigError as error:
-        raise ConfigError(f"{first.file}  {error}") from None
+    if sound:
+        try:
+            topological_layers({name: plan.depends for name, plan in plans.items()}, "workflow")
+            return
+        except ConfigError as error:
+            culprit = next(p for p in plans.values() if f" {p.name} ->" in str(error))
+            culprit.problem(culprit.line, "", str(error))
+    raise ConfigError("\n".join(_problems(plans)))
 
 
 def _select(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, WorkflowPlan]:
@@ -236,7 +245,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
             for step in plan.steps
         ],
         shape=shape(plan),
-        connections_per_vu=max((_together(layer) for layer in plan.layers), default=1),
+        connections_per_vu=max((len(slots_of(layer)) for layer in plan.layers), default=1),
         checks=[hook.name for hook in plan.checks],
         metrics=[
             *(
@@ -316,12 +325,6 @@ def _relative_urls(plan: WorkflowPlan) -> list[tuple[Any, Any]]:
         and isinstance(parameter.default, str)
         and parameter.default.startswith("/")
     ]
-
-
-def _together(layer: Sequence[Any]) -> int:
-    """How many steps of a layer run at once: one of each weighted group."""
-    groups = weight_groups_of(layer)
-    return len(layer) - sum(len(group) - 1 for group in groups)
 
 
 def shape(plan: WorkflowPlan) -> str:

@@ -51,6 +51,7 @@ format: $(VENV)/.dev ## write what the formatter wants
 bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions per request
 	@status=0; \
 	$(BIN)/python bench/speed.py --check $(ARGS) || status=1; \
+	$(BIN)/python bench/truth.py --check || status=1; \
 	$(BIN)/python bench/instructions.py --check || status=1; \
 	exit $$status
 

@@ -1,19 +1,39 @@
 """Squall: load tests in plain Python, with numbers you can defend.
 
-The author imports everything from here.
+The author imports everything from here. Names are loaded on first use, so that the
+command starts its core processes before it pays for what only they need.
 """
 
-from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, Params
-from squall.api.errors import ConfigError, SquallError, StatusError, TransportError
-from squall.api.feeds import Feed
-from squall.api.hooks import Provide, Use, action, check, depends, metric, state, step, then
-from squall.api.http import HTTPResponse
-from squall.api.metrics import Counter, Gauge, Rate, Sample
-from squall.api.resources import Resource
-from squall.api.results import CustomResult, Timed
-from squall.api.values import bearer, env
-from squall.api.workflow import Workflow
-from squall.python import LocalRunner, run
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, Params
+    from squall.api.errors import ConfigError, SquallError, StatusError, TransportError
+    from squall.api.feeds import Feed
+    from squall.api.hooks import Provide, Use, action, check, depends, metric, state, step, then
+    from squall.api.http import HTTPResponse
+    from squall.api.metrics import Counter, Gauge, Rate, Sample
+    from squall.api.resources import Resource
+    from squall.api.results import CustomResult, Timed
+    from squall.api.values import bearer, env
+    from squall.api.workflow import Workflow
+    from squall.python import LocalRunner, run
+
+_HOMES = {
+    "squall.api.arguments": "URL Auth Cookies Data File Form Headers Params",
+    "squall.api.errors": "ConfigError SquallError StatusError TransportError",
+    "squall.api.feeds": "Feed",
+    "squall.api.hooks": "Provide Use action check depends metric state step then",
+    "squall.api.http": "HTTPResponse",
+    "squall.api.metrics": "Counter Gauge Rate Sample",
+    "squall.api.resources": "Resource",
+    "squall.api.results": "CustomResult Timed",
+    "squall.api.values": "bearer env",
+    "squall.api.workflow": "Workflow",
+    "squall.python": "LocalRunner run",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "URL",
@@ -52,3 +72,16 @@ __all__ = [
     "step",
     "then",
 ]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'squall' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

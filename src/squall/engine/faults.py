@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Coroutine
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -21,8 +22,9 @@ from squall.engine.recorder import Recorder, Row
 
 REASON_CHARS_MAX = 200
 BODY_CHARS_MAX = 2000
-TRACEBACKS_MAX = 50
-"""Tracebacks kept per share: one per (step, exception, line)."""
+SAMPLES_MAX = 20
+"""First failures told per row: one per (reason, line). A reason with an id in it would
+otherwise make one of every failure."""
 
 
 class Faults:
@@ -32,9 +34,9 @@ class Faults:
         self.recorder = recorder
         self.first_text = ""
         """The first failure in words, for a workflow that must not fail."""
-        self._seen: set[tuple[str, str, str]] = set()
+        self._seen: dict[str, set[tuple[str, str]]] = {}
 
-    def step_failed(self, row: Row, error: Exception, http: HTTPClient, planned: float) -> None:
+    def step_failed(self, row: Row, error: BaseException, http: HTTPClient, planned: float) -> None:
         """The author's step raised."""
         if not row.protocol:
             row.begin()
@@ -63,16 +65,14 @@ class Faults:
             reason = f"returned {type(result).__name__} instead of its declared result"
         row.fail(reason, None, False)
         self._note(row.name, reason)
-        if (row.name, reason, "") not in self._seen:
-            self._seen.add((row.name, reason, ""))
+        if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason)
 
     def status_failed(self, row: Row, response: HTTPResponse) -> None:
         """A response with a status that is not expected: keep the first of its kind."""
         reason = response.status_text
         self._note(row.name, reason)
-        if (row.name, reason, "") not in self._seen:
-            self._seen.add((row.name, reason, ""))
+        if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason, **_exchange(response))
 
     def custom(self, row: Row, result: Any, planned: float) -> bool:
@@ -80,24 +80,29 @@ class Faults:
         if not isinstance(result, CustomResult):
             self.step_odd(row, result, planned)
             return False
-        seconds = result.timings.get("total")
+        try:
+            seconds, reason = _read(result)
+        except Exception as error:
+            # A result type is the author's code: its properties may raise as a step may.
+            reason = reason_of(error)
+            row.fail(reason, None, False)
+            self._sample(row.name, reason, error, None)
+            return False
         if planned and row.response is not None:
             row.response.append(perf_counter() - planned)
-        if result.successful:
+        if reason is None:
             if seconds is None:
                 row.ok.count += 1
             else:
                 row.ok.append(seconds)
             return True
-        reason = str(result.context())[:REASON_CHARS_MAX]
         row.fail(reason, seconds, False)
         self._note(row.name, reason)
-        if (row.name, reason, "") not in self._seen:
-            self._seen.add((row.name, reason, ""))
+        if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason)
         return False
 
-    def hook_failed(self, name: str, error: Exception) -> None:
+    def hook_failed(self, name: str, error: BaseException) -> None:
         """A check, metric or end action raised."""
         self._sample(name, reason_of(error), error, None)
 
@@ -114,16 +119,22 @@ class Faults:
     ) -> None:
         self._note(row, reason)
         location = author_location(error)
-        key = (row, reason, location)
-        if key in self._seen or len(self._seen) >= TRACEBACKS_MAX:
+        if not self._is_first(row, reason, location):
             return
-        self._seen.add(key)
         details: dict[str, Any] = {"location": location}
         if not isinstance(error, TransportError):
             details["traceback"] = author_traceback(error)
         if isinstance(last, HTTPResponse):
             details.update(_exchange(last))
         self.recorder.error(row, reason, **details)
+
+    def _is_first(self, row: str, reason: str, location: str = "") -> bool:
+        """Whether to tell of this failure: the first of its kind, while there are few."""
+        seen = self._seen.setdefault(row, set())
+        if (reason, location) in seen or len(seen) >= SAMPLES_MAX:
+            return False
+        seen.add((reason, location))
+        return True
 
     def _note(self, row: str, reason: str) -> None:
         if not self.first_text:
@@ -136,9 +147,23 @@ def reason_of(error: BaseException) -> str:
         return error.reason
     if isinstance(error, KeyError) and _raised_in_runner(error):
         return f"no value for argument {error.args[0]!r} in self.context"
-    text = str(error).strip().split("\n", 1)[0]
+    try:
+        text = str(error).strip().split("\n", 1)[0]
+    except Exception:
+        text = "(its text cannot be shown)"
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return reason[:REASON_CHARS_MAX]
+
+
+def _read(result: CustomResult) -> tuple[float | None, str | None]:
+    """(latency, why it failed or None) of a result of the author's own kind."""
+    total = result.timings.get("total")
+    seconds = None if total is None else float(total)
+    if seconds is not None and not isfinite(seconds):
+        raise ValueError(f'timings["total"] is {seconds}, not a time')
+    if result.successful:
+        return seconds, None
+    return seconds, str(result.context())[:REASON_CHARS_MAX]
 
 
 def _raised_in_runner(error: BaseException) -> bool:
@@ -147,7 +172,7 @@ def _raised_in_runner(error: BaseException) -> bool:
     return tb is not None and tb.tb_next is None
 
 
-def _latency(error: Exception, last: Any) -> float | None:
+def _latency(error: BaseException, last: Any) -> float | None:
     if isinstance(error, TransportError):
         return error.ended - error.started if error.ended else None
     if isinstance(last, (HTTPResponse, TransportError)) and last.ended:
@@ -155,12 +180,12 @@ def _latency(error: Exception, last: Any) -> float | None:
     return None
 
 
-def _ended(error: Exception, last: Any) -> float:
+def _ended(error: BaseException, last: Any) -> float:
     source = error if isinstance(error, TransportError) else last
     return source.ended or perf_counter()
 
 
-def _was_sent(error: Exception, last: Any) -> bool:
+def _was_sent(error: BaseException, last: Any) -> bool:
     """Whether an exchange of the client stands behind this execution."""
     if isinstance(error, TransportError):
         return bool(error.ended)

@@ -17,6 +17,7 @@ Every begun step execution is recorded once: an outcome, a failure, or interrupt
 
 from __future__ import annotations
 
+import asyncio
 import linecache
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -80,6 +81,29 @@ def generate_loop(
     exec(compile(text, filename, "exec"), source.names)
     loop: UserLoop = source.names["loop"]
     return loop
+
+
+async def run_together(
+    todo: list[Any],
+    user: Any,
+    context: dict[str, Any],
+    http: Any,
+    planned: float,
+    ran: set[str] | None,
+) -> int:
+    """Runs sibling steps at the same time: k - 1 tasks, the last inline. The outcome is
+    the worst of theirs; all of them are finished when it returns or raises."""
+    tasks = [asyncio.create_task(step(user, context, http, planned, ran)) for step in todo[1:]]
+    try:
+        outcome: int = await todo[0](user, context, http, planned, ran)
+        for task in tasks:
+            outcome = max(outcome, await task)
+        return outcome
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 class _Writer:

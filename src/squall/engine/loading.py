@@ -26,7 +26,7 @@ from pathlib import Path, PurePath
 from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import TypeVar
 
-from squall.api.errors import AuthorError, ConfigError, SquallError
+from squall.api.errors import AuthorError, ConfigError, SquallError, UsageError
 
 T = TypeVar("T")
 
@@ -160,11 +160,11 @@ def function_name(code: CodeType) -> str:
 
 def _refuse_what_is_no_python_file(path: Path, shown: str) -> None:
     if path.is_dir():
-        raise AuthorError(f"{shown}  is a directory; name a Python file (.py) in it")
+        raise UsageError(f"{shown}  is a directory; name a Python file (.py) in it")
     if not path.exists():
-        raise AuthorError(f"{shown}  no such file{_similar_file(path)}")
+        raise UsageError(f"{shown}  no such file{_similar_file(path)}")
     if path.suffix != ".py":
-        raise AuthorError(f"{shown}  is not a Python file (.py)")
+        raise UsageError(f"{shown}  is not a Python file (.py)")
 
 
 def _similar_file(path: Path) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -351,10 +352,12 @@ def slots_of(layer: Sequence[StepPlan]) -> list[list[StepPlan]]:
 def mentions(plan: WorkflowPlan, name: str) -> bool:
     """Whether a method of the class or a function beside it uses an attribute or global of
     that name; what is imported from elsewhere is not searched."""
-    members = [vars(base).values() for base in plan.workflow.__mro__[:-2]]
-    members += [hook.function.__globals__.values() for hook in plan.hooks()[:1]]
-    found = (code_of(member) for group in members for member in group)
-    return any(code is not None and name in _all_names(code) for code in found)
+    bases = [base for base in plan.workflow.__mro__ if base not in (object, Workflow)]
+    members = [member for base in bases for member in vars(base).values()]
+    for module in {base.__module__ for base in bases}:
+        members += vars(sys.modules[module]).values() if module in sys.modules else ()
+    codes = [code for member in members if (code := code_of(member)) is not None]
+    return any(name in _all_names(code) for code in codes)
 
 
 def _visible_steps(plan: WorkflowPlan, hook: HookPlan, results: dict[str, StepPlan]) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -136,10 +136,26 @@ _to_parent = msgspec.msgpack.Decoder(ToParent)
 
 
 def frame(message: ToCore | ToParent) -> bytes:
-    body = _encode(message)
+    try:
+        body = _encode(message)
+    except UnicodeEncodeError:
+        body = _encode(_sayable(msgspec.to_builtins(message, builtin_types=(bytes,))))
     if len(body) > FRAME_MAX:
         raise SquallError(f"a message of {len(body)} bytes exceeds the limit of {FRAME_MAX}")
     return _LENGTH.pack(len(body)) + body
+
+
+def _sayable(value: Any) -> Any:
+    """Plain data without halves of surrogate pairs, which an author's text may hold (a
+    file name, a cut emoji) and no encoding can carry."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {_sayable(key): _sayable(item) for key, item in items}
+    if isinstance(value, (list, tuple)):
+        return [_sayable(item) for item in cast("list[Any]", value)]
+    return value
 
 
 async def receive_in_core(reader: asyncio.StreamReader) -> ToCore | None:

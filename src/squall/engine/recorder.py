@@ -36,6 +36,11 @@ from squall.stats.reports import (
 REASONS_MAX = 200
 """Distinct failure reasons kept per row; the rest is counted as "other failures"."""
 OTHER_REASON = "other failures"
+NAMES_MAX = 200
+"""Distinct names of calls, and of checks. A name with an id in it would otherwise make a
+row of every call; the rest is counted under the last two names."""
+OTHER_CALLS = "other names"
+OTHER_CHECKS = "other checks"
 METRIC_SCALE_S = 0.001
 """A custom sample of 1.0 is histogrammed as 1 ms: three digits below 1, range to 3.6e6."""
 
@@ -209,6 +214,7 @@ class Recorder:
         self.metrics: dict[str, Metric] = {}
         self.starts = StartsDelta()
         self.users = 0
+        self.users_most = 0
         self.busy = 0
         self.busy_max = 0
         self.epoch = perf_counter()
@@ -223,14 +229,16 @@ class Recorder:
     def check(self, name: str, passed: bool) -> None:
         tally = self.checks.get(name)
         if tally is None:
-            tally = self.checks[name] = [0, 0]
+            if len(self.checks) >= NAMES_MAX:
+                name = OTHER_CHECKS
+            tally = self.checks.setdefault(str(name), [0, 0])
         tally[0 if passed else 1] += 1
 
     def record_named(self, name: str, call: Any) -> None:
         """A call with `name=`: a row of its own. `call` is a response or the error."""
         row = self.named.get(name)
         if row is None:
-            row = self.named[name] = Row(name, "http", [(200, 399)])
+            row = self._named_row(name if len(self.named) < NAMES_MAX else OTHER_CALLS)
         row.begin()
         status = getattr(call, "status_code", None)
         seconds = call.ended - call.started
@@ -238,6 +246,12 @@ class Recorder:
             row.statuses[status](seconds)
         elif row.fail(call.reason, seconds, call.ended > 0.0):
             self.error(name, call.reason)
+
+    def _named_row(self, name: str) -> Row:
+        row = self.named.get(name)
+        if row is None:
+            row = self.named[name] = Row(name, "http", [(200, 399)])
+        return row
 
     def error(self, row: str, reason: str, **details: Any) -> None:
         at_s = perf_counter() - self.epoch
@@ -267,11 +281,12 @@ class Recorder:
             dns=_samples(self.http.dns_samples),
             connect=_samples(self.http.connect_samples),
             tls=_samples(self.http.tls_samples),
-            users=self.users,
+            users=self.users_most,
             busy=self.busy_max,
         )
         self.starts = StartsDelta()
         self.busy_max = self.busy
+        self.users_most = self.users
         for tally in self.checks.values():
             tally[0] = tally[1] = 0
         return report

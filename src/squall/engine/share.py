@@ -2,13 +2,14 @@
 
 States: prepared -> running -> ending (no new iterations; running ones have a grace
 time) -> ended. A share ends exactly once, whatever ends it: its time, its tickets, its
-feed, a request to stop. What still runs after the grace time is cancelled and counted
-as interrupted.
+feed, a request to stop, also while it is prepared. What still runs after the grace time
+is cancelled and counted as interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,8 +25,8 @@ from squall.clients.http import HTTPShared
 from squall.engine.context import Context, decoded_context, encoded_context
 from squall.engine.drivers import START_BURST, ClosedDriver, OpenDriver
 from squall.engine.faults import Faults, reason_of
-from squall.engine.generate import UserLoop, generate_loop
-from squall.engine.plan import WorkflowPlan
+from squall.engine.generate import UserLoop, generate_loop, run_together
+from squall.engine.plan import WorkflowPlan, slots_of
 from squall.engine.program import Program
 from squall.engine.protocol import Ended, ShareSpec, decode_value, encode_value
 from squall.engine.recorder import Recorder
@@ -35,7 +36,7 @@ from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
 
 OPENING_AT_ONCE = 256
 END_ACTIONS_S = 10.0
-"""End actions get this long when the grace time is already over."""
+"""End actions, and whatever else of the author's runs after the load, get this long."""
 
 
 class Share:
@@ -63,7 +64,7 @@ class Share:
             on_error=on_error,
         )
         http.on_named = self.recorder.record_named
-        http.siblings = any(len(layer) > 1 for layer in self.plan.layers)
+        http.siblings = any(len(slots_of(layer)) > 1 for layer in self.plan.layers)
         self.faults = Faults(self.recorder)
         self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}")
         self._users: dict[int, User] = {}
@@ -78,9 +79,15 @@ class Share:
         self._last_context: Context = {}
         self._crash: BaseException | None = None
         self._window = 0
-        self._driver: OpenDriver | ClosedDriver
+        self._driver = self._make_driver()
         self._loop: UserLoop
         self._factory: UserFactory
+        self._preparing: asyncio.Timeout | None = None
+        self._halted = False
+        """Told to stop before it was prepared."""
+        self._unstarted = 0
+        """Users that could not open. They are not tried again: a target that refuses
+        log-ins would otherwise be asked as fast as it can refuse."""
         self._over = asyncio.get_running_loop().create_future()
         self._end_handle: asyncio.TimerHandle | None = None
         self._finisher: asyncio.Task[None] | None = None
@@ -98,7 +105,8 @@ class Share:
 
     @property
     def user_count(self) -> int:
-        return len(self._users)
+        """Users that exist, and those that were wanted and could not start."""
+        return len(self._users) + self._unstarted
 
     def add_user(self) -> None:
         """A user that joins a running share: it opens first, then loops."""
@@ -108,6 +116,9 @@ class Share:
 
     def retire_user(self) -> None:
         """The youngest user leaves after its iteration."""
+        if self._unstarted:
+            self._unstarted -= 1
+            return
         for user in reversed(self._users.values()):
             if not user.vu.stop:
                 self._users.pop(user.vu.id)
@@ -120,35 +131,16 @@ class Share:
 
     async def prepare(self) -> None:
         """Everything before the clock: arguments, resources, users ready at the start."""
-        spec, plan = self.spec, self.plan
-        prepared = await self._prepare_arguments()
-        context = decoded_context(spec.values)
-        received: dict[str, dict[str, Any]] = {}
-        for name, data in spec.received.items():
-            hook, _, argument = name.partition(".")
-            received.setdefault(hook, {})[argument] = decode_value(data)
-        setattr(plan.workflow, "__squall_received__", received)  # noqa: B010
-        self._adopt_class_attributes()
-        rows = self._row_sources()
-        self._factory = UserFactory(
-            plan,
-            prepared,
-            self.http,
-            self.recorder,
-            share=spec.share,
-            shares=spec.shares,
-            seed=spec.seed,
-            context=context,
-            rows=rows,
-        )
-        model = spec.profile.model
-        if spec.profile.is_open:
-            self._driver = OpenDriver(self, spec.profile, spec.share, spec.shares, spec.users_max)
-        else:
-            self._driver = ClosedDriver(self, spec.profile, spec.share, spec.shares)
-        self._loop = generate_loop(plan, prepared, self._runner_names(rows), model)
-        await self._factory.open_process()
-        await self._open_users()
+        try:
+            async with asyncio.timeout(None) as self._preparing:
+                await self._prepare()
+        except TimeoutError:
+            if not self._halted:
+                raise
+        finally:
+            self._preparing = None
+        if self._halted:
+            self._end()
 
     def go(self, at: float) -> None:
         """Starts at a clock reading that all processes share."""
@@ -159,9 +151,11 @@ class Share:
     async def wait(self) -> Ended:
         """Until the share is over; its last report has been handed out by then."""
         await asyncio.shield(self._over)
-        elapsed_s = self.ended_at - self.recorder.epoch
+        elapsed_s = max(self.ended_at - self.recorder.epoch, 0.0)
         values, provided, error = await self._hand_over()
-        await self._factory.close_process()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_ACTIONS_S):
+                await self._factory.close_process()
         await self.http.close()
         if self._crash is not None:
             raise self._crash
@@ -186,6 +180,12 @@ class Share:
     def stop(self, *, now: bool) -> None:
         """Ends the share: gracefully, or `now` by cancelling what runs."""
         self._at_once = self._at_once or now
+        if self._preparing is not None:
+            self._halted = True
+            if not self._preparing.expired():
+                grace_s = 0.0 if now else self.spec.profile.grace_s
+                self._preparing.reschedule(asyncio.get_running_loop().time() + grace_s)
+            return
         if now:
             for user in [*self._users.values(), *self._leaving.values()]:
                 if user.task is not None:
@@ -215,8 +215,40 @@ class Share:
 
     # Preparation.
 
-    async def _prepare_arguments(self) -> Prepared:
+    def _make_driver(self) -> OpenDriver | ClosedDriver:
+        spec = self.spec
+        if spec.profile.is_open:
+            return OpenDriver(self, spec.profile, spec.share, spec.shares, spec.users_max)
+        return ClosedDriver(self, spec.profile, spec.share, spec.shares)
+
+    async def _prepare(self) -> None:
+        spec, plan = self.spec, self.plan
         prepared: Prepared = {}
+        context = decoded_context(spec.values)
+        received: dict[str, dict[str, Any]] = {}
+        for name, data in spec.received.items():
+            hook, _, argument = name.partition(".")
+            received.setdefault(hook, {})[argument] = decode_value(data)
+        setattr(plan.workflow, "__squall_received__", received)  # noqa: B010
+        self._adopt_class_attributes()
+        rows = self._row_sources()
+        self._factory = UserFactory(
+            plan,
+            prepared,
+            self.http,
+            self.recorder,
+            share=spec.share,
+            shares=spec.shares,
+            seed=spec.seed,
+            context=context,
+            rows=rows,
+        )
+        await self._prepare_arguments(prepared)
+        self._loop = generate_loop(plan, prepared, self._runner_names(rows), spec.profile.model)
+        await self._factory.open_process()
+        await self._open_users()
+
+    async def _prepare_arguments(self, prepared: Prepared) -> None:
         for hook in self.plan.hooks():
             for parameter in hook.parameters:
                 if parameter.kind is None:
@@ -227,7 +259,6 @@ class Share:
                     where = f"{self.plan.file}:{hook.line}  {self.plan.name}.{hook.name}"
                     raise ConfigError(f"{where} {parameter.name}: {error}") from None
                 prepared[(hook.name, parameter.name)] = value
-        return prepared
 
     def _adopt_class_attributes(self) -> None:
         """Metrics belong to one workflow each, also when a base class declares them."""
@@ -266,7 +297,8 @@ class Share:
             "FAILED": failed.append,
             "STEP_FAILED": faults.step_failed,
             "STEP_ODD": faults.step_odd,
-            "STATUS_FAILED": faults.status_failed,
+            "UNEXPECTED": faults.status_failed,
+            "STOPS": self._stops,
             "CUSTOM": faults.custom,
             "CHECK": self._checked,
             "CHECK_FAILED": self._check_failed,
@@ -308,7 +340,7 @@ class Share:
         queue.reverse()
 
         async def open_some() -> None:
-            while queue and not self.ending:
+            while queue and not self._halted:
                 user = queue.pop()
                 if await self._open(user):
                     self._parked.append(user)
@@ -317,16 +349,20 @@ class Share:
         self._parked.sort(key=lambda user: -user.vu.id)
 
     async def _open(self, user: User) -> bool:
+        """Whether the user is ready; if not, it is closed and counted."""
         try:
             await self._factory.open(user)
-        except FeedExhausted:
-            self._feed_exhausted("")
-            return False
-        except Exception as error:
+        except BaseException as error:
+            await self._close(user, actions=False)
+            if self._stops(error):
+                raise
             self._unopened += 1
-            self._last_error = reason_of(error)
-            self.faults.hook_failed("start", error)
-            await self._factory.close(user, actions=False)
+            self._unstarted += 1
+            if isinstance(error, FeedExhausted):
+                self._last_error = f"no rows left in {self._source_of(str(error))}"
+            else:
+                self._last_error = reason_of(error)
+                self.faults.hook_failed("start", error)
             return False
         return True
 
@@ -369,16 +405,18 @@ class Share:
         self._users[user.vu.id] = user
         user.task = asyncio.create_task(life)
         self.recorder.users = len(self._users)
+        self.recorder.users_most = max(self.recorder.users_most, len(self._users))
 
     async def _live(self, user: User, *, is_open: bool) -> None:
         try:
             if not is_open:
                 self.opening += 1
                 try:
-                    if not await self._open(user):
-                        return
+                    is_open = await self._open(user)
                 finally:
                     self.opening -= 1
+                if not is_open:
+                    return
             await self._loop(user.instance, user.vu, user.http, user.fresh)
         except asyncio.CancelledError:
             pass
@@ -386,16 +424,13 @@ class Share:
             self._crash = self._crash or error
             self._end()
         finally:
-            await self._leave(user)
+            await self._leave(user, is_open=is_open)
 
-    async def _leave(self, user: User) -> None:
+    async def _leave(self, user: User, *, is_open: bool = True) -> None:
+        user.is_leaving = True
         self.ended_at = max(self.ended_at, perf_counter())
-        try:
-            async with asyncio.timeout(END_ACTIONS_S):
-                for name, error in await self._factory.close(user, actions=not self._at_once):
-                    self.faults.hook_failed(name, error)
-        except (TimeoutError, asyncio.CancelledError):
-            user.http.close()
+        if is_open:
+            await self._close(user, actions=not self._at_once)
         self._users.pop(user.vu.id, None)
         self._leaving.pop(user.vu.id, None)
         self.recorder.users = len(self._users)
@@ -404,6 +439,14 @@ class Share:
                 self._end()
             elif self.ending:
                 self._check_over()
+
+    async def _close(self, user: User, *, actions: bool) -> None:
+        try:
+            async with asyncio.timeout(END_ACTIONS_S):
+                for name, error in await self._factory.close(user, actions=actions):
+                    self.faults.hook_failed(name, error)
+        except (TimeoutError, asyncio.CancelledError):
+            user.http.close()
 
     def _end(self) -> None:
         """No new iteration from here on."""
@@ -415,23 +458,26 @@ class Share:
             for user in self._users.values():
                 user.vu.stop = True
             self._rests.wake_all()
+            for user in self._parked:
+                self._leaving[user.vu.id] = user
+                user.task = asyncio.create_task(self._leave(user))
+            self._parked.clear()
             self._finisher = asyncio.create_task(self._grace())
         self._check_over()
 
     async def _grace(self) -> None:
-        tasks = [
-            user.task
+        tasks = {
+            user.task: user
             for user in [*self._users.values(), *self._leaving.values()]
             if user.task is not None
-        ]
+        }
         if tasks:
             await asyncio.wait(tasks, timeout=self.spec.profile.grace_s)
-            for task in tasks:
-                task.cancel()
+            for task, user in tasks.items():
+                # End actions have a time of their own.
+                if not user.is_leaving:
+                    task.cancel()
             await asyncio.wait(tasks, timeout=END_ACTIONS_S + 1.0)
-        for user in self._parked:
-            await self._factory.close(user, actions=not self._at_once)
-        self._parked.clear()
         self._users.clear()
         self._leaving.clear()
         self._check_over()
@@ -456,10 +502,25 @@ class Share:
 
     # What the generated loop calls.
 
-    def _checked(self, name: str, value: Any) -> None:
-        self.recorder.check(name, True if value is None else bool(value))
+    def _stops(self, error: BaseException) -> bool:
+        """Whether an exception ends its user: only our own cancellation does. `sys.exit()`
+        in a step, or a cancelled task of the author's, is a failure like any other."""
+        if isinstance(error, asyncio.CancelledError) and not (self.ending or self._halted):
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            return False
+        return isinstance(error, (asyncio.CancelledError, GeneratorExit))
 
-    def _check_failed(self, name: str, error: Exception) -> None:
+    def _checked(self, name: str, value: Any) -> None:
+        try:
+            passed = True if value is None else bool(value)
+        except Exception as error:
+            self._check_failed(name, error)
+        else:
+            self.recorder.check(name, passed)
+
+    def _check_failed(self, name: str, error: BaseException) -> None:
         self.recorder.check(name, False)
         if not isinstance(error, AssertionError):
             self.faults.hook_failed(name, error)
@@ -467,9 +528,12 @@ class Share:
     def _measured(self, name: str, value: Any) -> None:
         metric = self.recorder.metrics[name]
         if isinstance(metric, Sample) and value is not None:
-            metric.add(float(value))
+            try:
+                metric.add(value)
+            except Exception as error:
+                self._measure_failed(name, error)
 
-    def _measure_failed(self, name: str, error: Exception) -> None:
+    def _measure_failed(self, name: str, error: BaseException) -> None:
         self.faults.hook_failed(name, error)
 
     def _pick(self, steps: Sequence[Any], weights: Sequence[int]) -> Any:
@@ -483,12 +547,12 @@ class Share:
         if planned is not None and isinstance(self._driver, OpenDriver):
             self._driver.give_back()
         if not self.ending:
-            feed = self.plan.feeds.get(name)
-            source = feed.path if feed is not None and feed.path else name
-            self._notes.append(
-                ("DEGRADED", f"{self.plan.name} ended early: no rows left in {source}")
-            )
+            text = f"{self.plan.name} ended early: no rows left in {self._source_of(name)}"
+            self._notes.append(("DEGRADED", text))
             asyncio.get_running_loop().call_soon(self._end)
+
+    def _source_of(self, feed: str) -> str:
+        return self.plan.feeds[feed].path or feed
 
     # Hand-over.
 
@@ -508,32 +572,15 @@ class Share:
             )
             error = error or failed
             self._warnings += warnings
-        if self.plan.providers:
+        if self.plan.providers and not self._halted:
             user = self._factory.make()
             user.instance.context = dict(self._last_context)
             for hook, _ in self.plan.providers:
                 try:
-                    provided[hook.name] = encode_value(await self._factory.call(hook, user))
-                except Exception as failure:
+                    async with asyncio.timeout(END_ACTIONS_S):
+                        provided[hook.name] = encode_value(await self._factory.call(hook, user))
+                except (Exception, SystemExit, KeyboardInterrupt) as failure:
                     self._warnings.append(
                         f"{self.plan.name}.{hook.name} gave no value: {reason_of(failure)}"
                     )
         return values, provided, error
-
-
-async def run_together(
-    todo: list[Any], user: Any, context: Context, http: Any, planned: float, ran: set[str] | None
-) -> int:
-    """Runs sibling steps at the same time: k - 1 tasks, the last inline. The outcome is
-    the worst of theirs; all of them are finished when it returns or raises."""
-    tasks = [asyncio.create_task(step(user, context, http, planned, ran)) for step in todo[1:]]
-    try:
-        outcome: int = await todo[0](user, context, http, planned, ran)
-        for task in tasks:
-            outcome = max(outcome, await task)
-        return outcome
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from squall.api.feeds import FeedExhausted
 from squall.api.http import Clients
 from squall.api.resources import Resource
 from squall.api.workflow import VU, Workflow
@@ -25,7 +26,7 @@ Prepared = dict[tuple[str, str], Any]
 class User:
     """An instance of the author's class with what the engine keeps about it."""
 
-    __slots__ = ("fresh", "http", "instance", "opened", "task", "vu")
+    __slots__ = ("fresh", "http", "instance", "is_leaving", "opened", "task", "vu")
 
     def __init__(self, instance: Workflow, vu: VU, http: HTTPClient) -> None:
         self.instance = instance
@@ -34,6 +35,8 @@ class User:
         self.fresh: Callable[[], Context] = dict
         self.opened: tuple[tuple[Resource[Any], Any], ...] = ()
         self.task: asyncio.Task[None] | None = None
+        self.is_leaving = False
+        """Its loop is over; what it still does are end actions."""
 
 
 class UserFactory:
@@ -59,7 +62,7 @@ class UserFactory:
         self._share = share
         self._shares = shares
         self._seed = seed
-        self._context = context
+        self._fresh = fresh_maker(context)
         self._rows = rows
         self._made = 0
         self._process_resources: dict[str, Any] = {}
@@ -84,7 +87,7 @@ class UserFactory:
         http = HTTPClient(self._shared, vu.id - 1)
         instance.vu = vu
         instance.client = Clients(http)
-        instance.context = self._context.copy()
+        instance.context = self._fresh()
         instance._sink = self._recorder  # pyright: ignore[reportPrivateUsage]
         instance.__dict__.update(self._process_resources)
         return User(instance, vu, http)
@@ -94,7 +97,10 @@ class UserFactory:
         instance = user.instance
         for name, feed in self._plan.feeds.items():
             if feed.per == "vu":
-                instance.__dict__[name] = self._rows[name]()
+                try:
+                    instance.__dict__[name] = self._rows[name]()
+                except FeedExhausted:
+                    raise FeedExhausted(name) from None
         for name, resource in self._plan.resources.items():
             if resource.per == "vu":
                 opened = await resource.open()
@@ -107,19 +113,22 @@ class UserFactory:
         user.http.remember()
         user.fresh = fresh_maker(instance.context.copy())
 
-    async def close(self, user: User, *, actions: bool) -> list[tuple[str, Exception]]:
+    async def close(self, user: User, *, actions: bool) -> list[tuple[str, BaseException]]:
         """End actions and resources; failures are returned, not raised."""
-        failed: list[tuple[str, Exception]] = []
-        if actions and self._plan.end_actions:
-            user.instance.context = user.fresh()
-            for action in self._plan.end_actions:
-                try:
-                    await self.call(action, user)
-                except Exception as error:
-                    failed.append((action.name, error))
-        for resource, opened in user.opened:
-            await _closed(resource, opened)
-        user.http.close()
+        failed: list[tuple[str, BaseException]] = []
+        try:
+            if actions and self._plan.end_actions:
+                user.instance.context = user.fresh()
+                for action in self._plan.end_actions:
+                    try:
+                        await self.call(action, user)
+                    except (Exception, SystemExit, KeyboardInterrupt) as error:
+                        failed.append((action.name, error))
+        finally:
+            opened, user.opened = user.opened, ()
+            for resource, thing in opened:
+                await _closed(resource, thing)
+            user.http.close()
         return failed
 
     async def call(self, hook: HookPlan, user: User) -> Any:
@@ -139,5 +148,5 @@ async def _closed(resource: Resource[Any], opened: Any) -> None:
     # What cannot be closed any more (the target is gone) must not fail the run.
     try:
         await resource.close(opened)
-    except Exception:
+    except (Exception, SystemExit, KeyboardInterrupt):
         return

@@ -36,7 +36,7 @@ def render_explain(manifest: FileManifest, *, cores: int, descriptor_limit: int)
     lines += _block("cores", shared, width) if shared else []
     lines += [f"warning: {text}" for text in manifest.warnings]
     lines += [
-        f"warning: {workflow.name}: {text}"
+        f"warning: {text}"
         for workflow in manifest.workflows
         for text in workflow.warnings
     ]

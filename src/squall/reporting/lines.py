@@ -59,7 +59,7 @@ class LiveLines:
             self._warn(text)
         for workflow in workflows:
             for text in workflow.warnings:
-                self._warn(f"{workflow.name}: {text}")
+                self._warn(text)
 
     def feed(self, snapshot: Snapshot) -> None:
         if self._is_due(snapshot.elapsed_s):

@@ -52,6 +52,11 @@ class Connection(Protocol):
     def local(self) -> Address: ...
     @property
     def peer(self) -> Address: ...
+    @property
+    def peer_names(self) -> Sequence[str]:
+        """What a verified certificate says of the peer ("DNS:name", "URI:..."); none
+        without TLS."""
+        ...
 
     def send(self, data: bytes) -> None:
         """Queues bytes; no error here: a broken stream is told by `on_closed`."""
@@ -66,7 +71,7 @@ class Connection(Protocol):
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """Sends what is queued, then closes."""
+        """Sends what is queued, then closes; nothing more is read."""
         ...
 
     def abort(self) -> None:
@@ -100,7 +105,7 @@ class DatagramSocket(Protocol):
     @property
     def address(self) -> Address: ...
     def send(self, data: bytes, to: Address) -> None:
-        """Best effort; never raises for a target that is gone."""
+        """Best effort; never raises for a target that is gone. `to` is numeric."""
         ...
 
     def close(self) -> None: ...
@@ -130,7 +135,7 @@ class Network(Protocol):
         tls: TLSContext | None = None,
     ) -> Connection:
         """Raises `ConnectionError`, `TimeoutError` or `OSError`. `handler.on_open` is
-        called before this returns."""
+        called before this returns; a dial that raises calls nothing."""
         ...
 
     async def bind_datagrams(

@@ -112,7 +112,7 @@ class WindowReport(msgspec.Struct, array_like=True, tag="window"):
     connect: HistogramData | None = None
     tls: HistogramData | None = None
     users: int = 0
-    """Users alive at the end of the window."""
+    """Users alive, the most in the window."""
     busy: int = 0
     """Users inside an iteration, the maximum seen in the window."""
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from squall.api.errors import AuthorError, ConfigError, ExitCode
+from squall.api.errors import AuthorError, ConfigError, ExitCode, UsageError
 from squall.engine.loading import (
     author_frames,
     author_location,
@@ -181,7 +181,7 @@ def test_what_is_no_file_is_told_without_a_line(tmp_path: Path) -> None:
         (".", ".  is a directory; name a Python file (.py) in it"),
         ("shop.txt", "shop.txt  is not a Python file (.py)"),
     ]:
-        with pytest.raises(AuthorError) as caught:
+        with pytest.raises(UsageError) as caught:
             load_file(tmp_path / name, name)
         assert str(caught.value) == expected
 

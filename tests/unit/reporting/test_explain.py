@@ -133,7 +133,7 @@ def test_weighted_steps_count_by_their_share() -> None:
 def test_warnings_of_the_file_are_repeated() -> None:
     manifest = FileManifest(
         path="shop.py",
-        workflows=[WorkflowManifest(name="Shop", shape="home", warnings=["two roots"])],
+        workflows=[WorkflowManifest(name="Shop", shape="home", warnings=["Shop: two roots"])],
         warnings=["--host is not used"],
     )
     text = render_explain(manifest, cores=1, descriptor_limit=10)

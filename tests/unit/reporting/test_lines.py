@@ -66,7 +66,7 @@ def lines_of(
 def test_the_header_shows_model_shape_processes_and_host() -> None:
     stream = io.StringIO()
     manifest = FileManifest(
-        path="shop.py", workflows=[shop(warnings=["two roots; @then() orders them"])]
+        path="shop.py", workflows=[shop(warnings=["Shop: two roots; @then() orders them"])]
     )
     LiveLines(manifest, stream, processes=2).start()
     assert stream.getvalue() == (

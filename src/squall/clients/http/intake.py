@@ -78,7 +78,7 @@ class Intake:
         else:
             try:
                 self._parser.feed_data(data)  # pyright: ignore[reportOptionalMemberAccess]
-            except HttpParserError as error:
+            except (HttpParserError, HttpParserUpgrade) as error:
                 self._stopped(error)
         if not self.complete and self._head_end < 0:
             self._head_end = self._buffer.find(b"\r\n\r\n")
@@ -148,7 +148,7 @@ class Intake:
             self.keep_alive = parser.should_keep_alive()
             self.complete = True
 
-    def _stopped(self, error: HttpParserError) -> None:
+    def _stopped(self, error: Exception) -> None:
         if isinstance(error, HttpParserUpgrade) and self._parser is not None:
             self.status = self._parser.get_status_code()
             self.complete = True

@@ -41,6 +41,31 @@ BANNED_IN_LAYER = {
     "stats": {"asyncio", "uvloop", "socket", "subprocess"},
 }
 MAY_PRINT = ("cli", "target")
+MAY_TOUCH_THE_WORLD = {
+    "runtime",  # the only way to the world for everything that is not listed here
+    "sim",  # which simulates it, and reads the real clock for people
+    "api",  # the author's side: lives in core processes, with the engine
+    "engine",  # hot path on the real loop; a model stands in for it in a simulation
+    "clients",
+    "target",
+    "cli",
+    "reporting",
+    "python.py",
+}
+WORLD_MODULES = {
+    *("time", "secrets", "uuid", "tempfile", "shutil", "glob", "fcntl", "mmap", "os", "io"),
+    *("socket", "ssl", "select", "selectors", "socketserver", "urllib", "ctypes"),
+    *("threading", "_thread", "multiprocessing", "concurrent", "queue", "subprocess", "signal"),
+    *("uvloop", "logging", "sched", "resource"),
+}
+WORLD_CALLS = {
+    *("create_task", "ensure_future", "run_in_executor", "to_thread", "TaskGroup"),
+    *("open_connection", "start_server", "open_unix_connection", "start_unix_server"),
+    *("create_server", "create_connection", "create_datagram_endpoint", "create_unix_server"),
+    *("create_subprocess_exec", "create_subprocess_shell", "subprocess_exec", "add_reader"),
+    *("add_writer", "add_signal_handler", "sock_connect", "sock_recv", "sock_sendall"),
+    *("read_text", "read_bytes", "write_text", "write_bytes", "utcnow", "today"),
+}
 TEXT = {".py", ".md", ".toml", ".json", ".txt", ".js", ".sh", ".conf", ""}
 
 Finding = tuple[int, str]
@@ -93,6 +118,47 @@ def banned_imports(path: Path, tree: ast.Module) -> Iterator[Finding]:
             yield line, f"imports {name}, which this layer must not"
 
 
+def place_of(path: Path) -> str:
+    """The package under `squall` that holds the file, or the name of a module beside them."""
+    parts = path.relative_to(ROOT).parts
+    return parts[2] if parts[:2] == ("src", "squall") else ""
+
+
+def touches_the_world(path: Path, tree: ast.Module) -> Iterator[Finding]:
+    """Time, randomness, sockets, files, threads, processes, tasks that nobody owns."""
+    if place_of(path) in {"", *MAY_TOUCH_THE_WORLD}:
+        return
+    for line, name in imports(tree):
+        if name in WORLD_MODULES:
+            yield line, f"imports {name}: ask the runtime"
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="open")):
+                yield node.lineno, "opens a file: ask runtime.disk"
+            case ast.Call(func=ast.Attribute(value=of, attr="open")) if re.search(
+                r"Path\(|path$|file$", ast.unparse(of)
+            ):
+                yield node.lineno, "opens a file: ask runtime.disk"
+            case ast.Call(func=ast.Attribute(attr=name)) if name in WORLD_CALLS:
+                yield node.lineno, f"calls {name}: ask the runtime or the TaskRunner"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="datetime"), attr="now")):
+                yield node.lineno, "reads the wall clock: ask runtime.clock"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="random"), attr=name)):
+                yield node.lineno, f"calls random.{name}: ask runtime.random"
+            case ast.Call(func=ast.Name(id="Random")):
+                yield node.lineno, "makes a source of randomness: ask runtime.random"
+            case ast.ImportFrom(module="random", names=names) if any(
+                alias.name != "Random" for alias in names
+            ):
+                yield node.lineno, "imports from random: only the type Random"
+            case ast.ImportFrom(module="asyncio", names=names) if any(
+                alias.name in WORLD_CALLS for alias in names
+            ):
+                yield node.lineno, "imports a task or a socket from asyncio: ask the runtime"
+            case _:
+                pass
+
+
 def missing_docstrings(path: Path, tree: ast.Module) -> Iterator[Finding]:
     if path.is_relative_to(ROOT / "src") and not ast.get_docstring(tree):
         yield 1, "says nowhere what it decides: no module docstring"
@@ -113,7 +179,10 @@ def listed(findings: Iterable[tuple[Path, int, str]]) -> str:
     return "\n".join(f"{path.relative_to(ROOT)}:{line}  {what}" for path, line, what in findings)
 
 
-@pytest.mark.parametrize("rule", [long_functions, banned_imports, missing_docstrings, stray_prints])
+@pytest.mark.parametrize(
+    "rule",
+    [long_functions, banned_imports, touches_the_world, missing_docstrings, stray_prints],
+)
 def test_python_files_keep_the_house_rules(rule: Rule) -> None:
     findings = [
         (path, line, what)
@@ -121,6 +190,51 @@ def test_python_files_keep_the_house_rules(rule: Rule) -> None:
         for line, what in rule(path, ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not findings, listed(findings)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time",
+        "from time import monotonic",
+        "import os",
+        "import socket",
+        "import threading",
+        "def f():\n    import subprocess",
+        "from random import randint",
+        "import random\nx = random.random()",
+        "import random\nx = random.Random(1)",
+        "from random import Random\nx = Random()",
+        "import asyncio\nasyncio.create_task(f())",
+        "import asyncio\nasyncio.get_running_loop().create_task(f())",
+        "import asyncio\nasyncio.open_connection('h', 1)",
+        "from asyncio import create_task",
+        "import asyncio\nasyncio.create_subprocess_exec('ls')",
+        "x = open('f')",
+        "from pathlib import Path\nPath('f').read_bytes()",
+        "from pathlib import Path\nPath('f').open()",
+        "from datetime import datetime\nx = datetime.now()",
+    ],
+)
+def test_a_node_cannot_reach_around_its_runtime(code: str) -> None:
+    tree = ast.parse(code)
+    assert list(touches_the_world(ROOT / "src/squall/wire/any.py", tree))
+    assert list(touches_the_world(ROOT / "src/squall/settings.py", tree))
+    assert not list(touches_the_world(ROOT / "src/squall/runtime/any.py", tree))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import random\ndef f(source: random.Random) -> float:\n    return source.random()",
+        "from random import Random\ndef f(source: Random) -> float:\n    return source.random()",
+        "async def f(runtime):\n    await runtime.disk.open('wal')",
+        "def f(seal):\n    return seal.open(b'box')",
+        "import asyncio\nasync def f():\n    await asyncio.sleep(1)",
+    ],
+)
+def test_what_comes_from_the_runtime_is_free_to_use(code: str) -> None:
+    assert not list(touches_the_world(ROOT / "src/squall/wire/any.py", ast.parse(code)))
 
 
 def test_files_stay_short() -> None:

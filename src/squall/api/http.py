@@ -364,7 +364,7 @@ def _undo(body: bytes, encoding: str) -> bytes:
     if encoding == "br":
         for module in ("brotli", "brotlicffi"):
             try:
-                return import_module(module).decompress(body)
+                return bytes(import_module(module).decompress(body))
             except ModuleNotFoundError:
                 continue
         raise CallError("response body is br-compressed; pip install brotli to read it")

@@ -111,7 +111,8 @@ class Controller:
         self._provided: dict[str, dict[str, bytes]] = {}
         self._running: _Running | None = None
         self._began = 0.0
-        self._loaded_s = 0.0
+        self._cpu_from = (process_time(), perf_counter())
+        """Since when the parent's own CPU is counted: once its imports are done."""
         self._interruptions = 0
         self._aborted_by = ""
         self._timed_out = False
@@ -128,7 +129,6 @@ class Controller:
         for core in self._pool.cores:
             core.on_message, core.on_death = self._on_message, self._on_death
         info = run_info(self._options)
-        began_cpu, began_wall = process_time(), perf_counter()
         ticker = asyncio.create_task(self._tick())
         timer = self._start_timer()
         with self._signals():
@@ -139,7 +139,7 @@ class Controller:
                 if timer is not None:
                     timer.cancel()
         elapsed_s = perf_counter() - self._began if self._began else 0.0
-        wall_s = max(perf_counter() - began_wall, 1e-9)
+        cpu_s, wall_s = process_time() - self._cpu_from[0], perf_counter() - self._cpu_from[1]
         for core in self._pool.cores:
             if core.died:
                 self.notes.append(("INVALID", core.died))
@@ -157,7 +157,7 @@ class Controller:
             ],
             info=info,
             elapsed_s=elapsed_s,
-            parent_cpu=(process_time() - began_cpu) / wall_s,
+            parent_cpu=cpu_s / wall_s if wall_s > 0.0 else 0.0,
             interrupted=self._interruptions > 0,
             aborted_by=self._aborted_by,
             notes=list(dict.fromkeys(self._warnings)),
@@ -363,6 +363,8 @@ class Controller:
             self._second(float(second))
 
     def _second(self, now_s: float) -> None:
+        if now_s == 1.0:
+            self._cpu_from = (process_time(), perf_counter())
         snapshot, abort = self._books.second(now_s, self.notes)
         if abort and not self._aborted_by:
             self._aborted_by = abort

@@ -312,7 +312,7 @@ class _Writer:
         line = self.source.line
         if step.protocol:
             line(f"BEGIN_{step.name}()")
-        line("http.clear_last()" if self.beside else "http.last = None")
+        line("http.clear_last()" if step.name in self.beside else "http.last = None")
         if self.has_timeouts:
             line(f"http.timeout_s = {step.timeout_s!r}")
 

@@ -46,7 +46,12 @@ async def run_local(
         # Imported while the cores start.
         from squall.engine.controller import Controller
 
-        loaded = await load
+        try:
+            loaded = await load
+        except asyncio.CancelledError:
+            # Nothing has been run, so nobody needs time to end it well.
+            pool.kill()
+            raise
         controller = Controller(
             pool,
             loaded.manifest,

@@ -7,10 +7,12 @@ on with the others and the result says what is missing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from squall.engine.protocol import (
     Crashed,
@@ -114,11 +116,23 @@ def _cause(code: int) -> str:
     return name or f"signal {-code}"
 
 
+@contextlib.contextmanager
+def _ctrl_c_held() -> Generator[None]:
+    """A process started here never sees Ctrl-C: one that is still importing would print a
+    traceback. For this process the signal is only kept until it has started them all."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class CorePool:
     """All core processes of a run."""
 
     def __init__(self, size: int) -> None:
-        self.cores = [CoreHandle(index) for index in range(size)]
+        with _ctrl_c_held():
+            self.cores = [CoreHandle(index) for index in range(size)]
 
     async def attach(self) -> None:
         for core in self.cores:

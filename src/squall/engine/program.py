@@ -301,11 +301,8 @@ def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
         for name in PROFILE_ATTRIBUTES
         if (value := attribute(plan.workflow, name)) is not None
     }
-    flags = options.profiles.get(plan.name) or ProfileFlags()
-    if flags.is_empty and plan.is_test:
-        flags = options.profiles.get("") or flags
     try:
-        profile = resolve_profile(attributes, flags, is_test=plan.is_test)
+        profile = resolve_profile(attributes, _flags(plan, options), is_test=plan.is_test)
     except ConfigError as error:
         plan.problem(plan.line, "", str(error))
         return Profile()
@@ -314,6 +311,21 @@ def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
             model="iterations", vus=1, max_vus=1, iterations=1, duration_s=profile.duration_s
         )
     return profile
+
+
+def _flags(plan: WorkflowPlan, options: RunOptions) -> ProfileFlags:
+    """Of `-u Shop=100 -d 30s` both are for Shop; what names the workflow goes first."""
+    named = options.profiles.get(plan.name) or ProfileFlags()
+    bare = options.profiles.get("")
+    if bare is None or not plan.is_test:
+        return named
+    return ProfileFlags(
+        vus=bare.vus if named.vus is None else named.vus,
+        duration=bare.duration if named.duration is None else named.duration,
+        iterations=bare.iterations if named.iterations is None else named.iterations,
+        rate=bare.rate if named.rate is None else named.rate,
+        stages=named.stages or bare.stages,
+    )
 
 
 def _relative_urls(plan: WorkflowPlan) -> list[tuple[Any, Any]]:

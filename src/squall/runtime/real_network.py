@@ -12,6 +12,7 @@ It must never call a handler from inside a call of its owner, nor call it again 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable, Coroutine
@@ -213,10 +214,9 @@ class _Stream(asyncio.Protocol):
         self._gathered_bytes = 0
         raw = self._transport.get_extra_info("socket")
         if raw is not None:
-            try:
+            # It fails only when the peer's reset came first.
+            with contextlib.suppress(OSError):
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-            except OSError:
-                pass  # The peer's reset came first.
         self._transport.abort()
 
     # What the network calls.

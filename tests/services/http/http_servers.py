@@ -16,7 +16,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -170,7 +170,7 @@ class RawServer:
 
 
 @asynccontextmanager
-async def serve(handler: Handler) -> AsyncIterator[RawServer]:
+async def serve(handler: Handler) -> AsyncGenerator[RawServer]:
     """Runs `handler(peer)` for every connection; what it leaves open is closed after it."""
     raw = RawServer()
     tasks: set[asyncio.Task[None]] = set()
@@ -216,7 +216,7 @@ async def prepared(shared: HTTPShared, url: str) -> Prepared:
 
 
 @asynccontextmanager
-async def swept(shared: HTTPShared) -> AsyncIterator[HTTPClient]:
+async def swept(shared: HTTPShared) -> AsyncGenerator[HTTPClient]:
     """A client whose timeouts are swept, as the engine does it."""
 
     async def sweeper() -> None:

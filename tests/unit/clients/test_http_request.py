@@ -164,7 +164,7 @@ def test_files_are_multipart_and_relative_to_the_authors_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"data": b"a", "json": 1}, "both data= and json="),
+        ({"data": b"a", "json": 1}, "one call sends one of data=, json= and form="),
         ({"headers": {"A": "b\nc"}}, 'header "A" has a line break'),
         ({"headers": {"A:": "b"}}, "header name 'A:'"),
         ({"headers": {"Transfer-Encoding": "chunked"}}, "Transfer-Encoding"),

@@ -9,10 +9,11 @@ import pytest
 
 from squall.api.errors import CallError, StatusError
 from squall.api.http import HTTPResponse, ResponseHead
+from squall.clients.http.encode import NO_OPENING
 from squall.clients.http.origin import Origin
 from squall.clients.http.request import Request
 
-SOURCE = Request("GET", Origin("https", "a.example", 443), b"/x?y=1", (), b"", b"")
+SOURCE = Request("GET", Origin("https", "a.example", 443), b"/x?y=1", NO_OPENING, [], b"", b"")
 
 
 def response(*lines: str, status: str = "200 OK", body: bytes = b"") -> HTTPResponse:

@@ -76,7 +76,6 @@ def build(
         method,
         url,
         target,
-        shared.defaults,
         () if headers is None else _ready(headers, PreparedHeaders, headers_of, "headers").fields,
         b"" if cookies is None else _ready(cookies, PreparedCookies, cookies_of, "cookies").line,
         None if auth is None else _ready(auth, PreparedAuth, auth_of, "auth"),
@@ -88,22 +87,18 @@ def build(
 
 
 def _body(shared: HTTPShared, data: Any, json: Any, form: Any, files: Any) -> PreparedBody | None:
-    given = [
-        name
-        for name, value in (("data", data), ("json", json), ("form", form), ("files", files))
-        if value is not None
-    ]
-    if len(given) > 1 and given != ["form", "files"]:
-        raise CallError(f"one call cannot send both {given[0]}= and {given[1]}=")
+    count = (data is not None) + (json is not None) + (form is not None) + (files is not None)
+    if count == 0:
+        return None
+    if count > 1 and not (count == 2 and form is not None and files is not None):
+        raise CallError("one call sends one of data=, json= and form=, or files= with form=")
     if files is not None:
         return _multipart(shared, form, files)
     if json is not None:
         return json if isinstance(json, PreparedBody) else json_of(json)
     if data is not None:
         return data if isinstance(data, PreparedBody) else data_of(_raw(data, "data"))
-    if form is not None:
-        return form if isinstance(form, PreparedBody) else form_of(_raw(form, "form"))
-    return None
+    return form if isinstance(form, PreparedBody) else form_of(_raw(form, "form"))
 
 
 def _multipart(shared: HTTPShared, form: Any, files: Any) -> PreparedBody:

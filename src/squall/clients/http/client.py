@@ -105,9 +105,12 @@ class HTTPClient:
                 try:
                     response = await future
                 except Unanswered:
+                    del future
                     response = None
                 except BaseException as error:
                     conn.abandon(future)
+                    # It holds the error, whose traceback holds this frame: no cycle, please.
+                    del future
                     if isinstance(error, TransportError):
                         self.note(error)
                     raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import InvalidStateError
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
@@ -104,7 +105,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, shared: HTTPShared, pool: Pool, origin: Origin) -> None:
         self.shared = shared
         self.counters = shared.counters
-        self.create_future = asyncio.get_running_loop().create_future
+        self.create_future: Callable[[], asyncio.Future[HTTPResponse]] = (
+            asyncio.get_running_loop().create_future
+        )
         self.heads = shared.heads
         self.pool = pool
         self.origin = origin

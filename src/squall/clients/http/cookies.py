@@ -1,6 +1,6 @@
 """A user's cookies after RFC 6265: what to store, what to send.
 
-A jar never changes: storing returns another jar, so going back to the state after the
+A jar changes only by expiry: storing returns another jar, so going back to the state after the
 start actions is an assignment, and the Cookie header of a jar is made once per origin
 and path. There is no public-suffix list: a load test talks to servers of its author.
 """
@@ -53,21 +53,19 @@ class Jar:
 
     def __init__(self, cookies: dict[tuple[str, str, str], Cookie]) -> None:
         self._cookies = cookies
-        self._soonest = min((cookie.expires for cookie in cookies.values()), default=math.inf)
+        self._soonest = _soonest(cookies)
         self._headers: dict[tuple[Origin, str], bytes] = {}
 
     def __len__(self) -> int:
         return len(self._cookies)
 
-    def __iter__(self) -> Iterable[Cookie]:
-        return iter(self._cookies.values())
-
     def header(self, origin: Origin, path: str, now: float) -> bytes:
         """The value of the Cookie header for a request, empty if nothing matches."""
         if now >= self._soonest:
             # The first expiry changes every header; what has expired is never sent again.
-            alive = {key: c for key, c in self._cookies.items() if c.expires > now}
-            self.__init__(alive)
+            self._cookies = {key: c for key, c in self._cookies.items() if c.expires > now}
+            self._soonest = _soonest(self._cookies)
+            self._headers.clear()
         key = (origin, path)
         header = self._headers.get(key)
         if header is None:
@@ -200,6 +198,10 @@ def _expiry(attributes: dict[str, str], now: float) -> float:
         if date is not None:
             return date
     return math.inf
+
+
+def _soonest(cookies: dict[tuple[str, str, str], Cookie]) -> float:
+    return min((cookie.expires for cookie in cookies.values()), default=math.inf)
 
 
 def _is_ip(host: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, quote_plus
 
 from squall.api.arguments import Prepared
@@ -19,9 +19,29 @@ from squall.api.errors import CallError
 # A header line with its name in lower case, for lookups and for overriding.
 Field = tuple[str, bytes]
 
+# Header names seen, with the lower case and the start of the line they make.
+_NAMES: dict[str, tuple[str, bytes]] = {}
+_MOST_NAMES = 512
+
+_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BREAK = re.compile(r"[\r\n\0]")
 _COOKIE_END = re.compile(r"[\x00-\x1f\x7f;]")
+
+
+class Opening(NamedTuple):
+    """The lines every request to an origin begins with, ready to send."""
+
+    fields: tuple[Field, ...]
+    block: bytes
+    names: frozenset[str]
+
+
+NO_OPENING = Opening((), b"", frozenset())
+
+
+def opening_of(fields: tuple[Field, ...]) -> Opening:
+    return Opening(fields, b"".join([line for _, line in fields]), frozenset(dict(fields)))
 
 
 class PreparedHeaders(Prepared):
@@ -104,34 +124,50 @@ def auth_of(value: Any) -> PreparedAuth:
 
 def field(name: str, value: Any) -> Field:
     """One header line, checked."""
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CallError(f"header name {name!r} has characters that are not allowed")
-    text = plain_text(value)
-    if _BREAK.search(text):
+    known = _NAMES.get(name) or _name(name)
+    text = value if isinstance(value, str) else plain_text(value)
+    if not text.isprintable() and _BREAK.search(text):
         raise CallError(f'header "{name}" has a line break in its value')
+    try:
+        return known[0], b"%b: %b\r\n" % (known[1], text.encode("latin-1"))
+    except UnicodeEncodeError:
+        return known[0], b"%b: %b\r\n" % (known[1], text.encode())
+
+
+def _name(name: Any) -> tuple[str, bytes]:
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise CallError(f"header name {name!r} has characters that are not allowed")
     lowered = name.lower()
     if lowered == "transfer-encoding":
         raise CallError('header "Transfer-Encoding" cannot be set: bodies are sent whole')
-    try:
-        encoded = text.encode("latin-1")
-    except UnicodeEncodeError:
-        encoded = text.encode()
-    return lowered, b"%b: %b\r\n" % (name.encode(), encoded)
+    if len(_NAMES) >= _MOST_NAMES:
+        _NAMES.clear()
+    known = _NAMES[name] = (lowered, name.encode())
+    return known
 
 
 def urlencoded(pairs: Mapping[str, Any]) -> bytes:
     """`a=1&b=x+y`; a list repeats its name."""
     parts: list[str] = []
     for name, value in pairs.items():
-        values = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else (value,)
-        key = quote_plus(plain_text(name))
-        parts.extend(f"{key}={quote_plus(plain_text(item))}" for item in values)
+        key = _quoted_plus(name)
+        if isinstance(value, list | tuple):
+            items = cast("Sequence[Any]", value)
+            parts.extend(f"{key}={_quoted_plus(item)}" for item in items)
+        else:
+            parts.append(f"{key}={_quoted_plus(value)}")
     return "&".join(parts).encode("ascii")
+
+
+def _quoted_plus(value: Any) -> str:
+    text = plain_text(value)
+    return text if _UNRESERVED.fullmatch(text) else quote_plus(text)
 
 
 def path_segment(value: Any) -> bytes:
     """One value put into a URL; slashes and everything special are escaped."""
-    return quote(plain_text(value), safe="").encode("ascii")
+    text = plain_text(value)
+    return (text if _UNRESERVED.fullmatch(text) else quote(text, safe="")).encode("ascii")
 
 
 def plain_text(value: Any) -> str:
@@ -145,7 +181,7 @@ def plain_text(value: Any) -> str:
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict) and not isinstance(value, Mapping):
         raise CallError(f"{what} must be a mapping such as {{...}}, not {type(value).__name__}")
     return cast("Mapping[str, Any]", value)
 

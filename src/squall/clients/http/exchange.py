@@ -112,25 +112,34 @@ async def _exchange(
     try:
         response = await future
     except Unanswered as error:
-        repeat = reused and request.method in REPEATABLE
-        failure = TransportError(error.reason, started=error.started, ended=error.ended)
+        del future
+        if not reused or request.method not in REPEATABLE:
+            raise _failed(client, request, raw, peer, error) from None
+        spent_s += error.ended - error.started
     except BaseException as error:
         conn.abandon(future)
+        # The future holds the error, whose traceback holds this frame: no cycle, please.
+        del future
         if isinstance(error, TransportError):
             _show(client, request, raw, peer, error)
         raise
     else:
         if not reused:
             response.setup = conn.setup
-        _show(client, request, raw, peer, response)
+        if shared.on_exchange is not None:
+            _show(client, request, raw, peer, response)
         return response
-    if not repeat:
-        client.counters.failed += 1
-        _show(client, request, raw, peer, failure)
-        raise failure
     client.counters.reconnects += 1
-    spent_s += failure.ended - failure.started
     return await _exchange(client, request, timeout_s, spent_s, fresh=True)
+
+
+def _failed(
+    client: HTTPClient, request: Request, raw: bytes, peer: str, error: Unanswered
+) -> TransportError:
+    client.counters.failed += 1
+    failure = TransportError(error.reason, started=error.started, ended=error.ended)
+    _show(client, request, raw, peer, failure)
+    return failure
 
 
 async def _connected(

@@ -75,9 +75,9 @@ class Intake:
             self.error = f"response larger than {most_bytes >> 20} MiB"
         elif self.head_only:
             self._read_head_only()
-        else:
+        elif self._parser is not None:
             try:
-                self._parser.feed_data(data)  # pyright: ignore[reportOptionalMemberAccess]
+                self._parser.feed_data(data)
             except (HttpParserError, HttpParserUpgrade) as error:
                 self._stopped(error)
         if not self.complete and self._head_end < 0:

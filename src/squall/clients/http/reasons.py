@@ -29,7 +29,9 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or 'handshake failed').replace('_', ' ').lower()}"
+        # An error that did not come out of OpenSSL has no reason.
+        reason: str = getattr(error, "reason", None) or "handshake failed"
+        return f"TLS: {reason.replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno in _BY_ERRNO:
         return _BY_ERRNO[error.errno]
     if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError):

@@ -11,7 +11,14 @@ from collections.abc import Iterable
 
 from squall.api.http import HTTPResponse
 from squall.clients.http.body import PreparedBody
-from squall.clients.http.encode import Field, PreparedAuth, field
+from squall.clients.http.encode import (
+    NO_OPENING,
+    Field,
+    Opening,
+    PreparedAuth,
+    field,
+    opening_of,
+)
 from squall.clients.http.origin import Origin
 from squall.clients.http.url import PreparedURL
 
@@ -28,9 +35,10 @@ class Request:
     """Everything of one exchange but the cookies of the user's jar."""
 
     __slots__ = (
+        "_extra",
+        "_opening",
         "body",
         "cookie",
-        "fields",
         "head",
         "head_bytes",
         "method",
@@ -44,24 +52,32 @@ class Request:
         method: str,
         origin: Origin,
         target: bytes,
-        fields: tuple[Field, ...],
+        opening: Opening,
+        extra: list[Field],
         cookie: bytes,
         body: bytes,
     ) -> None:
         self.method = method
         self.origin = origin
         self.target = target
-        self.fields = fields
         self.cookie = cookie
         self.body = body
         # The size of the head that answered last: a guess at the next one.
         self.head_bytes = 0
-        self.head = b"%b %b HTTP/1.1\r\n%b" % (
+        self._opening = opening
+        self._extra = extra
+        lines = b"".join([line for _, line in extra]) if extra else b""
+        self.head = head = b"%b %b HTTP/1.1\r\n%b%b" % (
             method.encode(),
             target,
-            b"".join([line for _, line in fields]),
+            opening.block,
+            lines,
         )
-        self.raw = self.with_cookies(b"")
+        self.raw = self.with_cookies(b"") if cookie else b"%b\r\n%b" % (head, body)
+
+    @property
+    def fields(self) -> list[Field]:
+        return [*self._opening.fields, *self._extra]
 
     @property
     def address(self) -> str:
@@ -85,34 +101,35 @@ def compose(
     method: str,
     url: PreparedURL,
     target: bytes,
-    defaults: tuple[Field, ...],
     given: tuple[Field, ...],
     cookie: bytes,
     auth: PreparedAuth | None,
     body: PreparedBody | None,
 ) -> Request:
     auth = auth or url.auth
-    own: dict[str, None] = {name: None for name, _ in given}
-    fields: list[Field] = []
-    if "host" not in own:
-        fields.append(("host", b"Host: %b\r\n" % url.origin.authority.encode()))
-    fields.extend(default for default in defaults if default[0] not in own)
-    for name, line in given:
+    opening, extra, typed = url.opening, list[Field](), False
+    for item in given:
+        name = item[0]
+        if name in opening.names:
+            opening = opening_of(tuple(other for other in opening.fields if other[0] != name))
         if name == "cookie":
-            value = line.partition(b":")[2].strip()
+            value = item[1].partition(b":")[2].strip()
             cookie = _merged(cookie, value) if cookie else value
+        elif name == "content-type":
+            typed = True
+            extra.append(item)
         elif name != "content-length" and not (name == "authorization" and auth is not None):
-            fields.append((name, line))
+            extra.append(item)
     if auth is not None:
-        fields.append(("authorization", auth.line))
+        extra.append(("authorization", auth.line))
     content = b""
     if body is not None:
         content = body.content
-        if body.content_type and "content-type" not in own:
-            fields.append(("content-type", b"Content-Type: %b\r\n" % body.content_type))
+        if body.content_type and not typed:
+            extra.append(("content-type", b"Content-Type: %b\r\n" % body.content_type))
     if body is not None or method in _WITH_BODY:
-        fields.append(("content-length", b"Content-Length: %d\r\n" % len(content)))
-    return Request(method, url.origin, target, tuple(fields), cookie, content)
+        extra.append(("content-length", b"Content-Length: %d\r\n" % len(content)))
+    return Request(method, url.origin, target, opening, extra, cookie, content)
 
 
 def redirected(request: Request, response: HTTPResponse, url: PreparedURL) -> Request:
@@ -130,11 +147,11 @@ def redirected(request: Request, response: HTTPResponse, url: PreparedURL) -> Re
         cookie = b""
     fields = [item for item in request.fields if item[0] not in dropped]
     if elsewhere:
-        fields.insert(0, ("host", b"Host: %b\r\n" % url.origin.authority.encode()))
+        fields.insert(0, host_field(url.origin))
     if url.auth is not None:
         fields = [item for item in fields if item[0] != "authorization"]
         fields.append(("authorization", url.auth.line))
-    return Request(method, url.origin, url.target, tuple(fields), cookie, body)
+    return Request(method, url.origin, url.target, NO_OPENING, fields, cookie, body)
 
 
 def default_fields(extra: Iterable[tuple[str, str]], *, close: bool) -> tuple[Field, ...]:
@@ -145,6 +162,10 @@ def default_fields(extra: Iterable[tuple[str, str]], *, close: bool) -> tuple[Fi
     for name, value in extra:
         fields[name.lower()] = field(name, value)
     return tuple(fields.values())
+
+
+def host_field(origin: Origin) -> Field:
+    return "host", b"Host: %b\r\n" % origin.authority.encode()
 
 
 def _merged(own: bytes, stored: bytes) -> bytes:

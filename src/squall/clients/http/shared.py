@@ -22,10 +22,10 @@ from squall.api.quantities import parse_duration
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
 from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
 from squall.clients.http.connection import Connection, Pool
-from squall.clients.http.encode import auth_of, cookies_of, headers_of, params_of
+from squall.clients.http.encode import auth_of, cookies_of, headers_of, opening_of, params_of
 from squall.clients.http.origin import Origin, Origins
 from squall.clients.http.reasons import timeout_reason
-from squall.clients.http.request import compose, default_fields
+from squall.clients.http.request import compose, default_fields, host_field
 from squall.clients.http.url import PreparedURL, read_url
 
 # Plain texts used as URLs while running are remembered up to this many.
@@ -159,11 +159,11 @@ class HTTPShared:
                 return url
             if kind is _FILE:
                 return self.file(value)
-            return _PLAIN_KINDS[kind](value)
+            if kind in _PLAIN_KINDS:
+                return _PLAIN_KINDS[kind](value)
         except CallError as error:
             raise ConfigError(error.reason) from error
-        except KeyError as error:
-            raise ConfigError(f"an HTTP call takes no {kind.__name__}") from error
+        raise ConfigError(f"an HTTP call takes no {kind.__name__}")
 
     def sweep(self, now: float) -> None:
         """Ends exchanges whose time is up. Costs nothing until the first could be due."""
@@ -198,7 +198,7 @@ class HTTPShared:
         # A plain connection is gone in the next turn of the loop; TLS says goodbye first.
         deadline = perf_counter() + _GOODBYE_S
         await asyncio.sleep(0)
-        while self.live and perf_counter() < deadline:
+        while self.live and perf_counter() < deadline:  # noqa: ASYNC110 (each reports by itself)
             await asyncio.sleep(0.005)
         for conn in tuple(self.live):
             conn.abort()
@@ -210,9 +210,9 @@ class HTTPShared:
         known = self._texts.get(text) if isinstance(text, str) else None
         if known is None:
             known = read_url(text, self.host, self.origins)
+            known.opening = opening_of((host_field(known.origin), *self.defaults))
             if not known.pieces:
-                request = compose("GET", known, known.target, self.defaults, (), b"", None, None)
-                known.get_raw = request.raw
+                known.get_raw = compose("GET", known, known.target, (), b"", None, None).raw
                 known.lane = known.origin
             if len(self._texts) >= _MOST_TEXTS:
                 self._texts.clear()

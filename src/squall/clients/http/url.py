@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError
-from squall.clients.http.encode import PreparedAuth, auth_of, path_segment
+from squall.clients.http.encode import NO_OPENING, PreparedAuth, auth_of, path_segment
 from squall.clients.http.origin import DEFAULT_PORTS, Origin, Origins
 
 if TYPE_CHECKING:
@@ -33,7 +33,17 @@ class PreparedURL(Prepared):
     a template, whose target changes from call to call.
     """
 
-    __slots__ = ("auth", "get_raw", "head_bytes", "lane", "origin", "pieces", "requests", "target")
+    __slots__ = (
+        "auth",
+        "get_raw",
+        "head_bytes",
+        "lane",
+        "opening",
+        "origin",
+        "pieces",
+        "requests",
+        "target",
+    )
 
     def __init__(
         self, text: str, origin: Origin, target: bytes, pieces: tuple[bytes | str, ...]
@@ -44,6 +54,7 @@ class PreparedURL(Prepared):
         self.pieces = pieces
         self.auth: PreparedAuth | None = None
         self.lane: Origin | None = None
+        self.opening = NO_OPENING
         self.get_raw = b""
         # The size of the head that answered last: a guess at the next one.
         self.head_bytes = 0

@@ -1,0 +1,284 @@
+"""Who may start work in this node, and who is told to come back later.
+
+Requests of the classes DISPATCH, DATA and TELEMETRY share nested limits, so the lowest
+class is shed first: whenever DISPATCH is shed DATA would be too, and whenever DATA is shed
+TELEMETRY would be too. What is admitted starts at once.
+
+CONTROL is never shed. It has slots of its own, outside the shared limits, so it can neither
+be pushed out by the others nor take their slots. When its slots are taken, CONTROL waits in
+one line per source and the sources take turns: a peer that floods delays mostly itself. A
+source with too long a line is an `Overrun`: its connection is to be closed, because all of
+CONTROL is derived again from state after a reconnect.
+
+The loop gives each running task a turn in every round, so bounded CONTROL cannot starve the
+rest: a task waits for at most `control_max` + `shared_max` steps of others.
+
+Never does I/O and never reads a clock. Membership datagrams are answered inline by their
+receiver and do not come here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NewType
+
+import msgspec
+
+from squall.control.classes import SHARED_CLASSES, MessageClass
+from squall.control.load import Backlog, FillAlarm, Filling, ServiceTime
+from squall.control.settings import AdmissionSettings
+from squall.runtime.invariants import InvariantViolation
+
+Uniform = Callable[[float, float], float]
+"""`random.Random.uniform` of whoever owns the randomness."""
+
+Token = NewType("Token", int)
+"""One admitted request. It is released exactly once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    token: Token
+    waits: bool = False
+    """CONTROL only: the work starts when a later `release` returns the token."""
+    warning: Filling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """Not now. A request is answered with the hint; a one-way message is dropped."""
+
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """This source has too much CONTROL waiting: close its connection."""
+
+    source: str
+    waiting: int
+
+
+Decision = Admitted | Shed | Overrun
+
+
+class LoadState(enum.Enum):
+    HEALTHY = "healthy"
+    PRESSURED = "pressured"
+    """TELEMETRY is shed."""
+    OVERLOADED = "overloaded"
+    """DATA and TELEMETRY are shed, perhaps DISPATCH."""
+
+
+class AdmissionLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What metrics and people see. In flight counts what runs; `control_waiting` does not."""
+
+    state: LoadState
+    in_flight: dict[MessageClass, int]
+    shared_in_flight: int
+    control_waiting: int
+    admitted_total: dict[MessageClass, int]
+    shed_total: dict[MessageClass, int]
+    overrun_total: int
+    shared_max: int
+    data_max: int
+    telemetry_max: int
+    control_max: int
+
+
+@dataclass(slots=True)
+class _Group:
+    """Classes that share one limit. Groups nest, the widest first."""
+
+    limit: int
+    classes: tuple[MessageClass, ...]
+    backlog: Backlog
+    used: int = 0
+
+
+@dataclass(slots=True)
+class _Work:
+    message_class: MessageClass
+    source: str
+    started_at: float | None
+    """None while it waits."""
+
+
+class Admission:
+    """`admit` takes a slot, `release` gives it back; nothing else changes the counts."""
+
+    def __init__(self, settings: AdmissionSettings, uniform: Uniform) -> None:
+        self._settings = settings
+        self._uniform = uniform
+        self._work: dict[Token, _Work] = {}
+        self._next_token = 0
+        self._in_flight = dict.fromkeys(MessageClass, 0)
+        self._admitted = dict.fromkeys(MessageClass, 0)
+        self._shed = dict.fromkeys(MessageClass, 0)
+        self._overruns = 0
+        self._groups = self._nested_groups()
+        self._groups_of = {
+            each: tuple(group for group in self._groups if each in group.classes)
+            for each in MessageClass
+        }
+        self._service = {
+            each: ServiceTime(settings.service_time_first_s, settings.service_time_weight)
+            for each in MessageClass
+        }
+        self._lines: OrderedDict[str, dict[Token, None]] = OrderedDict()
+        self._waiting = 0
+        self._shared_alarm = FillAlarm(
+            "shared", settings.shared_max, settings.warn_at, settings.warn_rearm
+        )
+        self._control_alarm = FillAlarm(
+            "control", settings.control_max, settings.warn_at, settings.warn_rearm
+        )
+
+    def admit(self, message_class: MessageClass, now: float, source: str = "") -> Decision:
+        """Decides before any work is done for the request. `source` names its connection."""
+        if message_class is MessageClass.CONTROL:
+            return self._admit_control(now, source)
+        full = self._full_group(message_class)
+        if full is not None:
+            self._shed[message_class] += 1
+            return Shed(self._retry_after_s(full, now))
+        token = self._new_token(message_class, source)
+        self._start(token, now)
+        return Admitted(token, warning=self._shared_alarm.rise_to(self._groups[0].used))
+
+    def release(self, token: Token, now: float) -> tuple[Token, ...]:
+        """The work ended, failed, or was cancelled (also while it waited).
+
+        Returns the tokens of waiting work that starts now.
+        """
+        work = self._work.pop(token, None)
+        if work is None:
+            raise InvariantViolation(f"slot {token} is released twice or was never taken")
+        if work.started_at is None:
+            self._leave_line(token, work.source)
+            return ()
+        self._finish(work, now - work.started_at, now)
+        if work.message_class is not MessageClass.CONTROL or not self._waiting:
+            return ()
+        following = self._first_in_line()
+        self._start(following, now)
+        return (following,)
+
+    @property
+    def state(self) -> LoadState:
+        if self._full_group(MessageClass.DATA) is not None:
+            return LoadState.OVERLOADED
+        if self._full_group(MessageClass.TELEMETRY) is not None:
+            return LoadState.PRESSURED
+        return LoadState.HEALTHY
+
+    def load(self) -> AdmissionLoad:
+        settings = self._settings
+        return AdmissionLoad(
+            state=self.state,
+            in_flight=dict(self._in_flight),
+            shared_in_flight=self._groups[0].used,
+            control_waiting=self._waiting,
+            admitted_total=dict(self._admitted),
+            shed_total=dict(self._shed),
+            overrun_total=self._overruns,
+            shared_max=settings.shared_max,
+            data_max=settings.data_max,
+            telemetry_max=settings.telemetry_max,
+            control_max=settings.control_max,
+        )
+
+    def _nested_groups(self) -> tuple[_Group, ...]:
+        settings = self._settings
+        limits = (settings.shared_max, settings.data_max, settings.telemetry_max)
+        return tuple(
+            _Group(limit, SHARED_CLASSES[index:], Backlog(settings.backlog_memory_s))
+            for index, limit in enumerate(limits)
+        )
+
+    def _full_group(self, message_class: MessageClass) -> _Group | None:
+        """The widest full group that the class belongs to."""
+        for group in self._groups_of[message_class]:
+            if group.used >= group.limit:
+                return group
+        return None
+
+    def _admit_control(self, now: float, source: str) -> Decision:
+        if self._in_flight[MessageClass.CONTROL] < self._settings.control_max:
+            token = self._new_token(MessageClass.CONTROL, source)
+            self._start(token, now)
+            running = self._in_flight[MessageClass.CONTROL]
+            return Admitted(token, warning=self._control_alarm.rise_to(running))
+        line = self._lines.get(source, {})
+        if (
+            len(line) >= self._settings.control_waiting_per_source_max
+            or self._waiting >= self._settings.control_waiting_max
+        ):
+            self._overruns += 1
+            return Overrun(source, len(line))
+        token = self._new_token(MessageClass.CONTROL, source)
+        self._lines.setdefault(source, line)[token] = None
+        self._waiting += 1
+        return Admitted(token, waits=True)
+
+    def _new_token(self, message_class: MessageClass, source: str) -> Token:
+        token = Token(self._next_token)
+        self._next_token += 1
+        self._work[token] = _Work(message_class, source, None)
+        self._admitted[message_class] += 1
+        return token
+
+    def _start(self, token: Token, now: float) -> None:
+        work = self._work[token]
+        work.started_at = now
+        self._in_flight[work.message_class] += 1
+        self._service[work.message_class].started(now, self._in_flight[work.message_class])
+        for group in self._groups_of[work.message_class]:
+            group.used += 1
+
+    def _finish(self, work: _Work, service_s: float, now: float) -> None:
+        self._in_flight[work.message_class] -= 1
+        self._service[work.message_class].ended(now, service_s)
+        for group in self._groups_of[work.message_class]:
+            group.used -= 1
+        self._shared_alarm.fall_to(self._groups[0].used)
+        self._control_alarm.fall_to(self._in_flight[MessageClass.CONTROL])
+
+    def _first_in_line(self) -> Token:
+        """One from the source whose turn it is; that source then goes to the end."""
+        source, line = self._lines.popitem(last=False)
+        token = next(iter(line))
+        del line[token]
+        self._waiting -= 1
+        if line:
+            self._lines[source] = line
+        return token
+
+    def _leave_line(self, token: Token, source: str) -> None:
+        line = self._lines[source]
+        del line[token]
+        self._waiting -= 1
+        if not line:
+            del self._lines[source]
+
+    def _retry_after_s(self, group: _Group, now: float) -> float:
+        """When a slot of the group is likely to be free for this caller.
+
+        Its slots free one by one, and those who were shed shortly before come first. If
+        nothing has ended for longer than that, work is stuck: the hint grows with it.
+        """
+        settings = self._settings
+        ahead = group.backlog.add(now)
+        estimate_s = settings.retry_after_max_s
+        if group.limit > 0:
+            held_s = sum(
+                self._in_flight[each] * self._service[each].mean_s for each in group.classes
+            )
+            mean_s = held_s / group.used
+            stalled_s = min(self._service[each].stalled_s(now) for each in group.classes)
+            estimate_s = max(mean_s * ahead / group.limit, stalled_s)
+        estimate_s = max(settings.retry_after_min_s, min(estimate_s, settings.retry_after_max_s))
+        return self._uniform(estimate_s, estimate_s * (1 + settings.retry_after_spread))

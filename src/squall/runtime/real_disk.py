@@ -1,0 +1,346 @@
+"""Files of one data directory, as `interfaces.Disk` describes them.
+
+Blocking calls run in a small pool of threads. The calls on one file run in the order in
+which they were made, also when their caller was cancelled meanwhile; calls on different
+files run side by side. A failed append leaves the file as it was, or poisons it; a
+failed sync always poisons it, because the kernel may have dropped the pages that it
+could not write and the next sync would wrongly succeed.
+
+It must never leave the data directory, and never report durable what is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from squall.runtime.interfaces import DirectoryLock, File
+
+THREADS = 4
+OWN_PREFIX = ".squall-"
+"""Names of the runtime itself: the lock and unfinished atomic writes. Never listed."""
+LOCK = OWN_PREFIX + "lock"
+FALLOC_FL_KEEP_SIZE = 1
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RealDisk:
+    """Below `root`, which is made if it is absent."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._root = root.resolve()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="squall-disk")
+        self._files: dict[_File, None] = {}
+        self._locks: dict[_Lock, None] = {}
+        self._writes: dict[str, _Strand] = {}
+
+    @property
+    def open_count(self) -> int:
+        """Files and locks that are open."""
+        return len(self._files) + len(self._locks)
+
+    async def open(self, path: str, *, preallocate: int = 0) -> File:
+        strand = _Strand(self._pool)
+        opening = asyncio.ensure_future(strand.run(_open, self._inside(path), preallocate))
+        try:
+            descriptor, size = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The descriptor comes all the same; nobody will ever see it.
+            opening.add_done_callback(_close_unseen)
+            raise
+        file = _File(path, descriptor, size, strand, self._files)
+        self._files[file] = None
+        return file
+
+    async def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
+        return await self._run(_read, self._inside(path), offset, size)
+
+    async def write_atomic(self, path: str, data: bytes) -> None:
+        # Two writers of one name share its temporary file, so they take turns.
+        strand = self._writes.setdefault(path, _Strand(self._pool))
+        try:
+            await strand.run(_write_atomic, self._inside(path), data)
+        finally:
+            if strand.idle:
+                self._writes.pop(path, None)
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._run(os.replace, self._inside(source), self._inside(target))
+
+    async def remove(self, path: str) -> None:
+        await self._run(os.unlink, self._inside(path))
+
+    async def list(self, directory: str = "") -> list[str]:
+        return await self._run(_list, self._inside(directory))
+
+    async def make_directory(self, path: str) -> None:
+        await self._run(os.makedirs, self._inside(path), exist_ok=True)
+
+    async def sync_directory(self, path: str = "") -> None:
+        await self._run(_sync_directory, self._inside(path))
+
+    async def size(self, path: str) -> int:
+        return (await self._run(os.stat, self._inside(path))).st_size
+
+    def lock(self) -> DirectoryLock:
+        descriptor = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise BlockingIOError(
+                error.errno, "another process holds this data directory", str(self._root)
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        lock = _Lock(descriptor, self._locks)
+        self._locks[lock] = None
+        return lock
+
+    async def close(self) -> None:
+        """Closes what was left open and ends the threads; waits for calls under way."""
+        for file in list(self._files):
+            await file.close()
+        for lock in list(self._locks):
+            lock.release()
+        self._pool.shutdown(wait=True)
+
+    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+
+    def _inside(self, path: str) -> Path:
+        parts = path.split("/") if path else []
+        for part in parts:
+            if part in ("", ".", "..") or "\0" in part or part.startswith(OWN_PREFIX):
+                raise OSError(errno.EINVAL, "not a path inside the data directory", path)
+        return self._root.joinpath(*parts)
+
+
+class _Strand:
+    """Runs calls one after the other in the pool, in the order in which they came."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._guard = threading.Lock()
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._running = False
+
+    @property
+    def idle(self) -> bool:
+        with self._guard:
+            return not self._running
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        future: Future[T] = Future()
+        # A call that was made happens, whatever becomes of its caller.
+        future.set_running_or_notify_cancel()
+        with self._guard:
+            self._waiting.append((future, lambda: function(*args, **kwargs)))
+            if not self._running:
+                self._running = True
+                self._pool.submit(self._drain)
+        return await asyncio.wrap_future(future)
+
+    def _drain(self) -> None:
+        while True:
+            with self._guard:
+                if not self._waiting:
+                    self._running = False
+                    return
+                future, call = self._waiting.popleft()
+            try:
+                result = call()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+
+class _File:
+    def __init__(
+        self,
+        path: str,
+        descriptor: int,
+        size: int,
+        strand: _Strand,
+        registry: dict[_File, None],
+    ) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._size = size
+        self._strand = strand
+        self._registry = registry
+        self._poison: str = ""
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    async def append(self, data: bytes) -> None:
+        await self._strand.run(self._append, data)
+
+    async def sync(self) -> None:
+        await self._strand.run(self._sync)
+
+    async def truncate(self, size: int) -> None:
+        await self._strand.run(self._truncate, size)
+
+    async def close(self) -> None:
+        self._registry.pop(self, None)
+        await self._strand.run(self._close)
+
+    # In a thread of the pool, one at a time.
+
+    def _append(self, data: bytes) -> None:
+        self._check()
+        written = 0
+        rest = memoryview(data)
+        try:
+            while written < len(rest):
+                written += os.pwrite(self._descriptor, rest[written:], self._size + written)
+        except OSError as error:
+            self._undo(error)
+            raise
+        self._size += written
+
+    def _undo(self, cause: OSError) -> None:
+        """Takes back the part of an append that arrived before it failed."""
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError:
+            self._poison = f"an append failed halfway ({cause})"
+
+    def _sync(self) -> None:
+        self._check()
+        try:
+            _flush(self._descriptor)
+        except OSError as error:
+            self._poison = f"a sync failed ({error})"
+            raise
+
+    def _truncate(self, size: int) -> None:
+        self._check()
+        if size > self._size:
+            raise OSError(errno.EINVAL, f"holds {self._size} bytes, not {size}", self._path)
+        os.ftruncate(self._descriptor, size)
+        self._size = size
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._descriptor)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, "is closed", self._path)
+        if self._poison:
+            raise OSError(errno.EIO, f"its content is unknown: {self._poison}", self._path)
+
+
+class _Lock:
+    def __init__(self, descriptor: int, registry: dict[_Lock, None]) -> None:
+        self._descriptor = descriptor
+        self._registry = registry
+
+    def release(self) -> None:
+        if self in self._registry:
+            del self._registry[self]
+            os.close(self._descriptor)
+
+
+def _open(path: Path, preallocate: int) -> tuple[int, int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if preallocate > size:
+            _reserve(descriptor, preallocate)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, size
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Takes the blocks now and keeps the length, so that the end is still where to append
+    (`os.posix_fallocate` would move it). A file system without this goes without."""
+    if not sys.platform.startswith("linux"):
+        return
+    fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    if fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, size) != 0:
+        number = ctypes.get_errno()
+        if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise OSError(number, f"cannot reserve {size} bytes: {os.strerror(number)}")
+
+
+def _close_unseen(opening: asyncio.Future[tuple[int, int]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        os.close(opening.result()[0])
+
+
+def _read(path: Path, offset: int, size: int | None) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        if size is None:
+            return file.readall()
+        parts: list[bytes] = []
+        while size > 0 and (part := file.read(size)):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+def _write_atomic(path: Path, data: bytes) -> None:
+    partial = path.with_name(f"{OWN_PREFIX}partial-{path.name}")
+    try:
+        with partial.open("wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            _flush(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    _sync_directory(path.parent)
+
+
+def _list(path: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(path) if not name.startswith(OWN_PREFIX))
+    except FileNotFoundError:
+        return []
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush(descriptor: int) -> None:
+    """To the medium. macOS stops at the drive's cache unless it is asked by name."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        fcntl.fcntl(descriptor, full)
+    else:
+        os.fdatasync(descriptor)

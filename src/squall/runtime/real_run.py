@@ -1,0 +1,144 @@
+"""The frame of a node's process: start the loop, stop in order, leave nothing behind.
+
+The first SIGTERM or SIGINT sets the node's stop event: it hands over what it leads and
+returns. What has not ended by the deadline is cancelled, then named. A second signal ends
+the process at once. It must never keep a process alive past the deadline, whatever the
+node's own code does: a loop that stands still is ended by a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from squall.api.errors import ExitCode
+from squall.runtime.real import RealRuntime
+from squall.runtime.tasks import TaskFailure, TaskInfo, TaskRunner
+
+Main = Callable[[RealRuntime, TaskRunner, asyncio.Event], Coroutine[Any, Any, int | None]]
+OWN_SHARE = 0.6
+"""Part of the deadline that the node's own ending may take; the rest is for its tasks."""
+LAST_GRACE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a process is started with."""
+
+    node: str
+    boot: str | None = None
+    data_dir: Path | None = None
+    seed: int | None = None
+    shutdown_s: float = 10.0
+    on_failure: Callable[[TaskFailure], None] | None = None
+    on_unfinished: Callable[[tuple[TaskInfo, ...]], None] | None = None
+
+
+def run(main: Main, frame: Frame) -> int:
+    """Runs `main(runtime, tasks, stop)` until it returns or is told to stop; its result is
+    the exit code, 0 when it has none, 1 when an essential task failed or something did
+    not stop. What `main` raises is raised here."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code, unfinished = runner.run(_frame(main, frame))
+        if unfinished:
+            # The runner would wait for them without an end.
+            _leave(ExitCode.INTERNAL)
+    return code
+
+
+async def _frame(main: Main, frame: Frame) -> tuple[int, bool]:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    runtime = RealRuntime(frame.node, frame.boot, frame.data_dir, frame.seed)
+    tasks = TaskRunner(runtime.clock, runtime.random, on_failure=frame.on_failure)
+    body = loop.create_task(main(runtime, tasks, stop), name="main")
+    fatal = loop.create_task(tasks.fatal(), name="fatal")
+    told = loop.create_task(stop.wait(), name="stop")
+    try:
+        with _signals(loop, stop):
+            await asyncio.wait((body, fatal, told), return_when=asyncio.FIRST_COMPLETED)
+            with _watchdog(frame.shutdown_s + LAST_GRACE_S):
+                unfinished = await _end(body, stop, tasks, runtime, frame)
+    finally:
+        failed = fatal.done() and not fatal.cancelled()
+        fatal.cancel()
+        told.cancel()
+    if unfinished:
+        return ExitCode.INTERNAL, True
+    result = None if body.cancelled() else body.result()
+    return (ExitCode.INTERNAL if failed else result or 0), False
+
+
+async def _end(
+    body: asyncio.Task[int | None],
+    stop: asyncio.Event,
+    tasks: TaskRunner,
+    runtime: RealRuntime,
+    frame: Frame,
+) -> tuple[TaskInfo, ...]:
+    """The node's own end, then its tasks, then its sockets, files and children."""
+    started = runtime.clock.now()
+    stop.set()
+    await asyncio.wait((body,), timeout=frame.shutdown_s * OWN_SHARE)
+    own = () if body.done() else (TaskInfo("main", "", True, runtime.clock.now() - started),)
+    body.cancel()
+    left_s = frame.shutdown_s - (runtime.clock.now() - started)
+    unfinished = await tasks.shutdown(left_s)
+    left_s = frame.shutdown_s - (runtime.clock.now() - started)
+    await asyncio.wait((body,), timeout=max(left_s, 0.0))
+    unfinished += () if body.done() else own
+    if unfinished and frame.on_unfinished is not None:
+        frame.on_unfinished(unfinished)
+    if unfinished and body.done() and not body.cancelled():
+        # `run` raises it otherwise; a process that has to be ended by force cannot.
+        error = body.exception()
+        if isinstance(error, Exception) and frame.on_failure is not None:
+            frame.on_failure(TaskFailure("main", "", True, error))
+    await runtime.close()
+    return unfinished
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Generator[None]:
+    def received() -> None:
+        if stop.is_set():
+            _leave(ExitCode.INTERRUPTED)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _watchdog(seconds: float) -> Generator[None]:
+    timer = threading.Timer(seconds, _leave, (ExitCode.INTERNAL,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _leave(code: int) -> None:
+    """Out, now. Children follow by themselves (`real_processes`)."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,130 @@
+"""The message catalogue: which struct has which number, class, size and senders.
+
+Messages are frozen `msgspec` structs of plain data in MessagePack, as maps: unknown fields
+are ignored, missing optional ones take their defaults, a missing required one is an error
+that names it. A number is given once and never again; registering it twice fails at
+import. Nothing here may execute what it decodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from squall.wire.errors import DecodeError, MessageTooLarge, UnknownType
+from squall.wire.header import MessageClass
+from squall.wire.roles import Role
+
+TYPE_NUMBER_MAX = 0xFFFF
+
+
+class SizeClass(Enum):
+    """How large the encoded body of a type may be, and with that which link carries it."""
+
+    DATAGRAM = 1_024
+    """Fits a sealed datagram of 1,200 bytes; may travel on the control link too."""
+    CONTROL = 256 * 1024
+    BULK = 4 * 1024 * 1024
+
+
+class MessageType(NamedTuple):
+    """A row of the catalogue, with what the hot path needs ready to call."""
+
+    number: int
+    struct: type[msgspec.Struct]
+    message_class: MessageClass
+    size: SizeClass
+    senders: frozenset[Role]
+    decode: Callable[[bytes], Any]
+
+    @property
+    def name(self) -> str:
+        return self.struct.__name__
+
+
+S = TypeVar("S", bound=type[msgspec.Struct])
+
+
+class Catalogue:
+    def __init__(self) -> None:
+        self.by_number: dict[int, MessageType] = {}
+        self.by_struct: dict[type, MessageType] = {}
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def __iter__(self) -> Iterator[MessageType]:
+        return iter(sorted(self.by_number.values(), key=lambda row: row.number))
+
+    def message(
+        self,
+        number: int,
+        message_class: MessageClass,
+        *,
+        size: SizeClass = SizeClass.CONTROL,
+        senders: Iterable[Role] = (Role.NODE,),
+    ) -> Callable[[S], S]:
+        """Registers the struct under it. `senders` may send it unasked; answers are free."""
+
+        def register(struct: S) -> S:
+            self._register(number, struct, message_class, size, frozenset(senders))
+            return struct
+
+        return register
+
+    def encode(self, message: msgspec.Struct) -> tuple[MessageType, bytes]:
+        row = self.by_struct.get(type(message))
+        if row is None:
+            raise UnknownType(f"{type(message).__name__} is not in the message catalogue")
+        body = self._encode(message)
+        if len(body) > row.size.value:
+            raise MessageTooLarge(
+                f"{row.name} has {len(body)} bytes, its size class {row.size.name} allows "
+                f"{row.size.value}: send it as a blob or in parts"
+            )
+        return row, body
+
+    def decode(self, row: MessageType, body: bytes) -> Any:
+        try:
+            return row.decode(body)
+        except msgspec.ValidationError as error:
+            raise DecodeError(f"{row.name}: {_without_values(str(error))}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise DecodeError(f"{row.name}: not MessagePack") from None
+
+    def _register(
+        self,
+        number: int,
+        struct: type[msgspec.Struct],
+        message_class: MessageClass,
+        size: SizeClass,
+        senders: frozenset[Role],
+    ) -> None:
+        if not 0 < number <= TYPE_NUMBER_MAX:
+            raise ValueError(f"{struct.__name__}: type number {number} is not in 1..65535")
+        taken = self.by_number.get(number)
+        if taken is not None:
+            raise ValueError(
+                f"type number {number} of {struct.__name__} belongs to {taken.name} already"
+            )
+        if struct in self.by_struct:
+            raise ValueError(f"{struct.__name__} has a type number already")
+        if not struct.__struct_config__.frozen:
+            raise ValueError(f"{struct.__name__} must be frozen: what was sent stays as sent")
+        decode = msgspec.msgpack.Decoder(struct).decode
+        row = MessageType(number, struct, message_class, size, senders, decode)
+        self.by_number[number] = row
+        self.by_struct[struct] = row
+
+
+CATALOGUE = Catalogue()
+"""Of every Squall node; a module that adds messages registers them when it is imported."""
+
+message = CATALOGUE.message
+
+
+def _without_values(text: str) -> str:
+    """A validator may quote what it met; a peer is told of names and types only."""
+    return re.sub(r"value '(?:[^'\\]|\\.)*'", "value", text)

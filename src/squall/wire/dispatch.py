@@ -1,0 +1,223 @@
+"""What arrives unasked: who may send it, whether there is room for it, who handles it.
+
+A handler is a function of (message, Incoming). It gives the answer, or None for a one-way
+message; or it is a coroutine function, which then runs as a task of its own. It may raise
+`RemoteError` to answer with a typed error. Whatever else it raises is answered "internal",
+without its text, and goes to the owner.
+
+The type's class decides the admission, before the body is decrypted; a refused request is
+answered with retry-after, a refused one-way message only counted. Every admission is
+released exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from squall.wire.catalogue import CATALOGUE, Catalogue, MessageType
+from squall.wire.counters import WireCounters
+from squall.wire.errors import DecodeError, RemoteError, WireError
+from squall.wire.header import Kind, MessageClass
+from squall.wire.keyring import Identity
+from squall.wire.link import Link
+from squall.wire.messages import ErrorAnswer, ErrorCode
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+_REQUEST = int(Kind.REQUEST)
+
+
+class Admission(Protocol):
+    def release(self) -> None: ...
+
+
+Admit = Callable[[MessageClass], Admission | float]
+"""A slot to release, or after how many seconds to ask again."""
+
+Spawn = Callable[[str, Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+"""Starts a named task that somebody owns."""
+
+
+class Answering(Protocol):
+    """The channel on which an answer goes back."""
+
+    def answer(self, link: Link, correlation: int, kind: Kind, message: msgspec.Struct) -> None: ...
+
+
+class Incoming(NamedTuple):
+    """What a handler knows of its message besides the content."""
+
+    peer: Identity
+    deadline: float | None
+    """On the local clock; the caller gave the rest of its own time."""
+    channel: Any
+    """The `Channel` it came on, for whoever wants to talk back."""
+
+
+Handler = Callable[[Any, Incoming], Any]
+
+
+class Handlers:
+    """Which function handles which message; one per type."""
+
+    def __init__(self, catalogue: Catalogue = CATALOGUE) -> None:
+        self.catalogue = catalogue
+        self.by_number: dict[int, tuple[MessageType, Handler]] = {}
+
+    def on(self, struct: type[M], handler: Callable[[M, Incoming], Any]) -> None:
+        row = self.catalogue.by_struct[struct]
+        if row.number in self.by_number:
+            raise ValueError(f"{row.name} has a handler already")
+        self.by_number[row.number] = (row, handler)
+
+
+class Dispatcher:
+    """Of one channel: it knows the tasks that its peer's requests became."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        admit: Admit,
+        spawn: Spawn,
+        counters: WireCounters,
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self._handlers = handlers
+        self._admit = admit
+        self._spawn = spawn
+        self._counters = counters
+        self._on_error = on_error
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._by_correlation: dict[int, asyncio.Task[None]] = {}
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    def receive(
+        self,
+        channel: Answering,
+        link: Link,
+        kind: int,
+        type_number: int,
+        correlation: int,
+        deadline: float | None,
+        frame: bytes,
+    ) -> None:
+        peer = link.session.peer if link.session is not None else None
+        known = self._handlers.by_number.get(type_number)
+        asked = kind == _REQUEST
+        if peer is None or known is None or peer.role not in known[0].senders:
+            link.unseal(frame)
+            self._decline(channel, link, correlation if asked else 0, known)
+            return
+        row, handler = known
+        admission = self._admit(row.message_class)
+        if isinstance(admission, int | float):
+            self._counters.shed += 1
+            if asked:
+                answer = ErrorAnswer(ErrorCode.OVERLOADED, retry_after_s=float(admission))
+                channel.answer(link, correlation, Kind.ERROR, answer)
+            return
+        try:
+            answer = handler(
+                self._handlers.catalogue.decode(row, link.unseal(frame)),
+                Incoming(peer, deadline, channel),
+            )
+            if type(answer) is CoroutineType:
+                task = self._run(channel, link, correlation if asked else 0, row, answer, admission)
+                admission = None
+                task.add_done_callback(self._done)
+                return
+        except Exception as error:
+            if isinstance(error, WireError) and not isinstance(error, RemoteError | DecodeError):
+                raise
+            answer = self._failed(error)
+        finally:
+            if admission is not None:
+                admission.release()
+        if asked:
+            self._reply(channel, link, correlation, answer)
+
+    def cancel(self, correlation: int) -> None:
+        """The caller gave up."""
+        task = self._by_correlation.get(correlation)
+        if task is not None:
+            self._counters.cancelled += 1
+            task.cancel()
+
+    def cancel_all(self) -> None:
+        """The link is lost: nobody can be answered. What must finish runs elsewhere."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _decline(
+        self, channel: Answering, link: Link, correlation: int, known: object | None
+    ) -> None:
+        if known is None:
+            self._counters.unknown_type += 1
+            answer = ErrorAnswer(ErrorCode.UNKNOWN_TYPE)
+        else:
+            self._counters.forbidden += 1
+            answer = ErrorAnswer(ErrorCode.FORBIDDEN)
+        if correlation:
+            channel.answer(link, correlation, Kind.ERROR, answer)
+
+    def _run(
+        self,
+        channel: Answering,
+        link: Link,
+        correlation: int,
+        row: MessageType,
+        work: CoroutineType[Any, Any, Any],
+        admission: Admission,
+    ) -> asyncio.Task[None]:
+        async def handled() -> None:
+            try:
+                answer = await work
+            except Exception as error:
+                answer = self._failed(error)
+            if correlation:
+                self._reply(channel, link, correlation, answer)
+
+        def over(_: asyncio.Task[None]) -> None:
+            # Here and not in `handled`: a task that is cancelled early never runs.
+            work.close()
+            admission.release()
+
+        task = self._spawn(f"handle {row.name}", handled())
+        task.add_done_callback(over)
+        self._tasks[task] = correlation
+        if correlation:
+            self._by_correlation[correlation] = task
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        correlation = self._tasks.pop(task)
+        if self._by_correlation.get(correlation) is task:
+            del self._by_correlation[correlation]
+
+    def _reply(self, channel: Answering, link: Link, correlation: int, answer: Any) -> None:
+        if isinstance(answer, ErrorAnswer):
+            channel.answer(link, correlation, Kind.ERROR, answer)
+            return
+        try:
+            channel.answer(link, correlation, Kind.RESPONSE, answer)
+        except WireError as error:
+            channel.answer(link, correlation, Kind.ERROR, self._failed(error))
+
+    def _failed(self, error: Exception) -> ErrorAnswer:
+        """What the caller is told; only typed errors keep their words."""
+        if isinstance(error, RemoteError):
+            return ErrorAnswer(error.code, error.text, error.retry_after_s, error.primary)
+        if isinstance(error, DecodeError):
+            self._counters.decode_error += 1
+            return ErrorAnswer(ErrorCode.BAD_MESSAGE, str(error))
+        self._counters.handler_failed += 1
+        self._on_error(error)
+        return ErrorAnswer(ErrorCode.INTERNAL, "internal error")

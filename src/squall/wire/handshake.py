@@ -1,0 +1,336 @@
+"""How two processes come to a session, as pure cores: frames in, frames and verdicts out.
+
+    dialler  -> HELLO    clear: role, name, boot, nonce; sealed with the boot's key: the rest
+    listener -> WELCOME  clear: boot, nonce; sealed with a key of both nonces: the rest
+             or REFUSAL  sealed the same way: why an authenticated peer is not let in
+    dialler  -> CONFIRM  first frame of the session: proves that the dialler is not a recording
+
+Each side proves the secret before it learns anything that is sealed, and the listener
+answers nobody who has not. Both meet on the secret of the weaker role, so a client or
+worker cannot claim to be more than it is to a node. A core must never say why it failed to
+a peer that did not prove itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+
+from squall.runtime.interfaces import BootId, NodeId
+from squall.wire.errors import WRONG_SECRET, BadFrame, HandshakeFailed, SealBroken
+from squall.wire.header import (
+    HEADER_SIZE,
+    LAYOUT_VERSION,
+    NONCE_AT,
+    PREFIX_SIZE,
+    TAG_SIZE,
+    Kind,
+    MessageClass,
+    pack_frame_header,
+    unpack_header,
+)
+from squall.wire.keyring import BOOT_ID_MAX_BYTES, Identity, Keyring, SessionKeys
+from squall.wire.messages import Hello, Refusal, RefusalCode, Welcome
+from squall.wire.profile import (
+    GroupSettings,
+    LinkKind,
+    Profile,
+    common_protocol,
+    protocol_text,
+    settings_match,
+)
+from squall.wire.roles import Role, shared_role
+from squall.wire.seal import NONCE_SIZE, SessionSeal
+
+HANDSHAKE_FRAME_MAX = 4_096
+"""Before a peer has proved itself it may make us hold no more than this."""
+
+
+_ROLES = frozenset(int(role) for role in Role)
+_LINKS = frozenset(int(link) for link in LinkKind)
+
+
+class _Clear(msgspec.Struct, frozen=True, array_like=True):
+    """What a first frame says unsealed: just enough to find the key."""
+
+    boot: str
+    nonce: bytes
+    role: int = 0
+    name: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_clear = msgspec.msgpack.Decoder(_Clear).decode
+_decode_hello = msgspec.msgpack.Decoder(Hello).decode
+_decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
+_decode_refusal = msgspec.msgpack.Decoder(Refusal).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What an established link knows of its other end."""
+
+    peer: Identity
+    link: LinkKind
+    protocol: int
+    features: frozenset[str]
+    peer_settings: GroupSettings
+    seal: SessionSeal
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do after a frame: send this, then be established or failed, or wait."""
+
+    send: bytes = b""
+    session: Session | None = None
+    failure: HandshakeFailed | None = None
+
+
+class DiallerHandshake:
+    """`expects` is the role of the listener; `node` its id, where that is known."""
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        profile: Profile,
+        link: LinkKind,
+        *,
+        expects: Role = Role.NODE,
+        node: NodeId | None = None,
+    ) -> None:
+        self._keyring = keyring
+        self._profile = profile
+        self._link = link
+        self._expects = expects
+        self._node = node
+        self._nonce = keyring.fresh_nonce()
+        self._secret = b""
+
+    def start(self) -> Step:
+        mine = self._keyring.identity
+        role = shared_role(mine.role, self._expects)
+        try:
+            cipher, self._secret = self._keyring.hellos.sending(role, mine.boot, mine.name)
+        except SealBroken as error:
+            return Step(failure=HandshakeFailed(str(error)))
+        profile = self._profile
+        hello = Hello(
+            node=mine.node,
+            link=self._link,
+            protocol_min=profile.protocol_min,
+            protocol_max=profile.protocol_max,
+            features=tuple(sorted(profile.features)),
+            group=profile.settings.group,
+            epoch=profile.settings.epoch,
+            digest=profile.settings.digest,
+            version=profile.version,
+        )
+        clear = _encode(_Clear(mine.boot, self._nonce, mine.role, mine.name))
+        body = _encode(hello)
+        head = _head(Kind.HELLO, self._keyring.next_hello(), clear, len(body))
+        sealed = cipher.encrypt(head[-12:], body, head[PREFIX_SIZE:] + clear)
+        return Step(send=_whole(head, clear, sealed))
+
+    def on_frame(self, frame: bytes) -> Step:
+        try:
+            kind, _, clear, said, sealed = _split(frame)
+        except BadFrame:
+            return Step(failure=HandshakeFailed(WRONG_SECRET))
+        mine = self._keyring.identity
+        keys = SessionKeys(
+            self._secret,
+            self._keyring.cluster,
+            dialler=mine.boot,
+            listener=BootId(said.boot),
+            dialler_nonce=self._nonce,
+            listener_nonce=said.nonce,
+        )
+        try:
+            body = keys.welcome().decrypt(frame[NONCE_AT:HEADER_SIZE], sealed, clear)
+            if kind == Kind.REFUSAL:
+                return Step(failure=_refused(_decode_refusal(body)))
+            if kind != Kind.WELCOME:
+                return Step(failure=HandshakeFailed(WRONG_SECRET))
+            welcome = _decode_welcome(body)
+        except (InvalidTag, msgspec.DecodeError):
+            return Step(failure=HandshakeFailed(WRONG_SECRET))
+        return self._judge(welcome, BootId(said.boot), keys)
+
+    def _judge(self, welcome: Welcome, boot: BootId, keys: SessionKeys) -> Step:
+        profile = self._profile
+        refusal = _objection(profile, welcome)
+        if refusal is None and welcome.role != self._expects:
+            refusal = Refusal(RefusalCode.ROLE, f"it is not a {self._expects.label}")
+        if refusal is None and self._node not in (None, welcome.node):
+            text = f"node {welcome.node} is at the address of node {self._node}"
+            refusal = Refusal(RefusalCode.NODE, text)
+        if refusal is not None:
+            return Step(failure=HandshakeFailed(refusal.text, code=refusal.code))
+        peer = Identity(self._expects, NodeId(welcome.node), boot)
+        session = _session(profile, welcome, peer, self._link, keys.of_dialler())
+        confirm = session.seal.seal(MessageClass.CONTROL, Kind.CONFIRM, 0, 0, 0, b"")
+        return Step(send=b"".join(confirm), session=session)
+
+
+class ListenerHandshake:
+    """`accepts` are the roles that may connect here."""
+
+    def __init__(self, keyring: Keyring, profile: Profile, accepts: Collection[Role]) -> None:
+        self._keyring = keyring
+        self._profile = profile
+        self._accepts = accepts
+        self._session: Session | None = None
+
+    def start(self) -> Step:
+        return Step()
+
+    def on_frame(self, frame: bytes) -> Step:
+        try:
+            if self._session is None:
+                return self._on_hello(frame)
+            return self._on_confirm(frame, self._session)
+        except (BadFrame, SealBroken, msgspec.DecodeError) as error:
+            return Step(failure=HandshakeFailed(f"handshake failed: {error}"))
+
+    def _on_hello(self, frame: bytes) -> Step:
+        kind, sequence, clear, said, sealed = _split(frame)
+        if kind != Kind.HELLO or said.role not in _ROLES:
+            raise BadFrame("not a hello")
+        role, boot, mine = Role(said.role), BootId(said.boot), self._keyring.identity
+        key_role = shared_role(role, mine.role)
+        body, secret = self._keyring.hellos.open(
+            key_role, said.name, boot, frame[NONCE_AT:HEADER_SIZE], sealed, clear
+        )
+        if not self._keyring.hello_replays.accept((key_role, boot), sequence):
+            raise SealBroken("a hello was sent again")
+        nonce = self._keyring.fresh_nonce()
+        keys = SessionKeys(
+            secret,
+            self._keyring.cluster,
+            dialler=boot,
+            listener=mine.boot,
+            dialler_nonce=said.nonce,
+            listener_nonce=nonce,
+        )
+        hello = _decode_hello(body)
+        refusal = _objection(self._profile, hello)
+        if refusal is None and (role not in self._accepts or hello.link not in _LINKS):
+            refusal = Refusal(RefusalCode.ROLE, f"a {role.label} may not connect here")
+        if refusal is not None:
+            answer = self._answer(Kind.REFUSAL, keys, nonce, _encode(refusal))
+            failure = HandshakeFailed(f"refused: {refusal.text}", code=refusal.code)
+            return Step(send=answer, failure=failure)
+        peer = Identity(role, NodeId(hello.node), boot, said.name)
+        self._session = _session(
+            self._profile, hello, peer, LinkKind(hello.link), keys.of_listener()
+        )
+        return Step(send=self._answer(Kind.WELCOME, keys, nonce, _encode(self._welcome())))
+
+    def _on_confirm(self, frame: bytes, session: Session) -> Step:
+        if len(frame) < HEADER_SIZE + TAG_SIZE:
+            raise BadFrame("too short")
+        version, _, kind, _, _, _, sequence = unpack_header(frame)
+        if (version, kind, sequence) != (LAYOUT_VERSION, Kind.CONFIRM, 0):
+            raise BadFrame("not a confirmation")
+        session.seal.open(frame)
+        session.seal.received = 1
+        return Step(session=session)
+
+    def _welcome(self) -> Welcome:
+        mine, profile = self._keyring.identity, self._profile
+        return Welcome(
+            node=mine.node,
+            role=mine.role,
+            protocol_min=profile.protocol_min,
+            protocol_max=profile.protocol_max,
+            features=tuple(sorted(profile.features)),
+            group=profile.settings.group,
+            epoch=profile.settings.epoch,
+            digest=profile.settings.digest,
+            version=profile.version,
+        )
+
+    def _answer(self, kind: Kind, keys: SessionKeys, nonce: bytes, body: bytes) -> bytes:
+        clear = _encode(_Clear(self._keyring.identity.boot, nonce))
+        head = _head(kind, 0, clear, len(body))
+        sealed = keys.welcome().encrypt(head[-12:], body, head[PREFIX_SIZE:] + clear)
+        return _whole(head, clear, sealed)
+
+
+def _objection(mine: Profile, theirs: Hello | Welcome) -> Refusal | None:
+    """Versions and settings; each side judges, so that neither relies on the other."""
+    spoken = common_protocol(
+        mine.protocol_min, mine.protocol_max, theirs.protocol_min, theirs.protocol_max
+    )
+    if spoken is None:
+        return Refusal(
+            RefusalCode.VERSION,
+            f"protocols {protocol_text(theirs.protocol_min)} to "
+            f"{protocol_text(theirs.protocol_max)} and {protocol_text(mine.protocol_min)} to "
+            f"{protocol_text(mine.protocol_max)} have no version in common",
+        )
+    if not settings_match(mine.settings, _settings(theirs)):
+        return Refusal(
+            RefusalCode.SETTINGS,
+            f"members, timers or formation of group {mine.settings.group} differ: "
+            "start all of its members with the same settings",
+            epoch=mine.settings.epoch,
+        )
+    return None
+
+
+def _session(
+    mine: Profile, theirs: Hello | Welcome, peer: Identity, link: LinkKind, seal: SessionSeal
+) -> Session:
+    return Session(
+        peer=peer,
+        link=link,
+        protocol=min(mine.protocol_max, theirs.protocol_max),
+        features=mine.features & frozenset(theirs.features),
+        peer_settings=_settings(theirs),
+        seal=seal,
+    )
+
+
+def _settings(theirs: Hello | Welcome) -> GroupSettings:
+    return GroupSettings(theirs.group, theirs.epoch, theirs.digest)
+
+
+def _refused(refusal: Refusal) -> HandshakeFailed:
+    return HandshakeFailed(f"the peer refused us: {refusal.text}", code=refusal.code)
+
+
+def _head(kind: Kind, sequence: int, clear: bytes, body_size: int) -> bytes:
+    """The clear part's length travels where other kinds have their type number."""
+    length = HEADER_SIZE + len(clear) + body_size + TAG_SIZE
+    return pack_frame_header(
+        length, LAYOUT_VERSION, MessageClass.CONTROL, kind, len(clear), 0, 0, sequence
+    )
+
+
+def _whole(head: bytes, clear: bytes, sealed: bytes) -> bytes:
+    frame = head + clear + sealed
+    if len(frame) - PREFIX_SIZE > HANDSHAKE_FRAME_MAX:
+        raise ValueError(f"a handshake frame of {len(frame)} bytes: fewer or shorter features")
+    return frame
+
+
+def _split(frame: bytes) -> tuple[int, int, bytes, _Clear, bytes]:
+    """(kind, sequence, associated data, its clear part, sealed part) of a first frame."""
+    if len(frame) < HEADER_SIZE + TAG_SIZE:
+        raise BadFrame("too short")
+    version, _, kind, clear_size, _, _, sequence = unpack_header(frame)
+    clear_end = HEADER_SIZE + clear_size
+    if version != LAYOUT_VERSION or clear_end + TAG_SIZE > len(frame):
+        raise BadFrame("not a first frame")
+    try:
+        said = _decode_clear(frame[HEADER_SIZE:clear_end])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadFrame("not a first frame") from None
+    if len(said.nonce) != NONCE_SIZE or not 0 < len(said.boot.encode()) <= BOOT_ID_MAX_BYTES:
+        raise BadFrame("not a first frame")
+    return kind, sequence, frame[:clear_end], said, frame[clear_end:]

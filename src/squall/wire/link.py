@@ -1,0 +1,426 @@
+"""One sealed connection: handshake, frames in and out, keep-alive. A `StreamHandler`.
+
+It joins the frames of a loop turn into one send, opens what arrives, and closes on
+anything that no honest peer sends; each such thing is counted and none is answered. A
+listener whose peer failed the handshake stays silent for a second and closes. It must
+never let an exception of a message reach the network, nor leave a timer behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from squall.runtime.interfaces import Clock, Connection
+from squall.wire.claims import ClaimCheck
+from squall.wire.counters import WireCounters
+from squall.wire.errors import WRONG_SECRET, BadFrame, HandshakeFailed, SealBroken, WireError
+from squall.wire.frames import BufferBudget, FrameDecoder
+from squall.wire.handshake import (
+    HANDSHAKE_FRAME_MAX,
+    DiallerHandshake,
+    ListenerHandshake,
+    Session,
+)
+from squall.wire.header import LAYOUT_VERSION, OVERHEAD, Kind, MessageClass, unpack_header
+from squall.wire.limits import WireLimits
+from squall.wire.seal import SEQUENCES_MAX
+
+ROOM_POLL_S = 0.005
+"""How often a blocked link looks whether the network took some bytes."""
+
+_LAST_CLASS = int(MessageClass.TELEMETRY)
+_LAST_KIND = int(Kind.CANCEL)
+_PING = int(Kind.PING)
+_PONG = int(Kind.PONG)
+_CONTROL = int(MessageClass.CONTROL)
+
+
+class LinkOwner(Protocol):
+    """What a link tells; never from inside a call of the owner, except `on_lost`."""
+
+    def on_established(self, link: Link, session: Session) -> None: ...
+    def on_heard(self, link: Link) -> None:
+        """An authentic frame arrived: before it is looked at, once per arrival."""
+        ...
+
+    def on_frame(
+        self,
+        link: Link,
+        kind: int,
+        type_number: int,
+        correlation: int,
+        budget_ms: int,
+        frame: bytes,
+    ) -> None:
+        """Not authenticated before `link.unseal(frame)`, which may raise `SealBroken`."""
+        ...
+
+    def on_writable(self, link: Link) -> None:
+        """There is room again, after there was none."""
+        ...
+
+    def on_error(self, link: Link, error: Exception) -> None:
+        """The owner's own code raised in one of the calls above; the link is closed."""
+        ...
+
+    def on_lost(self, link: Link, error: Exception | None) -> None:
+        """Exactly once, last; also for a link that was never established."""
+        ...
+
+
+class Link:
+    def __init__(
+        self,
+        handshake: DiallerHandshake | ListenerHandshake,
+        owner: LinkOwner,
+        *,
+        clock: Clock,
+        limits: WireLimits,
+        counters: WireCounters,
+        budget: BufferBudget | None = None,
+        claims: ClaimCheck | None = None,
+    ) -> None:
+        self.session: Session | None = None
+        self.room = 0
+        """Bytes that may be posted before messages should wait; none before a session."""
+        self.round_trip_s: float | None = None
+        self._handshake = handshake
+        self._owner = owner
+        self._clock = clock
+        self._limits = limits
+        self._counters = counters
+        self._claims = claims
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX, budget)
+        self._connection: Connection | None = None
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._over = False
+        self._error: Exception | None = None
+        self._stamped = True
+        self._reading = True
+        self._high_water = 0
+        self._heard_at = 0.0
+        self._tick_due = 0.0
+        self._partial_since: float | None = None
+        self._ping = 0
+        self._ping_sent_at = 0.0
+        self._blocked_since = 0.0
+        self._blocked_unsent = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._room_timer: asyncio.TimerHandle | None = None
+
+    # What the network calls.
+
+    def on_open(self, connection: Connection) -> None:
+        self._connection = connection
+        step = self._handshake.start()
+        if step.failure is not None:
+            self._fail(step.failure)
+            return
+        if step.send:
+            connection.send(step.send)
+        late = self._limits.handshake_timeout_s
+        self._timer = self._loop.call_later(late, self._handshake_late)
+
+    def on_data(self, data: bytes) -> None:
+        if self._over:
+            return
+        try:
+            if self.session is None:
+                data = self._shake_hands(data)
+                if self.session is None or self._over:
+                    return
+            self._receive(data)
+        except Exception as error:
+            # A bug of the owner's: the link is in an unknown state, the node is not.
+            self._owner.on_error(self, error)
+            self.abort(error)
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._over = True
+        self._release()
+        self._counters.links_lost += self.session is not None
+        cause = self._error or error
+        if self.session is None and cause is None:
+            cause = HandshakeFailed(WRONG_SECRET)
+        self._connection = None
+        self._owner.on_lost(self, cause)
+
+    # What the owner calls.
+
+    def post(
+        self,
+        message_class: int,
+        kind: int,
+        type_number: int,
+        correlation: int,
+        budget_ms: int,
+        body: bytes,
+    ) -> None:
+        """Seals now, sends with everything else of this turn. Nothing if the link is over."""
+        session = self.session
+        if session is None or self._over:
+            return
+        head, sealed = session.seal.seal(
+            message_class, kind, type_number, correlation, budget_ms, body
+        )
+        out = self._out
+        out.append(head)
+        out.append(sealed)
+        self.room -= len(sealed)
+        self._counters.frames_sent += 1
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def unseal(self, frame: bytes) -> bytes:
+        """The body. Stamps the arrival of the first authentic frame of a chunk."""
+        session = self.session
+        if session is None:
+            raise SealBroken("there is no session")
+        body = session.seal.open(frame)
+        self._counters.frames_received += 1
+        if not self._stamped:
+            self._stamped = True
+            self._heard_at = self._clock.now()
+            self._owner.on_heard(self)
+        return body
+
+    @property
+    def established(self) -> bool:
+        return self.session is not None and not self._over
+
+    def pause_reading(self) -> None:
+        if self._reading and self._connection is not None:
+            self._reading = False
+            self._connection.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._reading and self._connection is not None:
+            self._reading = True
+            self._heard_at = self._clock.now()
+            self._connection.resume_reading()
+
+    def close(self) -> None:
+        """Sends what was posted, then closes."""
+        if self._connection is None or self._over:
+            return
+        self._flush()
+        self._over = True
+        self._release()
+        self._connection.close()
+
+    def abort(self, error: Exception | None = None) -> None:
+        if self._connection is None:
+            return
+        self._over = True
+        self._error = self._error or error
+        self._release()
+        self._connection.abort()
+
+    # Handshake.
+
+    def _shake_hands(self, data: bytes) -> bytes:
+        """Frame by frame, because the cap rises with the session. Gives back the rest."""
+        while self.session is None and not self._over:
+            frames = self._decoder.feed(data, 1)
+            data = b""
+            if self._decoder.broken is not None:
+                self._counters.oversized += 1
+                self._fail(HandshakeFailed(WRONG_SECRET))
+            elif not frames:
+                break
+            else:
+                self._on_handshake_frame(frames[0])
+        return data
+
+    def _on_handshake_frame(self, frame: bytes) -> None:
+        step = self._handshake.on_frame(frame)
+        session, failure, connection = step.session, step.failure, self._connection
+        if connection is None:
+            return
+        if session is not None and self._claims is not None:
+            objection = self._claims(connection.peer_names, session.peer)
+            if objection:
+                self._fail(HandshakeFailed(objection))
+                return
+        if step.send:
+            connection.send(step.send)
+        if failure is not None:
+            self._fail(failure)
+        elif session is not None:
+            self._establish(session)
+
+    def _establish(self, session: Session) -> None:
+        self._counters.handshakes += 1
+        self.session = session
+        self._decoder.cap = self._limits.frame_cap(session.link)
+        self._high_water = self.room = self._limits.high_water(session.link)
+        self._heard_at = self._clock.now()
+        self._schedule_tick(self._heard_at)
+        self._owner.on_established(self, session)
+
+    def _handshake_late(self) -> None:
+        self._fail(HandshakeFailed(f"{WRONG_SECRET}: no handshake in time"))
+
+    def _fail(self, failure: HandshakeFailed) -> None:
+        """A dialler leaves at once; a listener keeps still for a while, then closes."""
+        if failure.code:
+            self._counters.handshake_refused += 1
+        else:
+            self._counters.handshake_failed += 1
+        self._error = failure
+        if isinstance(self._handshake, DiallerHandshake):
+            self.abort()
+            return
+        self._over = True
+        self._release()
+        if self._connection is not None:
+            self._connection.pause_reading()
+        self._timer = self._loop.call_later(self._limits.failed_close_s, self.abort)
+
+    # Frames.
+
+    def _receive(self, data: bytes) -> None:
+        frames = self._decoder.feed(data)
+        self._stamped = False
+        # Answers given while this runs leave together at its end.
+        corked = not self._flushing
+        self._flushing = True
+        try:
+            for frame in frames:
+                self._on_frame(frame)
+                if self._over:
+                    return
+        finally:
+            if corked:
+                self._flush()
+        if self._decoder.broken is not None:
+            self._counters.oversized += 1
+            self.abort(self._decoder.broken)
+        elif not self._decoder.buffered:
+            self._partial_since = None
+        elif frames or self._partial_since is None:
+            self._partial_since = self._clock.now()
+
+    def _on_frame(self, frame: bytes) -> None:
+        session = self.session
+        if session is None:
+            return
+        if len(frame) < OVERHEAD:
+            self._reject("a frame is too short")
+            return
+        version, message_class, kind, type_number, correlation, budget_ms, sequence = unpack_header(
+            frame
+        )
+        seal = session.seal
+        if sequence != seal.received:
+            if sequence < seal.received:
+                self._counters.replay += 1
+                self.abort(SealBroken("a frame was sent again"))
+            else:
+                self._reject("a frame is missing")
+            return
+        if version != LAYOUT_VERSION or message_class > _LAST_CLASS or kind > _LAST_KIND:
+            self._reject("not a frame of this protocol")
+            return
+        seal.received = sequence + 1
+        try:
+            if kind == _PING:
+                self.unseal(frame)
+                # A peer that asks and does not read gets no growing pile of answers.
+                if self.room > 0:
+                    self.post(_CONTROL, _PONG, 0, correlation, 0, b"")
+            elif kind == _PONG:
+                self.unseal(frame)
+                self._on_pong(correlation)
+            else:
+                self._owner.on_frame(self, kind, type_number, correlation, budget_ms, frame)
+        except SealBroken as error:
+            self._counters.bad_seal += 1
+            self.abort(error)
+
+    def _reject(self, why: str) -> None:
+        self._counters.bad_frame += 1
+        self.abort(BadFrame(why))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        connection, out = self._connection, self._out
+        if not out or connection is None or self._over:
+            return
+        connection.send(b"".join(out))
+        out.clear()
+        unsent = connection.unsent
+        self.room = self._high_water - unsent
+        if self.room <= 0 and self._room_timer is None:
+            self._blocked_since = self._clock.now()
+            self._blocked_unsent = unsent
+            self._room_timer = self._loop.call_later(ROOM_POLL_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._room_timer = None
+        connection = self._connection
+        if connection is None or self._over:
+            return
+        unsent, now = connection.unsent, self._clock.now()
+        if unsent <= self._high_water // 2:
+            self.room = self._high_water - unsent
+            try:
+                self._owner.on_writable(self)
+            except Exception as error:
+                self._owner.on_error(self, error)
+                self.abort(error)
+            return
+        if unsent != self._blocked_unsent:
+            self._blocked_unsent, self._blocked_since = unsent, now
+        elif now - self._blocked_since > self._limits.stall_s:
+            self._counters.stalled += 1
+            self.abort(WireError("the peer takes no more bytes"))
+            return
+        self._room_timer = self._loop.call_later(ROOM_POLL_S, self._look_for_room)
+
+    # Keep-alive.
+
+    def _schedule_tick(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        interval_s = self._limits.ping_interval_s
+        self._tick_due = now + interval_s
+        self._timer = self._loop.call_later(interval_s, self._tick)
+
+    def _tick(self) -> None:
+        now, limits, session = self._clock.now(), self._limits, self.session
+        if session is None or self._over:
+            return
+        # A loop that stood still heard nobody: its own gap is not the peer's silence.
+        self._heard_at += max(0.0, now - self._tick_due)
+        since = self._partial_since
+        if self._reading and now - self._heard_at > limits.dead_after_s:
+            self._counters.keepalive_lost += 1
+            self.abort(WireError(f"nothing heard for {limits.dead_after_s:g} s"))
+        elif self._reading and since is not None and now - since > limits.partial_frame_s:
+            self._reject("a frame was not finished in time")
+        elif session.seal.sent > SEQUENCES_MAX:
+            self.abort(WireError("this session has used its key long enough"))
+        else:
+            self._ping = self._ping % 0xFFFF + 1
+            self._ping_sent_at = now
+            self.post(_CONTROL, _PING, 0, self._ping, 0, b"")
+            self._schedule_tick(now)
+
+    def _on_pong(self, correlation: int) -> None:
+        if correlation == self._ping:
+            self.round_trip_s = self._clock.now() - self._ping_sent_at
+
+    def _release(self) -> None:
+        """Timers and buffers; the connection is somebody else's to close."""
+        self.room = 0
+        self._out.clear()
+        self._decoder.discard()
+        for timer in (self._timer, self._room_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._room_timer = None

@@ -1,0 +1,189 @@
+"""Exit codes, and the one line that a person gets with each of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command_lab import GET, CommandLab
+from target_fixture import TargetHandle
+
+HOME = f"""
+class Home(Workflow):
+    @step()
+    async def home(self, url: URL = "/") -> HTTPResponse:
+        {GET}
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, target: TargetHandle) -> CommandLab:
+    return CommandLab(tmp_path, target)
+
+
+def test_a_run_that_passes_is_0(command: CommandLab) -> None:
+    ended = command.load(command.write(HOME), "-i", "3", "-H", command.target.url)
+    assert ended.code == 0
+    assert ended.document["passed"] is True
+    assert command.target.counts()["total"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run"], "FILE"),
+        (["run", "nowhere.py"], "nowhere.py"),
+        (["run", "flow.py", "-u", "many"], '--vus "many" is not a count'),
+        (["run", "flow.py", "-d", "1x"], '--duration "1x" is not a duration'),
+        (["run", "flow.py", "-s", "1s:5", "-s", "1s:5/s"], "cannot be mixed"),
+        (["run", "flow.py", "--columns", "p50,colour"], "colour"),
+        (["run", "flow.py", "--json", "no/such/folder.json"], "no/such"),
+        (["run", "flow.py", "--nonsense"], "--nonsense"),
+        (["run", "flow.py", "--only", "Hom"], '"Home"'),
+        (["blow"], "blow"),
+    ],
+)
+def test_a_wrong_command_line_is_2_and_one_line(
+    command: CommandLab, words: list[str], said: str
+) -> None:
+    command.write(HOME)
+    ended = command.squall(*words)
+    assert ended.code == 2
+    assert len(ended.lines) == 1 and said in ended.err
+    assert ended.out == ""
+    assert command.target.counts()["total"] == 0
+
+
+def test_a_bare_load_over_several_workflows_is_2(command: CommandLab) -> None:
+    command.write(HOME + HOME.replace("Home", "Away"))
+    ended = command.squall("run", "flow.py", "-u", "5", "-H", command.target.url)
+    assert ended.code == 2
+    assert "2 test workflows" in ended.err and "-u Home=" in ended.err
+
+
+def test_a_failed_threshold_is_99_and_exit_zero_makes_it_0(command: CommandLab) -> None:
+    words = [command.write(HOME), "-i", "3", "-H", command.target.url]
+    words += ["--threshold", "home.p(95) < 1us", "--threshold", "errors < 1%"]
+    failed = command.load(*words)
+    assert failed.code == 99
+    assert "THRESHOLDS  1 passed, 1 failed" in failed.out
+    assert re.search(r"^  x   home\.p\(95\) < 1us +[\d.]+ (us|ms)", failed.out, re.MULTILINE)
+    assert [t["passed"] for t in failed.document["thresholds"] if not t["builtin"]] == [False, True]
+    assert failed.document["exit_code"] == 99
+    assert command.load(*words, "--exit-zero").code == 0
+
+
+def test_k6_spelling_of_a_threshold_is_judged_on_service_time(command: CommandLab) -> None:
+    words = [command.write(HOME), "-i", "3", "-H", command.target.url, "--threshold"]
+    assert command.load(*words, "http_req_duration{step:home}: p(95)<60000").code == 0
+    assert command.load(*words, "http_req_failed: rate<0.01").code == 0
+    assert command.load(*words, "http_req_duration: p(95)<0.001").code == 99
+
+
+@pytest.mark.parametrize("host", ["target", "nobody"])
+def test_a_run_in_which_every_request_failed_is_99(command: CommandLab, host: str) -> None:
+    url = f"{command.target.url}/?status=503" if host == "target" else "http://127.0.0.1:1/"
+    ended = command.load(url, "-u", "2", "-i", "4")
+    assert ended.code == 99
+    assert re.search(r"^  x   errors < 100% +100 %", ended.out, re.MULTILINE)
+    assert ("503 Service Unavailable" if host == "target" else "connection refused") in ended.out
+
+
+STEP = f"""
+    @step()
+    async def cart(self, url: URL = "/") -> HTTPResponse:
+        {GET}
+"""
+MISTAKES = [
+    ("class A(Workflow):\n    vus = 1\n", "flow.py:2  A: has no steps"),
+    ("x = 1\n", "flow.py: no workflow in this file"),
+    (f"class A(Workflow):\n{STEP}".replace(" -> HTTPResponse", ""), "A.cart needs a return type"),
+    ("class A(Workflow):\n    @step()\n    def cart(self) -> None: ...\n", "written as async def"),
+    (
+        f"class A(Workflow):\n{STEP}\n    @step('crat')\n"
+        "    async def pay(self, cart: HTTPResponse) -> None: ...\n",
+        'A.pay: no step "crat"; did you mean "cart"?',
+    ),
+    (
+        f"class A(Workflow):\n{STEP}\n    @then()\n"
+        "    async def pay(self, cart: int) -> None: ...\n",
+        "argument cart is declared as int, but cart returns HTTPResponse",
+    ),
+    (f"class A(Workflow):\n    rate = '5/s'; iterations = 5\n{STEP}", "rate and iterations"),
+    (f"class A(Workflow):\n    duration = 'ten'\n{STEP}", 'duration "ten" is not a duration'),
+    (f"class A(Workflow):\n    stages = ['1s:4', '2s:5/s']\n{STEP}", "stages mix units"),
+    (f"class A(Workflow):\n    token = env('NOT_SET_ANYWHERE')\n{STEP}", "NOT_SET_ANYWHERE"),
+    (f"class A(Workflow):\n    user = Feed('gone.csv')\n{STEP}", "no file gone.csv"),
+    (f"@depends('Setpu')\nclass A(Workflow):\n{STEP}", 'no workflow "Setpu"'),
+    (f"class A(Workflow):\n{STEP}".replace("cart", "pause"), '"pause" is reserved'),
+    (f"class A(Workflow):\n{STEP}".replace('"/"', '"/", auth: Auth = "x"'), "auth is neither"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_a_mistake_in_the_file_is_104_with_file_and_line(
+    command: CommandLab, text: str, said: str
+) -> None:
+    words = ["-H", command.target.url, "--workers", "1", "-q"]
+    ended = command.squall("run", command.write(text), *words)
+    assert ended.code == 104
+    assert said in ended.err
+    assert ended.without_traceback() and ended.out == ""
+    if "no workflow in this file" not in said:
+        assert re.match(r"flow\.py:\d+  ", ended.err)
+    assert command.target.counts()["total"] == 0
+
+
+def test_a_relative_url_without_a_host_is_104(command: CommandLab) -> None:
+    ended = command.squall("run", command.write(HOME))
+    assert ended.code == 104
+    assert ended.lines[-1].startswith("flow.py:4  Home.home")
+    assert "--host" in ended.err
+
+
+def test_an_unknown_subject_of_a_threshold_is_104_before_the_start(command: CommandLab) -> None:
+    words = ["run", command.write(HOME), "-H", command.target.url]
+    ended = command.squall(*words, "--threshold", "hmoe.p(95) < 1s")
+    assert ended.code == 104
+    assert 'did you mean "home"?' in ended.err
+    assert command.target.counts()["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nosuchmodule\n", "flow.py:2  ModuleNotFoundError: No module named 'nosuchmodule'"),
+        ("def f():\n    return undefined\nf()\n", "flow.py:3  NameError: name 'undefined'"),
+        ("class A(:\n", "flow.py:2  SyntaxError"),
+        ("sys.exit(3)\n", "flow.py:2  SystemExit: 3"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_107_with_the_authors_line(
+    command: CommandLab, text: str, said: str
+) -> None:
+    ended = command.squall("run", command.write(text), "--workers", "1")
+    assert ended.code == 107
+    assert ended.lines[-1].startswith(said)
+    assert ended.without_traceback() and "squall/engine" not in ended.err
+
+
+def test_a_call_that_blocks_the_loop_is_98_and_named_with_its_line(command: CommandLab) -> None:
+    text = f"""
+    class Home(Workflow):
+        vus = 2
+        duration = "2s"
+
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            time.sleep(0.2)
+            {GET}
+    """
+    words = ["run", command.write(text), "-H", command.target.url, "--json", "results.json"]
+    ended = command.squall(*words)
+    assert ended.code == 98
+    verdict = ended.document["verdict"]
+    assert verdict["state"] == "INVALID"
+    assert verdict["reasons"][0].startswith("Home.home blocked the loop for ")
+    assert verdict["reasons"][0].endswith(" at flow.py:8 (time.sleep)")
+    assert ended.out.splitlines()[1] == f"INVALID  {verdict['reasons'][0]}"

@@ -34,6 +34,8 @@ _ONE_WAY = int(Kind.ONE_WAY)
 _REQUEST = int(Kind.REQUEST)
 _RESPONSE = int(Kind.RESPONSE)
 _ERROR = int(Kind.ERROR)
+_CANCEL = int(Kind.CANCEL)
+_ANSWERS = (_RESPONSE, _ERROR)
 _NO_DEADLINE = float("inf")
 
 Waiter = asyncio.Future[Any]
@@ -142,14 +144,14 @@ class Channel:
         budget_ms: int,
         frame: bytes,
     ) -> None:
-        if kind == _RESPONSE or kind == _ERROR:
+        if kind in _ANSWERS:
             body = link.unseal(frame)
             call = self._calls.pending.pop(correlation, None)
             if call is None or call.waiter.done():
                 self._board.counters.late_answer += 1
             else:
                 self._resolve(call.waiter, kind, type_number, body)
-        elif kind == _REQUEST or kind == _ONE_WAY:
+        elif kind != _CANCEL:
             deadline = self._clock.now() + budget_ms / 1000 if budget_ms else None
             self._dispatcher.receive(self, link, kind, type_number, correlation, deadline, frame)
         else:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import CoroutineType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -92,7 +92,7 @@ class Dispatcher:
         self._spawn = spawn
         self._counters = counters
         self._on_error = on_error
-        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._by_correlation: dict[int, asyncio.Task[None]] = {}
 
     @property
@@ -125,22 +125,17 @@ class Dispatcher:
                 channel.answer(link, correlation, Kind.ERROR, answer)
             return
         try:
-            answer = handler(
-                self._handlers.catalogue.decode(row, link.unseal(frame)),
-                Incoming(peer, deadline, channel),
-            )
-            if type(answer) is CoroutineType:
-                task = self._run(channel, link, correlation if asked else 0, row, answer, admission)
-                admission = None
-                task.add_done_callback(self._done)
-                return
-        except Exception as error:
-            if isinstance(error, WireError) and not isinstance(error, RemoteError | DecodeError):
-                raise
-            answer = self._failed(error)
-        finally:
-            if admission is not None:
-                admission.release()
+            body = link.unseal(frame)
+        except BaseException:
+            admission.release()
+            raise
+        incoming = Incoming(peer, deadline, channel)
+        answer = self._call(row, handler, body, incoming)
+        if type(answer) is CoroutineType:
+            work = cast("CoroutineType[Any, Any, Any]", answer)
+            self._run(channel, link, correlation if asked else 0, row, work, admission)
+            return
+        admission.release()
         if asked:
             self._reply(channel, link, correlation, answer)
 
@@ -155,6 +150,17 @@ class Dispatcher:
         """The link is lost: nobody can be answered. What must finish runs elsewhere."""
         for task in list(self._tasks):
             task.cancel()
+
+    def _call(self, row: MessageType, handler: Handler, body: bytes, incoming: Incoming) -> Any:
+        try:
+            message = self._handlers.catalogue.decode(row, body)
+        except DecodeError as error:
+            self._counters.decode_error += 1
+            return ErrorAnswer(ErrorCode.BAD_MESSAGE, str(error))
+        try:
+            return handler(message, incoming)
+        except Exception as error:
+            return self._failed(error)
 
     def _decline(
         self, channel: Answering, link: Link, correlation: int, known: object | None
@@ -176,7 +182,7 @@ class Dispatcher:
         row: MessageType,
         work: CoroutineType[Any, Any, Any],
         admission: Admission,
-    ) -> asyncio.Task[None]:
+    ) -> None:
         async def handled() -> None:
             try:
                 answer = await work
@@ -185,22 +191,19 @@ class Dispatcher:
             if correlation:
                 self._reply(channel, link, correlation, answer)
 
-        def over(_: asyncio.Task[None]) -> None:
+        def over(task: asyncio.Task[None]) -> None:
             # Here and not in `handled`: a task that is cancelled early never runs.
             work.close()
             admission.release()
+            self._tasks.discard(task)
+            if self._by_correlation.get(correlation) is task:
+                del self._by_correlation[correlation]
 
         task = self._spawn(f"handle {row.name}", handled())
         task.add_done_callback(over)
-        self._tasks[task] = correlation
+        self._tasks.add(task)
         if correlation:
             self._by_correlation[correlation] = task
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        correlation = self._tasks.pop(task)
-        if self._by_correlation.get(correlation) is task:
-            del self._by_correlation[correlation]
 
     def _reply(self, channel: Answering, link: Link, correlation: int, answer: Any) -> None:
         if isinstance(answer, ErrorAnswer):
@@ -215,9 +218,6 @@ class Dispatcher:
         """What the caller is told; only typed errors keep their words."""
         if isinstance(error, RemoteError):
             return ErrorAnswer(error.code, error.text, error.retry_after_s, error.primary)
-        if isinstance(error, DecodeError):
-            self._counters.decode_error += 1
-            return ErrorAnswer(ErrorCode.BAD_MESSAGE, str(error))
         self._counters.handler_failed += 1
         self._on_error(error)
         return ErrorAnswer(ErrorCode.INTERNAL, "internal error")

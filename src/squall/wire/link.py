@@ -189,8 +189,9 @@ class Link:
         return body
 
     @property
-    def established(self) -> bool:
-        return self.session is not None and not self._over
+    def over(self) -> bool:
+        """Closed or closing: nothing is read or posted any more."""
+        return self._over
 
     def pause_reading(self) -> None:
         if self._reading and self._connection is not None:
@@ -354,8 +355,12 @@ class Link:
         connection.send(b"".join(out))
         out.clear()
         unsent = connection.unsent
+        was_full = self.room <= 0
         self.room = self._high_water - unsent
-        if self.room <= 0 and self._room_timer is None:
+        if self.room > 0:
+            if was_full:
+                self._tell_writable()
+        elif self._room_timer is None:
             self._blocked_since = self._clock.now()
             self._blocked_unsent = unsent
             self._room_timer = self._loop.call_later(ROOM_POLL_S, self._look_for_room)
@@ -368,11 +373,7 @@ class Link:
         unsent, now = connection.unsent, self._clock.now()
         if unsent <= self._high_water // 2:
             self.room = self._high_water - unsent
-            try:
-                self._owner.on_writable(self)
-            except Exception as error:
-                self._owner.on_error(self, error)
-                self.abort(error)
+            self._tell_writable()
             return
         if unsent != self._blocked_unsent:
             self._blocked_unsent, self._blocked_since = unsent, now
@@ -381,6 +382,13 @@ class Link:
             self.abort(WireError("the peer takes no more bytes"))
             return
         self._room_timer = self._loop.call_later(ROOM_POLL_S, self._look_for_room)
+
+    def _tell_writable(self) -> None:
+        try:
+            self._owner.on_writable(self)
+        except Exception as error:
+            self._owner.on_error(self, error)
+            self.abort(error)
 
     # Keep-alive.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from squall.runtime.interfaces import Runtime, TLSContext
-from squall.wire.catalogue import CATALOGUE, Catalogue, MessageType
+from squall.wire.catalogue import Catalogue, MessageType
 from squall.wire.claims import ClaimCheck
 from squall.wire.counters import WireCounters
 from squall.wire.dispatch import Admit, Handlers, Spawn
@@ -62,6 +62,3 @@ def make_keyring(runtime: Runtime, secrets: Secrets, cluster: str) -> Keyring:
         boot=runtime.boot,
         entropy=runtime.entropy,
     )
-
-
-__all__ = ["CATALOGUE", "Switchboard", "make_keyring"]

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 MOST_HEADS = 512
 # So many new heads in a row mean that every one is unlike: looking up costs, finds nothing.
 MISSES_TO_STOP = 2000
-# Idle connections beyond this many of one user are closed.
-_MOST_IDLE = 64
 
 
 class Unanswered(TransportError):

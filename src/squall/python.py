@@ -120,7 +120,7 @@ def _options(
                 f"{workflow.__name__} is defined inside a function; core processes load it "
                 "from its file, so define it at the top level of a module"
             )
-        path, name = inspect.getfile(workflow), workflow.__name__
+        path, name = _file_of(workflow), workflow.__name__
         others["only"] = others.get("only") or (name,)
     else:
         path = os.fspath(workflow)
@@ -128,6 +128,19 @@ def _options(
     if "://" in path:
         return RunOptions(url=path, profiles=profiles, **others)
     return RunOptions(file=path, profiles=profiles, **others)
+
+
+def _file_of(workflow: type[Workflow]) -> str:
+    try:
+        path = inspect.getfile(workflow)
+    except (OSError, TypeError):
+        path = ""
+    if not os.path.isfile(path):
+        raise ConfigError(
+            f"{workflow.__name__} was typed in and has no file; core processes load it from "
+            "one, so put it into a module"
+        )
+    return path
 
 
 def _seconds(value: str | float | None) -> float | None:
@@ -157,9 +170,7 @@ async def _run(options: RunOptions, *, lines: bool = False) -> Result:
 
 def _blocking(options: RunOptions) -> Result:
     """Also from inside a running loop (pytest-asyncio, notebooks): in a thread then."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_loop():
         return asyncio.run(_run(options))
     outcome: list[Result] = []
     failure: list[BaseException] = []
@@ -176,3 +187,11 @@ def _blocking(options: RunOptions) -> Result:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

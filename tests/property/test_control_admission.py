@@ -258,7 +258,9 @@ def test_callers_that_follow_their_hints_are_all_served_in_the_end(
     """With `flood`, one source keeps all CONTROL slots and its own line full all the time."""
     limits = msgspec.structs.replace(limits, control_waiting_max=100)
     node = Admission(limits, random.Random(seed).uniform)
-    arrivals = [Arrival(at, number, *rest) for number, (at, *rest) in enumerate(requests)]
+    arrivals = [
+        Arrival(at, number, each, takes_s) for number, (at, each, takes_s) in enumerate(requests)
+    ]
     heapq.heapify(arrivals)
     ends: list[tuple[float, Token]] = []
     takes: dict[Token, float] = {}

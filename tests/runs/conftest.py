@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from run_lab import Lab
+
 from target_fixture import TargetHandle, running_target
 
 
@@ -17,11 +18,6 @@ def one_target() -> Iterator[TargetHandle]:
 
 
 @pytest.fixture
-def target(one_target: TargetHandle) -> TargetHandle:
+def lab(tmp_path: Path, one_target: TargetHandle) -> Lab:
     one_target.reset()
-    return one_target
-
-
-@pytest.fixture
-def lab(tmp_path: Path, target: TargetHandle) -> Lab:
-    return Lab(tmp_path, target)
+    return Lab(tmp_path, one_target)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from target_fixture import TargetHandle
 
 import squall
 from squall.api.errors import SquallError
 from squall.engine.local import run_local
 from squall.engine.options import ProfileFlags, RunOptions
 from squall.reporting.result import Result
+from target_fixture import TargetHandle
 
 HEADER = (
     "import asyncio, os, random, sys, time; from dataclasses import dataclass; "

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from run_lab import Lab, check_counts, check_identities
-from target_fixture import running_target
 
 from squall.engine.schedule import StartSchedule
+from target_fixture import running_target
 
 
 def home(profile: str, url: str = "/") -> str:

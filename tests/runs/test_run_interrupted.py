@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from run_lab import Lab
+
 from target_fixture import SOURCE
 
 PATIENCE_S = 30.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from run_lab import Lab, check_counts, check_identities
-from target_fixture import TargetHandle, running_target
+
+from target_fixture import TargetHandle, running_target, start_target
 
 
 def free_port() -> int:
@@ -52,8 +53,6 @@ def test_a_target_that_comes_back_is_used_again(tmp_path: Path) -> None:
     started: list[TargetHandle] = []
 
     def come_back() -> None:
-        from target_fixture import start_target
-
         started.append(start_target("--port", str(port)))
 
     timer = threading.Timer(1.0, come_back)

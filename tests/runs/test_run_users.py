@@ -7,6 +7,7 @@ import json
 
 import pytest
 from run_lab import Lab, check_counts, check_identities
+
 from target_fixture import running_target
 
 
@@ -145,9 +146,7 @@ class Members(Workflow):
         "vus = 20",
     ],
 )
-def test_a_target_that_refuses_log_ins_is_not_asked_again_and_again(
-    lab: Lab, profile: str
-) -> None:
+def test_a_target_that_refuses_log_ins_is_not_asked_again_and_again(lab: Lab, profile: str) -> None:
     text = f"""
 class Locked(Workflow):
     {profile}

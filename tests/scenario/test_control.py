@@ -2,8 +2,8 @@
 
     core admission shared_max=4 data_max=2     the core, and its settings if not the default
     0.5  admit data from m1      -> #1 runs    time in seconds, event, all of its effects
-                                               (lines without `->` continue nothing: comment
-                                               lines begin with `#`, blank lines separate)
+
+A line that begins with `#` is a comment; `-> -` says that there is no effect.
 
 Random draws take the upper end of their range, so that a file shows the longest delays.
 Things are numbered in the order in which they appear.

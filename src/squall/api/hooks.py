@@ -160,6 +160,8 @@ def step(
     timeout: Duration | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
     """A step; it runs after the steps named here, together with its siblings."""
+    if any(callable(name) for name in after):
+        raise ConfigError("write @step() with its parentheses")
 
     def decorate(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Step[P, R]:
         return Step(

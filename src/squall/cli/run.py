@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from squall.api.errors import ExitCode
@@ -16,7 +17,7 @@ from squall.cli.options import run_options, seconds
 from squall.cli.streams import print_or_drop, wants_color
 from squall.engine.local import run_local
 from squall.engine.options import RunOptions
-from squall.reporting.columns import parse_columns
+from squall.reporting.columns import columns_that_fit, parse_columns
 from squall.reporting.files import check_writable
 from squall.reporting.secrets import Redactor
 
@@ -41,12 +42,15 @@ def execute(arguments: Namespace) -> int:
         options, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
     )
     outcome = perform(options, progress)
-    # The file first: a reader of stdout that has gone away must not cost the results.
-    if arguments.json:
-        from squall.reporting.document import write_document
+    # The file first: a reader of stdout that has gone away must not cost the results, nor a
+    # full disk the summary.
+    try:
+        if arguments.json:
+            from squall.reporting.document import write_document
 
-        write_document(arguments.json, outcome, progress.redact)
-    print_summary(outcome, columns, progress.redact, no_color=arguments.no_color)
+            write_document(arguments.json, outcome, progress.redact)
+    finally:
+        print_summary(outcome, columns, progress.redact, no_color=arguments.no_color)
     code = outcome.exit_code
     return 0 if arguments.exit_zero and code in EXCUSED else int(code)
 
@@ -59,6 +63,7 @@ def perform(options: RunOptions, progress: Progress) -> RunOutcome:
             on_snapshot=progress.on_snapshot,
             on_log=progress.on_log,
             on_exchange=progress.on_exchange,
+            on_interrupt=progress.on_interrupt,
         )
     )
 
@@ -69,6 +74,8 @@ def print_summary(
     from squall.reporting.summary import render_summary
 
     color = wants_color(sys.stdout, no_color=no_color)
+    if columns is None and sys.stdout.isatty():
+        columns = columns_that_fit(get_terminal_size().columns)
     print_or_drop(redact(render_summary(outcome, columns=columns, color=color)))
 
 
@@ -112,6 +119,10 @@ class Progress:
     def on_snapshot(self, snapshot: Snapshot) -> None:
         if self._lines is not None:
             self._lines.feed(snapshot)
+
+    def on_interrupt(self, times: int) -> None:
+        if self._lines is not None:
+            self._lines.interrupted(times)
 
     def on_log(self, prefix: str, line: str) -> None:
         """`prefix` names the user, `[Shop 17]`, where one can be told."""

@@ -30,7 +30,7 @@ import msgspec
 from squall.control.classes import SHARED_CLASSES, MessageClass
 from squall.control.load import Backlog, FillAlarm, Filling, ServiceTime
 from squall.control.settings import AdmissionSettings
-from squall.runtime.invariants import InvariantViolation
+from squall.runtime.invariants import invariant
 
 Uniform = Callable[[float, float], float]
 """`random.Random.uniform` of whoever owns the randomness."""
@@ -154,9 +154,8 @@ class Admission:
 
         Returns the tokens of waiting work that starts now.
         """
-        work = self._work.pop(token, None)
-        if work is None:
-            raise InvariantViolation(f"slot {token} is released twice or was never taken")
+        invariant(token in self._work, f"slot {token} is released twice or was never taken")
+        work = self._work.pop(token)
         if work.started_at is None:
             self._leave_line(token, work.source)
             return ()

@@ -1,8 +1,11 @@
-"""Driver of the server side: runs work within the limits that `admission` decides.
+"""Driver of the server side: work runs within the limits that `admission` decides.
 
-Work is given as a function that makes a coroutine, so that shed work leaves nothing behind
-that was never awaited. The slot is given back when the work ends, in whatever way; nothing
-is cleaned up later. It must never start a task: who calls `run` owns the task it runs in.
+`enter` is what the wire calls for each message before it decrypts it. `run` is for
+everything else; it takes a function that makes a coroutine, so that shed work leaves
+nothing behind that was never awaited.
+
+A slot is given back when the work ends, in whatever way; nothing is cleaned up later. This
+module must never start a task: who enters owns the task that the work runs in.
 """
 
 from __future__ import annotations
@@ -20,6 +23,34 @@ from squall.runtime.interfaces import Clock
 T = TypeVar("T")
 
 
+class Slot:
+    """A place for one piece of work; released exactly once."""
+
+    __slots__ = ("_release", "_turn", "token", "waits")
+
+    def __init__(self, token: Token, waits: bool, release: Callable[[Slot], None]) -> None:
+        self.token = token
+        self.waits = waits
+        """CONTROL only: `turn` is to be awaited before the work starts."""
+        self._release = release
+        self._turn: asyncio.Future[None] | None = None
+
+    async def turn(self) -> None:
+        if self.waits:
+            self._turn = asyncio.get_running_loop().create_future()
+            await self._turn
+
+    def release(self) -> None:
+        self._release(self)
+
+    def call_up(self) -> None:
+        """Its turn has come. If its task was cancelled in this very round, the release
+        that follows passes the slot on."""
+        self.waits = False
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+
 class BoundedExecution:
     """One per node: all of its servers share the limits."""
 
@@ -29,44 +60,49 @@ class BoundedExecution:
         self._admission = admission
         self._clock = clock
         self._warn = warn
-        self._waiting: dict[Token, asyncio.Future[None]] = {}
+        self._waiting: dict[Token, Slot] = {}
+
+    def enter(self, message_class: MessageClass, source: str = "") -> Slot | float:
+        """A slot, or after how many seconds to ask again.
+
+        Raises `ControlOverrun` for a source whose connection is to be closed.
+        """
+        decision = self._admission.admit(message_class, self._clock.now(), source)
+        match decision:
+            case Shed():
+                return decision.retry_after_s
+            case Overrun():
+                raise ControlOverrun(decision.source, decision.waiting)
+            case Admitted():
+                return self._slot(decision)
 
     async def run(
         self, message_class: MessageClass, work: Callable[[], Awaitable[T]], *, source: str = ""
     ) -> T:
-        """Raises `Overloaded` at once if the work is shed, `ControlOverrun` if the source
-        has to be cut off; otherwise what the work returns or raises."""
-        admitted = self._admit(message_class, source)
+        """What the work returns or raises; `Overloaded` or `ControlOverrun` without it."""
+        slot = self.enter(message_class, source)
+        if not isinstance(slot, Slot):
+            raise Overloaded(slot)
         try:
-            if admitted.warning is not None and self._warn is not None:
-                self._warn(admitted.warning)
-            if admitted.waits:
-                await self._turn(admitted.token)
+            await slot.turn()
             return await work()
         finally:
-            self._release(admitted.token)
+            slot.release()
 
-    def _admit(self, message_class: MessageClass, source: str) -> Admitted:
-        decision = self._admission.admit(message_class, self._clock.now(), source)
-        match decision:
-            case Shed():
-                raise Overloaded(decision.retry_after_s)
-            case Overrun():
-                raise ControlOverrun(decision.source, decision.waiting)
-            case Admitted():
-                return decision
+    def _slot(self, admitted: Admitted) -> Slot:
+        slot = Slot(admitted.token, admitted.waits, self._leave)
+        if slot.waits:
+            self._waiting[slot.token] = slot
+        if admitted.warning is not None and self._warn is not None:
+            try:
+                self._warn(admitted.warning)
+            except BaseException:
+                slot.release()
+                raise
+        return slot
 
-    async def _turn(self, token: Token) -> None:
-        turn = self._waiting[token] = asyncio.get_running_loop().create_future()
-        try:
-            await turn
-        finally:
-            del self._waiting[token]
-
-    def _release(self, token: Token) -> None:
-        for started in self._admission.release(token, self._clock.now()):
-            # Its task may have been cancelled in this very round; then its own release
-            # follows, and passes the slot on.
-            turn = self._waiting[started]
-            if not turn.done():
-                turn.set_result(None)
+    def _leave(self, slot: Slot) -> None:
+        started = self._admission.release(slot.token, self._clock.now())
+        self._waiting.pop(slot.token, None)
+        for token in started:
+            self._waiting.pop(token).call_up()

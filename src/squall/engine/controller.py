@@ -20,7 +20,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from squall.engine.layers import topological_layers
-from squall.engine.local import OnExchange, OnLog, OnSnapshot, error_of
+from squall.engine.local import OnExchange, OnInterrupt, OnLog, OnSnapshot, error_of
 from squall.engine.options import RunOptions
 from squall.engine.outcome import (
     ProcessInfo,
@@ -97,6 +97,7 @@ class Controller:
         on_snapshot: OnSnapshot | None,
         on_log: OnLog | None,
         on_exchange: OnExchange | None,
+        on_interrupt: OnInterrupt | None = None,
     ) -> None:
         self._pool = pool
         self._options = options
@@ -106,6 +107,7 @@ class Controller:
         self._on_snapshot = on_snapshot
         self._on_log = on_log
         self._on_exchange = on_exchange
+        self._on_interrupt = on_interrupt
         self._outcomes: dict[str, WorkflowOutcome] = {}
         self._values: dict[str, dict[str, bytes]] = {}
         self._provided: dict[str, dict[str, bytes]] = {}
@@ -138,7 +140,7 @@ class Controller:
                 ticker.cancel()
                 if timer is not None:
                     timer.cancel()
-        elapsed_s = perf_counter() - self._began if self._began else 0.0
+        elapsed_s = max(0.0, perf_counter() - self._began) if self._began else 0.0
         cpu_s, wall_s = process_time() - self._cpu_from[0], perf_counter() - self._cpu_from[1]
         for core in self._pool.cores:
             if core.died:
@@ -390,6 +392,8 @@ class Controller:
 
     def _interrupt(self) -> None:
         self._interruptions += 1
+        if self._on_interrupt is not None:
+            self._on_interrupt(self._interruptions)
         if self._interruptions > 2:
             self._pool.kill()
         self.stop(now=self._interruptions > 1)

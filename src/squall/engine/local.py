@@ -28,6 +28,7 @@ OnManifest = Callable[[FileManifest, int], None]
 OnSnapshot = Callable[["Snapshot"], None]
 OnLog = Callable[[str, str], None]
 OnExchange = Callable[[ExchangeReport], None]
+OnInterrupt = Callable[[int], None]
 
 
 async def run_local(
@@ -37,6 +38,7 @@ async def run_local(
     on_snapshot: OnSnapshot | None = None,
     on_log: OnLog | None = None,
     on_exchange: OnExchange | None = None,
+    on_interrupt: OnInterrupt | None = None,
 ) -> RunOutcome:
     """Runs all workflows of a file or a URL. Foreseeable mistakes are `SquallError`s."""
     pool = CorePool(worker_count(options))
@@ -60,6 +62,7 @@ async def run_local(
             on_snapshot=on_snapshot,
             on_log=on_log,
             on_exchange=on_exchange,
+            on_interrupt=on_interrupt,
         )
         if on_manifest is not None:
             on_manifest(controller.manifest, len(pool.cores))

@@ -259,6 +259,11 @@ class Recorder:
             ErrorSample(workflow=self.workflow, row=row, reason=reason, at_s=at_s, **details)
         )
 
+    @property
+    def has_news(self) -> bool:
+        """Whether requests were made since the last report."""
+        return self.http.counters.sent > self._counted.sent
+
     def fold(self) -> None:
         for row in self.rows.values():
             row.fold()

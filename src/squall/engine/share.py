@@ -35,6 +35,8 @@ from squall.engine.users import Prepared, User, UserFactory
 from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
 
 OPENING_AT_ONCE = 256
+END_SLACK_S = 0.05
+"""What ends so soon after a full second is reported with that second."""
 END_ACTIONS_S = 10.0
 """End actions, and whatever else of the author's runs after the load, get this long."""
 
@@ -157,13 +159,17 @@ class Share:
             async with asyncio.timeout(END_ACTIONS_S):
                 await self._factory.close_process()
         await self.http.close()
+        if self.recorder.has_news:
+            # Hooks that provide values, and tasks the author left behind, made requests.
+            self._send(self._window)
         if self._crash is not None:
             raise self._crash
         if self._unopened:
             self._notes.append(
                 (
                     "DEGRADED",
-                    f"{self._unopened} users of {self.plan.name} did not start: {self._last_error}",
+                    f"{self._unopened} user{'' if self._unopened == 1 else 's'} of "
+                    f"{self.plan.name} did not start: {self._last_error}",
                 )
             )
         return Ended(
@@ -257,7 +263,10 @@ class Share:
                     value = await self.http.prepare(parameter.kind, parameter.default)
                 except ConfigError as error:
                     where = f"{self.plan.file}:{hook.line}  {self.plan.name}.{hook.name}"
-                    raise ConfigError(f"{where} {parameter.name}: {error}") from None
+                    where = f"{where} {parameter.name}"
+                    if "://" in self._program.manifest.path:
+                        where = self._program.manifest.path
+                    raise ConfigError(f"{where}: {error}") from None
                 prepared[(hook.name, parameter.name)] = value
 
     def _adopt_class_attributes(self) -> None:
@@ -489,7 +498,9 @@ class Share:
             if not self.ended_at:
                 self.ended_at = now
             self.recorder.fold()
-            self._send(max(int(self.ended_at - self.recorder.epoch), self._window))
+            # A run of 3 s ends a moment after its third second and has no fourth.
+            since_s = self.ended_at - self.recorder.epoch - END_SLACK_S
+            self._send(int(max(0.0, since_s)))
             self._over.set_result(None)
 
     def _send(self, window: int) -> None:

@@ -10,6 +10,10 @@ import re
 from squall.api.errors import UsageError
 
 DEFAULT_COLUMNS = ("p50", "p90", "p95", "p99", "p99.9", "max")
+_FIRST_TO_GO = ("p99.9", "p90", "max")
+_FIXED_WIDTH = 42
+"""Name, count, rate and failed; a column is a time such as `0.892 ms` and two spaces."""
+_COLUMN_WIDTH = 10
 _ALIASES = {"med": "p50", "median": "p50", "avg": "mean", "p999": "p99.9"}
 _PLAIN = ("min", "mean", "max")
 _QUANTILE = re.compile(r"p\(?([0-9]{1,2}(?:\.[0-9]+)?)\)?")
@@ -21,6 +25,16 @@ def parse_columns(text: str) -> tuple[str, ...]:
     if not columns:
         raise UsageError(f"--columns {text}: name at least one, such as p50,p99,max")
     return tuple(dict.fromkeys(columns))
+
+
+def columns_that_fit(width: int) -> tuple[str, ...]:
+    """The default columns, fewer on a terminal too narrow for all; the tails stay longest."""
+    room = (width - _FIXED_WIDTH) // _COLUMN_WIDTH
+    left = list(DEFAULT_COLUMNS)
+    for column in _FIRST_TO_GO:
+        if len(left) > room:
+            left.remove(column)
+    return tuple(left)
 
 
 def quantile_of(column: str) -> float | None:

@@ -14,8 +14,7 @@ from squall.api.errors import UsageError
 
 def check_writable(path: str | Path, flag: str = "--json") -> None:
     """Raise `UsageError` if a file at `path` could not be written now."""
-    # A link is followed: the file it names is replaced, not the link.
-    place = Path(os.path.realpath(path))
+    place = _place(path)
     folder = place.parent
     if place.is_dir():
         raise UsageError(f"{flag} {path}: is a directory; name a file in it")
@@ -29,7 +28,7 @@ def check_writable(path: str | Path, flag: str = "--json") -> None:
 
 def write_whole(path: str | Path, content: bytes, flag: str = "--json") -> None:
     """Replace the file at `path` in one step."""
-    place = Path(os.path.realpath(path))
+    place = _place(path)
     try:
         if _is_special(place):
             place.write_bytes(content)
@@ -63,5 +62,12 @@ def _umask() -> int:
     return mask
 
 
+def _place(path: str | Path) -> Path:
+    """A link is followed: the file it names is replaced, not the link. /dev/stdout is one
+    too, but stays what it is: the file behind it is open and must not be replaced."""
+    given = Path(path)
+    return given if _is_special(given) else Path(os.path.realpath(given))
+
+
 def _is_special(place: Path) -> bool:
-    return place.exists() and not place.is_file()
+    return place.exists() and (not place.is_file() or place.is_relative_to("/dev"))

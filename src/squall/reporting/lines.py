@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TextIO
 
+from squall.api.quantities import format_duration
 from squall.engine.profile import describe
 from squall.reporting.format import clock, measured, percent_number, rate, tight_duration
 from squall.reporting.layout import VERDICT_SHADES, Paint
@@ -80,6 +81,14 @@ class LiveLines:
         if left > 0:
             self._attention(f"{left} more new kinds of errors (see summary)", "", snapshot)
 
+    def interrupted(self, times: int) -> None:
+        """A person who pressed Ctrl-C learns what they wait for."""
+        mark = self._paint("!", "bad")
+        grace_s = max(workflow.profile.grace_s for workflow in self._manifest.workflows)
+        text = f"stopping; running iterations get up to {format_duration(grace_s, compact=True)}"
+        text += ", Ctrl-C again ends at once"
+        self._write(f"{mark} {text if times == 1 else 'ending at once'}")
+
     def _planned(self, workflow: WorkflowManifest, *, first: bool) -> str:
         parts = [workflow.name, describe(workflow.profile), workflow.shape]
         where = [f"host {workflow.host}"] if workflow.host else []
@@ -104,7 +113,9 @@ class LiveLines:
     def _progress(self, workflow: WorkflowSnapshot, snapshot: Snapshot) -> str:
         name = [workflow.name] if len(self._manifest.workflows) > 1 else []
         profile = self._manifest.workflow(workflow.name).profile
-        target = "" if workflow.target_per_s is None else f" of {workflow.target_per_s:.4g}"
+        target = (
+            "" if workflow.target_per_s is None else f" of {_planned_rate(workflow.target_per_s)}"
+        )
         if profile.model == "iterations":
             target = f", {workflow.iterations} of {profile.iterations}"
         times = "no samples"
@@ -171,3 +182,8 @@ class LiveLines:
     def _write(self, line: str) -> None:
         self._stream.write(self._redact(line) + "\n")
         self._stream.flush()
+
+
+def _planned_rate(per_s: float) -> str:
+    """`500`, `333.3`, `100000`: never in powers of ten."""
+    return f"{per_s:.4g}" if per_s < 9999.5 else f"{per_s:.0f}"

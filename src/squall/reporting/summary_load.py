@@ -28,9 +28,17 @@ def http_block(totals: Totals, paint: Paint) -> list[str]:
         return []
     counts = [f"{status}: {count}" for status, count in totals.statuses.items()]
     counts += [f"{reason}: {count}" for reason, count in totals.no_answer.items()]
+    if not requests.answered:
+        counts = counts or ["no answers"]
     lines = [
-        f"{requests.sent} sent, {plural(requests.redirects, 'redirect')}, "
-        f"{plural(requests.reconnects, 'reconnect')}, {'  '.join(counts) or 'no answers'}"
+        ", ".join(
+            [
+                f"{requests.sent} sent",
+                plural(requests.redirects, "redirect"),
+                plural(requests.reconnects, "reconnect"),
+                *(["  ".join(counts)] if counts else []),
+            ]
+        )
     ]
     parts = [f"{data_size(requests.bytes_sent)} out, {data_size(requests.bytes_received)} in"]
     if totals.first_byte.count:
@@ -60,8 +68,9 @@ def generator_block(
     lines = [
         f"cpu {whole_percent(health.cpu)} of {plural(processes, 'core')}, "
         f"loop lag p99 {brief_duration(health.lag.quantile(0.99))}, "
-        f"gc {brief_duration(health.gc_max_s)}, "
-        f"{plural(busy, 'user')} busy at most of {allowed}"
+        f"gc {brief_duration(health.gc_max_s)}"
+        # Looked at now and then; in a run of a moment nobody may have been seen.
+        + (f", {plural(busy, 'user')} busy at most of {allowed}" if busy else "")
     ]
     lines += [
         paint(f"process {process.index} ended early: {process.died}", "bad")

@@ -56,13 +56,13 @@ class MetricsServer:
         self,
         network: Network,
         registry: Registry,
-        probes: Probes = Probes(),  # noqa: B008 - frozen
-        limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
+        probes: Probes | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         self._network = network
         self._registry = registry
-        self._probes = probes
-        self.limits = limits
+        self._probes = probes or Probes()
+        self.limits = limits or HttpLimits()
         self._open: dict[_Request, None] = {}
         self._listener: Listener | None = None
 
@@ -127,9 +127,7 @@ class _Request:
         if not self._server.admit(self):
             self._send(_Answer(503, "too many connections\n"))
             return
-        self._timer = asyncio.get_running_loop().call_later(
-            self._server.limits.request_timeout_s, self._late
-        )
+        self._within(self._late)
 
     def on_data(self, data: bytes) -> None:
         if self._answered:
@@ -150,12 +148,15 @@ class _Request:
         if self._connection is not None:
             self._connection.abort()
 
+    def _within(self, otherwise: Callable[[], None]) -> None:
+        """The client has the time of one request for its next duty."""
+        if self._timer is not None:
+            self._timer.cancel()
+        timeout_s = self._server.limits.request_timeout_s
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, otherwise)
+
     def _late(self) -> None:
-        if self._answered:
-            # The answer lies there and is not fetched.
-            self.cut()
-        else:
-            self._send(_Answer(408, "the request did not come\n"))
+        self._send(_Answer(408, "the request did not come\n"))
 
     def _send(self, answer: _Answer, *, with_body: bool = True) -> None:
         if self._connection is None:
@@ -170,6 +171,7 @@ class _Request:
         )
         self._connection.send(head.encode() + (body if with_body else b""))
         self._connection.close()
+        self._within(self.cut)
 
 
 def _verdict(reason: str) -> _Answer:

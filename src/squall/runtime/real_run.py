@@ -64,12 +64,14 @@ async def _frame(main: Main, frame: Frame) -> tuple[int, bool]:
     body = loop.create_task(main(runtime, tasks, stop), name="main")
     fatal = loop.create_task(tasks.fatal(), name="fatal")
     told = loop.create_task(stop.wait(), name="stop")
+    watchdog = _Watchdog(frame.shutdown_s + LAST_GRACE_S)
     try:
-        with _signals(loop, stop):
+        with _signals(loop, stop, watchdog):
             await asyncio.wait((body, fatal, told), return_when=asyncio.FIRST_COMPLETED)
-            with _watchdog(frame.shutdown_s + LAST_GRACE_S):
-                unfinished = await _end(body, stop, tasks, runtime, frame)
+            watchdog.arm()
+            unfinished = await _end(body, stop, tasks, runtime, frame)
     finally:
+        watchdog.disarm()
         failed = fatal.done() and not fatal.cancelled()
         fatal.cancel()
         told.cancel()
@@ -109,10 +111,14 @@ async def _end(
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Generator[None]:
+def _signals(
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, watchdog: _Watchdog
+) -> Generator[None]:
     def received() -> None:
         if stop.is_set():
             _leave(ExitCode.INTERRUPTED)
+        # At once: the node's own code is the next to run, and may never give back.
+        watchdog.arm()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -124,16 +130,23 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Generator[
             loop.remove_signal_handler(number)
 
 
-@contextlib.contextmanager
-def _watchdog(seconds: float) -> Generator[None]:
-    timer = threading.Timer(seconds, _leave, (ExitCode.INTERNAL,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
+class _Watchdog:
+    """A thread that ends the process when the loop does not."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer: threading.Timer | None = None
+
+    def arm(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(self._seconds, _leave, (ExitCode.INTERNAL,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
 
 
 def _leave(code: int) -> None:

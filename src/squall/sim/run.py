@@ -44,6 +44,7 @@ class Outcome:
     lines: int
     simulated_s: float
     real_s: float
+    tally: Mapping[str, int]
 
     @property
     def clean(self) -> bool:
@@ -90,6 +91,7 @@ def run_seed(
         world.trace.lines,
         world.now,
         time.perf_counter() - started,
+        world.tally,
     )
     world.close()
     # Between two runs, so that no run collects the garbage of another one.

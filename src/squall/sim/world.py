@@ -53,6 +53,8 @@ class World:
         self.network = SimNetwork(
             self.loop, self.trace, self.random("network"), self.links, hosts=self
         )
+        self.tally: dict[str, int] = {}
+        """What the scenario counted; summed over all seeds of a campaign."""
         self._checks: list[Check] = []
 
     # What a scenario asks.
@@ -67,6 +69,9 @@ class World:
 
     def parameter(self, name: str, default: int) -> int:
         return int(self.parameters.get(name, default))
+
+    def count(self, what: str) -> None:
+        self.tally[what] = self.tally.get(what, 0) + 1
 
     def is_up(self, name: str) -> bool:
         node = self.nodes.get(name)
@@ -93,7 +98,7 @@ class World:
         processes: Callable[[SimProcess], Processes] | None = None,
     ) -> Node:
         """A machine without power. What its program raises fails the run, unless it is
-        one of `exits_on`: then the process ends, as a real one would."""
+        one of `exits_on`, or a group of them: then the process ends, as a real one would."""
         if name in self.nodes:
             raise SimulationError(f"two nodes are called {name}")
         disk = SimDisk(name, self.trace, self.random(f"disk {name}"))
@@ -299,7 +304,7 @@ class World:
             return
         error = None if task.cancelled() else task.exception()
         self._end(node.name, State.ENDED, "exits" if error is None else f"exits: {error!r}")
-        if error is not None and not isinstance(error, node.exits_on):
+        if error is not None and not _is_all(error, node.exits_on):
             failed = NodeFailed(f"{node.name}: {type(error).__name__}: {error}")
             failed.__cause__ = error
             self.loop.fail(failed, "", None)
@@ -309,3 +314,11 @@ class World:
             if other != name:
                 change(name, other)
                 change(other, name)
+
+
+def _is_all(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Of these kinds; of a group, every member."""
+    if isinstance(error, BaseExceptionGroup):
+        group: BaseExceptionGroup[BaseException] = error
+        return all(_is_all(member, kinds) for member in group.exceptions)
+    return isinstance(error, kinds)

@@ -153,7 +153,7 @@ def bind(threshold: Threshold, manifest: FileManifest) -> BoundThreshold:
 def bind_all(manifest: FileManifest, extra: Sequence[str] = ()) -> list[BoundThreshold]:
     """Thresholds of the file in its order, then those of the command line, then the built-in."""
     bound = [
-        bind(parse_threshold(text, default_workflow=workflow.name), manifest)
+        _bind_of_file(text, workflow, manifest)
         for workflow in manifest.workflows
         for text in workflow.thresholds
     ]
@@ -162,6 +162,17 @@ def bind_all(manifest: FileManifest, extra: Sequence[str] = ()) -> list[BoundThr
         builtin = bind(parse_threshold(BUILTIN_TEXT), manifest)
         bound.append(msgspec.structs.replace(builtin, builtin=True))
     return bound
+
+
+def _bind_of_file(
+    text: str, workflow: WorkflowManifest, manifest: FileManifest
+) -> BoundThreshold:
+    """A mistake in the file says where it stands, like every other one."""
+    try:
+        return bind(parse_threshold(text, default_workflow=workflow.name), manifest)
+    except ConfigError as error:
+        where = f"{PurePath(manifest.path).name}:{workflow.line}  {workflow.name}"
+        raise ConfigError(f"{where}: {error}") from None
 
 
 class _Binder:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from squall.wire.counters import WireCounters
@@ -53,7 +53,7 @@ class BlobStore(Protocol):
 class Holder(Protocol):
     """Who can be asked for chunks: a peer's bulk channel, or the peer itself."""
 
-    async def request(self, message: Any, timeout_s: float) -> Any: ...
+    def request(self, message: Any, timeout_s: float) -> Coroutine[Any, Any, Any]: ...
 
 
 def blob_hash(content: bytes) -> str:
@@ -76,6 +76,14 @@ def serve_blobs(handlers: Handlers, store: BlobStore) -> None:
     handlers.on(BlobFetch, fetch)
 
 
+class _Turn:
+    """Who fetches a blob now, and how many want to."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
 class BlobFetcher:
     """Fetches into one store; all its transfers share the eight requests."""
 
@@ -92,7 +100,7 @@ class BlobFetcher:
         self._blob_max_bytes = blob_max_bytes
         self._chunk_timeout_s = chunk_timeout_s
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
-        self._busy: dict[str, asyncio.Lock] = {}
+        self._busy: dict[str, _Turn] = {}
 
     async def fetch(self, blob: str, size: int, holders: Sequence[Holder]) -> None:
         """Returns when the blob is in the store. `BlobRefused` if no holder's content was
@@ -104,22 +112,28 @@ class BlobFetcher:
             raise BlobRefused(
                 f"blob {blob[:12]} has {size} bytes, at most {self._blob_max_bytes} are taken"
             )
-        lock = self._busy.setdefault(blob, asyncio.Lock())
+        turn = self._busy.setdefault(blob, _Turn())
+        turn.users += 1
         try:
-            async with lock:
+            async with turn.lock:
                 await self._fetch_once(blob, size, holders)
         finally:
-            if not lock.locked():
-                self._busy.pop(blob, None)
+            turn.users -= 1
+            if not turn.users:
+                del self._busy[blob]
 
     async def _fetch_once(self, blob: str, size: int, holders: Sequence[Holder]) -> None:
         if await self._store.size(blob) is not None:
             return
-        failure: BlobError = BlobError(f"blob {blob[:12]}: nobody to fetch it from")
+        failure = BlobError(f"blob {blob[:12]}: nobody to fetch it from")
         for holder in holders:
             try:
-                await self._fetch_from(holder, blob, size)
-                return
+                # A part may hold what another holder got wrong: from the start, then.
+                if await self._store.part_size(blob) and await self._complete(holder, blob, size):
+                    return
+                if await self._complete(holder, blob, size):
+                    return
+                failure = BlobRefused(f"blob {blob[:12]}: the content has another hash")
             except BlobRefused as error:
                 self._counters.blob_refused += 1
                 await self._store.discard_part(blob)
@@ -128,7 +142,17 @@ class BlobFetcher:
                 failure = BlobError(f"blob {blob[:12]}: {error}")
         raise failure
 
-    async def _fetch_from(self, holder: Holder, blob: str, size: int) -> None:
+    async def _complete(self, holder: Holder, blob: str, size: int) -> bool:
+        """Fetches what is missing; False, without the part, if it was not the content."""
+        if await self._fetch_from(holder, blob, size) == blob:
+            await self._store.commit(blob)
+            return True
+        self._counters.blob_refused += 1
+        await self._store.discard_part(blob)
+        return False
+
+    async def _fetch_from(self, holder: Holder, blob: str, size: int) -> str:
+        """Appends the missing chunks to the part; the hash of the whole."""
         digest, offset = await self._resume(blob, size)
         requests: list[asyncio.Task[bytes]] = []
         asked = offset
@@ -151,11 +175,8 @@ class BlobFetcher:
         finally:
             for request in requests:
                 request.cancel()
-            if requests:
-                await asyncio.wait(requests)
-        if digest.hexdigest() != blob:
-            raise BlobRefused(f"blob {blob[:12]}: the content has another hash")
-        await self._store.commit(blob)
+            await asyncio.gather(*requests, return_exceptions=True)
+        return digest.hexdigest()
 
     async def _chunk(self, holder: Holder, blob: str, offset: int, length: int, size: int) -> bytes:
         async with self._slots:

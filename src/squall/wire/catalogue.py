@@ -40,6 +40,8 @@ class MessageType(NamedTuple):
     size: SizeClass
     senders: frozenset[Role]
     decode: Callable[[bytes], Any]
+    body_max: int
+    """Bytes, of the size class."""
 
     @property
     def name(self) -> str:
@@ -79,10 +81,10 @@ class Catalogue:
         if row is None:
             raise UnknownType(f"{type(message).__name__} is not in the message catalogue")
         body = self._encode(message)
-        if len(body) > row.size.value:
+        if len(body) > row.body_max:
             raise MessageTooLarge(
                 f"{row.name} has {len(body)} bytes, its size class {row.size.name} allows "
-                f"{row.size.value}: send it as a blob or in parts"
+                f"{row.body_max}: send it as a blob or in parts"
             )
         return row, body
 
@@ -114,7 +116,7 @@ class Catalogue:
         if not struct.__struct_config__.frozen:
             raise ValueError(f"{struct.__name__} must be frozen: what was sent stays as sent")
         decode = msgspec.msgpack.Decoder(struct).decode
-        row = MessageType(number, struct, message_class, size, senders, decode)
+        row = MessageType(number, struct, message_class, size, senders, decode, size.value)
         self.by_number[number] = row
         self.by_struct[struct] = row
 

@@ -61,7 +61,7 @@ class Channel:
         self._outbox = Outbox(board.limits)
         self._calls: Calls[Waiter] = Calls()
         self._dispatcher = Dispatcher(
-            board.handlers, board.admit, board.spawn, board.counters, board.on_error
+            board.handlers, board.admit, board.tasks, board.counters, board.on_error
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NO_DEADLINE

@@ -109,6 +109,9 @@ class DatagramSeal:
         row = self._catalogue.by_number.get(number)
         if row is None:
             raise UnknownType(f"type {number}")
+        # A node writes to a worker with the worker's secret, so only nodes can tell.
+        if self._keyring.identity.role is Role.NODE and role not in row.senders:
+            raise Forbidden(f"a {role.label} may not send {row.name}")
         return self._catalogue.decode(row, body), Sender(role, boot, address)
 
     def _next(self, to: Address, role: Role) -> tuple[int, int]:
@@ -124,6 +127,10 @@ class DatagramSeal:
 
 
 class Replayed(SealBroken):
+    pass
+
+
+class Forbidden(BadFrame):
     pass
 
 
@@ -172,6 +179,8 @@ class SealedDatagrams:
             counters.replay += 1
         except SealBroken:
             counters.bad_seal += 1
+        except Forbidden:
+            counters.forbidden += 1
         except BadFrame:
             counters.bad_frame += 1
         except UnknownType:

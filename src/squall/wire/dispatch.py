@@ -13,12 +13,13 @@ released exactly once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
+from squall.runtime.tasks import TaskRunner
 from squall.wire.catalogue import CATALOGUE, Catalogue, MessageType
 from squall.wire.counters import WireCounters
 from squall.wire.errors import DecodeError, RemoteError, WireError
@@ -29,6 +30,8 @@ from squall.wire.messages import ErrorAnswer, ErrorCode
 
 M = TypeVar("M", bound=msgspec.Struct)
 
+TASK_GROUP = "wire"
+
 _REQUEST = int(Kind.REQUEST)
 
 
@@ -38,9 +41,6 @@ class Admission(Protocol):
 
 Admit = Callable[[MessageClass], Admission | float]
 """A slot to release, or after how many seconds to ask again."""
-
-Spawn = Callable[[str, Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Starts a named task that somebody owns."""
 
 
 class Answering(Protocol):
@@ -83,13 +83,13 @@ class Dispatcher:
         self,
         handlers: Handlers,
         admit: Admit,
-        spawn: Spawn,
+        runner: TaskRunner,
         counters: WireCounters,
         on_error: Callable[[Exception], None],
     ) -> None:
         self._handlers = handlers
         self._admit = admit
-        self._spawn = spawn
+        self._runner = runner
         self._counters = counters
         self._on_error = on_error
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,7 +118,7 @@ class Dispatcher:
             return
         row, handler = known
         admission = self._admit(row.message_class)
-        if isinstance(admission, int | float):
+        if isinstance(admission, (int, float)):
             self._counters.shed += 1
             if asked:
                 answer = ErrorAnswer(ErrorCode.OVERLOADED, retry_after_s=float(admission))
@@ -191,15 +191,19 @@ class Dispatcher:
             if correlation:
                 self._reply(channel, link, correlation, answer)
 
-        def over(task: asyncio.Task[None]) -> None:
+        def over(task: asyncio.Task[None] | None) -> None:
             # Here and not in `handled`: a task that is cancelled early never runs.
             work.close()
             admission.release()
-            self._tasks.discard(task)
-            if self._by_correlation.get(correlation) is task:
-                del self._by_correlation[correlation]
+            if task is not None:
+                self._tasks.discard(task)
+                if self._by_correlation.get(correlation) is task:
+                    del self._by_correlation[correlation]
 
-        task = self._spawn(f"handle {row.name}", handled())
+        task = self._runner.start(f"handle {row.name}", handled(), group=TASK_GROUP).task
+        if task is None:
+            over(None)  # The node stops and takes no more work.
+            return
         task.add_done_callback(over)
         self._tasks.add(task)
         if correlation:

@@ -21,7 +21,7 @@ class WireLimits:
     ping_interval_s: float = 1.0
     dead_after_s: float = 5.0
     """A link on which nothing was heard for so long is closed."""
-    partial_frame_s: float = 10.0
+    partial_frame_s: float = 20.0
     """How long a frame may stay unfinished."""
     stall_s: float = 10.0
     """How long a peer may take no byte of what waits for it."""

@@ -303,8 +303,11 @@ class Link:
             self.abort(self._decoder.broken)
         elif not self._decoder.buffered:
             self._partial_since = None
-        elif frames or self._partial_since is None:
-            self._partial_since = self._clock.now()
+        else:
+            # A large frame on a slow path is no silence; how long it may take is bounded.
+            self._heard_at = self._clock.now()
+            if frames or self._partial_since is None:
+                self._partial_since = self._heard_at
 
     def _on_frame(self, frame: bytes) -> None:
         session = self.session

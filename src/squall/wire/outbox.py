@@ -20,6 +20,7 @@ from collections import OrderedDict
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
+from squall.runtime.invariants import invariant
 from squall.wire.header import CLASSES, MessageClass
 from squall.wire.limits import WireLimits
 
@@ -145,7 +146,8 @@ class Outbox:
                 return entry
             self._turn = (self._turn + 1) % len(_TURNS)
             self._turn_left = _TURNS[self._turn]
-        raise AssertionError("something waits and no lane holds it")
+        invariant(False, "a message waits and no lane holds it")
+        return None
 
     def forget(self, entry: Entry) -> bool:
         """Takes back one that still waits; False if it has left."""

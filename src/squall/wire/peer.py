@@ -10,14 +10,16 @@ best whether to ask another peer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from squall.runtime.interfaces import Address, NodeId
+from squall.runtime.tasks import TaskToken
 from squall.wire.catalogue import SizeClass
 from squall.wire.channel import Channel
+from squall.wire.dispatch import TASK_GROUP
 from squall.wire.errors import WRONG_SECRET, HandshakeFailed, UnknownType
 from squall.wire.handshake import DiallerHandshake, Session
 from squall.wire.link import Link
@@ -74,8 +76,9 @@ class Peer:
     def send(self, message: msgspec.Struct) -> Pressure:
         return self.channel_of(message).send(message)
 
-    async def request(self, message: msgspec.Struct, timeout_s: float) -> Any:
-        return await self.channel_of(message).request(message, timeout_s)
+    def request(self, message: msgspec.Struct, timeout_s: float) -> Coroutine[Any, Any, Any]:
+        """To be awaited; see `Channel.request`."""
+        return self.channel_of(message).request(message, timeout_s)
 
     def channel_of(self, message: msgspec.Struct) -> Channel:
         row = self._board.catalogue.by_struct.get(type(message))
@@ -135,7 +138,7 @@ class _Keeper:
         self._node = node
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
-        self._task: asyncio.Task[None] | None = None
+        self._task: TaskToken | None = None
         self._over: asyncio.Future[None] | None = None
         self._failures = 0
 
@@ -143,14 +146,14 @@ class _Keeper:
         if self._task is None:
             host, port = self._peer.address
             name = f"{self._kind.name.lower()} link to {host}:{port}"
-            self._task = self._board.spawn(name, self._keep())
+            self._task = self._board.tasks.start(name, self._keep(), group=TASK_GROUP)
 
     async def stop(self) -> None:
         self.channel.close("this peer was closed")
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            self._board.tasks.cancel(task)
+            await self._board.tasks.stopped(task)
 
     async def _keep(self) -> None:
         runtime, limits = self._board.runtime, self._board.limits

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from squall.runtime.interfaces import Runtime, TLSContext
+from squall.runtime.tasks import TaskRunner
 from squall.wire.catalogue import Catalogue, MessageType
 from squall.wire.claims import ClaimCheck
 from squall.wire.counters import WireCounters
-from squall.wire.dispatch import Admit, Handlers, Spawn
+from squall.wire.dispatch import Admit, Handlers
 from squall.wire.frames import BufferBudget
 from squall.wire.keyring import Identity, Keyring
 from squall.wire.limits import WireLimits
@@ -29,7 +30,7 @@ class Switchboard:
     runtime: Runtime
     keyring: Keyring
     admit: Admit
-    spawn: Spawn
+    tasks: TaskRunner
     handlers: Handlers
     profile: Profile = field(default_factory=Profile)
     limits: WireLimits = field(default_factory=WireLimits)

@@ -558,3 +558,24 @@ async def _failure(method: Any, url: Any) -> weakref.ref[BaseException]:
     except TransportError as error:
         return weakref.ref(error)
     raise AssertionError("the call did not fail")
+
+
+@on_uvloop
+async def test_steps_beside_each_other_keep_their_own_timeouts() -> None:
+    shared = HTTPShared()
+    shared.siblings = True
+    client = HTTPClient(shared, 0)
+
+    async def step(timeout_s: float | None) -> list[float]:
+        client.clear_last()
+        client.timeout_s = timeout_s
+        seen = [client.timeout_s]
+        await asyncio.sleep(0)
+        seen.append(client.timeout_s)
+        return seen
+
+    assert await asyncio.gather(step(1.0), step(2.0), step(None)) == [
+        [1.0, 1.0],
+        [2.0, 2.0],
+        [60.0, 60.0],
+    ]

@@ -12,9 +12,11 @@ from stopped_clock import StoppedClock
 from squall.control.admission import Admission
 from squall.control.classes import MessageClass
 from squall.control.errors import ControlOverrun, Overloaded
-from squall.control.execution import BoundedExecution
+from squall.control.execution import BoundedExecution, Slot
 from squall.control.load import Filling
 from squall.control.settings import AdmissionSettings
+from squall.runtime.invariants import InvariantViolation
+from squall.wire.dispatch import Admit
 
 CONTROL, DISPATCH, DATA, TELEMETRY = MessageClass
 
@@ -166,6 +168,41 @@ async def test_control_cancelled_after_it_was_called_up_passes_the_slot_on() -> 
     node.may_end.set()
     await third
     assert second.cancelled()
+    assert node.idle()
+
+
+@pytest.mark.asyncio
+async def test_the_wire_enters_with_the_class_alone() -> None:
+    node = Node()
+    admit: Admit = node.execution.enter
+    slot = admit(TELEMETRY)
+    assert isinstance(slot, Slot)
+    assert admit(TELEMETRY) == pytest.approx(0.1)
+    slot.release()
+    assert node.idle()
+    with pytest.raises(InvariantViolation):
+        slot.release()
+
+
+@pytest.mark.asyncio
+async def test_a_slot_that_is_called_up_before_its_task_began_does_not_wait() -> None:
+    node = Node()
+    first, second = (node.execution.enter(CONTROL) for _ in range(2))
+    assert isinstance(first, Slot) and isinstance(second, Slot)
+    assert second.waits
+    first.release()
+    await second.turn()
+    second.release()
+    assert node.idle()
+
+
+@pytest.mark.asyncio
+async def test_a_slot_given_back_while_it_waits_is_never_called_up() -> None:
+    node = Node()
+    first, second = (node.execution.enter(CONTROL) for _ in range(2))
+    assert isinstance(first, Slot) and isinstance(second, Slot)
+    second.release()
+    first.release()
     assert node.idle()
 
 

@@ -25,9 +25,19 @@ from squall.clients.http.exchange import Outcome, call, finish
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
-# The last exchange of the step that runs in this context, in a list of one so that tasks
-# which the step starts itself write to the same place.
-_step_last: ContextVar[list[Outcome | None] | None] = ContextVar("_step_last", default=None)
+
+class StepCell:
+    """What belongs to one of several steps that run beside each other. An object, so that
+    tasks which the step starts itself see the same one."""
+
+    __slots__ = ("last", "timeout_s")
+
+    def __init__(self, timeout_s: float) -> None:
+        self.last: Outcome | None = None
+        self.timeout_s = timeout_s
+
+
+_step: ContextVar[StepCell | None] = ContextVar("_step", default=None)
 
 _METHOD = re.compile(r"[A-Z]+(?:-[A-Z]+)*")
 
@@ -94,7 +104,7 @@ class HTTPClient:
                 pool.idle = None
                 conn.future = future = conn.create_future()
                 conn.source = url
-                conn.timeout_s = self._timeout_s
+                conn.timeout_s = self.timeout_s if self.siblings else self._timeout_s
                 conn.spent_s = 0.0
                 raw = url.get_raw
                 counters = self.counters
@@ -339,16 +349,21 @@ class HTTPClient:
 
     @property
     def timeout_s(self) -> float:
-        """The limit for calls without `timeout=`. Assign None to go back to the default."""
+        """The limit for calls without `timeout=`. Assign None to go back to the default.
+        Where steps run beside each other, it is the limit of the running one."""
+        if self.siblings and (cell := _step.get()) is not None:
+            return cell.timeout_s
         return self._timeout_s
 
     @timeout_s.setter
     def timeout_s(self, seconds: float | None) -> None:
         if seconds is None:
-            self._timeout_s = self.shared.timeout_s
+            seconds = self.shared.timeout_s
         else:
-            self._timeout_s = seconds
             self.shared.expect_timeout(seconds, perf_counter() + seconds)
+        self._timeout_s = seconds
+        if self.siblings and (cell := _step.get()) is not None:
+            cell.timeout_s = seconds
 
     def begin_iteration(self) -> None:
         """Cookies as remembered; no connection kept if connections live for an iteration.
@@ -373,7 +388,7 @@ class HTTPClient:
         Where no other step of this user runs, `last = None` does the same and costs less.
         """
         if self.siblings:
-            _step_last.set([None])
+            _step.set(StepCell(self.shared.timeout_s))
         else:
             self.last = None
 
@@ -381,17 +396,17 @@ class HTTPClient:
         """How the last exchange of the running step ended, None before any."""
         if self.siblings and self.last is not None:
             # `last` may be of a step beside this one.
-            cell = _step_last.get()
-            return self.last if cell is None else cell[0]
+            cell = _step.get()
+            return self.last if cell is None else cell.last
         return self.last
 
     def note(self, outcome: Outcome) -> None:
         """Keeps how an exchange ended."""
         self.last = outcome
         if self.siblings:
-            cell = _step_last.get()
+            cell = _step.get()
             if cell is not None:
-                cell[0] = outcome
+                cell.last = outcome
 
     def use(self, jar: Jar | None) -> None:
         """The cookies from here on."""

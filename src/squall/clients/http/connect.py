@@ -67,6 +67,8 @@ async def connect(
     shared: HTTPShared, pool: Pool, origin: Origin, index: int, timeout_s: float, left_s: float
 ) -> Connection:
     """A new connection, idle and not in its pool. `index` spreads users over addresses."""
+    if shared.closed:
+        raise TransportError("client closed")
     limiter = shared.limiter
     dns_s = 0.0
     if not origin.addresses:

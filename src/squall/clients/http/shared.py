@@ -131,6 +131,7 @@ class HTTPShared:
         self.on_named: Callable[[str, HTTPResponse | TransportError], None] | None = None
         self.on_exchange: Callable[[Exchange], None] | None = None
         self.siblings = False
+        self.closed = False
 
         self.live: set[Connection] = set()
         self.heads: dict[bytes, ResponseHead] = {}
@@ -189,7 +190,9 @@ class HTTPShared:
             self._next_sweep = due
 
     async def close(self) -> None:
-        """Closes every connection; calls still waiting fail."""
+        """Closes every connection; calls still waiting fail, and so do later ones: a task
+        that an author left behind must not send what nobody counts any more."""
+        self.closed = True
         for conn in tuple(self.live):
             if conn.future is None:
                 conn.close()

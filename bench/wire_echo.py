@@ -1,0 +1,154 @@
+"""The two processes of `bench/wire.py`: an echo over one sealed link, on the real runtime."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from typing import cast
+
+import msgspec
+import uvloop
+
+from squall.runtime.interfaces import Runtime
+from squall.runtime.real import RealRuntime
+from squall.runtime.tasks import TaskRunner
+from squall.wire.catalogue import message
+from squall.wire.dispatch import Handlers
+from squall.wire.endpoint import Endpoint
+from squall.wire.header import MessageClass
+from squall.wire.peer import Peer
+from squall.wire.secrets import Secrets
+from squall.wire.switchboard import Switchboard, make_keyring
+
+SECRET = "a secret of the bench"
+TICK_S = 0.001
+
+
+@message(60_000, MessageClass.DATA)
+class Echo(msgspec.Struct, frozen=True):
+    body: bytes
+
+
+class Slot:
+    def release(self) -> None:
+        pass
+
+
+SLOT = Slot()
+
+
+def board(node: str) -> Switchboard:
+    runtime = cast("Runtime", RealRuntime(node))
+    handlers = Handlers()
+    handlers.on(Echo, lambda echo, _: echo)
+    return Switchboard(
+        runtime=runtime,
+        keyring=make_keyring(runtime, Secrets.of_node(SECRET), "bench"),
+        admit=lambda _: SLOT,
+        tasks=TaskRunner(runtime.clock, random.Random(1)),
+        handlers=handlers,
+    )
+
+
+async def serve() -> None:
+    endpoint = Endpoint(board("server"))
+    await endpoint.listen(("127.0.0.1", 0))
+    print(endpoint.address[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await endpoint.close()
+
+
+async def throughput(peer: Peer, seconds: float, callers: int, echo: Echo) -> float:
+    """Answers per second with so many requests in flight."""
+    answered = 0
+    until = time.perf_counter() + seconds
+
+    async def caller() -> None:
+        nonlocal answered
+        while time.perf_counter() < until:
+            await peer.request(echo, 5.0)
+            answered += 1
+
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return answered / (time.perf_counter() - began)
+
+
+async def latencies(peer: Peer, seconds: float, rate: float, echo: Echo) -> list[float]:
+    """Seconds from the planned start to the answer, at a fixed rate."""
+    taken: list[float] = []
+    running: set[asyncio.Task[None]] = set()
+
+    async def one(planned: float) -> None:
+        await peer.request(echo, 5.0)
+        taken.append(time.perf_counter() - planned)
+
+    began = time.perf_counter()
+    started = 0
+    while (now := time.perf_counter()) - began < seconds:
+        due = int((now - began) * rate)
+        for number in range(started, due):
+            task = asyncio.create_task(one(began + number / rate))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        started = max(started, due)
+        await asyncio.sleep(TICK_S)
+    if running:
+        await asyncio.wait(running)
+    return sorted(taken)
+
+
+async def load(port: int, seconds: float, callers: int, size: int, paced: bool) -> None:
+    peer = Peer(board("client"), ("127.0.0.1", port))
+    peer.start()
+    await peer.connected(5.0)
+    echo = Echo(b"x" * size)
+    outcome = {"rate": await throughput(peer, seconds, callers, echo)}
+    if paced:
+        taken = await latencies(peer, seconds, outcome["rate"] / 2, echo)
+        outcome["p50_ms"] = 1e3 * taken[len(taken) // 2]
+        outcome["p99_ms"] = 1e3 * taken[int(len(taken) * 0.99)]
+    await peer.close()
+    print(json.dumps(outcome))
+
+
+async def intake(port: int, connections: int) -> None:
+    """All dial at once; done when every handshake is, and each was answered once."""
+    peers = [Peer(board(f"node-{n}"), ("127.0.0.1", port)) for n in range(connections)]
+    began = time.perf_counter()
+    for peer in peers:
+        peer.start()
+    await asyncio.gather(*(peer.connected(60.0) for peer in peers))
+    connected_s = time.perf_counter() - began
+    await asyncio.gather(*(peer.request(Echo(b"x" * 300), 30.0) for peer in peers))
+    answered_s = time.perf_counter() - began
+    await asyncio.gather(*(peer.close() for peer in peers))
+    print(json.dumps({"connected_s": connected_s, "answered_s": answered_s}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("part", choices=("serve", "load", "intake"))
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--callers", type=int, default=64)
+    parser.add_argument("--size", type=int, default=300)
+    parser.add_argument("--connections", type=int, default=1_000)
+    parser.add_argument("--paced", action="store_true")
+    options = parser.parse_args()
+    if options.part == "serve":
+        work = serve()
+    elif options.part == "intake":
+        work = intake(options.port, options.connections)
+    else:
+        work = load(options.port, options.seconds, options.callers, options.size, options.paced)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Every file in `examples/` and every workflow in the documents runs as it is printed.
+
+Only the address of the server is replaced: by `--host` where the file allows it, otherwise
+in a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from command_lab import CommandLab, Ended, sent
+from target_fixture import TargetHandle
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ADDRESS = "http://127.0.0.1:8080"
+
+
+@pytest.fixture
+def command(tmp_path: Path, target: TargetHandle) -> CommandLab:
+    """A folder with the examples, so that nothing is written into the real one."""
+    folder = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return CommandLab(folder, target)
+
+
+def replace(command: CommandLab, name: str, old: str, new: str) -> None:
+    path = command.folder / name
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def passes(command: CommandLab, name: str, *words: str) -> Ended:
+    """The run passed, nothing failed, and the target counted what it sent."""
+    ended = command.load(name, *words, "--workers", "2")
+    assert ended.code == 0, ended.err + ended.out
+    document = ended.document
+    assert document["verdict"]["state"] in ("VALID", "DEGRADED")
+    assert sent(document) == command.target.counts()["total"]
+    for workflow in document["workflows"]:
+        assert workflow["status"] == "completed"
+        for row in [*workflow["steps"], workflow["iteration"]]:
+            assert row["count"] == row["ok"] > 0
+            assert row["interrupted"] == 0
+    return ended
+
+
+def test_hello(command: CommandLab) -> None:
+    replace(command, "hello.py", ADDRESS, command.target.url)
+    passes(command, "hello.py", "-d", "1s")
+    assert command.target.counts()["connections"]["opened"] == 50
+
+
+def test_journey(command: CommandLab) -> None:
+    ended = passes(command, "journey.py", "-d", "1s", "-e", f"TARGET={command.target.url}")
+    assert ended.document["checks"][0]["failed"] == 0
+    assert command.target.counts()["paths"]["/search"] >= 20
+
+
+def test_parallel(command: CommandLab) -> None:
+    passes(command, "parallel.py", "--host", command.target.url, "-u", "5", "-d", "1s")
+    paths = command.target.counts()["paths"]
+    assert len({paths[path] for path in ("/login", "/cart", "/offers", "/pay")}) == 1
+
+
+def test_login_once(command: CommandLab) -> None:
+    passes(command, "login_once.py", "--host", command.target.url, "-u", "5", "-d", "1s")
+    paths = command.target.counts()["paths"]
+    assert paths["/login"] == paths["/logout"] == 5 < paths["/inbox"]
+
+
+def test_profiles(command: CommandLab) -> None:
+    shorter = ["-s", "Ramp=400ms:5", "-s", "Ramp=200ms:0", "-r", "Steady=50/s", "-d", "Steady=1s"]
+    shorter += ["-s", "Peak=1s:60/s", "-i", "Fixed=100"]
+    ended = passes(command, "profiles.py", "--host", command.target.url, *shorter)
+    made = {w["name"]: w["starts"]["made"] for w in ended.document["workflows"]}
+    assert (made["Steady"], made["Peak"], made["Fixed"]) == (50, 30, 100)
+
+
+def test_data(command: CommandLab) -> None:
+    passes(command, "data.py", "--host", command.target.url, "-d", "1s")
+    assert command.target.counts()["total"] == 20
+
+
+def test_mix(command: CommandLab) -> None:
+    ended = passes(command, "mix.py", "--host", command.target.url, "-u", "5", "-i", "1000")
+    steps = {step["name"]: step["count"] for step in ended.document["workflows"][0]["steps"]}
+    assert steps["home"] == steps["browse"] + steps["buy"] == 1000
+    # 700 with a standard deviation of 14.5: six of them never happen.
+    assert 610 < steps["browse"] < 790
+
+
+def test_setup_teardown(command: CommandLab) -> None:
+    host = ["--host", command.target.url]
+    assert command.load("setup_teardown.py", *host, "-u", "5", "-d", "1s").code == 0
+    methods = command.target.counts()["methods"]
+    assert methods.pop("POST /tenants") == 1
+    assert methods.pop("POST /orders") > 5
+    assert [name.startswith("DELETE /tenants/t") for name in methods] == [True]
+
+
+def test_calls(command: CommandLab) -> None:
+    passes(command, "calls.py", "--host", command.target.url, "-i", "20")
+
+
+def test_custom_protocol(command: CommandLab) -> None:
+    with echo_server() as port:
+        replace(command, "custom_protocol.py", '"127.0.0.1", 7)', f'"127.0.0.1", {port})')
+        ended = passes(command, "custom_protocol.py")
+    assert ended.document["workflows"][0]["steps"][0]["count"] == 1000
+
+
+def test_measure(command: CommandLab) -> None:
+    ended = passes(command, "measure.py", "--host", command.target.url, "-u", "5", "-d", "1s")
+    orders = next(m for m in ended.document["metrics"] if m["name"] == "orders")
+    assert orders["count"] == command.target.counts()["total"]
+
+
+def test_test_shop(command: CommandLab) -> None:
+    replace(command, "parallel.py", ADDRESS, command.target.url)
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "test_shop.py"]
+    for _ in range(2):
+        # It demands a VALID run, which a machine that others use may refuse once.
+        done = subprocess.run(
+            [sys.executable, *words], cwd=command.folder, capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            break
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_example_has_its_test() -> None:
+    tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} <= tests
+
+
+@contextmanager
+def echo_server() -> Generator[int]:
+    """Sends lines back; in a thread of its own, on a free port."""
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+    port = [0]
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line)
+        writer.close()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        port[0] = server.sockets[0].getsockname()[1]
+        ready.set()
+
+    def work() -> None:
+        loop.run_until_complete(serve())
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    try:
+        yield port[0]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+# The documents.
+
+
+def blocks(path: Path) -> list[tuple[int, str]]:
+    """Fenced Python blocks with the line they begin at."""
+    text = path.read_text(encoding="utf-8")
+    found = re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start()) + 2, match[1]) for match in found]
+
+
+ALL_BLOCKS = [
+    pytest.param(text, id=f"{path.name}:{line}")
+    for path in DOCUMENTS
+    for line, text in blocks(path)
+]
+WORKFLOWS = [
+    block
+    for block in ALL_BLOCKS
+    if re.search(r"^class \w+\((Workflow|_\w+)\)", str(block.values[0]), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("text", ALL_BLOCKS)
+def test_python_in_the_documents_is_python(text: str) -> None:
+    compile(textwrap.dedent(text), "document", "exec")
+
+
+@pytest.mark.parametrize("text", WORKFLOWS)
+def test_a_workflow_in_the_documents_loads(command: CommandLab, text: str) -> None:
+    (command.folder / "printed.py").write_text(text, encoding="utf-8")
+    ended = command.squall("explain", "printed.py")
+    assert ended.code == 0, ended.err
+    assert "no request was sent" in ended.out
+
+
+def test_the_workflow_of_the_readme_runs(command: CommandLab) -> None:
+    (_, text), *_ = blocks(ROOT / "README.md")
+    (command.folder / "shop.py").write_text(text, encoding="utf-8")
+    ended = passes(command, "shop.py", "--host", command.target.url, "-r", "50/s", "-d", "1s")
+    assert [step["name"] for step in ended.document["workflows"][0]["steps"]] == ["search", "buy"]
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path in [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for link in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+            if "://" not in link:
+                assert os.path.exists(path.parent / link), f"{path.name}: {link}"

@@ -112,7 +112,7 @@ class FakeConnection:
 
     @property
     def unsent(self) -> int:
-        return sum(map(len, self._queue))
+        return 0 if self.network.takes_at_once else sum(map(len, self._queue))
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -175,12 +175,14 @@ class FakeDatagrams:
 
 
 class FakeNetwork:
-    """`piece_bytes` fragments streams; `tamper` changes what is sent; `frozen` holds all."""
+    """`piece_bytes` fragments streams; `tamper` changes what is sent; `frozen` holds all;
+    `takes_at_once` leaves nothing unsent, as a kernel with large buffers does."""
 
     def __init__(self) -> None:
         self.piece_bytes = 1 << 30
         self.tamper: Callable[[bytes], bytes] = lambda data: data
         self.frozen = False
+        self.takes_at_once = False
         self.listeners: dict[Address, Callable[[], StreamHandler]] = {}
         self.live: dict[FakeConnection, None] = {}
         self.datagram_sockets: dict[Address, FakeDatagrams] = {}
@@ -281,6 +283,13 @@ class Order(msgspec.Struct, frozen=True):
 @TEST_CATALOGUE.message(104, MessageClass.DATA, size=SizeClass.BULK, senders=EVERYBODY)
 class Parcel(msgspec.Struct, frozen=True):
     data: bytes
+
+
+class Forged(Secrets):
+    """Claims a role and uses what it has, whatever that is a secret of."""
+
+    def for_role(self, role: Role, name: str = "") -> tuple[bytes, ...]:
+        return self._secrets
 
 
 class Slot:

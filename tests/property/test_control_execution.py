@@ -24,12 +24,16 @@ LIMITS = AdmissionSettings(
     control_waiting_per_source_max=3,
 )
 
+which = st.integers(0, 50)
+starts = st.tuples(
+    st.just("start"), st.sampled_from([CONTROL, CONTROL, *MessageClass]), st.integers(0, 2)
+)
 moves = st.lists(
     st.one_of(
-        st.tuples(st.just("start"), st.sampled_from(list(MessageClass)), st.integers(0, 2)),
-        st.tuples(st.just("end"), st.integers(0, 50), st.just(0)),
-        st.tuples(st.just("break"), st.integers(0, 50), st.just(0)),
-        st.tuples(st.just("cancel"), st.integers(0, 50), st.just(0)),
+        starts,
+        starts,
+        st.tuples(st.sampled_from(["end", "break", "cancel"]), which, st.just(0)),
+        st.tuples(st.just("cancel"), which, st.just(0)),
         st.tuples(st.just("turn"), st.just(0), st.just(0)),
     ),
     max_size=60,

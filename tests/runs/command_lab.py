@@ -102,7 +102,7 @@ class CommandLab:
         process = subprocess.Popen(
             [str(SQUALL), *words],
             cwd=self.folder,
-            env=_environment(environment),
+            env=clean_environment(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -144,7 +144,7 @@ def milliseconds(cell: str) -> float:
     return float(found[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[found[2]]
 
 
-def _environment(added: dict[str, str]) -> dict[str, str]:
+def clean_environment(added: dict[str, str]) -> dict[str, str]:
     # What the person who runs the tests has set must not change what they see.
     hidden = ("NO_COLOR", "FORCE_COLOR", "TARGET", "API_TOKEN", "COLUMNS")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_lab import GET, CommandLab
+
 from target_fixture import TargetHandle
 
 HOME = f"""
@@ -55,6 +56,12 @@ def test_a_wrong_command_line_is_2_and_one_line(
     assert command.target.counts()["total"] == 0
 
 
+def test_a_name_that_does_not_resolve_is_104_and_said_of_the_url(command: CommandLab) -> None:
+    ended = command.squall("run", "http://no-such-host.invalid/x", "--workers", "1", "-q")
+    assert ended.code == 104
+    assert ended.err.startswith("http://no-such-host.invalid/x: name does not resolve")
+
+
 def test_a_bare_load_over_several_workflows_is_2(command: CommandLab) -> None:
     command.write(HOME + HOME.replace("Home", "Away"))
     ended = command.squall("run", "flow.py", "-u", "5", "-H", command.target.url)
@@ -74,11 +81,18 @@ def test_a_failed_threshold_is_99_and_exit_zero_makes_it_0(command: CommandLab) 
     assert command.load(*words, "--exit-zero").code == 0
 
 
-def test_k6_spelling_of_a_threshold_is_judged_on_service_time(command: CommandLab) -> None:
-    words = [command.write(HOME), "-i", "3", "-H", command.target.url, "--threshold"]
-    assert command.load(*words, "http_req_duration{step:home}: p(95)<60000").code == 0
-    assert command.load(*words, "http_req_failed: rate<0.01").code == 0
-    assert command.load(*words, "http_req_duration: p(95)<0.001").code == 99
+def test_k6_spelling_of_a_threshold_is_accepted(command: CommandLab) -> None:
+    words = [command.write(HOME), "-i", "3", "-H", command.target.url]
+    for text in (
+        "http_req_duration{step:home}: p(95)<60000",
+        "http_req_failed: rate<0.01",
+        "http_req_duration: p(95)<0.001",
+    ):
+        words += ["--threshold", text]
+    ended = command.load(*words)
+    assert ended.code == 99
+    judged = [t["passed"] for t in ended.document["thresholds"] if not t["builtin"]]
+    assert judged == [True, True, False]
 
 
 @pytest.mark.parametrize("host", ["target", "nobody"])
@@ -95,43 +109,92 @@ STEP = f"""
     async def cart(self, url: URL = "/") -> HTTPResponse:
         {GET}
 """
-MISTAKES = [
-    ("class A(Workflow):\n    vus = 1\n", "flow.py:2  A: has no steps"),
-    ("x = 1\n", "flow.py: no workflow in this file"),
-    (f"class A(Workflow):\n{STEP}".replace(" -> HTTPResponse", ""), "A.cart needs a return type"),
-    ("class A(Workflow):\n    @step()\n    def cart(self) -> None: ...\n", "written as async def"),
-    (
-        f"class A(Workflow):\n{STEP}\n    @step('crat')\n"
-        "    async def pay(self, cart: HTTPResponse) -> None: ...\n",
-        'A.pay: no step "crat"; did you mean "cart"?',
-    ),
-    (
-        f"class A(Workflow):\n{STEP}\n    @then()\n"
-        "    async def pay(self, cart: int) -> None: ...\n",
-        "argument cart is declared as int, but cart returns HTTPResponse",
-    ),
-    (f"class A(Workflow):\n    rate = '5/s'; iterations = 5\n{STEP}", "rate and iterations"),
-    (f"class A(Workflow):\n    duration = 'ten'\n{STEP}", 'duration "ten" is not a duration'),
-    (f"class A(Workflow):\n    stages = ['1s:4', '2s:5/s']\n{STEP}", "stages mix units"),
-    (f"class A(Workflow):\n    token = env('NOT_SET_ANYWHERE')\n{STEP}", "NOT_SET_ANYWHERE"),
-    (f"class A(Workflow):\n    user = Feed('gone.csv')\n{STEP}", "no file gone.csv"),
-    (f"@depends('Setpu')\nclass A(Workflow):\n{STEP}", 'no workflow "Setpu"'),
-    (f"class A(Workflow):\n{STEP}".replace("cart", "pause"), '"pause" is reserved'),
-    (f"class A(Workflow):\n{STEP}".replace('"/"', '"/", auth: Auth = "x"'), "auth is neither"),
+MANY_MISTAKES = f"""
+class Empty(Workflow):
+    vus = 1
+
+class Untyped(Workflow):
+    @step()
+    async def cart(self): ...
+
+class Plain(Workflow):
+    @step()
+    def cart(self) -> None: ...
+
+class Typo(Workflow):{STEP}
+    @step("crat")
+    async def pay(self) -> None: ...
+
+class Unlike(Workflow):{STEP}
+    @then()
+    async def pay(self, cart: int) -> None: ...
+
+class Both(Workflow):
+    rate = "5/s"
+    iterations = 5
+{STEP}
+class Endless(Workflow):
+    duration = "ten"
+{STEP}
+class Mixed(Workflow):
+    stages = ["1s:4", "2s:5/s"]
+{STEP}
+@depends("Emtpy")
+class Lost(Workflow):{STEP}
+class Taken(Workflow):
+    @step()
+    async def pause(self) -> None: ...
+"""
+EACH_TOLD = [
+    (3, "Empty: has no steps"),
+    (8, "Untyped.cart needs a return type"),
+    (12, "Plain.cart: a step is written as async def"),
+    (20, 'Typo.pay: no step "crat"; did you mean "cart"?'),
+    (29, "Unlike.pay: argument cart is declared as int, but cart returns HTTPResponse"),
+    (31, "Both: rate and iterations contradict each other"),
+    (39, 'Endless: duration "ten" is not a duration'),
+    (46, "Mixed: stages mix units"),
+    (54, 'Lost: no workflow "Emtpy"; did you mean "Empty"?'),
+    (61, 'Taken.pause: "pause" is reserved'),
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_all_mistakes_in_a_file_are_told_at_once_with_file_and_line(command: CommandLab) -> None:
+    words = ["-H", command.target.url, "--workers", "1", "-q"]
+    ended = command.squall("run", command.write("\n" + MANY_MISTAKES), *words)
+    assert ended.code == 104
+    assert ended.without_traceback() and ended.out == ""
+    for line, said in EACH_TOLD:
+        assert f"flow.py:{line}  {said}" in ended.err, ended.err
+    assert len(ended.lines) == len(EACH_TOLD)
+    assert command.target.counts()["total"] == 0
+
+
+ALONE = [
+    ("x = 1\n", r"flow\.py: no workflow in this file"),
+    (f"class A(Workflow):\n    token = env('NOT_SET')\n{STEP}", r"flow\.py:3  .*NOT_SET"),
+    (
+        f"class A(Workflow):\n    user = Feed('gone.csv')\n{STEP}",
+        r"flow\.py:2  A\.user: .*gone\.csv",
+    ),
+    (f"class A(Workflow):\n    thresholds = ['crat.p(95) < 1s']\n{STEP}", r"flow\.py:2  A: .*crat"),
+    (f"class A(Workflow):{STEP}".replace("@step()", "@step"), r"flow\.py:\d  write @step\(\)"),
+    (
+        f"class A(Workflow):{STEP}".replace('"/"', '"cart"'),
+        r"flow\.py:\d  A\.cart url: .*start with /",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), ALONE, ids=[said for _, said in ALONE])
 def test_a_mistake_in_the_file_is_104_with_file_and_line(
     command: CommandLab, text: str, said: str
 ) -> None:
     words = ["-H", command.target.url, "--workers", "1", "-q"]
     ended = command.squall("run", command.write(text), *words)
     assert ended.code == 104
-    assert said in ended.err
-    assert ended.without_traceback() and ended.out == ""
-    if "no workflow in this file" not in said:
-        assert re.match(r"flow\.py:\d+  ", ended.err)
+    assert re.match(said, ended.err), ended.err
+    assert len(ended.lines) == 1 and ended.out == ""
     assert command.target.counts()["total"] == 0
 
 

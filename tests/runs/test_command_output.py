@@ -8,13 +8,15 @@ import os
 import pty
 import re
 import subprocess
+import termios
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_lab import GET, SQUALL, CommandLab, Ended, milliseconds, sent
+from command_lab import GET, SQUALL, CommandLab, Ended, clean_environment, milliseconds, sent
 from jsonschema import Draft202012Validator
+
 from target_fixture import TargetHandle
 
 SHOP = f"""
@@ -171,6 +173,20 @@ def test_a_reader_that_goes_away_costs_neither_code_nor_document(command: Comman
     assert document["workflows"][0]["requests"]["sent"] == 3
 
 
+def test_a_document_that_cannot_be_written_does_not_cost_the_summary(command: CommandLab) -> None:
+    ended = command.squall("run", command.target.url, "-i", "3", "-q", "--json", "/dev/full")
+    assert ended.code == 2
+    assert "--json /dev/full: could not be written" in ended.err
+    assert "STEPS" in ended.out
+
+
+def test_the_document_may_go_to_a_pipe(command: CommandLab) -> None:
+    words = ["run", command.target.url, "-i", "3", "-q", "--json", "/dev/stdout"]
+    document, length = json.JSONDecoder().raw_decode(out := command.squall(*words).out)
+    assert document["schema"] == "squall.results/1"
+    assert "STEPS" in out[length:]
+
+
 @pytest.mark.parametrize(
     ("words", "environment", "colour"),
     [([], {}, True), (["--no-color"], {}, False), ([], {"NO_COLOR": "1"}, False)],
@@ -181,16 +197,18 @@ def test_colour_is_for_terminals_and_can_be_turned_off(
     shown = on_a_terminal(command, ["run", command.target.url, "-i", "3", *words], environment)
     assert "STEPS" in shown
     assert (ESCAPE in shown) is colour
+    table = shown[shown.index("STEPS") :].splitlines()[:3]
+    assert all(len(re.sub(r"\x1b\[\d*m", "", line)) <= 80 for line in table)
 
 
 def on_a_terminal(command: CommandLab, words: list[str], environment: dict[str, str]) -> str:
     """What a terminal receives, stdout and stderr together."""
     ours, theirs = pty.openpty()
-    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    termios.tcsetwinsize(theirs, (24, 80))
     process = subprocess.Popen(
         [str(SQUALL), *words],
         cwd=command.folder,
-        env=kept | {"TERM": "xterm"} | environment,
+        env=clean_environment({"TERM": "xterm"} | environment),
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_lab import GET, CommandLab
+
 from target_fixture import TargetHandle
 
 SHOP = f"""
@@ -124,6 +125,13 @@ def test_mistakes_are_exceptions_with_the_same_words(command: CommandLab) -> Non
     assert "contradict each other" in said[2]
     assert 'did you mean "home"?' in said[3]
     assert command.target.counts()["total"] == 0
+
+
+def test_a_class_that_was_typed_in_is_told_to_live_in_a_file(command: CommandLab) -> None:
+    text = "import squall\nclass Typed(squall.Workflow): ...\nsquall.run(Typed)\n"
+    done = python(command, "-c", text)
+    assert "ConfigError: Typed was typed in and has no file" in done.stderr
+    assert "During handling" not in done.stderr
 
 
 def test_a_file_that_runs_itself_while_it_is_loaded_is_told_what_to_write(

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from command_lab import GET, CommandLab, Started, sent, wait_until
+
 from target_fixture import TargetHandle
 
-ENDLESS = f"""
+ENDLESS = """
     class Setup(Workflow):
         @step()
         async def tenant(self, url: URL = "/tenants") -> str:
@@ -24,13 +25,13 @@ ENDLESS = f"""
 
         @step()
         async def order(self, tenant: str, url: URL = "/orders?delay=5ms") -> HTTPResponse:
-            return await self.client.http.post(url, json={{"tenant": tenant}})
+            return await self.client.http.post(url, json={"tenant": tenant})
 
     @depends("Setup", "Shop", when="always")
     class Teardown(Workflow):
         @step()
-        async def remove(self, tenant: str, url: URL = "/tenants/{{id}}") -> None:
-            await self.client.http.delete(url, path={{"id": tenant}})
+        async def remove(self, tenant: str, url: URL = "/tenants/{id}") -> None:
+            await self.client.http.delete(url, path={"id": tenant})
 """
 HANGING = f"""
     class Stuck(Workflow):
@@ -89,6 +90,7 @@ def test_after_ctrl_c_running_steps_get_their_grace_and_count_as_interrupted(
     run.ctrl_c()
     ended = run.end()
     assert ended.code == 105
+    assert "! stopping; running iterations get up to 200ms" in ended.err
     step = ended.document["workflows"][0]["steps"][0]
     assert (step["started"], step["count"], step["interrupted"]) == (3, 0, 3)
 

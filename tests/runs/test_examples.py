@@ -6,10 +6,10 @@ in a copy.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
+import socketserver
 import subprocess
 import sys
 import textwrap
@@ -20,12 +20,19 @@ from pathlib import Path
 
 import pytest
 from command_lab import CommandLab, Ended, sent
+
 from target_fixture import TargetHandle
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ADDRESS = "http://127.0.0.1:8080"
+PRINTED_ONCE = """
+import asyncio
+from dataclasses import dataclass
+from custom_protocol import EchoClient
+from squall import *
+"""
 
 
 @pytest.fixture
@@ -147,39 +154,23 @@ def test_every_example_has_its_test() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} <= tests
 
 
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        for line in self.rfile:
+            self.wfile.write(line)
+
+
 @contextmanager
 def echo_server() -> Generator[int]:
-    """Sends lines back; in a thread of its own, on a free port."""
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-    port = [0]
-
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            writer.write(line)
-        writer.close()
-
-    async def serve() -> None:
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        port[0] = server.sockets[0].getsockname()[1]
-        ready.set()
-
-    def work() -> None:
-        loop.run_until_complete(serve())
-        loop.run_forever()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    ready.wait()
-    try:
-        yield port[0]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+    """Sends lines back, on a free port."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 # The documents.
@@ -211,8 +202,10 @@ def test_python_in_the_documents_is_python(text: str) -> None:
 
 @pytest.mark.parametrize("text", WORKFLOWS)
 def test_a_workflow_in_the_documents_loads(command: CommandLab, text: str) -> None:
-    (command.folder / "printed.py").write_text(text, encoding="utf-8")
-    ended = command.squall("explain", "printed.py")
+    """The documents show the import line once; a class of an example stands for itself."""
+    imports = "" if "from squall import" in text else PRINTED_ONCE
+    (command.folder / "printed.py").write_text(imports + text, encoding="utf-8")
+    ended = command.squall("explain", "printed.py", "--host", ADDRESS)
     assert ended.code == 0, ended.err
     assert "no request was sent" in ended.out
 

@@ -199,3 +199,38 @@ def test_a_run_in_which_every_request_failed_is_a_failed_run(lab: Lab) -> None:
     assert not result.passed
     assert result.exit_code == 99
     assert result.step("home").errors == {"503 Service Unavailable": 20}
+
+
+def test_requests_after_the_load_are_counted_or_not_sent(lab: Lab) -> None:
+    text = """
+    class First(Workflow):
+        iterations = 3
+
+        @step()
+        async def one(self, url: URL = "/one") -> HTTPResponse:
+            self.left_behind = asyncio.create_task(self.later(url))
+            return await self.client.http.get(url)
+
+        async def later(self, url):
+            await asyncio.sleep(0.1)
+            return await self.client.http.get(url)
+
+        @state("Second")
+        async def given(self) -> Provide[int]:
+            return (await self.client.http.get("/given")).status_code
+
+    @depends("First")
+    class Second(Workflow):
+        duration = "400ms"
+
+        @step()
+        async def two(self, given: int, url: URL = "/two?delay=20ms") -> HTTPResponse:
+            self.check("given", given == 200)
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text)
+    counts = lab.target.counts()
+    check_counts(result, counts)
+    assert (counts["paths"]["/one"], counts["paths"]["/given"]) == (3, 1)
+    assert result.workflow("First").requests["sent"] == 4
+    assert result.checks["given"].failed == 0

@@ -254,88 +254,90 @@ def test_the_latency_after_an_exchange_is_known_in_every_shape(lab: Lab) -> None
     assert rows["b"].outcomes["ValueError: b"].service.min_s > 0.040
 
 
+NO_ERRORS = """
+class Exits(Workflow):
+    vus = 2
+    iterations = 6
+
+    @step()
+    async def leave(self, url: URL = "/leave") -> HTTPResponse:
+        await self.client.http.get(url)
+        sys.exit(3)
+
+class Interrupts(Workflow):
+    iterations = 3
+
+    @step()
+    async def ctrl_c(self, url: URL = "/ctrl_c") -> HTTPResponse:
+        raise KeyboardInterrupt
+
+class Cancels(Workflow):
+    iterations = 3
+
+    @step()
+    async def child(self, url: URL = "/child") -> HTTPResponse:
+        task = asyncio.create_task(asyncio.sleep(10))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+class CancelsItself(Workflow):
+    iterations = 3
+
+    @step()
+    async def oneself(self, url: URL = "/oneself") -> HTTPResponse:
+        asyncio.current_task().cancel()
+        return await self.client.http.get(url)
+
+class Siblings(Workflow):
+    iterations = 3
+
+    @step()
+    async def quits(self, url: URL = "/quits") -> HTTPResponse:
+        raise SystemExit("enough")
+
+    @step()
+    async def stays(self, url: URL = "/stays") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @step()
+    async def is_cancelled(self, url: URL = "/is_cancelled") -> HTTPResponse:
+        raise asyncio.CancelledError
+
+class Hooks(Workflow):
+    iterations = 3
+
+    @step()
+    async def fine(self, url: URL = "/fine") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @check("fine")
+    def exits(self, fine: HTTPResponse) -> bool:
+        sys.exit(1)
+
+    @check("fine")
+    async def cancelled(self, fine: HTTPResponse) -> bool:
+        raise asyncio.CancelledError
+
+    @metric("fine")
+    def interrupts(self, fine: HTTPResponse) -> float:
+        raise KeyboardInterrupt
+
+class Ends(Workflow):
+    iterations = 1
+
+    @step()
+    async def only(self, url: URL = "/only") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @action(at="end")
+    async def goodbye(self) -> None:
+        sys.exit(1)
+"""
+
+
 def test_exceptions_that_are_no_errors_fail_the_step_and_keep_the_user(lab: Lab) -> None:
-    text = """
-    class Exits(Workflow):
-        vus = 2
-        iterations = 6
-
-        @step()
-        async def leave(self, url: URL = "/leave") -> HTTPResponse:
-            await self.client.http.get(url)
-            sys.exit(3)
-
-    class Interrupts(Workflow):
-        iterations = 3
-
-        @step()
-        async def ctrl_c(self, url: URL = "/ctrl_c") -> HTTPResponse:
-            raise KeyboardInterrupt
-
-    class Cancels(Workflow):
-        iterations = 3
-
-        @step()
-        async def child(self, url: URL = "/child") -> HTTPResponse:
-            task = asyncio.create_task(asyncio.sleep(10))
-            await asyncio.sleep(0)
-            task.cancel()
-            await task
-
-    class CancelsItself(Workflow):
-        iterations = 3
-
-        @step()
-        async def oneself(self, url: URL = "/oneself") -> HTTPResponse:
-            asyncio.current_task().cancel()
-            return await self.client.http.get(url)
-
-    class Siblings(Workflow):
-        iterations = 3
-
-        @step()
-        async def quits(self, url: URL = "/quits") -> HTTPResponse:
-            raise SystemExit("enough")
-
-        @step()
-        async def stays(self, url: URL = "/stays") -> HTTPResponse:
-            return await self.client.http.get(url)
-
-        @step()
-        async def is_cancelled(self, url: URL = "/is_cancelled") -> HTTPResponse:
-            raise asyncio.CancelledError
-
-    class Hooks(Workflow):
-        iterations = 3
-
-        @step()
-        async def fine(self, url: URL = "/fine") -> HTTPResponse:
-            return await self.client.http.get(url)
-
-        @check("fine")
-        def exits(self, fine: HTTPResponse) -> bool:
-            sys.exit(1)
-
-        @check("fine")
-        async def cancelled(self, fine: HTTPResponse) -> bool:
-            raise asyncio.CancelledError
-
-        @metric("fine")
-        def interrupts(self, fine: HTTPResponse) -> float:
-            raise KeyboardInterrupt
-
-    class Ends(Workflow):
-        iterations = 1
-
-        @step()
-        async def only(self, url: URL = "/only") -> HTTPResponse:
-            return await self.client.http.get(url)
-
-        @action(at="end")
-        async def goodbye(self) -> None:
-            sys.exit(1)
-    """
-    result = lab.run(text)
+    result = lab.run(NO_ERRORS)
     check_counts(result, lab.target.counts())
     assert result.outcome.processes[0].died == ""
     assert result.step("leave").errors == {"SystemExit: 3": 6}

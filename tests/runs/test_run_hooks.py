@@ -143,89 +143,91 @@ def test_checks_and_metrics(lab: Lab) -> None:
     assert next(iter(result.step("words").errors)).startswith("ValueError")
 
 
+PAUSES = """
+def at_module_level(user):
+    return user.pause("100ms")
+
+class Pauses(Workflow):
+    iterations = 3
+
+    @action()
+    async def before(self) -> None:
+        await self.pause("300ms")
+
+    @step()
+    async def reads(self, url: URL = "/") -> HTTPResponse:
+        await self.pause("50ms..100ms")
+        response = await self.client.http.get(url)
+        await self.pause(0.05)
+        return response
+
+class PausesElsewhere(Workflow):
+    iterations = 2
+
+    async def wait_a_little(self):
+        await self.pause("100ms")
+
+    @step()
+    async def through_a_method(self, url: URL = "/") -> HTTPResponse:
+        await self.wait_a_little()
+        await at_module_level(self)
+        return await self.client.http.get(url)
+
+class PauseTogether(Workflow):
+    iterations = 2
+
+    @step()
+    async def left(self, url: URL = "/") -> HTTPResponse:
+        await self.pause("100ms")
+        return await self.client.http.get(url)
+
+    @step()
+    async def right(self, url: URL = "/") -> HTTPResponse:
+        await self.pause("100ms")
+        return await self.client.http.get(url)
+
+class Thinks(Workflow):
+    iterations = 4
+    think = "100ms"
+
+    @step()
+    async def think_after(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+class Paced(Workflow):
+    iterations = 4
+    pacing = "100ms"
+
+    @step()
+    async def paced(self, url: URL = "/?delay=20ms") -> HTTPResponse:
+        self.starts = [*getattr(self, "starts", []), time.perf_counter()]
+        if len(self.starts) > 1:
+            self.check("pacing", self.starts[-1] - self.starts[-2] > 0.098)
+        return await self.client.http.get(url)
+
+class PacedFailures(Workflow):
+    iterations = 4
+    pacing = "100ms"
+
+    @step()
+    async def fails(self, url: URL = "/") -> HTTPResponse:
+        self.starts = [*getattr(self, "starts", []), time.perf_counter()]
+        if len(self.starts) > 1:
+            self.check("pacing of failures", self.starts[-1] - self.starts[-2] > 0.098)
+        raise ValueError("no")
+
+class ThinkingFailures(Workflow):
+    iterations = 4
+    think = "100ms"
+
+    @step()
+    async def fails_too(self, url: URL = "/") -> HTTPResponse:
+        raise ValueError("no")
+"""
+
+
 def test_pauses_and_think_times_are_in_no_latency(lab: Lab) -> None:
-    text = """
-    def at_module_level(user):
-        return user.pause("100ms")
-
-    class Pauses(Workflow):
-        iterations = 3
-
-        @action()
-        async def before(self) -> None:
-            await self.pause("300ms")
-
-        @step()
-        async def reads(self, url: URL = "/") -> HTTPResponse:
-            await self.pause("50ms..100ms")
-            response = await self.client.http.get(url)
-            await self.pause(0.05)
-            return response
-
-    class PausesElsewhere(Workflow):
-        iterations = 2
-
-        async def wait_a_little(self):
-            await self.pause("100ms")
-
-        @step()
-        async def through_a_method(self, url: URL = "/") -> HTTPResponse:
-            await self.wait_a_little()
-            await at_module_level(self)
-            return await self.client.http.get(url)
-
-    class PauseTogether(Workflow):
-        iterations = 2
-
-        @step()
-        async def left(self, url: URL = "/") -> HTTPResponse:
-            await self.pause("100ms")
-            return await self.client.http.get(url)
-
-        @step()
-        async def right(self, url: URL = "/") -> HTTPResponse:
-            await self.pause("100ms")
-            return await self.client.http.get(url)
-
-    class Thinks(Workflow):
-        iterations = 4
-        think = "100ms"
-
-        @step()
-        async def think_after(self, url: URL = "/") -> HTTPResponse:
-            return await self.client.http.get(url)
-
-    class Paced(Workflow):
-        iterations = 4
-        pacing = "100ms"
-
-        @step()
-        async def paced(self, url: URL = "/?delay=20ms") -> HTTPResponse:
-            self.starts = [*getattr(self, "starts", []), time.perf_counter()]
-            if len(self.starts) > 1:
-                self.check("pacing", self.starts[-1] - self.starts[-2] > 0.098)
-            return await self.client.http.get(url)
-
-    class PacedFailures(Workflow):
-        iterations = 4
-        pacing = "100ms"
-
-        @step()
-        async def fails(self, url: URL = "/") -> HTTPResponse:
-            self.starts = [*getattr(self, "starts", []), time.perf_counter()]
-            if len(self.starts) > 1:
-                self.check("pacing of failures", self.starts[-1] - self.starts[-2] > 0.098)
-            raise ValueError("no")
-
-    class ThinkingFailures(Workflow):
-        iterations = 4
-        think = "100ms"
-
-        @step()
-        async def fails_too(self, url: URL = "/") -> HTTPResponse:
-            raise ValueError("no")
-    """
-    result = lab.run(text)
+    result = lab.run(PAUSES)
     check_identities(result)
     for step, workflow in (
         ("reads", "Pauses"),
@@ -248,67 +250,69 @@ def test_pauses_and_think_times_are_in_no_latency(lab: Lab) -> None:
     ) == (3, 0)
 
 
+PROTOCOLS = """
+class Reply(CustomResult):
+    def context(self):
+        return f"code {self.code}"
+
+    @property
+    def successful(self):
+        return self.code == 0
+
+class NoInit(CustomResult):
+    def __init__(self):
+        pass
+
+async def work(seconds):
+    await asyncio.sleep(seconds)
+    return b"done"
+
+class Protocols(Workflow):
+    iterations = 6
+
+    @step()
+    async def timed_call(self) -> Timed[bytes]:
+        await asyncio.sleep(0.05)
+        result = await self.timed(work(0.01))
+        self.check("value", result.value == b"done" and result.seconds > 0.009)
+        return result
+
+    @step()
+    async def reply(self) -> Reply:
+        code = self.vu.iteration % 2
+        return Reply(timings={"total": 0.25}, code=code)
+
+    @step()
+    async def plain_error(self) -> CustomResult:
+        return CustomResult(error=ValueError("wire cut"))
+
+    @step()
+    async def no_timing(self) -> CustomResult:
+        return CustomResult()
+
+    @step()
+    async def timed_failure(self) -> Timed[bytes]:
+        return await self.timed(self.fail())
+
+    async def fail(self):
+        raise ConnectionError("gone")
+
+    @step()
+    async def broken_type(self) -> NoInit:
+        return NoInit()
+
+    @step()
+    async def wrong_type(self) -> Reply:
+        return 7
+
+    @step()
+    async def odd_timing(self) -> CustomResult:
+        return CustomResult(timings={"total": float("inf")})
+"""
+
+
 def test_timed_calls_and_custom_results(lab: Lab) -> None:
-    text = """
-    class Reply(CustomResult):
-        def context(self):
-            return f"code {self.code}"
-
-        @property
-        def successful(self):
-            return self.code == 0
-
-    class NoInit(CustomResult):
-        def __init__(self):
-            pass
-
-    async def work(seconds):
-        await asyncio.sleep(seconds)
-        return b"done"
-
-    class Protocols(Workflow):
-        iterations = 6
-
-        @step()
-        async def timed_call(self) -> Timed[bytes]:
-            await asyncio.sleep(0.05)
-            result = await self.timed(work(0.01))
-            self.check("value", result.value == b"done" and result.seconds > 0.009)
-            return result
-
-        @step()
-        async def reply(self) -> Reply:
-            code = self.vu.iteration % 2
-            return Reply(timings={"total": 0.25}, code=code)
-
-        @step()
-        async def plain_error(self) -> CustomResult:
-            return CustomResult(error=ValueError("wire cut"))
-
-        @step()
-        async def no_timing(self) -> CustomResult:
-            return CustomResult()
-
-        @step()
-        async def timed_failure(self) -> Timed[bytes]:
-            return await self.timed(self.fail())
-
-        async def fail(self):
-            raise ConnectionError("gone")
-
-        @step()
-        async def broken_type(self) -> NoInit:
-            return NoInit()
-
-        @step()
-        async def wrong_type(self) -> Reply:
-            return 7
-
-        @step()
-        async def odd_timing(self) -> CustomResult:
-            return CustomResult(timings={"total": float("inf")})
-    """
-    result = lab.run(text)
+    result = lab.run(PROTOCOLS)
     check_identities(result)
     timed = result.step("timed_call")
     assert timed.ok == 6

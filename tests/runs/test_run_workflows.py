@@ -193,87 +193,89 @@ def test_nothing_completed_is_failed_and_all_completed_is_completed(lab: Lab) ->
     assert passed.passed and passed.exit_code == 0
 
 
+HAND_OVER = """
+class Setup(Workflow):
+    @step()
+    async def tenant(self, url: URL = "/tenants") -> str:
+        return str((await self.client.http.post(url)).json()["id"])
+
+    @then()
+    async def note(self) -> None:
+        self.context["region"] = "north"
+
+@depends("Setup")
+class Shop(Workflow):
+    vus = 3
+    iterations = 9
+
+    @step()
+    async def order(
+        self, tenant: str, region: str = "none", url: URL = "/echo"
+    ) -> HTTPResponse:
+        self.check("tenant", tenant.startswith("t"))
+        self.check("context of a set-up", region == "north")
+        return await self.client.http.post(url, json={"tenant": tenant})
+
+    @state("Audit")
+    def last_order(self) -> Provide[dict]:
+        return {"path": self.order.response.json()["path"]}
+
+    @state("Audit")
+    async def answer(self) -> Provide[int]:
+        return 42
+
+    @state("Somebody")
+    def not_for_audit(self) -> Provide[int]:
+        return 1
+
+    @state("Stranger")
+    def one_sided(self) -> Provide[int]:
+        return 5
+
+class Somebody(Workflow):
+    iterations = 1
+
+    @step()
+    async def alone(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+@depends("Shop")
+class Audit(Workflow):
+    vus = 2
+    iterations = 4
+
+    @state("Shop")
+    def used(self, last_order: dict | None = None, anwser: int = -1) -> Use[dict]:
+        return last_order, anwser
+
+    @state("Shop")
+    def missing(self, not_for_audit: int = -7) -> Use[int]:
+        return not_for_audit
+
+    @step()
+    async def audit(self, answer: int = 0, url: URL = "/") -> HTTPResponse:
+        self.check("by hook", self.used()[0] == {"path": "/echo"})
+        self.check("mismatched name keeps the default", self.used()[1] == -1)
+        self.check("named by one side only", self.missing() == -7)
+        self.check("nothing arrived", "not_for_audit" not in self.context)
+        self.check("by keyword of a step", answer == 42)
+        self.check("in the context", self.context.get("last_order") == {"path": "/echo"})
+        self.check("nothing of Setup", "tenant" not in self.context)
+        return await self.client.http.get(url)
+
+@depends("Shop")
+class Stranger(Workflow):
+    iterations = 1
+
+    @step()
+    async def nothing(self, url: URL = "/") -> HTTPResponse:
+        self.check("nobody asked", "one_sided" not in self.context)
+        return await self.client.http.get(url)
+"""
+
+
 def test_values_are_handed_over_by_name(lab: Lab) -> None:
-    text = """
-    class Setup(Workflow):
-        @step()
-        async def tenant(self, url: URL = "/tenants") -> str:
-            return str((await self.client.http.post(url)).json()["id"])
-
-        @then()
-        async def note(self) -> None:
-            self.context["region"] = "north"
-
-    @depends("Setup")
-    class Shop(Workflow):
-        vus = 3
-        iterations = 9
-
-        @step()
-        async def order(
-            self, tenant: str, region: str = "none", url: URL = "/echo"
-        ) -> HTTPResponse:
-            self.check("tenant", tenant.startswith("t"))
-            self.check("context of a set-up", region == "north")
-            return await self.client.http.post(url, json={"tenant": tenant})
-
-        @state("Audit")
-        def last_order(self) -> Provide[dict]:
-            return {"path": self.order.response.json()["path"]}
-
-        @state("Audit")
-        async def answer(self) -> Provide[int]:
-            return 42
-
-        @state("Somebody")
-        def not_for_audit(self) -> Provide[int]:
-            return 1
-
-        @state("Stranger")
-        def one_sided(self) -> Provide[int]:
-            return 5
-
-    class Somebody(Workflow):
-        iterations = 1
-
-        @step()
-        async def alone(self, url: URL = "/") -> HTTPResponse:
-            return await self.client.http.get(url)
-
-    @depends("Shop")
-    class Audit(Workflow):
-        vus = 2
-        iterations = 4
-
-        @state("Shop")
-        def used(self, last_order: dict | None = None, anwser: int = -1) -> Use[dict]:
-            return last_order, anwser
-
-        @state("Shop")
-        def missing(self, not_for_audit: int = -7) -> Use[int]:
-            return not_for_audit
-
-        @step()
-        async def audit(self, answer: int = 0, url: URL = "/") -> HTTPResponse:
-            self.check("by hook", self.used()[0] == {"path": "/echo"})
-            self.check("mismatched name keeps the default", self.used()[1] == -1)
-            self.check("named by one side only", self.missing() == -7)
-            self.check("nothing arrived", "not_for_audit" not in self.context)
-            self.check("by keyword of a step", answer == 42)
-            self.check("in the context", self.context.get("last_order") == {"path": "/echo"})
-            self.check("nothing of Setup", "tenant" not in self.context)
-            return await self.client.http.get(url)
-
-    @depends("Shop")
-    class Stranger(Workflow):
-        iterations = 1
-
-        @step()
-        async def nothing(self, url: URL = "/") -> HTTPResponse:
-            self.check("nobody asked", "one_sided" not in self.context)
-            return await self.client.http.get(url)
-    """
-    result = lab.run(text, workers=2)
+    result = lab.run(HAND_OVER, workers=2)
     check_counts(result, lab.target.counts())
     assert {each.status for each in result.outcome.workflows} == {"completed"}
     for name, check in result.checks.items():

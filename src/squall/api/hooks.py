@@ -21,6 +21,8 @@ from typing import (
     overload,
 )
 
+from squall.api.errors import ConfigError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

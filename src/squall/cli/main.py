@@ -35,6 +35,7 @@ _COMMANDS = {
     "target": "squall.cli.target",
     "explain": "squall.cli.explain",
     "demo": "squall.cli.demo",
+    "sim": "squall.cli.sim",
 }
 """Each module has `execute(arguments) -> int`."""
 
@@ -86,7 +87,27 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="load a built-in target for ten seconds")
     demo.add_argument("-d", "--duration", default="10s", metavar="TIME", help="default 10s")
     demo.add_argument("--no-color", action="store_true")
+    _add_sim(commands.add_parser("sim", help="run the cluster's code in a simulation"))
     return parser
+
+
+def _add_sim(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(
+        dest="sim_command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    run = commands.add_parser("run", help="run many seeds of a scenario")
+    run.add_argument("--seeds", default="1..100", metavar="A..B", help="default 1..100")
+    run.add_argument("--jobs", default="1", metavar="N", help="processes, default 1")
+    replay = commands.add_parser("replay", help="run one seed and show what happens")
+    replay.add_argument("--seed", required=True, metavar="N")
+    replay.add_argument("--verbose", action="store_true", help="every event, also packets")
+    for command in (run, replay):
+        command.add_argument("scenario", metavar="SCENARIO", help="squall sim list names them")
+        command.add_argument("--mutant", metavar="NAME", help="switch on a known bug")
+        command.add_argument(
+            "--set", action="append", default=[], metavar="K=N", help="parameter (repeatable)"
+        )
+    commands.add_parser("list", help="scenarios and their mutants")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

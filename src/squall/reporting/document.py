@@ -14,7 +14,14 @@ from typing import Any
 import msgspec
 
 from squall.engine.outcome import RunOutcome, WorkflowOutcome
-from squall.reporting.document_rows import histogram_summary, iteration_entry, row_entry
+from squall.reporting.document_rows import (
+    histogram_entry,
+    histogram_summary,
+    iteration_entry,
+    locations_of,
+    optional_histogram,
+    row_entry,
+)
 from squall.reporting.files import write_whole
 from squall.reporting.secrets import Redactor
 from squall.reporting.summary_errors import Failure, failures_of
@@ -39,7 +46,7 @@ def build_document(outcome: RunOutcome) -> dict[str, Any]:
         "verdict": {"state": outcome.verdict.state, "reasons": list(outcome.verdict.reasons)},
         "run": _run(outcome),
         "started_at": _utc(outcome),
-        "elapsed_s": round(outcome.elapsed_s, 3),
+        "elapsed_s": round(outcome.elapsed_s, 6),
         "aborted_by": outcome.aborted_by or None,
         "workflows": [
             _workflow(each, stats.workflows[each.name], failures) for each in outcome.workflows
@@ -113,13 +120,16 @@ def _workflow(
         "busy_max": stats.busy_max,
         "started_at_s": round(outcome.started_at_s, 3),
         "elapsed_s": round(outcome.elapsed_s, 3),
-        "measured_s": round(stats.measured_s, 3),
+        "measured_s": round(stats.measured_s, 6),
         "profile": _profile(stats.manifest.profile),
         "starts": _starts(stats.starts),
         "requests": _requests(stats.requests, stats.other_calls),
         "dns_ms": histogram_summary(stats.dns),
         "connect_ms": histogram_summary(stats.connect),
         "tls_ms": histogram_summary(stats.tls),
+        "dns_histogram": optional_histogram(stats.dns),
+        "connect_histogram": optional_histogram(stats.connect),
+        "tls_histogram": optional_histogram(stats.tls),
         "iteration": iteration_entry(stats.iteration, stats.measured_s),
         "steps": [
             row_entry(row, stats.measured_s, [f for f in own if f.row == row.name])
@@ -131,6 +141,7 @@ def _workflow(
                 "reason": failure.reason,
                 "first_at_s": round(failure.first.at_s, 3),
                 "location": failure.first.location or None,
+                "locations": locations_of(failure),
                 "traceback": failure.first.traceback,
             }
             for failure in own
@@ -171,7 +182,7 @@ def _starts(starts: StartsDelta) -> dict[str, Any]:
         "planned": starts.planned,
         "made": starts.made,
         "late": starts.late,
-        "late_max_ms": round(starts.late_max_s * 1e3, 3),
+        "late_max_ms": round(starts.late_max_s * 1e3, 6),
         "dropped": starts.dropped,
         "interrupted": starts.interrupted,
     }
@@ -210,6 +221,9 @@ def _metric(workflow: WorkflowStats, metric: MetricStats) -> dict[str, Any]:
         quantiles = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
         entry |= {"mean": metric.mean, "min": metric.minimum, "max": metric.maximum}
         entry |= {name: metric.sample_quantile(q) for name, q in quantiles}
+        if metric.values is not None:
+            # The unit of the samples stands where a histogram of times has milliseconds.
+            entry["histogram"] = histogram_entry(metric.values)
     return entry
 
 
@@ -223,6 +237,7 @@ def _threshold(result: ThresholdResult) -> dict[str, Any]:
         "first_failed_at_s": result.first_failed_at_s,
         "note": result.note,
         "workflow": result.workflow or None,
+        "row": result.row or None,
         "builtin": result.builtin,
     }
 
@@ -236,10 +251,12 @@ def _generator(outcome: RunOutcome) -> dict[str, Any]:
         process = health.processes.get(info.index)
         if process is not None:
             entry |= {
-                "cpu": round(process.cpu, 4),
+                "seconds": round(process.seconds, 6),
+                "cpu": round(process.cpu, 6),
                 "cpu_max": round(process.cpu_max, 4),
                 "loop_lag_ms": histogram_summary(process.lag),
-                "gc_ms_max": round(process.gc_max_s * 1e3, 3),
+                "lag_histogram": optional_histogram(process.lag),
+                "gc_ms_max": round(process.gc_max_s * 1e3, 6),
                 "rss_mb": round(process.rss_max_mb, 1),
                 "blocked": [
                     {

@@ -28,7 +28,9 @@ def row_entry(row: RowStats, measured_s: float, failures: list[Failure]) -> dict
         **_times(row),
         "first_byte_ms": histogram_summary(row.first_byte),
         "errors": [_error(failure) for failure in failures],
+        "outcomes": _outcomes(row),
         **_histograms(row),
+        "first_byte_histogram": optional_histogram(row.first_byte),
         "windows": _windows(row.windows),
     }
 
@@ -37,6 +39,7 @@ def iteration_entry(row: RowStats, measured_s: float) -> dict[str, Any]:
     return {
         **_counts(row, measured_s),
         **_times(row),
+        "outcomes": _outcomes(row),
         **_histograms(row),
         "windows": _windows(row.windows),
     }
@@ -76,21 +79,34 @@ def _times(row: RowStats) -> dict[str, Any]:
 
 def _histograms(row: RowStats) -> dict[str, Any]:
     return {
-        "histogram": _histogram(row.latency),
-        "service_histogram": _histogram(row.service) if row.has_response else None,
+        "histogram": histogram_entry(row.latency),
+        "service_histogram": histogram_entry(row.service) if row.has_response else None,
     }
 
 
-def _histogram(histogram: Histogram) -> dict[str, Any]:
+def _outcomes(row: RowStats) -> list[dict[str, Any]]:
+    return [
+        {"key": each.key, "ok": each.ok, "count": each.count, "exchanges": each.exchanges}
+        for each in row.outcomes.values()
+    ]
+
+
+def optional_histogram(histogram: Histogram | None) -> dict[str, Any] | None:
+    """None without samples."""
+    return histogram_entry(histogram) if histogram is not None and histogram.count else None
+
+
+def histogram_entry(histogram: Histogram) -> dict[str, Any]:
     data = histogram.to_data()
     return {
         "kind": KIND,
         "unit": UNIT,
         "error": _ERROR,
         "count": data.count,
-        "sum_ms": round(data.sum_s * 1e3, 3),
-        "min_ms": _ms(data.min_s),
-        "max_ms": _ms(data.max_s),
+        # A nanosecond: what is read back must show the same digits as the run did.
+        "sum_ms": round(data.sum_s * 1e3, 6),
+        "min_ms": round(data.min_s * 1e3, 6),
+        "max_ms": round(data.max_s * 1e3, 6),
         "buckets": _pairs(data),
     }
 
@@ -127,9 +143,15 @@ def _error(failure: Failure) -> dict[str, Any]:
         "count": failure.count,
         "first_at_s": None if first is None else round(first.at_s, 3),
         "location": (first.location or None) if first is not None else None,
+        "locations": locations_of(failure),
         "sample": sample,
         "traceback": None if first is None else first.traceback,
     }
+
+
+def locations_of(failure: Failure) -> list[str]:
+    """The author's lines that failed this way, the earliest first."""
+    return list(dict.fromkeys(sample.location for sample in failure.samples if sample.location))
 
 
 def _ms(seconds: float) -> float:

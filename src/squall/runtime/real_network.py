@@ -214,8 +214,9 @@ class _Stream(asyncio.Protocol):
         self._gathered_bytes = 0
         raw = self._transport.get_extra_info("socket")
         if raw is not None:
-            # It fails only when the peer's reset came first.
-            with contextlib.suppress(OSError):
+            # It fails when the socket is already gone: by the peer's reset, or because the
+            # loop closed it itself under a dial that was cancelled.
+            with contextlib.suppress(OSError, ValueError):
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self._transport.abort()
 

@@ -30,7 +30,7 @@ from squall.sim.world import World
 
 MANAGERS = 3
 WORKERS = 3
-FAULTY_S = 90
+FAULTY_S = 60
 CONVERGE_S = 30.0
 
 

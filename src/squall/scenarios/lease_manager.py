@@ -148,9 +148,7 @@ class Manager:
                 lease_s = self._runtime.random.uniform(*LEASES_S)
                 self._flag_s = lease_s
                 longest_s = max(share.longest_s, lease_s)
-                self._propose(
-                    msgspec.structs.replace(share, lease_s=lease_s, longest_s=longest_s)
-                )
+                self._propose(msgspec.structs.replace(share, lease_s=lease_s, longest_s=longest_s))
 
     def _lost_after_s(self, share: Share) -> float:
         if self._mutant == "lease_flag":

@@ -167,6 +167,15 @@ class Replica:
         self._broadcast(Ask(self.term, self.me))
         return self._taken()
 
+    def ask_again(self) -> list[Effect]:
+        """A candidate repeats its question to those that have not answered."""
+        if self._asking:
+            answered = {vote.sender for vote in self._votes}
+            for member in self.members:
+                if member not in answered:
+                    self._send(member, Ask(self.term, self.me))
+        return self._taken()
+
     def propose(self, value: bytes) -> list[Effect]:
         """Replaces the value; only a leader may."""
         if self.leads:

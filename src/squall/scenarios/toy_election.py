@@ -18,7 +18,7 @@ from squall.sim.run import Scenario
 from squall.sim.swarm import SURVIVABLE, draw_swarm
 from squall.sim.world import World
 
-FAULTY_S = 40
+FAULTY_S = 25
 CONVERGE_S = 30.0
 WRITE_PAUSE_S = 0.05
 

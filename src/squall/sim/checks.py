@@ -96,5 +96,3 @@ class Counts:
 
     def __getitem__(self, name: str) -> int:
         return self._counts.get(name, 0)
-
-

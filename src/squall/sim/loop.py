@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import random
 import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar, cast
 
@@ -44,25 +44,14 @@ DEAD = Standing.DEAD
 
 
 class Entry(asyncio.TimerHandle):
-    """One callback that is ready or waits for its time."""
+    """What simulated code holds of its callback, to cancel it."""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled", "local_when", "owner")
+    __slots__ = ("is_cancelled", "local_when")
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: Context,
-        owner: SimProcess | None,
-        local_when: float | None = None,
-    ) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = context
-        self.owner = owner
-        self.local_when = local_when
-        """Due by the owner's own clock; None: not a timer of simulated code."""
+    def __init__(self, local_when: float | None = None) -> None:
         self.is_cancelled = False
+        self.local_when = local_when
+        """Due by the owner's own clock; None: not a timer."""
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -74,25 +63,33 @@ class Entry(asyncio.TimerHandle):
         return self.local_when or 0.0
 
     def __repr__(self) -> str:
-        return f"<entry {self.callback!r} of {self.owner}>"
+        return f"<entry{' cancelled' if self.is_cancelled else ''}>"
+
+
+Item = tuple[
+    float, int, SimProcess | None, Context, Callable[..., object], tuple[Any, ...], Entry | None
+]
+"""One callback that is ready or waits for its time: world time and order, its owner and
+context, what to call, and its handle if simulated code holds one."""
 
 
 class SimFuture(asyncio.Future[T]):
     """A future whose place in a set does not depend on its address in memory."""
 
+    number = 0
+
     def __hash__(self) -> int:
-        loop = cast("SimLoop", self.get_loop())
-        return loop.number_of(self)
+        return cast("SimLoop", self.get_loop()).number_of(self)
 
 
 class SimTask(asyncio.Task[T]):
     """A task with an owner; hashed by its number, as a `TaskGroup` keeps tasks in a set."""
 
     owner: SimProcess | None = None
+    number = 0
 
     def __hash__(self) -> int:
-        loop = cast("SimLoop", self.get_loop())
-        return loop.number_of(self)
+        return cast("SimLoop", self.get_loop()).number_of(self)
 
 
 class SimLoop(SealedLoop):
@@ -107,14 +104,17 @@ class SimLoop(SealedLoop):
         self.limit_s = limit_s
         self.steps = 0
         self._still_since = 0
-        self._ready: deque[Entry] = deque()
-        self._timers: list[tuple[float, int, Entry]] = []
+        self._collect_at = COLLECT_EVERY
+        self._ready: deque[Item] = deque()
+        self._timers: list[Item] = []
         self._sequence = count()
         self._numbers = count(1)
         self._failure: BaseException | None = None
         self._running = False
         self._closed = False
         self._generators: dict[int, Context] = {}
+        self._graves: list[SimProcess] = []
+        """Dead processes: freeing their tasks would run what a crash must not."""
 
     # What simulated code uses, through asyncio.
 
@@ -127,8 +127,8 @@ class SimLoop(SealedLoop):
     ) -> Entry:
         if context is None:
             context = copy_context()
-        entry = Entry(callback, args, context, context.get(OWNER))
-        self._ready.append(entry)
+        entry = Entry()
+        self._ready.append((0.0, 0, context.get(OWNER), context, callback, args, entry))
         return entry
 
     def call_later(
@@ -150,9 +150,10 @@ class SimLoop(SealedLoop):
         if context is None:
             context = copy_context()
         owner = context.get(OWNER)
-        entry = Entry(callback, args, context, owner, when)
+        entry = Entry(when)
         world_when = when if owner is None else owner.world_time(when) + ROUNDING_S
-        heapq.heappush(self._timers, (world_when, next(self._sequence), entry))
+        order = next(self._sequence)
+        heappush(self._timers, (world_when, order, owner, context, callback, args, entry))
         return entry
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -184,12 +185,11 @@ class SimLoop(SealedLoop):
             owner.buried.append(cast("asyncio.Task[object]", task))
         return task
 
-    def number_of(self, future: asyncio.Future[Any]) -> int:
-        number = getattr(future, "_squall_number", None)
-        if number is None:
-            number = next(self._numbers)
-            future._squall_number = number  # type: ignore[attr-defined]  # pyright: ignore
-        return number
+    def number_of(self, future: SimFuture[Any] | SimTask[Any]) -> int:
+        """By order of first asking, which is deterministic; 0 is nobody's."""
+        if not future.number:
+            future.number = next(self._numbers)
+        return future.number
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Whatever asyncio would only log fails the run, unless its process is dead."""
@@ -224,16 +224,13 @@ class SimLoop(SealedLoop):
         owner: SimProcess,
         callback: Callable[..., object],
         *args: Any,
-    ) -> Entry:
+    ) -> None:
         """Calls back at world time `when` on behalf of `owner`."""
-        entry = Entry(callback, args, owner.context, owner)
-        heapq.heappush(self._timers, (when, next(self._sequence), entry))
-        return entry
+        order = next(self._sequence)
+        heappush(self._timers, (when, order, owner, owner.context, callback, args, None))
 
-    def post_soon(self, owner: SimProcess, callback: Callable[..., object], *args: Any) -> Entry:
-        entry = Entry(callback, args, owner.context, owner)
-        self._ready.append(entry)
-        return entry
+    def post_soon(self, owner: SimProcess, callback: Callable[..., object], *args: Any) -> None:
+        self._ready.append((0.0, 0, owner, owner.context, callback, args, None))
 
     def fail(self, error: BaseException | None, message: str, owner: SimProcess | None) -> None:
         """Ends the run. The first failure counts."""
@@ -261,12 +258,16 @@ class SimLoop(SealedLoop):
         """No callback of the process runs any more, not even a `finally`."""
         process.standing = DEAD
         process.held.clear()
+        self._graves.append(process)
         for task in asyncio.all_tasks(self):
             if isinstance(task, SimTask) and task.owner is process:
                 process.buried.append(cast("asyncio.Task[object]", task))
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Runs the scenario. Raises what failed first, in it or in any process."""
+        if events._get_running_loop() is not None:
+            main.close()
+            raise RuntimeError("a simulation cannot run inside of another loop")
         task = self.create_task(main, name="scenario")
         hooks = sys.get_asyncgen_hooks()
         collecting = gc.isenabled()
@@ -278,7 +279,7 @@ class SimLoop(SealedLoop):
             while not task.done() and self._failure is None:
                 self._turn()
             if self._failure is not None:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore
+                silence(task)
                 raise self._failure
             return task.result()
         finally:
@@ -291,103 +292,106 @@ class SimLoop(SealedLoop):
     def run_until_complete(self, future: Any) -> Any:
         return self.run(future)
 
-    def bury_all(self) -> list[asyncio.Task[Any]]:
-        """All unfinished tasks, for the end of the world."""
-        return [task for task in asyncio.all_tasks(self) if not task.done()]
-
     # Inside.
 
     def _turn(self) -> None:
+        """Runs what is ready now; what that makes ready waits for the next turn."""
         ready = self._ready
         timers = self._timers
         if not ready:
             self._jump()
         now = self.now
         while timers and timers[0][0] <= now:
-            entry = heapq.heappop(timers)[2]
-            if not entry.is_cancelled:
-                ready.append(entry)
+            ready.append(heappop(timers))
         turn = len(ready)
-        if self.shuffle is not None and turn > 1:
+        if turn > 1 and self.shuffle is not None:
             self._permute(self.shuffle)
         for _ in range(turn):
-            entry = ready.popleft()
-            if entry.is_cancelled:
+            item = ready.popleft()
+            owner = item[2]
+            entry = item[6]
+            if entry is not None and entry.is_cancelled:
                 continue
-            owner = entry.owner
             if owner is not None:
                 if owner.standing is not RUNNING:
                     if owner.standing is not DEAD:
-                        owner.held.append(entry)
+                        owner.held.append(item)
                     continue
-                if entry.local_when is not None and self._early(entry, owner):
+                if entry is not None and entry.local_when is not None and self._early(item):
                     continue
             try:
-                entry.context.run(entry.callback, *entry.args)
+                item[3].run(item[4], *item[5])
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 self.fail(error, "a callback raised", owner)
             if self._failure is not None:
                 return
-        steps = self.steps
-        self.steps = steps + turn
-        if steps // COLLECT_EVERY != self.steps // COLLECT_EVERY:
+        self.steps += turn
+        if self.steps >= self._collect_at:
+            self._collect_at = self.steps + COLLECT_EVERY
             gc.collect()
         if self.steps - self._still_since > STILL_LIMIT:
-            raise Livelock(f"time stands still at {self.now:.6f}; waiting:\n{self._waiting()}")
+            raise Livelock(f"time stands still at {now:.6f}; waiting:\n{self._waiting()}")
 
     def _jump(self) -> None:
         timers = self._timers
-        while timers and timers[0][2].is_cancelled:
-            heapq.heappop(timers)
-        if not timers:
+        while timers:
+            entry = timers[0][6]
+            if entry is None or not entry.is_cancelled:
+                break
+            heappop(timers)
+        else:
             raise Deadlock(f"nothing is left to happen; waiting:\n{self._waiting()}")
         when = timers[0][0]
-        if when > self.limit_s:
-            raise TimeLimit(
-                f"not done after {self.limit_s:g} simulated s; waiting:\n{self._waiting()}"
-            )
         if when > self.now:
+            if when > self.limit_s:
+                raise TimeLimit(
+                    f"not done after {self.limit_s:g} simulated s; waiting:\n{self._waiting()}"
+                )
             self.now = when
             self._still_since = self.steps
 
-    def _early(self, entry: Entry, owner: SimProcess) -> bool:
+    def _early(self, item: Item) -> bool:
         """The owner's clock was slowed or stood still since the timer was set."""
-        assert entry.local_when is not None
-        world_when = owner.world_time(entry.local_when)
+        owner, entry = item[2], item[6]
+        assert owner is not None
+        assert entry is not None
+        world_when = owner.world_time(entry.local_when or 0.0)
         if world_when <= self.now + ROUNDING_S:
             return False
-        heapq.heappush(self._timers, (world_when + ROUNDING_S, next(self._sequence), entry))
+        order = next(self._sequence)
+        heappush(self._timers, (world_when + ROUNDING_S, order, *item[2:]))
         return True
 
     def _permute(self, shuffle: random.Random) -> None:
+        """Orders the processes anew, then the task steps of each."""
         keys: dict[int, float] = {}
         draw = shuffle.random
-        keyed: list[tuple[float, int, Entry]] = []
-        for position, entry in enumerate(self._ready):
-            owner = id(entry.owner)
-            if entry.owner is KERNEL:
+        keyed: list[tuple[float, int, Item]] = []
+        for position, item in enumerate(self._ready):
+            owner = item[2]
+            if owner is KERNEL:
                 key = draw()
             else:
-                key = keys.get(owner, -1.0)
+                key = keys.get(id(owner), -1.0)
                 if key < 0.0:
-                    key = keys[owner] = draw()
-            keyed.append((key, position, entry))
+                    key = keys[id(owner)] = draw()
+            keyed.append((key, position, item))
         keyed.sort()
-        entries = [entry for _, _, entry in keyed]
+        items = [item for _, _, item in keyed]
         places: dict[int, list[int]] = {}
-        for place, entry in enumerate(entries):
-            if isinstance(getattr(entry.callback, "__self__", None), SimTask):
-                places.setdefault(id(entry.owner), []).append(place)
+        for place, item in enumerate(items):
+            if isinstance(getattr(item[4], "__self__", None), SimTask):
+                places.setdefault(id(item[2]), []).append(place)
         for mine in places.values():
             if len(mine) > 1:
-                steps = [entries[place] for place in mine]
+                steps = [items[place] for place in mine]
                 shuffle.shuffle(steps)
-                for place, entry in zip(mine, steps, strict=True):
-                    entries[place] = entry
+                for place, item in zip(mine, steps, strict=True):
+                    items[place] = item
         self._ready.clear()
-        self._ready.extend(entries)
+        self._ready.extend(items)
 
     def _waiting(self) -> str:
         tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
@@ -408,8 +412,12 @@ class SimLoop(SealedLoop):
         owner = None if context is None else context.get(OWNER)
         if context is None or not self._running or (owner is not None and not owner.alive):
             return
-        closing = cast("Coroutine[Any, Any, None]", generator.aclose())
-        context.run(self.create_task, closing)
+        context.run(self.create_task, generator.aclose())
+
+
+def silence(task: asyncio.Task[Any]) -> None:
+    """An unfinished task that nobody will finish does not complain when it is freed."""
+    task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _where(task: asyncio.Task[Any]) -> str:

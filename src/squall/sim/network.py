@@ -154,11 +154,11 @@ class SimNetwork:
         profile = link.profile
         if not link.open:
             if not link.hold(lambda: self.send_datagram(source, target, data)):
-                self.trace.packet(source[0], target[0], f"datagram {len(data)} B cut off")
+                self.trace.packet(source[0], target[0], "datagram cut off", len(data))
             return
         now = self.loop.now
         if (profile.loss and draw.random() < profile.loss) or link.congested(now):
-            self.trace.packet(source[0], target[0], f"datagram {len(data)} B lost")
+            self.trace.packet(source[0], target[0], "datagram lost", len(data))
             return
         copies = 1
         if profile.duplicate and draw.random() < profile.duplicate:
@@ -172,7 +172,7 @@ class SimNetwork:
     def _datagram_arrives(self, source: Address, target: Address, data: bytes) -> None:
         socket = self._sockets.get(target)
         if socket is None:
-            self.trace.packet(source[0], target[0], f"datagram {len(data)} B to nobody")
+            self.trace.packet(source[0], target[0], "datagram to nobody", len(data))
             return
         process = socket.process
         if process.standing is Standing.RUNNING:
@@ -181,7 +181,7 @@ class SimNetwork:
             socket.waiting += 1
             self.loop.post_soon(process, socket.deliver_late, data, source)
         else:
-            self.trace.packet(source[0], target[0], f"datagram {len(data)} B overflows")
+            self.trace.packet(source[0], target[0], "datagram overflows", len(data))
 
 
 class NodeNetwork:
@@ -316,7 +316,7 @@ class SimDatagramSocket:
 
     def deliver(self, data: bytes, sender: Address) -> None:
         if self._open:
-            self._network.trace.packet(sender[0], self.address[0], f"datagram {len(data)} B")
+            self._network.trace.packet(sender[0], self.address[0], "datagram", len(data))
             self._handler.on_datagram(data, sender)
 
     def deliver_late(self, data: bytes, sender: Address) -> None:

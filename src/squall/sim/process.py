@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from squall.sim.loop import Entry
+    from squall.sim.loop import Item
 
 
 class Standing(Enum):
@@ -34,7 +34,7 @@ class SimProcess:
     ) -> None:
         self.name = name
         self.standing = Standing.RUNNING
-        self.held: list[Entry] = []
+        self.held: list[Item] = []
         """Callbacks that became due while the process was paused, in order."""
         self.buried: list[asyncio.Task[object]] = []
         """Unfinished tasks of a dead process, kept so that no `finally` of theirs runs."""

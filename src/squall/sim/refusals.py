@@ -20,16 +20,16 @@ def _refuse(what: str) -> NoReturn:
 class SealedLoop(asyncio.AbstractEventLoop):
     """An event loop without a way out."""
 
-    def run_in_executor(self, *args: Any) -> Any:
+    def run_in_executor(self, *args: Any, **options: Any) -> Any:
         _refuse("run_in_executor (a thread)")
 
-    def set_default_executor(self, *args: Any) -> None:
+    def set_default_executor(self, *args: Any, **options: Any) -> None:
         _refuse("set_default_executor (threads)")
 
     async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
         _refuse("getaddrinfo (name resolution)")
 
-    async def getnameinfo(self, *args: Any) -> Any:
+    async def getnameinfo(self, *args: Any, **options: Any) -> Any:
         _refuse("getnameinfo (name resolution)")
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:
@@ -56,10 +56,10 @@ class SealedLoop(asyncio.AbstractEventLoop):
     async def sendfile(self, *args: Any, **options: Any) -> Any:
         _refuse("sendfile (a socket)")
 
-    async def connect_read_pipe(self, *args: Any) -> Any:
+    async def connect_read_pipe(self, *args: Any, **options: Any) -> Any:
         _refuse("connect_read_pipe (a pipe)")
 
-    async def connect_write_pipe(self, *args: Any) -> Any:
+    async def connect_write_pipe(self, *args: Any, **options: Any) -> Any:
         _refuse("connect_write_pipe (a pipe)")
 
     async def subprocess_exec(self, *args: Any, **options: Any) -> Any:
@@ -68,31 +68,31 @@ class SealedLoop(asyncio.AbstractEventLoop):
     async def subprocess_shell(self, *args: Any, **options: Any) -> Any:
         _refuse("subprocess_shell (a process)")
 
-    def add_reader(self, *args: Any) -> None:
+    def add_reader(self, *args: Any, **options: Any) -> None:
         _refuse("add_reader (a file descriptor)")
 
     def remove_reader(self, fd: Any) -> bool:
         _refuse("remove_reader (a file descriptor)")
 
-    def add_writer(self, *args: Any) -> None:
+    def add_writer(self, *args: Any, **options: Any) -> None:
         _refuse("add_writer (a file descriptor)")
 
     def remove_writer(self, fd: Any) -> bool:
         _refuse("remove_writer (a file descriptor)")
 
-    async def sock_recv(self, *args: Any) -> Any:
+    async def sock_recv(self, *args: Any, **options: Any) -> Any:
         _refuse("sock_recv (a socket)")
 
-    async def sock_sendall(self, *args: Any) -> Any:
+    async def sock_sendall(self, *args: Any, **options: Any) -> Any:
         _refuse("sock_sendall (a socket)")
 
-    async def sock_connect(self, *args: Any) -> Any:
+    async def sock_connect(self, *args: Any, **options: Any) -> Any:
         _refuse("sock_connect (a socket)")
 
-    async def sock_accept(self, *args: Any) -> Any:
+    async def sock_accept(self, *args: Any, **options: Any) -> Any:
         _refuse("sock_accept (a socket)")
 
-    def add_signal_handler(self, *args: Any) -> None:
+    def add_signal_handler(self, *args: Any, **options: Any) -> None:
         _refuse("add_signal_handler (a signal)")
 
     def remove_signal_handler(self, sig: int) -> bool:

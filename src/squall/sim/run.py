@@ -60,9 +60,7 @@ def run_seed(
     echo: Callable[[str], None] | None = None,
     packets: bool = False,
 ) -> Outcome:
-    world = World(
-        seed, mutant=mutant, parameters=parameters, limit_s=scenario.limit_s, echo=echo
-    )
+    world = World(seed, mutant=mutant, parameters=parameters, limit_s=scenario.limit_s, echo=echo)
     started = time.perf_counter()
     failure = details = ""
 

@@ -81,8 +81,13 @@ class Endpoint:
     def send(self, data: bytes) -> None:
         if self._finishing or self.closed or not data or not self.process.alive:
             return
+        size = len(data)
+        if not self._queue and size <= SEGMENT_BYTES and self._in_network + size <= WINDOW_BYTES:
+            self._in_network += size
+            self._transmit(bytes(data))
+            return
         self._queue.append(bytes(data))
-        self._unsent += len(data)
+        self._unsent += size
         self._pump()
 
     @property
@@ -309,7 +314,7 @@ class Endpoint:
             self._lose(error)
             return
         self._acknowledge(len(piece))
-        network.trace.packet(self.peer[0], self.local[0], f"stream {len(piece)} B")
+        network.trace.packet(self.peer[0], self.local[0], "stream", len(piece))
         self._handler.on_data(piece)
 
     def _acknowledge(self, size: int) -> None:

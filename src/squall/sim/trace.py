@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-HASH_BATCH = 256
-KEPT_LINES = 400
+BATCH = 400
+"""Lines that are hashed at once, and that are kept at least."""
 
 
 class WorldTime(Protocol):
@@ -26,10 +26,15 @@ class Trace:
         self._time = time
         self._echo = echo
         self._hash = hashlib.blake2b(digest_size=16)
-        self._unhashed: list[str] = []
-        self._notes: deque[str] = deque(maxlen=KEPT_LINES)
-        self._all: deque[str] = deque(maxlen=KEPT_LINES)
-        self.lines = 0
+        self._hashed = 0
+        self._older: list[str] = []
+        self._fresh: list[str] = []
+        """Not yet hashed; together with the older ones, the tail."""
+        self._notes: deque[str] = deque(maxlen=BATCH)
+
+    @property
+    def lines(self) -> int:
+        return self._hashed + len(self._fresh)
 
     def note(self, who: str, text: str) -> None:
         """A notable event of a node, of the faults or of the scenario."""
@@ -37,29 +42,26 @@ class Trace:
         self._notes.append(line)
         self._keep(line)
 
-    def packet(self, source: str, target: str, text: str) -> None:
+    def packet(self, source: str, target: str, text: str, size: int = 0) -> None:
         """A single packet: hashed, shown only when all is asked for."""
-        self._keep(f"{self._time.now:12.6f}  {source} > {target} {text}")
+        self._keep(f"{self._time.now:12.6f}  {source} > {target} {text} {size} B")
 
     def tail(self, lines: int, *, packets: bool = False) -> list[str]:
-        return list(self._all if packets else self._notes)[-lines:]
+        return ([*self._older, *self._fresh] if packets else list(self._notes))[-lines:]
 
     def digest(self) -> str:
         self._flush()
         return self._hash.hexdigest()
 
     def _keep(self, line: str) -> None:
-        self.lines += 1
-        self._all.append(line)
-        unhashed = self._unhashed
-        unhashed.append(line)
-        if len(unhashed) >= HASH_BATCH:
+        self._fresh.append(line)
+        if len(self._fresh) >= BATCH:
             self._flush()
         if self._echo is not None:
             self._echo(line)
 
     def _flush(self) -> None:
-        if self._unhashed:
-            self._unhashed.append("")
-            self._hash.update("\n".join(self._unhashed).encode())
-            self._unhashed.clear()
+        if self._fresh:
+            self._hash.update(("\n".join(self._fresh) + "\n").encode())
+            self._hashed += len(self._fresh)
+            self._older, self._fresh = self._fresh, []

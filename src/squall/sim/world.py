@@ -16,14 +16,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from squall.runtime.interfaces import Processes, Runtime
 from squall.sim.checks import Check, Event, Probe
 from squall.sim.disk import SimDisk
 from squall.sim.errors import NodeFailed, NotLive, SimulationError
 from squall.sim.links import LinkProfile, Links
-from squall.sim.loop import SimLoop
+from squall.sim.loop import SimLoop, silence
 from squall.sim.network import SimNetwork
 from squall.sim.node import Node, Program, State
 from squall.sim.process import OWNER, SimProcess
@@ -276,7 +276,7 @@ class World:
             if node.process is not None and node.process.alive:
                 self.loop.kill(node.process)
         for task in asyncio.all_tasks(self.loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # pyright: ignore
+            silence(task)
             coroutine: Any = task.get_coro()
             with contextlib.suppress(BaseException):
                 coroutine.close()
@@ -319,6 +319,6 @@ class World:
 def _is_all(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     """Of these kinds; of a group, every member."""
     if isinstance(error, BaseExceptionGroup):
-        group: BaseExceptionGroup[BaseException] = error
-        return all(_is_all(member, kinds) for member in group.exceptions)
+        members = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return all(_is_all(member, kinds) for member in members)
     return isinstance(error, kinds)

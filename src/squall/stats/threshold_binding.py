@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Literal, NoReturn, TypeAlias
 
 import msgspec
 
+from squall.api.errors import ConfigError
 from squall.stats.manifest import (
     ITERATION,
     Field,
@@ -164,9 +166,7 @@ def bind_all(manifest: FileManifest, extra: Sequence[str] = ()) -> list[BoundThr
     return bound
 
 
-def _bind_of_file(
-    text: str, workflow: WorkflowManifest, manifest: FileManifest
-) -> BoundThreshold:
+def _bind_of_file(text: str, workflow: WorkflowManifest, manifest: FileManifest) -> BoundThreshold:
     """A mistake in the file says where it stands, like every other one."""
     try:
         return bind(parse_threshold(text, default_workflow=workflow.name), manifest)

@@ -13,7 +13,7 @@ a peer that did not prove itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -90,6 +90,14 @@ class Step:
     failure: HandshakeFailed | None = None
 
 
+Objection = Callable[[Identity], str]
+"""What speaks against a peer besides its frames, such as its certificate; "" if nothing."""
+
+
+def _none(peer: Identity) -> str:
+    return ""
+
+
 class DiallerHandshake:
     """`expects` is the role of the listener; `node` its id, where that is known."""
 
@@ -107,6 +115,7 @@ class DiallerHandshake:
         self._link = link
         self._expects = expects
         self._node = node
+        self.objection_to: Objection = _none
         self._nonce = keyring.fresh_nonce()
         self._secret = b""
 
@@ -168,9 +177,11 @@ class DiallerHandshake:
         if refusal is None and self._node not in (None, welcome.node):
             text = f"node {welcome.node} is at the address of node {self._node}"
             refusal = Refusal(RefusalCode.NODE, text)
+        peer = Identity(self._expects, NodeId(welcome.node), boot)
+        if refusal is None and (objection := self.objection_to(peer)):
+            refusal = Refusal(RefusalCode.ROLE, objection)
         if refusal is not None:
             return Step(failure=HandshakeFailed(refusal.text, code=refusal.code))
-        peer = Identity(self._expects, NodeId(welcome.node), boot)
         session = _session(profile, welcome, peer, self._link, keys.of_dialler())
         confirm = session.seal.seal(MessageClass.CONTROL, Kind.CONFIRM, 0, 0, 0, b"")
         return Step(send=b"".join(confirm), session=session)
@@ -183,6 +194,7 @@ class ListenerHandshake:
         self._keyring = keyring
         self._profile = profile
         self._accepts = accepts
+        self.objection_to: Objection = _none
         self._session: Session | None = None
 
     def start(self) -> Step:
@@ -220,11 +232,13 @@ class ListenerHandshake:
         refusal = _objection(self._profile, hello)
         if refusal is None and (role not in self._accepts or hello.link not in _LINKS):
             refusal = Refusal(RefusalCode.ROLE, f"a {role.label} may not connect here")
+        peer = Identity(role, NodeId(hello.node), boot, said.name)
+        if refusal is None and (objection := self.objection_to(peer)):
+            refusal = Refusal(RefusalCode.ROLE, objection)
         if refusal is not None:
             answer = self._answer(Kind.REFUSAL, keys, nonce, _encode(refusal))
             failure = HandshakeFailed(f"refused: {refusal.text}", code=refusal.code)
             return Step(send=answer, failure=failure)
-        peer = Identity(role, NodeId(hello.node), boot, said.name)
         self._session = _session(
             self._profile, hello, peer, LinkKind(hello.link), keys.of_listener()
         )

@@ -115,6 +115,10 @@ class Link:
 
     def on_open(self, connection: Connection) -> None:
         self._connection = connection
+        claims = self._claims
+        if claims is not None:
+            names = connection.peer_names
+            self._handshake.objection_to = lambda peer: claims(names, peer)
         step = self._handshake.start()
         if step.failure is not None:
             self._fail(step.failure)
@@ -242,11 +246,6 @@ class Link:
         session, failure, connection = step.session, step.failure, self._connection
         if connection is None:
             return
-        if session is not None and self._claims is not None:
-            objection = self._claims(connection.peer_names, session.peer)
-            if objection:
-                self._fail(HandshakeFailed(objection))
-                return
         if step.send:
             connection.send(step.send)
         if failure is not None:
@@ -378,12 +377,13 @@ class Link:
             self.room = self._high_water - unsent
             self._tell_writable()
             return
-        if unsent != self._blocked_unsent:
-            self._blocked_unsent, self._blocked_since = unsent, now
+        if unsent < self._blocked_unsent:
+            self._blocked_since = now
         elif now - self._blocked_since > self._limits.stall_s:
             self._counters.stalled += 1
             self.abort(WireError("the peer takes no more bytes"))
             return
+        self._blocked_unsent = unsent
         self._room_timer = self._loop.call_later(ROOM_POLL_S, self._look_for_room)
 
     def _tell_writable(self) -> None:

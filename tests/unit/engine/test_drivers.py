@@ -146,8 +146,8 @@ async def test_a_ramp_follows_its_stages_up_and_down(clock: Clock) -> None:
     driver = ClosedDriver(stage, profile, 0, 1)
     seen: list[int] = []
     driver.start(100.0)
-    for now in (100.0, 100.55, 101.5, 102.45, 103.0):
-        clock.now = now
+    for moment in (100.0, 100.55, 101.5, 102.45, 103.0):
+        clock.now = moment
         driver.stop()
         driver._adjust()  # pyright: ignore[reportPrivateUsage]
         seen.append(stage.user_count)

@@ -17,6 +17,7 @@ from squall.wire.messages import RefusalCode
 from squall.wire.profile import GroupSettings, LinkKind, Profile, protocol
 from squall.wire.roles import Role
 from squall.wire.secrets import Secrets, client_credential, worker_credential
+from wire_fakes import Forged
 
 SECRET = "sixteen characters"
 EVERYBODY = frozenset(Role)
@@ -141,7 +142,7 @@ def test_two_sessions_of_the_same_boots_have_different_keys() -> None:
 def test_a_client_that_claims_a_stronger_role_gets_no_answer(claimed: Role) -> None:
     """It seals with the only secret it has and writes another role on the outside."""
     genuine = Secrets.of_credential(client_credential(SECRET, "alice"))
-    forged = Secrets(claimed, "", genuine.for_role(Role.CLIENT, "alice"))
+    forged = Forged(claimed, "", genuine.for_role(Role.CLIENT, "alice"))
     near, far = shake(dial(forged), listen())
     assert isinstance(near, HandshakeFailed) and str(near) == "silence"
     assert isinstance(far, HandshakeFailed)
@@ -149,7 +150,7 @@ def test_a_client_that_claims_a_stronger_role_gets_no_answer(claimed: Role) -> N
 
 def test_a_client_cannot_take_another_clients_name() -> None:
     genuine = Secrets.of_credential(client_credential(SECRET, "mallory"))
-    forged = Secrets(Role.CLIENT, "alice", genuine.for_role(Role.CLIENT, "mallory"))
+    forged = Forged(Role.CLIENT, "alice", genuine.for_role(Role.CLIENT, "mallory"))
     near, _ = shake(dial(forged), listen())
     assert isinstance(near, HandshakeFailed) and str(near) == "silence"
 

@@ -11,7 +11,7 @@ from squall.api.errors import ConfigError
 from squall.runtime.interfaces import Connection
 from squall.wire.claims import certificate_claims
 from squall.wire.endpoint import Endpoint
-from squall.wire.errors import HandshakeFailed, OutcomeUnknown, RemoteError
+from squall.wire.errors import HandshakeFailed, OutcomeUnknown
 from squall.wire.limits import WireLimits
 from squall.wire.link import Link
 from squall.wire.peer import Peer
@@ -56,10 +56,6 @@ class World:
     def inject(self, data: bytes) -> None:
         """Bytes into the established stream, as if the client had sent them."""
         self.near.other.handler.on_data(data)
-
-
-def counted(world: World) -> dict[str, int]:
-    return {name: n for name, n in world.server.counters.as_dict().items() if n}
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, 64, 1 << 30])
@@ -226,13 +222,15 @@ def test_a_loop_that_stood_still_does_not_blame_its_peers() -> None:
 
 def test_a_peer_that_takes_no_bytes_is_given_up_after_the_bound() -> None:
     async def main() -> None:
-        async with World() as world:
+        world = World()
+        world.server.limits = WireLimits(dead_after_s=60.0)
+        async with world:
             near = world.near
             near.other.pause_reading()
             for n in range(40):
                 world.peer.send(Echo("x" * 50_000, n))
-            await asyncio.sleep(WireLimits().stall_s + 5.0)
-            assert world.client.counters.stalled + world.client.counters.keepalive_lost == 1
+            await asyncio.sleep(WireLimits().stall_s + 1.0)
+            assert world.client.counters.stalled == 1
             assert near not in world.network.live
 
     run(main())
@@ -364,10 +362,10 @@ def test_a_certificate_without_the_claimed_role_is_not_let_in() -> None:
         world.client = board(world.network, "client")
         world.peer = Peer(world.client, world.endpoint.address)
         world.peer.start()
-        with pytest.raises(HandshakeFailed):
+        with pytest.raises(HandshakeFailed, match="certificate claims no role"):
             await world.peer.connected(3.0)
         assert world.endpoint.links == 0
-        assert world.server.counters.handshake_failed > 0
+        assert world.server.counters.handshake_refused > 0
         await world.__aexit__()
 
     run(main())
@@ -437,7 +435,6 @@ def test_a_closed_link_refuses_quietly() -> None:
             link.close()
             link.post(0, 0, 1, 0, 0, b"late")
             await turns()
-            with pytest.raises(RemoteError):
-                raise RemoteError("x")
+            assert world.client.counters.frames_sent == 0
 
     run(main())

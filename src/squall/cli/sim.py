@@ -1,0 +1,155 @@
+"""`squall sim`: run seeds of a scenario, replay one, list what there is.
+
+A failure prints the seed, the command that shows it again, and the end of its trace; the
+exit code is 1. With a mutant it is the other way round only in words: a found bug is
+still a failed run, so that scripts can tell.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from argparse import Namespace
+
+from squall.api.errors import ExitCode, UsageError
+from squall.scenarios.campaign import Result, run_campaign
+from squall.scenarios.registry import find, names
+from squall.sim.run import Outcome, Scenario, run_seed
+
+
+def execute(arguments: Namespace) -> int:
+    if arguments.sim_command == "list":
+        return _list()
+    if arguments.sim_command == "replay":
+        return _replay(arguments)
+    return _run(arguments)
+
+
+def _list() -> int:
+    for name in names():
+        scenario = find(name)
+        print(f"{name:<12} {scenario.summary}")
+        for mutant, text in scenario.mutants.items():
+            print(f"  --mutant {mutant:<20} {text}")
+    return 0
+
+
+def _run(arguments: Namespace) -> int:
+    scenario = _scenario(arguments)
+    seeds = _seeds(arguments.seeds)
+    jobs = _positive(arguments.jobs, "--jobs")
+    parameters = _parameters(arguments.set)
+    started = time.perf_counter()
+    shown = _Progress(len(seeds))
+    result = run_campaign(
+        scenario.name,
+        seeds,
+        jobs=jobs,
+        mutant=arguments.mutant,
+        parameters=parameters,
+        on_outcome=shown.add,
+    )
+    shown.clear()
+    for failed in result.failures:
+        _print_failure(failed, scenario, arguments)
+    print(_summary(scenario.name, result, time.perf_counter() - started))
+    return int(ExitCode.INTERNAL) if result.failures else 0
+
+
+def _replay(arguments: Namespace) -> int:
+    scenario = _scenario(arguments)
+    outcome = run_seed(
+        scenario,
+        _positive(arguments.seed, "--seed"),
+        mutant=arguments.mutant,
+        parameters=_parameters(arguments.set),
+        echo=print if arguments.verbose else None,
+    )
+    if not arguments.verbose:
+        print("\n".join(outcome.tail))
+    if outcome.details:
+        print(outcome.details)
+    verdict = outcome.failure or "clean"
+    print(
+        f"seed {outcome.seed}: {verdict}\n"
+        f"{outcome.lines:,} events in {outcome.simulated_s:.1f} simulated s, "
+        f"trace {outcome.digest}"
+    )
+    return 0 if outcome.clean else int(ExitCode.INTERNAL)
+
+
+def _print_failure(outcome: Outcome, scenario: Scenario, arguments: Namespace) -> None:
+    print("\n".join(outcome.tail))
+    if outcome.details:
+        print(outcome.details)
+    words = ["squall", "sim", "replay", scenario.name, "--seed", str(outcome.seed)]
+    if arguments.mutant:
+        words += ["--mutant", arguments.mutant]
+    for setting in arguments.set:
+        words += ["--set", setting]
+    print(f"\nseed {outcome.seed} failed: {outcome.failure}")
+    print(f"see it again: {shlex.join([*words, '--verbose'])}")
+
+
+def _summary(name: str, result: Result, real_s: float) -> str:
+    speed = result.simulated_s / real_s if real_s else 0.0
+    failed = f"{len(result.failures)} failed" if result.failures else "all clean"
+    counted = "".join(f", {count:,} {what}" for what, count in sorted(result.tally.items()))
+    return (
+        f"{name}: {result.seeds:,} seeds, {failed}, {result.simulated_s:,.0f} simulated s "
+        f"in {real_s:.1f} s ({speed:.0f} x){counted}"
+    )
+
+
+class _Progress:
+    """One line that counts, on a terminal only."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._done = 0
+        self._shown = sys.stderr.isatty()
+
+    def add(self, outcome: Outcome) -> None:
+        self._done += 1
+        if self._shown:
+            print(f"\r{self._done}/{self._seeds} seeds", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _scenario(arguments: Namespace) -> Scenario:
+    scenario = find(arguments.scenario)
+    if arguments.mutant and arguments.mutant not in scenario.mutants:
+        known = ", ".join(scenario.mutants) or "none"
+        raise UsageError(f"{scenario.name} has no mutant {arguments.mutant!r}; it has: {known}")
+    return scenario
+
+
+def _seeds(text: str) -> range:
+    first, separator, last = text.partition("..")
+    try:
+        seeds = range(int(first), int(last if separator else first) + 1)
+    except ValueError:
+        seeds = range(0)
+    if not seeds:
+        raise UsageError(f"--seeds {text}: give one seed or a range, for example 1..500")
+    return seeds
+
+
+def _positive(text: str, option: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"{option} {text}: give a whole number above 0")
+    return int(text)
+
+
+def _parameters(settings: list[str]) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator or not value.isdecimal():
+            raise UsageError(f"--set {setting}: give NAME=NUMBER, for example nodes=10")
+        parameters[name] = value
+    return parameters

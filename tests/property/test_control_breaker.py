@@ -130,7 +130,7 @@ class BreakerMachine(RuleBasedStateMachine):
         assert isinstance(breaker.ask(MessageClass.DISPATCH, later), Permit)
 
 
-BreakerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+BreakerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestBreaker = BreakerMachine.TestCase
 
 

@@ -30,7 +30,7 @@ from squall.reporting.model import (
     typed,
 )
 from squall.stats.health import ProcessStats
-from squall.stats.histogram import Histogram, Packed, bucket_bounds_s
+from squall.stats.histogram import Histogram, Packed, bucket_middle_s
 from squall.stats.manifest import (
     FileManifest,
     MetricManifest,
@@ -257,7 +257,7 @@ def _row_windows(entry: RowWindowsDoc) -> Series[RowWindow]:
 
 
 def _window_data(buckets: Buckets) -> HistogramData:
-    """Minimum and maximum of a window are not kept; the edges of its buckets stand for them."""
+    """Minimum and maximum of a window are not kept; its outer buckets stand for them."""
     if not buckets:
         return HistogramData()
     index = [pair[0] for pair in buckets]
@@ -265,8 +265,8 @@ def _window_data(buckets: Buckets) -> HistogramData:
     return HistogramData(
         count=sum(counts),
         sum_s=0.0,
-        min_s=bucket_bounds_s(index[0])[0],
-        max_s=bucket_bounds_s(index[-1])[1],
+        min_s=bucket_middle_s(index[0]),
+        max_s=bucket_middle_s(index[-1]),
         index=index,
         counts=counts,
     )

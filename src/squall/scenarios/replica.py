@@ -229,6 +229,8 @@ class Replica:
         if newer or store.term < self.accepted.term:
             self.accepted = Accepted(store.term, store.version, store.value)
             self._persist()
+        if store.sender != self.me:
+            self._asking = False
         self._effects.append(Followed(store.sender))
         self._send(store.sender, Stored(store.term, self.me, store.round))
 

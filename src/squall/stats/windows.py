@@ -40,7 +40,7 @@ class Series(Generic[W]):
         """The window that holds this second; missing ones before it are made empty."""
         position = second // self.width_s
         while position >= self.limit:
-            self._halve()
+            self.halve()
             position = second // self.width_s
         while position >= len(self.windows):
             self.windows.append(self._make())
@@ -52,7 +52,8 @@ class Series(Generic[W]):
     def __iter__(self) -> Iterator[W]:
         return iter(self.windows)
 
-    def _halve(self) -> None:
+    def halve(self) -> None:
+        """Merge neighbours: half as many windows, each twice as wide."""
         for first, second in zip(self.windows[::2], self.windows[1::2], strict=False):
             first.absorb(second)
         self.windows = self.windows[::2]

@@ -165,7 +165,7 @@ class DiallerHandshake:
             if kind != Kind.WELCOME:
                 return Step(failure=HandshakeFailed(WRONG_SECRET))
             welcome = _decode_welcome(body)
-        except (InvalidTag, msgspec.DecodeError):
+        except (InvalidTag, msgspec.DecodeError, RecursionError):
             return Step(failure=HandshakeFailed(WRONG_SECRET))
         return self._judge(welcome, BootId(said.boot), keys)
 
@@ -205,7 +205,7 @@ class ListenerHandshake:
             if self._session is None:
                 return self._on_hello(frame)
             return self._on_confirm(frame, self._session)
-        except (BadFrame, SealBroken, msgspec.DecodeError) as error:
+        except (BadFrame, SealBroken, msgspec.DecodeError, RecursionError) as error:
             return Step(failure=HandshakeFailed(f"handshake failed: {error}"))
 
     def _on_hello(self, frame: bytes) -> Step:
@@ -343,7 +343,7 @@ def _split(frame: bytes) -> tuple[int, int, bytes, _Clear, bytes]:
         raise BadFrame("not a first frame")
     try:
         said = _decode_clear(frame[HEADER_SIZE:clear_end])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadFrame("not a first frame") from None
     if len(said.nonce) != NONCE_SIZE or not 0 < len(said.boot.encode()) <= BOOT_ID_MAX_BYTES:
         raise BadFrame("not a first frame")

@@ -147,8 +147,9 @@ class Link:
         self._release()
         self._counters.links_lost += self.session is not None
         cause = self._error or error
-        if self.session is None and cause is None:
-            cause = HandshakeFailed(WRONG_SECRET)
+        if self.session is None and self._error is None:
+            # A node that we failed to convince closes without a word, or resets.
+            cause = HandshakeFailed(f"{WRONG_SECRET} ({error})" if error else WRONG_SECRET)
         self._connection = None
         self._owner.on_lost(self, cause)
 

@@ -91,8 +91,8 @@ def read_url(text: Any, host: str, origins: Origins, *, literal: bool = False) -
     except ValueError as error:
         raise CallError(f'"{text}" is not a URL: {error}') from error
     if parts.scheme not in DEFAULT_PORTS:
-        starts = "http:// or https://" if "://" in text else "/, http:// or https://"
-        raise CallError(f'"{text}" is not a URL: it must start with {starts}')
+        hint = "" if "://" in text else ", or with / for a path of the host"
+        raise CallError(f'"{text}" is not a URL: it must start with http:// or https://{hint}')
     if not name or _PLACEHOLDER.search(parts.netloc):
         raise CallError(f'"{text}" is not a URL: it has no fixed host name')
     origin = origins.get(parts.scheme, _ascii_host(name, text), port or DEFAULT_PORTS[parts.scheme])

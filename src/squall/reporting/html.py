@@ -1,0 +1,114 @@
+"""The HTML report: a results document as one file that opens offline.
+
+Decides how the file is put together: tables written here can be read without script,
+plots are drawn in the page from the document, which is inlined once. Its security policy
+names the hashes of the one style and the one script and forbids every other source, so
+the page fetches nothing and a text of a stranger cannot run. It never reads the run
+itself and never writes a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from squall.reporting.page.closing import closing_sections
+from squall.reporting.page.head import head_section, page_title, thresholds_section
+from squall.reporting.page.markup import Markup, joined, tag
+from squall.reporting.page.workflow import shown_workflows, workflow_section
+from squall.stats.settings import VerdictSettings
+
+_PAGE = Path(__file__).parent / "page"
+_OFFENCES = {
+    "starts": ("planned starts", "starts late"),
+    "cpu": (" CPU for ",),
+    "lag": ("loop lag", "blocked the loop"),
+}
+"""Words of the verdict's reasons, which the document holds as sentences."""
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def render_html(document: dict[str, Any], summary: str = "") -> str:
+    """The whole page. `summary` is the text of the end of the run, if there is one."""
+    style, script = _asset("style.css"), _asset("report.js")
+    shown = shown_workflows(document)
+    sections = joined(
+        head_section(document, [workflow["name"] for workflow in shown]),
+        thresholds_section(document),
+        tag(
+            "div",
+            [
+                workflow_section(document, workflow, index, named=len(shown) > 1)
+                for index, workflow in enumerate(shown)
+            ],
+            id="workflows",
+        ),
+        closing_sections(document, summary),
+    )
+    parts = {
+        "policy": _policy(style, script),
+        "title": joined(page_title(document)),
+        "style": style,
+        "sections": sections,
+        "judgement": _inline_json(_judgement(document)),
+        "document": _inline_json(document),
+        "script": script,
+    }
+    # One pass: what a part holds is never looked at again, not even "{{script}}".
+    return _PLACE.sub(lambda place: parts[place[1]], _asset("template.html"))
+
+
+def _judgement(document: dict[str, Any]) -> dict[str, Any]:
+    """What the verdict took offence at; windows beyond those limits are marked red."""
+    settings = VerdictSettings()
+    reasons = document["verdict"]["reasons"]
+    offended = {
+        what: any(sign in reason for reason in reasons for sign in signs)
+        for what, signs in _OFFENCES.items()
+    }
+    limits = {
+        "cpu": settings.saturated_cpu,
+        "saturated_lag_ms": settings.saturated_lag_s * 1e3,
+        "lag_ms": settings.lag_degraded_s * 1e3,
+        "late_share": settings.late_degraded_share,
+    }
+    return {"offended": offended, "limits": limits}
+
+
+def _policy(style: str, script: str) -> str:
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _inline_json(value: Any) -> Markup:
+    """JSON that cannot end its script element or open a comment in it.
+
+    The standard encoder stands in for texts that are no Unicode (lone surrogates of a
+    broken body), which the page must survive as well.
+    """
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (UnicodeEncodeError, ValueError):
+        text = json.dumps(value, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (_PAGE / name).read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The parts of the HTML report: its sections, its style and its script."""

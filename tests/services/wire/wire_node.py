@@ -1,0 +1,96 @@
+"""A process that echoes over the real network, for tests: prints its port, ends with stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from typing import cast
+
+import uvloop
+
+from squall.runtime.interfaces import Runtime
+from squall.runtime.real import RealRuntime
+from squall.runtime.tasks import TaskRunner
+from squall.wire.blobs import blob_hash, serve_blobs
+from squall.wire.dispatch import Handlers, Incoming
+from squall.wire.endpoint import Endpoint
+from squall.wire.header import MessageClass
+from squall.wire.roles import Role
+from squall.wire.secrets import Secrets
+from squall.wire.switchboard import Switchboard, make_keyring
+from wire_fakes import SECRET, TEST_CATALOGUE, Echo
+
+CLUSTER = "real-cluster"
+RUNTIMES: list[RealRuntime] = []
+"""Made by `real_board` in this process; close them when done."""
+BLOB = random.Random(3).randbytes(3_000_000)
+
+
+class Slot:
+    def release(self) -> None:
+        pass
+
+
+class OneBlob:
+    """A store that holds one blob and takes none."""
+
+    async def size(self, blob: str) -> int | None:
+        return len(BLOB) if blob == blob_hash(BLOB) else None
+
+    async def read(self, blob: str, offset: int, length: int) -> bytes:
+        return BLOB[offset : offset + length]
+
+    async def part_size(self, blob: str) -> int:
+        return 0
+
+    async def read_part(self, blob: str, offset: int, length: int) -> bytes:
+        return b""
+
+    async def append_part(self, blob: str, data: bytes) -> None: ...
+    async def discard_part(self, blob: str) -> None: ...
+    async def commit(self, blob: str) -> None: ...
+
+
+def real_board(node: str, secret: str = SECRET, role: Role = Role.NODE) -> Switchboard:
+    RUNTIMES.append(RealRuntime(node))
+    runtime = cast("Runtime", RUNTIMES[-1])
+    secrets = Secrets.of_node(secret) if role is Role.NODE else Secrets.of_credential(secret)
+
+    def admit(message_class: MessageClass) -> Slot:
+        return Slot()
+
+    return Switchboard(
+        runtime=runtime,
+        keyring=make_keyring(runtime, secrets, CLUSTER),
+        admit=admit,
+        tasks=TaskRunner(runtime.clock, runtime.random),
+        handlers=Handlers(TEST_CATALOGUE),
+    )
+
+
+async def close_all() -> None:
+    while RUNTIMES:
+        await RUNTIMES.pop().close()
+
+
+async def serve() -> None:
+    board = real_board("server")
+
+    async def echo(message: Echo, incoming: Incoming) -> Echo:
+        if message.text == "wait":
+            await asyncio.sleep(60.0)
+        return message
+
+    board.handlers.on(Echo, echo)
+    serve_blobs(board.handlers, OneBlob())
+    endpoint = Endpoint(board)
+    await endpoint.listen(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    print(endpoint.address[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await endpoint.close()
+    await close_all()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())

@@ -42,7 +42,7 @@ pytest: $(VENV)/.dev ## the tests alone; ARGS="-k name" picks some
 	$(BIN)/pytest $(ARGS)
 
 system:
-	@.ci/packages nginx=nginx-light
+	@.ci/packages nginx=nginx-light chromium=chromium
 
 format: $(VENV)/.dev ## write what the formatter wants
 	$(BIN)/ruff check --fix-only

@@ -34,24 +34,29 @@ def main() -> int:
     if not PEERS.exists():
         print("the peer is not installed: run `make bench-install` once", file=sys.stderr)
         return 1
-    rates: list[float] = []
-    peers: list[float] = []
-    paced: list[dict[str, float]] = []
+    ours: list[dict[str, float]] = []
+    theirs: list[dict[str, float]] = []
     for _ in range(options.rounds):
-        outcome = _load(sys.executable, "wire_echo.py", options.seconds, "--paced")
-        rates.append(outcome["rate"])
-        paced.append(outcome)
-        peers.append(_load(str(PEERS), "wire_grpc.py", options.seconds)["rate"])
+        ours.append(_load(sys.executable, "wire_echo.py", options.seconds, "--paced"))
+        theirs.append(_load(str(PEERS), "wire_grpc.py", options.seconds))
     with _server(sys.executable, "wire_echo.py") as port:
         intake = _ask(sys.executable, "wire_echo.py", "intake", port, "--connections", "1000")
     seal_ns, open_ns = _seal_cost()
-    rate = statistics.median(rates)
-    ratio = statistics.median(ours / theirs for ours, theirs in zip(rates, peers, strict=True))
-    p50, p99 = (statistics.median(one[name] for one in paced) for name in ("p50_ms", "p99_ms"))
+    rate, p50, p99, cpu_us = (
+        _median(ours, name) for name in ("rate", "p50_ms", "p99_ms", "cpu_us")
+    )
+    ratio = statistics.median(
+        our["rate"] / their["rate"] for our, their in zip(ours, theirs, strict=True)
+    )
     rows = [
         ("requests per second", f"{rate:,.0f}", _bar(rate, RATE_BAR, f"{RATE_BAR:,.0f}")),
-        ("gRPC", f"{statistics.median(peers):,.0f}", ""),
+        ("gRPC", f"{_median(theirs, 'rate'):,.0f}", ""),
         ("times gRPC", f"{ratio:.1f}", _bar(ratio, RATIO_BAR, f"{RATIO_BAR:g}")),
+        (
+            "CPU of the caller, Squall / gRPC",
+            f"{cpu_us:.0f} / {_median(theirs, 'cpu_us'):.0f} us",
+            "",
+        ),
         ("at half of that load, p50 / p99", f"{p50:.2f} / {p99:.2f} ms", ""),
         ("seal / open a message", f"{seal_ns:.0f} / {open_ns:.0f} ns", ""),
         ("1,000 links, all handshakes", f"{intake['connected_s']:.2f} s", ""),
@@ -77,6 +82,10 @@ def _options() -> argparse.Namespace:
 
 def _bar(value: float, bar: float, shown: str) -> str:
     return f"at least {shown}: {'holds' if value >= bar else 'MISSED'}"
+
+
+def _median(outcomes: list[dict[str, float]], name: str) -> float:
+    return statistics.median(outcome[name] for outcome in outcomes)
 
 
 def _load(python: str, program: str, seconds: float, *more: str) -> dict[str, float]:

@@ -62,8 +62,8 @@ async def serve() -> None:
     await endpoint.close()
 
 
-async def throughput(peer: Peer, seconds: float, callers: int, echo: Echo) -> float:
-    """Answers per second with so many requests in flight."""
+async def throughput(peer: Peer, seconds: float, callers: int, echo: Echo) -> dict[str, float]:
+    """Answers per second with so many requests in flight, and what one costs the caller."""
     answered = 0
     until = time.perf_counter() + seconds
 
@@ -73,9 +73,10 @@ async def throughput(peer: Peer, seconds: float, callers: int, echo: Echo) -> fl
             await peer.request(echo, 5.0)
             answered += 1
 
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(caller() for _ in range(callers)))
-    return answered / (time.perf_counter() - began)
+    rate = answered / (time.perf_counter() - began)
+    return {"rate": rate, "cpu_us": 1e6 * (time.process_time() - cpu) / answered}
 
 
 async def latencies(peer: Peer, seconds: float, rate: float, echo: Echo) -> list[float]:
@@ -107,7 +108,7 @@ async def load(port: int, seconds: float, callers: int, size: int, paced: bool) 
     peer.start()
     await peer.connected(5.0)
     echo = Echo(b"x" * size)
-    outcome = {"rate": await throughput(peer, seconds, callers, echo)}
+    outcome = await throughput(peer, seconds, callers, echo)
     if paced:
         taken = await latencies(peer, seconds, outcome["rate"] / 2, echo)
         outcome["p50_ms"] = 1e3 * taken[len(taken) // 2]

@@ -48,9 +48,11 @@ async def load(port: int, seconds: float, callers: int, size: int) -> None:
                 await call(body)
                 answered += 1
 
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(caller() for _ in range(callers)))
-        print(json.dumps({"rate": answered / (time.perf_counter() - began)}))
+        rate = answered / (time.perf_counter() - began)
+        cpu_us = 1e6 * (time.process_time() - cpu) / answered
+        print(json.dumps({"rate": rate, "cpu_us": cpu_us}))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from squall.api.hooks import Provide, Use, action, check, depends, metric, state, step, then
     from squall.api.http import HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
+    from squall.api.reporting import Reporter
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.values import bearer, env
@@ -27,6 +28,7 @@ _HOMES = {
     "squall.api.hooks": "Provide Use action check depends metric state step then",
     "squall.api.http": "HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
+    "squall.api.reporting": "Reporter",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.values": "bearer env",
@@ -53,6 +55,7 @@ __all__ = [
     "Params",
     "Provide",
     "Rate",
+    "Reporter",
     "Resource",
     "Sample",
     "SquallError",

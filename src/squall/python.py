@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -150,6 +151,17 @@ def _seconds(value: str | float | None) -> float | None:
 
 
 async def _run(options: RunOptions, *, lines: bool = False) -> Result:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        return await _run_local(options, lines=lines)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+async def _run_local(options: RunOptions, *, lines: bool) -> Result:
     from squall.engine.local import run_local
     from squall.reporting.result import Result
 

@@ -52,6 +52,34 @@ class Who(Workflow):
     assert first != other
 
 
+def test_ids_are_unique_over_the_workflows_of_a_test(lab: Lab) -> None:
+    text = (
+        NOTE
+        + """
+class _Base(Workflow):
+    vus = 5
+    iterations = 20
+
+    @action()
+    async def hello(self) -> None:
+        note("ids.txt", self.vu.id)
+
+    @step()
+    async def one(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+class Left(_Base):
+    pass
+
+class Right(_Base):
+    pass
+"""
+    )
+    lab.run(text, workers=2)
+    ids = lines_of(lab, "ids.txt")
+    assert len(ids) == 10 and len(set(ids)) == 10
+
+
 def test_resources_open_before_the_clock_and_close_after_it(lab: Lab) -> None:
     text = (
         NOTE

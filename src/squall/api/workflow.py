@@ -18,6 +18,7 @@ from squall.api.results import Timed
 
 if TYPE_CHECKING:
     from squall.api.http import Clients
+    from squall.api.reporting import Reporter
 
 T = TypeVar("T")
 
@@ -31,15 +32,15 @@ class CheckSink(Protocol):
 class VU:
     """Who this virtual user is. `id` is unique over the whole test."""
 
-    __slots__ = ("_random", "busy", "id", "iteration", "paused_s", "seed", "stop")
+    __slots__ = ("_random", "id", "iteration", "paused_s", "paused_until", "seed", "stop")
 
     def __init__(self, identity: int, seed: int) -> None:
         self.id = identity
         self.iteration = 0
         self.seed = seed
         self.paused_s = 0.0
+        self.paused_until = 0.0
         self.stop = False
-        self.busy = False
         self._random: random.Random | None = None
 
     @property
@@ -48,6 +49,10 @@ class VU:
         if self._random is None:
             self._random = random.Random(f"{self.seed}:{self.id}")
         return self._random
+
+    def paused_before(self, moment: float) -> float:
+        """Seconds of this iteration spent in pauses, if they were over by that moment."""
+        return self.paused_s if self.paused_until <= moment else 0.0
 
 
 class Workflow:
@@ -70,6 +75,8 @@ class Workflow:
     thresholds: ClassVar[Sequence[str]] = ()
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
+    reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None
+    """Where the results go besides the outputs of the command line."""
 
     client: Clients
     context: dict[str, Any]
@@ -86,7 +93,8 @@ class Workflow:
         low, high = parse_span(duration)
         began = perf_counter()
         await asyncio.sleep(low if low == high else self.vu.random.uniform(low, high))
-        self.vu.paused_s += perf_counter() - began
+        self.vu.paused_until = perf_counter()
+        self.vu.paused_s += self.vu.paused_until - began
 
     async def timed(self, call: Awaitable[T]) -> Timed[T]:
         """Measures any awaitable: `return await self.timed(self.db.fetch(...))`."""

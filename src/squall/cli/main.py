@@ -35,9 +35,14 @@ _COMMANDS = {
     "target": "squall.cli.target",
     "explain": "squall.cli.explain",
     "demo": "squall.cli.demo",
+    "report": "squall.cli.report",
+    "compare": "squall.cli.compare",
     "sim": "squall.cli.sim",
 }
 """Each module has `execute(arguments) -> int`."""
+
+SIDES = "\0--"
+"""Stands for `--` among the files of `compare`; no file can have this name."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
             # The target server has options of its own; it is not described twice.
             arguments = argparse.Namespace(command="target", words=words[1:])
         else:
-            arguments = build_parser().parse_args(words)
+            arguments = build_parser().parse_args(_marked(words))
             arguments.words = words
         return int(import_module(_COMMANDS[arguments.command]).execute(arguments))
     except UsageError as error:
@@ -61,6 +66,14 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         drop_stdout()
         return int(ExitCode.INTERNAL)
+
+
+def _marked(words: list[str]) -> list[str]:
+    """argparse drops `--`, which for `compare` stands between the two sides."""
+    if words[:1] != ["compare"] or "--" not in words:
+        return words
+    place = words.index("--")
+    return [*words[:place], SIDES, *words[place + 1 :]]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -87,6 +100,8 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="load a built-in target for ten seconds")
     demo.add_argument("-d", "--duration", default="10s", metavar="TIME", help="default 10s")
     demo.add_argument("--no-color", action="store_true")
+    _add_report(commands.add_parser("report", help="write reports from results documents"))
+    _add_compare(commands.add_parser("compare", help="judge what changed between runs"))
     _add_sim(commands.add_parser("sim", help="run the cluster's code in a simulation"))
     return parser
 
@@ -130,13 +145,56 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_argument_group("output")
     output.add_argument("--once", action="store_true", help="one user, one iteration, all shown")
-    output.add_argument("--json", metavar="FILE", help="write the results document")
+    _add_outputs(output)
     output.add_argument("--columns", metavar="LIST", help="of the step table: p50,p99,max")
     output.add_argument("--every", metavar="TIME", help="between progress lines, default 10s")
     output.add_argument("--tag", action="append", default=[], metavar="K=V", help="(repeatable)")
     output.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
     output.add_argument("--no-color", action="store_true", help="NO_COLOR does the same")
     output.add_argument("--headless", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_outputs(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    group.add_argument("--json", metavar="FILE", help="the results document, with histograms")
+    group.add_argument("--html", metavar="FILE", help="a report as one page, opens offline")
+    group.add_argument("--markdown", metavar="FILE", help="also to the step summary of CI")
+    group.add_argument("--junit", metavar="FILE", help="thresholds as test cases")
+    group.add_argument("--csv", metavar="PREFIX", help="PREFIX_steps.csv, _windows, _errors")
+    group.add_argument("--xml", metavar="FILE", help="counts and times without histograms")
+    group.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        metavar="KIND=TARGET",
+        help="any of these, or a reporter of your own: file.py:Class=target (repeatable)",
+    )
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="+", metavar="RESULTS", help="of squall run --json; several are merged"
+    )
+    _add_outputs(parser.add_argument_group("output", "Without any, the summary is printed."))
+    parser.add_argument("--columns", metavar="LIST", help="of the step table: p50,p99,max")
+    parser.add_argument("--no-color", action="store_true", help="NO_COLOR does the same")
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "squall compare [-h] [options] BEFORE [BEFORE ...] -- AFTER [AFTER ...]"
+    parser.add_argument("files", nargs="*", metavar="RESULTS", help="of squall run --json")
+    parser.add_argument(
+        "--min-change",
+        default="5%",
+        metavar="PERCENT",
+        help="smaller changes are none, default 5%%",
+    )
+    parser.add_argument("--fail-on-worse", action="store_true", help="exit 99 if anything is worse")
+    parser.add_argument(
+        "--force", action="store_true", help="judge also different profiles and INVALID runs"
+    )
+    parser.add_argument("--markdown", metavar="FILE", help="the same as a table")
+    parser.add_argument("--no-color", action="store_true", help="NO_COLOR does the same")
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:

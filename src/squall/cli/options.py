@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from squall.api.errors import ConfigError, UsageError
 from squall.api.quantities import parse_count, parse_duration, parse_rate, parse_stage
 from squall.engine.options import ProfileFlags, RunOptions
+from squall.reporting.reporter import KINDS, Output, parse_output
 
 T = TypeVar("T")
 
@@ -83,6 +84,17 @@ def profile_flags(arguments: Namespace) -> dict[str, ProfileFlags]:
 
 def seconds(text: str, flag: str, *, zero_ok: bool = False) -> float:
     return _read(lambda value, what: parse_duration(value, what, zero_ok=zero_ok), text, flag)
+
+
+def outputs_of(arguments: Namespace) -> list[Output]:
+    """`--json F` and its kin, then `-o kind=target` in order."""
+    given = vars(arguments)
+    named = [(kind, given.get(kind)) for kind in KINDS]
+    outputs = [Output(kind, target, f"--{kind}") for kind, target in named if target is not None]
+    for output in outputs:
+        if not output.target:
+            raise UsageError(f"{output.flag}: name a file")
+    return outputs + [parse_output(text) for text in given.get("output", ())]
 
 
 def resolve_map(entries: Iterable[str]) -> dict[str, str]:

@@ -13,17 +13,20 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from squall.api.errors import ExitCode
-from squall.cli.options import run_options, seconds
+from squall.cli.options import outputs_of, run_options, seconds
 from squall.cli.streams import print_or_drop, wants_color
 from squall.engine.local import run_local
 from squall.engine.options import RunOptions
 from squall.reporting.columns import columns_that_fit, parse_columns
-from squall.reporting.files import check_writable
+from squall.reporting.reporter import deliver, prepare
 from squall.reporting.secrets import Redactor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from squall.engine.outcome import RunOutcome
     from squall.reporting.lines import LiveLines
+    from squall.reporting.reporter import Prepared
     from squall.stats.manifest import FileManifest
     from squall.stats.reports import ExchangeReport
     from squall.stats.snapshot import Snapshot
@@ -36,23 +39,40 @@ def execute(arguments: Namespace) -> int:
     options = run_options(arguments)
     columns = None if arguments.columns is None else parse_columns(arguments.columns)
     every_s = None if arguments.every is None else seconds(arguments.every, "--every")
-    if arguments.json:
-        check_writable(arguments.json)
+    prepared = prepare(outputs_of(arguments))
     progress = Progress(
         options, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
     )
     outcome = perform(options, progress)
-    # The file first: a reader of stdout that has gone away must not cost the results, nor a
-    # full disk the summary.
-    try:
-        if arguments.json:
-            from squall.reporting.document import write_document
+    # The files first: a reader of stdout that has gone away must not cost the results. A
+    # full disk does not cost the summary: delivering tells of failures, it never raises.
+    complete = write_outputs(outcome, prepared, options, progress.redact)
+    print_summary(outcome, columns, progress.redact, no_color=arguments.no_color)
+    code = int(outcome.exit_code)
+    if arguments.exit_zero and outcome.exit_code in EXCUSED:
+        code = 0
+    return code if complete else code or int(ExitCode.INTERNAL)
 
-            write_document(arguments.json, outcome, progress.redact)
-    finally:
-        print_summary(outcome, columns, progress.redact, no_color=arguments.no_color)
-    code = outcome.exit_code
-    return 0 if arguments.exit_zero and code in EXCUSED else int(code)
+
+def write_outputs(
+    outcome: RunOutcome, prepared: Sequence[Prepared], options: RunOptions, redact: Redactor
+) -> bool:
+    """Also to reporters in the author's file. False if any of them failed."""
+    failures: list[str] = []
+    reporters = list(prepared)
+    if any(workflow.reporting for workflow in outcome.manifest.workflows):
+        from squall.reporting.own import reporters_of_file
+
+        own, failures = reporters_of_file(outcome.manifest, options)
+        reporters += own
+    if not reporters and not failures:
+        return True
+    from squall.reporting.document import build_document
+
+    delivery = deliver(redact.document(build_document(outcome)), reporters, failures)
+    for line in (*delivery.failures, *delivery.told):
+        print(redact(f"squall run: {line}"), file=sys.stderr)
+    return not delivery.failures
 
 
 def perform(options: RunOptions, progress: Progress) -> RunOutcome:

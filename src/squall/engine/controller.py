@@ -254,6 +254,7 @@ class Controller:
             values=values,
             received=received,
             exports=sorted(needed),
+            place=(self.manifest.workflows.index(workflow), len(self.manifest.workflows)),
         )
 
     def _handed_over(self, workflow: WorkflowManifest) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -416,13 +417,24 @@ def _interrupts(handler: Callable[[], None]) -> Generator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handler)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    seen: list[None] = []
+
+    def interrupted() -> None:
+        seen.append(None)
+        handler()
+
+    for number in numbers:
+        loop.add_signal_handler(number, interrupted)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
+            # Once interrupted, the results are still to be written: no further Ctrl-C may
+            # cost them. Who goes on after the run restores its handlers (`squall.run`).
             loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN if seen else before[number])
 
 
 def _did(status: WorkflowStatus) -> str:

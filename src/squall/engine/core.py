@@ -94,6 +94,7 @@ class Core:
             case Load():
                 self._on_load(message)
             case Prepare():
+                self._stop = None
                 self._spawn(self._prepare(message.shares))
             case Go():
                 self._go(message)
@@ -149,7 +150,6 @@ class Core:
     # One phase.
 
     async def _prepare(self, specs: list[ShareSpec]) -> None:
-        self._stop = None
         self._collector.start()
         self._shares = []
         shares = [self._make_share(spec) for spec in specs]
@@ -160,6 +160,8 @@ class Core:
 
     async def _prepare_share(self, share: Share) -> None:
         self._shares.append(share)
+        if self._stop is not None:
+            share.stop(now=self._stop.now)
         # Sweeps must run before the clock starts too: start actions have timeouts.
         sweeper = self._heart.every(FOLD_S, lambda: share.http.sweep(perf_counter()))
         self._heart.start()

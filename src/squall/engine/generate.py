@@ -353,7 +353,9 @@ class _Writer:
                 f"ended - {result}.started)"
             )
         if root:
-            line(f"RESPONSE_{step.name}(ended - planned)")
+            # A pause before the request is nobody's latency; one behind it is not in `ended`.
+            paused = f" - self.vu.paused_before({result}.started)" if self.pauses else ""
+            line(f"RESPONSE_{step.name}(ended - planned{paused})")
         with block(f"if {self._is_bad(step)}:"):
             line(bad)
             with block(f"if status not in SAMPLED_{step.name}:"):

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Generator
 
 from squall.engine.protocol import (
@@ -24,6 +25,7 @@ from squall.engine.protocol import (
 )
 
 EXIT_WAIT_S = 2.0
+REAP_WAIT_S = 0.5
 
 OnMessage = Callable[["CoreHandle", ToParent], None]
 OnDeath = Callable[["CoreHandle"], None]
@@ -92,21 +94,33 @@ class CoreHandle:
             self._process.kill()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            await self._pass_on(reader)
+        except Exception as error:
+            # Whatever goes wrong here, the run must learn that this core is lost to it.
+            self.died = f"internal error reading from core process {self.index}: {error!r}"
+            self.crash = traceback.format_exc()
+        if not self._leaving:
+            code = await asyncio.to_thread(self._reap)
+            self.died = self.died or f"core process {self.index} ended ({_cause(code)})"
+            self.on_death(self)
+
+    async def _pass_on(self, reader: asyncio.StreamReader) -> None:
         while (message := await receive_in_parent(reader)) is not None:
             if isinstance(message, Crashed):
                 last = message.traceback.strip().rsplit("\n", 1)[-1]
                 self.died = f"internal error in core process {self.index}: {last}"
                 self.crash = message.traceback
-                self.kill()
-                break
+                return
             self.on_message(self, message)
-        if not self._leaving:
-            code = self._process.poll()
-            if code is None:
-                self.kill()
-                code = self._process.wait()
-            self.died = self.died or f"core process {self.index} ended ({_cause(code)})"
-            self.on_death(self)
+
+    def _reap(self) -> int:
+        """The exit code; a process that closed its stream gets a moment to end by itself."""
+        try:
+            return self._process.wait(timeout=REAP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.wait()
 
 
 def _cause(code: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from squall.api.arguments import argument_kinds
 from squall.api.errors import ConfigError, UsageError
+from squall.api.reporting import METHODS, is_reporter
 from squall.api.workflow import Workflow
 from squall.engine.layers import suggest, topological_layers
 from squall.engine.options import ProfileFlags, RunOptions
@@ -270,8 +271,22 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         ],
         wants=_wants(plan),
         feeds=list(plan.feeds),
+        reporting=_has_reporters(plan),
         warnings=list(plan.warnings),
     )
+
+
+def _has_reporters(plan: WorkflowPlan) -> bool:
+    value = attribute(plan.workflow, "reporting")
+    if value is None:
+        return False
+    several = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [value]
+    for each in several:
+        if not is_reporter(each):
+            plan.problem(
+                plan.line, "", f"reporting = {each!r}: no reporter; one has {', '.join(METHODS)}"
+            )
+    return bool(several)
 
 
 def _wants(plan: WorkflowPlan) -> list[str]:

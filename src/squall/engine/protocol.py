@@ -33,6 +33,9 @@ class ShareSpec(msgspec.Struct, kw_only=True):
     users: int
     """Users of this share that are ready at the start."""
     users_max: int
+    first_id: int = 1
+    id_step: int = 1
+    """User i of this share is `first_id + i * id_step`: unique over the whole test."""
     iterations: int = 0
     """Of this share, for the `iterations` model."""
     seed: int = 0

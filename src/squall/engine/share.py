@@ -246,6 +246,8 @@ class Share:
             share=spec.share,
             shares=spec.shares,
             seed=spec.seed,
+            first_id=spec.first_id,
+            id_step=spec.id_step,
             context=context,
             rows=rows,
         )

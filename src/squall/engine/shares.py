@@ -21,8 +21,13 @@ def share_specs(
     values: dict[str, bytes],
     received: dict[str, bytes],
     exports: list[str],
+    place: tuple[int, int] = (0, 1),
 ) -> list[ShareSpec]:
-    """One spec per process; share k takes starts and users k, k + n, k + 2n ..."""
+    """One spec per process; share k takes starts and users k, k + n, k + 2n ...
+
+    `place` is the workflow's number among how many of the test: their ids interleave.
+    """
+    number, count = place
     profile = workflow.profile
     users = _users_at_start(profile, shares)
     iterations = split_iterations(profile.iterations, shares)
@@ -34,6 +39,8 @@ def share_specs(
             profile=profile,
             users=users[share],
             users_max=max(len(range(share, profile.max_vus, shares)), users[share], 1),
+            first_id=1 + number + count * share,
+            id_step=count * shares,
             iterations=iterations[share],
             seed=seed,
             values=values,

@@ -52,6 +52,8 @@ class UserFactory:
         share: int,
         shares: int,
         seed: int,
+        first_id: int,
+        id_step: int,
         context: Context,
         rows: dict[str, Callable[[], Any]],
     ) -> None:
@@ -62,6 +64,8 @@ class UserFactory:
         self._share = share
         self._shares = shares
         self._seed = seed
+        self._first_id = first_id
+        self._id_step = id_step
         self._fresh = fresh_maker(context)
         self._rows = rows
         self._made = 0
@@ -79,12 +83,12 @@ class UserFactory:
         self._process_resources.clear()
 
     def make(self) -> User:
-        """A new user; its id is unique over all shares of the workflow."""
+        """A new user; its id is unique over the whole test."""
         index = self._made
         self._made += 1
         instance = self._plan.workflow()
-        vu = VU(1 + self._share + index * self._shares, self._seed)
-        http = HTTPClient(self._shared, vu.id - 1)
+        vu = VU(self._first_id + index * self._id_step, self._seed)
+        http = HTTPClient(self._shared, self._share + index * self._shares)
         instance.vu = vu
         instance.client = Clients(http)
         instance.context = self._fresh()

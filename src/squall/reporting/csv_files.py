@@ -13,6 +13,7 @@ from typing import Any
 
 _COUNTS = ("started", "count", "ok", "failed", "interrupted")
 _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "p999", "max")
+_WINDOW = ("count", "failed", "p50", "p95", "p99")
 TABLES = ("steps", "windows", "errors")
 
 Row = Sequence[Any]
@@ -26,8 +27,7 @@ def render_csv(document: dict[str, Any]) -> dict[str, bytes]:
             _steps(document),
         ),
         "windows": _table(
-            ("workflow", "step", "start_s", "every_s", "count", "failed")
-            + _named(("p50", "p95", "p99")),
+            ("workflow", "step", "start_s", "every_s", *_WINDOW[:2], *_named(_WINDOW[2:])),
             _windows(document),
         ),
         "errors": _table(
@@ -58,7 +58,7 @@ def rows_of(workflow: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _steps(document: dict[str, Any]) -> Iterator[Row]:
     for workflow in document["workflows"]:
         for name, row in rows_of(workflow):
-            times = row["latency_ms"] or {}
+            times: dict[str, float] = row["latency_ms"] or {}
             yield (
                 workflow["name"],
                 name,
@@ -73,7 +73,7 @@ def _windows(document: dict[str, Any]) -> Iterator[Row]:
     for workflow in document["workflows"]:
         for name, row in rows_of(workflow):
             windows = row["windows"]
-            columns = [windows[key] for key in ("count", "failed", "p50", "p95", "p99")]
+            columns = [windows[key] for key in _WINDOW]
             for index, cells in enumerate(zip(*columns, strict=True)):
                 every_s = windows["every_s"]
                 yield workflow["name"], name, index * every_s, every_s, *cells

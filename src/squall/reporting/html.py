@@ -44,10 +44,7 @@ def render_html(document: dict[str, Any], summary: str = "") -> str:
         thresholds_section(document),
         tag(
             "div",
-            [
-                workflow_section(document, workflow, index, named=len(shown) > 1)
-                for index, workflow in enumerate(shown)
-            ],
+            [workflow_section(document, workflow, index) for index, workflow in enumerate(shown)],
             id="workflows",
         ),
         closing_sections(document, summary),

@@ -15,7 +15,8 @@ from squall.reporting.format import measured, plural
 from squall.reporting.xml_file import clean, serialized
 
 _CONDITION = re.compile(r"(<=|>=|==|!=|<|>)\s*(.*)")
-_UNIT = re.compile(r"(?<=\d)(ms|us|s|%)")
+_UNIT = re.compile(r"(?<=\d)(?=(?:ms|us|s|%))")
+"""Between a number and its unit."""
 
 
 def render_junit(document: dict[str, Any]) -> bytes:
@@ -88,7 +89,7 @@ def failure_text(threshold: dict[str, Any]) -> str:
     """`912 ms, wanted < 800 ms, 149871 samples`"""
     value = threshold["value"]
     found = _CONDITION.search(threshold["expression"])
-    wanted = f"{found[1]} {_UNIT.sub(r' \1', found[2])}" if found else threshold["expression"]
+    wanted = f"{found[1]} {_UNIT.sub(' ', found[2])}" if found else threshold["expression"]
     shown = "no samples" if value is None else measured(value, threshold["unit"])
     parts = [shown, f"wanted {wanted}"]
     if value is not None:

@@ -7,13 +7,33 @@ Histograms and windows stay in JSON, where they can be read back.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree as Xml
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LEFT_OUT = ("windows", "buckets")
 
-Attributes = dict[str, str]
+_ENTRY = {
+    "workflows": "workflow",
+    "steps": "step",
+    "errors": "error",
+    "hook_errors": "error",
+    "outcomes": "outcome",
+    "statuses": "status",
+    "stages": "stage",
+    "locations": "location",
+    "checks": "check",
+    "metrics": "metric",
+    "thresholds": "threshold",
+    "processes": "process",
+    "cores": "core",
+    "command": "word",
+    "tags": "tag",
+    "reasons": "reason",
+    "notes": "note",
+    "losses": "loss",
+}
+"""What an entry of a list is called."""
 
 
 def render_xml(document: dict[str, Any]) -> bytes:
@@ -38,16 +58,17 @@ def _add(parent: Xml.Element, name: str, value: Any) -> None:
     if name in _LEFT_OUT or name.endswith("histogram") or value is None:
         return
     if isinstance(value, dict):
-        _add_object(parent, name, value)  # pyright: ignore[reportUnknownArgumentType]
+        _add_object(parent, name, cast(dict[str, Any], value))
     elif isinstance(value, list):
         group = Xml.SubElement(parent, name)
-        for entry in value:  # pyright: ignore[reportUnknownVariableType]
-            _add(group, _singular(name), entry)
+        for entry in cast(list[Any], value):
+            if isinstance(entry, dict):
+                _add(group, _ENTRY.get(name, "entry"), entry)
+            else:
+                Xml.SubElement(group, _ENTRY.get(name, "entry")).text = _text(entry)
     elif name in ("traceback", "body", "request", "reason", "note"):
         # Long texts with line ends do not survive in attributes.
         Xml.SubElement(parent, name).text = clean(value)
-    elif parent.tag == _plural(name):
-        Xml.SubElement(parent, name).text = _text(value)
     else:
         parent.set(name, _text(value))
 
@@ -57,7 +78,7 @@ def _add_object(parent: Xml.Element, name: str, value: dict[str, Any]) -> None:
         # Keys that people or servers chose need not be names of XML.
         group = Xml.SubElement(parent, name)
         for key, entry in value.items():
-            Xml.SubElement(group, _singular(name), {"name": clean(key), "value": _text(entry)})
+            Xml.SubElement(group, _ENTRY[name], {"name": clean(key), "value": _text(entry)})
         return
     element = Xml.SubElement(parent, name)
     for key, entry in value.items():
@@ -66,15 +87,3 @@ def _add_object(parent: Xml.Element, name: str, value: dict[str, Any]) -> None:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else clean(value)
-
-
-def _singular(name: str) -> str:
-    if name.endswith("statuses"):
-        return "status"
-    if name.endswith("processes"):
-        return "process"
-    return name.removesuffix("s") if name.endswith("s") else f"{name}_entry"
-
-
-def _plural(name: str) -> str:
-    return f"{name}s"

@@ -101,6 +101,8 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     """Arguments of its hooks that may come from a workflow it depends on."""
     feeds: list[str] = []
     data_files: list[str] = []
+    reporting: bool = False
+    """The class has reporters of its own: the parent loads the file for them after the run."""
     warnings: list[str] = []
 
 

@@ -22,13 +22,24 @@ from squall.wire.handshake import Session
 from squall.wire.header import BUDGET_MAX_MS, Kind, MessageClass
 from squall.wire.link import Link
 from squall.wire.messages import ErrorAnswer
-from squall.wire.outbox import HEALTHY, PRESSURES, Entry, Level, Outbox, Outcome, Pressure
+from squall.wire.outbox import (
+    HEALTHY,
+    PRESSURES,
+    Entry,
+    Level,
+    Outbox,
+    Outcome,
+    Pressure,
+    QueueStats,
+)
 from squall.wire.switchboard import Switchboard
 
 TIMER_SLACK_S = 0.005
 """Deadlines closer together than this share one look at the clock."""
 PAUSE_AT = Level.BATCHING
 """From here on we stop reading: the answers to what is read would have no place."""
+
+CONTROL_FULL = "the queue of CONTROL messages is full"
 
 _ONE_WAY = int(Kind.ONE_WAY)
 _REQUEST = int(Kind.REQUEST)
@@ -76,6 +87,10 @@ class Channel:
     @property
     def pressure(self) -> Pressure:
         return self._outbox.pressure
+
+    @property
+    def queue(self) -> QueueStats:
+        return self._outbox.stats
 
     @property
     def waiting(self) -> int:
@@ -186,8 +201,10 @@ class Channel:
             link.post(row.message_class, kind, row.number, correlation, 0, body)
             return
         entry = Entry(row.message_class, kind, row.number, correlation, _NO_DEADLINE, body)
-        self._outbox.put(entry, certain=True)
-        if self._outbox.pressure.level >= PAUSE_AT:
+        certain = row.message_class != MessageClass.CONTROL
+        if self._outbox.put(entry, certain=certain) is Outcome.CONTROL_FULL:
+            self._control_full(link)
+        elif self._outbox.pressure.level >= PAUSE_AT:
             link.pause_reading()
 
     # Sending.
@@ -235,13 +252,17 @@ class Channel:
             self.wanted.set()
             return
         if outcome is Outcome.CONTROL_FULL:
-            counters.control_overflow += 1
-            if self.link is not None:
-                self.link.abort(WireError("the queue of CONTROL messages is full"))
-            raise NotSent("the queue of CONTROL messages is full")
+            self._control_full(self.link)
+            raise NotSent(CONTROL_FULL)
         counters.saturated += 1
         delay_s = PRESSURES[Level.SATURATED].delay_s
         raise NotSent("the queue to this peer is full", retry_after_s=delay_s)
+
+    def _control_full(self, link: Link | None) -> None:
+        """All CONTROL is re-derived from state: a new link is better than an old queue."""
+        self._board.counters.control_overflow += 1
+        if link is not None:
+            link.abort(WireError(CONTROL_FULL))
 
     def _post_queued(self, link: Link, entry: Entry) -> None:
         budget_ms = 0

@@ -18,6 +18,8 @@ from squall.wire.profile import LinkKind
 from squall.wire.roles import Role
 from squall.wire.switchboard import Switchboard
 
+DRAIN_POLL_S = 0.01
+
 
 def _nobody(*_: object) -> None:
     pass
@@ -63,11 +65,17 @@ class Endpoint:
             address, self._accept, tls=self._board.listen_tls
         )
 
-    async def close(self) -> None:
-        """No new links, and an end to those that there are."""
+    async def close(self, drain_s: float = 0.0) -> None:
+        """No new links; what is being handled may be answered for so long; then the end."""
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
+        clock = self._board.runtime.clock
+        until = clock.now() + drain_s
+        while any(c.channel.handling or c.channel.waiting for c in self._callers):
+            if clock.now() >= until:
+                break
+            await clock.sleep(DRAIN_POLL_S)
         for caller in list(self._callers):
             caller.close()
 

@@ -40,6 +40,17 @@ class Pressure(NamedTuple):
     delay_s: float
 
 
+class QueueStats(NamedTuple):
+    """One destination's queue, for metrics and for people."""
+
+    waiting: int
+    waiting_bytes: int
+    level: Level
+    queued: int
+    refused: int
+    dropped: int
+
+
 PRESSURES = tuple(
     Pressure(level, delay_s)
     for level, delay_s in zip(Level, (0.0, 0.05, 0.2, 0.3, 0.5), strict=True)
@@ -99,6 +110,7 @@ class Outbox:
         self._sizes = [0] * len(CLASSES)
         self._level = Level.HEALTHY
         self._numbers = 0
+        self._refused = 0
         self._turn = 0
         self._turn_left = _TURNS[0]
         self.waiting = 0
@@ -110,11 +122,23 @@ class Outbox:
     def pressure(self) -> Pressure:
         return PRESSURES[self._level]
 
+    @property
+    def stats(self) -> QueueStats:
+        return QueueStats(
+            self.waiting,
+            sum(self._sizes),
+            self._level,
+            self._numbers,
+            self._refused,
+            self.dropped,
+        )
+
     def put(self, entry: Entry, *, certain: bool = False) -> Outcome:
         """`certain` is for answers: they are bounded by the requests that were admitted."""
         lane_number = entry.message_class
         if lane_number == MessageClass.CONTROL:
             if not certain and self._control_full(len(entry.body)):
+                self._refused += 1
                 return Outcome.CONTROL_FULL
         else:
             telemetry = self._lanes[MessageClass.TELEMETRY]
@@ -123,6 +147,7 @@ class Outbox:
             while not certain and self._full(len(entry.body)):
                 if not telemetry:
                     self._level = Level.SATURATED
+                    self._refused += 1
                     return Outcome.REFUSED
                 self._drop_oldest_telemetry()
         self._numbers += 1

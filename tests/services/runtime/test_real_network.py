@@ -229,6 +229,28 @@ def test_a_close_is_not_held_up_for_ever_by_a_peer_that_does_not_read(
     play(check)
 
 
+def test_a_connection_that_comes_after_its_dial_gave_up_is_nobodys(play: Play) -> None:
+    class Late:
+        aborted = False
+
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    async def check(network: RealNetwork) -> None:
+        ear, transport = Ear(), Late()
+        stream = real_network._Stream({}, handler=ear, tls=False)  # type: ignore[attr-defined]
+        stream.forsake()
+        stream.connection_made(transport)
+        assert transport.aborted
+        stream.connection_lost(None)
+        assert ear.told == []
+
+    play(check)
+
+
 class CountedWrites:
     """Stands in front of a transport."""
 

@@ -57,8 +57,7 @@ def test_a_queue_full_of_what_must_not_be_dropped_refuses() -> None:
     for message_class in (DISPATCH, DATA, TELEMETRY):
         assert outbox.put(entry(message_class)) is Outcome.REFUSED
     assert outbox.pressure == (Level.SATURATED, 0.5)
-    assert outbox.waiting == 120
-    assert outbox.dropped == 0
+    assert outbox.stats == (120, 120, Level.SATURATED, 120, 3, 0)
 
 
 def test_a_level_is_left_five_percent_below_its_start() -> None:

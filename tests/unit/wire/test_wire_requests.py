@@ -436,3 +436,38 @@ def test_a_server_whose_answers_pile_up_stops_reading_and_goes_on_later() -> Non
             assert all(len(answer.data) == 1_000_000 for answer in answers)
 
     run(main())
+
+
+def test_a_peer_that_asks_and_never_reads_loses_its_link_when_control_answers_pile_up() -> None:
+    async def main() -> None:
+        world = World({Echo: lambda echo, _: echo, Beat: lambda beat, _: beat})
+        world.server.limits = WireLimits(control_queue_messages=50, dead_after_s=60.0)
+        async with world:
+            near = next(c for c in world.network.live if c.local[0] == "dialler")
+            near.pause_reading()
+            asked = [world.peer.request(Echo("x" * 200_000), 30.0) for _ in range(3)]
+            asked += [world.peer.request(Beat(number), 30.0) for number in range(60)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(answer, OutcomeUnknown) for answer in answers)
+            assert world.server.counters.control_overflow == 1
+            assert near not in world.network.live
+
+    run(main())
+
+
+def test_a_stopping_endpoint_answers_what_it_handles_within_its_deadline() -> None:
+    async def slow(echo: Echo, incoming: Incoming) -> Echo:
+        await asyncio.sleep(echo.size)
+        return echo
+
+    async def main() -> None:
+        async with World({Echo: slow}) as world:
+            quick = asyncio.ensure_future(world.peer.request(Echo("quick", 1), 60.0))
+            slower = asyncio.ensure_future(world.peer.request(Echo("slow", 50), 60.0))
+            await turns()
+            await world.endpoint.close(drain_s=3.0)
+            assert (await quick).text == "quick"
+            with pytest.raises(OutcomeUnknown):
+                await slower
+
+    run(main())

@@ -7,8 +7,8 @@ from typing import Any
 
 from squall.engine.profile import describe
 from squall.reporting.format import data_size, duration, length, whole_percent
-from squall.reporting.page.markup import Child, Markup, joined, tag
-from squall.reporting.page.workflow import profile_of, table
+from squall.reporting.page.markup import Child, Markup, joined, table, tag
+from squall.reporting.page.workflow import profile_of
 
 
 def closing_sections(document: dict[str, Any], summary: str) -> Markup:
@@ -38,7 +38,7 @@ def _generator(document: dict[str, Any]) -> Markup:
         for place, name in enumerate(names)
     ]
     rows = [_process(each) for each in document["generator"]["processes"]]
-    return table(head, rows)
+    return table("Generator", head, rows, compact=True)
 
 
 def _process(process: dict[str, Any]) -> Markup:
@@ -77,7 +77,7 @@ def _settings(document: dict[str, Any]) -> Markup:
         )
         for workflow in document["workflows"]
     ]
-    return table([tag("th", name, scope="col") for name in names], rows)
+    return table("Settings", [tag("th", name, scope="col") for name in names], rows)
 
 
 def _settings_cells(workflow: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from squall.api.errors import ConfigError
 from squall.reporting.format import clock, length, measured, plural
-from squall.reporting.page.markup import Markup, joined, tag
+from squall.reporting.page.markup import Markup, joined, table, tag
 from squall.stats.threshold_grammar import parse_threshold
 
 _SHADES = {"VALID": "good", "DEGRADED": "warn", "INVALID": "bad"}
@@ -89,7 +89,7 @@ def thresholds_section(document: dict[str, Any]) -> Markup | None:
     if not shown:
         return None
     named = len(document["workflows"]) > 1
-    head = ("", "threshold", "", "value", "samples", "failing since")
+    head = ("result", "threshold", "value", "against the limit", "samples", "failing since")
     rows = [
         tag(
             "tr",
@@ -99,22 +99,21 @@ def thresholds_section(document: dict[str, Any]) -> Markup | None:
                 class_="good" if each["passed"] else "bad",
             ),
             tag("th", tag("code", each["expression"]), _note(each, named=named), scope="row"),
-            tag("td", _bar(each), class_="bar"),
             tag("td", _value(each), class_="number"),
+            tag("td", _bar(each), class_="bar"),
             tag("td", each["samples"], class_="number"),
             tag("td", _since(each), class_="number"),
         )
         for each in shown
     ]
     columns = [
-        tag("th", name, scope="col", class_="number" if place > 2 else None)
+        tag("th", name, scope="col", class_="number" if place in (2, 4, 5) else None)
         for place, name in enumerate(head)
     ]
-    table = tag("table", tag("thead", tag("tr", columns)), tag("tbody", rows))
     return tag(
         "section",
         tag("h2", "Thresholds"),
-        tag("div", table, class_="scroll"),
+        table("Thresholds", columns, rows),
         class_="thresholds",
     )
 

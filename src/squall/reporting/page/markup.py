@@ -6,6 +6,7 @@ so no section may put strings together by hand; all of them go through `tag`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TypeAlias
 
@@ -16,7 +17,7 @@ class Markup(str):
     __slots__ = ()
 
 
-Child: TypeAlias = "str | int | float | list[Child] | tuple[Child, ...] | None"
+Child: TypeAlias = "str | int | float | Sequence[Child] | None"
 Attribute: TypeAlias = "str | int | float | bool | None"
 
 _VOID = {"br", "hr", "meta", "rect", "line", "wbr"}
@@ -38,14 +39,36 @@ def joined(*children: Child) -> Markup:
     return Markup("".join(map(_text, children)))
 
 
+def table(
+    label: str,
+    head: list[Markup],
+    rows: Child,
+    foot: Child = None,
+    *,
+    compact: bool = False,
+    class_: str | None = None,
+) -> Markup:
+    """A table in a frame of its own, so that a wide one scrolls inside of the page."""
+    inner = tag(
+        "table",
+        tag("thead", tag("tr", head)),
+        tag("tbody", rows),
+        tag("tfoot", foot) if foot else None,
+        class_=class_,
+    )
+    # A frame that scrolls must be reachable with the keyboard and say what it is.
+    frame = "scroll compact" if compact else "scroll"
+    return tag("div", inner, class_=frame, tabindex=0, role="region", aria_label=label)
+
+
 def _text(child: Child) -> str:
     if child is None:
         return ""
     if isinstance(child, Markup):
         return child
-    if isinstance(child, list | tuple):
-        return "".join(map(_text, child))
-    return escape(str(child))
+    if isinstance(child, str | int | float):
+        return escape(str(child))
+    return "".join(map(_text, child))
 
 
 def _attribute(name: str, value: Attribute) -> str:

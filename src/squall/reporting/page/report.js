@@ -75,7 +75,12 @@
   };
   const coarse = (length) => WIDTHS.find((width) => length / width <= MOST_POINTS) || WIDTHS.at(-1);
 
+  const known = new Map(); // merging the buckets of a long run is worth doing once
   const latencyPoints = (row, flow) => {
+    if (!known.has(row)) known.set(row, quantilePoints(row, flow));
+    return known.get(row);
+  };
+  const quantilePoints = (row, flow) => {
     const w = row.windows, width = latencyWidth(w.count), to = flow.started_at_s + flow.elapsed_s;
     const points = joined(w.count.length, w.every_s, flow.started_at_s, to, width, (a, b) => {
       const count = sum(w.count.slice(a, b));
@@ -129,7 +134,7 @@
   const logTicks = (low, high) => {
     const ticks = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
-      for (const n of high / low > 300 ? [1] : [1, 2, 5]) if (n * 10 ** power >= low && n * 10 ** power <= high) ticks.push(n * 10 ** power);
+      for (const n of high / low > 300 ? [1] : high / low > 12 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7]) if (n * 10 ** power >= low && n * 10 ** power <= high) ticks.push(n * 10 ** power);
     }
     return ticks;
   };
@@ -272,8 +277,10 @@
     if (box.hidden) return;
     const sets = [["response", row.histogram], ...(row.service_histogram ? [["service", row.service_histogram]] : [])];
     const ends = sets.flatMap(([, h]) => [h.buckets[0][0], h.buckets.at(-1)[0]]), first = Math.min(...ends), last = Math.max(...ends);
-    const fold = [2, 4, 8, 16, 32].find((n) => ((last - first) / n) * 7 <= width - LEFT) || 64;
-    const lowest = Math.floor(first / fold) * fold, highest = (Math.floor(last / fold) + 1) * fold, height = 170, top = 44;
+    // Few samples in many bars would be a comb; the cube root is the usual measure.
+    const mostBars = Math.min((width - LEFT) / 7, 4 * Math.cbrt(row.histogram.count) + 4);
+    const fold = [2, 4, 8, 16, 32].find((n) => (last - first) / n <= mostBars) || 64;
+    const lowest = Math.floor(first / fold) * fold, highest = (Math.floor(last / fold) + 1) * fold, height = 170, top = 52;
     const x = (ms) => +(LEFT + (Math.log(Math.max(ms, edgeMs(lowest)) / edgeMs(lowest)) / Math.log(edgeMs(highest) / edgeMs(lowest))) * (width - LEFT - RIGHT)).toFixed(2);
     const bars = sets.map(([kind, h]) => {
       const counts = new Map();
@@ -291,11 +298,12 @@
       svg("title", {}, `${time(bar.t)} to ${time(bar.end)}: ${bar.n} (${digits(bar.share)} %)`)));
     if (bars[1]) root.append(svg("path", { class: "service", d: stepPath(bars[1][1], "share", x, y, false) }));
     for (const v of logTicks(edgeMs(lowest), edgeMs(highest))) root.append(svg("text", { x: x(v), y: top + height + 18, "text-anchor": "middle" }, v >= 1000 ? `${short(v / 1e3)} s` : `${short(v)} ms`));
-    QUANTILES.forEach(([q], place) => {
+    const labels = QUANTILES.map(([q], place) => {
       const at = x(row.latency_ms[q]), left = at > width - 120;
-      root.append(svg("line", { class: `quantile ${q}`, x1: at, x2: at, y1: 4 + place * 13, y2: top + height }),
-        svg("text", { class: "label", x: left ? at - 5 : at + 5, y: 13 + place * 13, "text-anchor": left ? "end" : "start" }, `${q} ${time(row.latency_ms[q])}`));
+      root.append(svg("line", { class: "quantile", x1: at, x2: at, y1: 10 + place * 13, y2: top + height }));
+      return svg("text", { class: "label", x: left ? at - 5 : at + 5, y: 19 + place * 13, "text-anchor": left ? "end" : "start" }, `${q} ${time(row.latency_ms[q])}`);
     });
+    root.append(...labels); // above all three lines
     const log = el("input", { type: "checkbox" });
     log.checked = state.counts;
     log.onchange = () => change(() => { state.counts = log.checked; }, box.querySelector.bind(box, "input"));
@@ -305,9 +313,9 @@
   };
 
   const spark = (row, flow) => {
-    const { points } = latencyPoints(row, flow), known = points.map((p) => p.p99).filter((v) => v !== null), high = most(known) || 1;
+    const { points } = latencyPoints(row, flow), values = points.map((p) => p.p99).filter((v) => v !== null), high = most(values) || 1;
     const end = flow.started_at_s + flow.elapsed_s, x = (t) => +(((t - flow.started_at_s) / (end - flow.started_at_s || 1)) * 60).toFixed(1);
-    return svg("svg", { class: "spark", viewBox: "0 0 60 18", width: 60, height: 18, "data-points": known.length, "aria-hidden": "true" },
+    return svg("svg", { class: "spark", viewBox: "0 0 60 18", width: 60, height: 18, "data-points": values.length, "aria-hidden": "true" },
       svg("path", { class: "line p99", d: linePath(points, "p99", x, (v) => +(17 - (v / high) * 16).toFixed(1)) }));
   };
 

@@ -5,12 +5,11 @@ The script draws into the elements of class `plot`; everything else is complete 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from squall.engine.profile import describe
 from squall.reporting.format import clock, duration, measured, percent, percent_cell, rate
-from squall.reporting.page.markup import Child, Markup, joined, tag
+from squall.reporting.page.markup import Child, Markup, joined, table, tag
 from squall.stats.manifest import Profile, Stage
 
 _TIMES = (
@@ -21,7 +20,6 @@ _TIMES = (
     ("p999", "p99.9"),
     ("max", "max"),
 )
-_PLOTS = ("rate", "latency", "users", "cpu", "lag")
 
 
 def shown_workflows(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -36,28 +34,26 @@ def shown_workflows(document: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def workflow_section(
-    document: dict[str, Any], workflow: dict[str, Any], index: int, *, named: bool
-) -> Markup:
+def workflow_section(document: dict[str, Any], workflow: dict[str, Any], index: int) -> Markup:
     """`index` is the place among the shown ones; the script finds the data by name."""
-    own = {"Workflow": workflow["name"]}
+    name = workflow["name"]
     parts = (
-        tag("h2", workflow["name"], class_=None if named else "quiet"),
+        tag("h2", name),
         tag("p", _facts(workflow), class_="facts"),
         tag("p", workflow["error"], class_="reasons bad") if workflow["error"] else None,
         tag("div", class_="plots", hidden=True),
         _steps(workflow),
         tag("div", class_="distribution", hidden=True),
         _errors(workflow),
-        _checks([each for each in document["checks"] if each["workflow"] == own["Workflow"]]),
-        _metrics([each for each in document["metrics"] if each["workflow"] == own["Workflow"]]),
+        _checks([each for each in document["checks"] if each["workflow"] == name]),
+        _metrics([each for each in document["metrics"] if each["workflow"] == name]),
     )
     return tag(
         "section",
         *parts,
         class_="workflow",
         id=f"workflow-{index}",
-        data_workflow=workflow["name"],
+        data_workflow=name,
     )
 
 
@@ -72,18 +68,6 @@ def profile_of(workflow: dict[str, Any]) -> Profile:
         rate_per_s=profile["rate_per_s"] or 0.0,
         stages=tuple(Stage(each["duration_s"], each["target"]) for each in profile["stages"]),
     )
-
-
-def table(head: Iterable[Child], rows: Iterable[Child], foot: Child = None, **more: str) -> Markup:
-    """A table in a frame of its own, so that a wide one scrolls inside of the page."""
-    inner = tag(
-        "table",
-        tag("thead", tag("tr", list(head))),
-        tag("tbody", list(rows)),
-        tag("tfoot", foot) if foot else None,
-        **more,
-    )
-    return tag("div", inner, class_="scroll", tabindex=0)
 
 
 def _facts(workflow: dict[str, Any]) -> Markup:
@@ -111,7 +95,7 @@ def _steps(workflow: dict[str, Any]) -> Markup:
     open_model = workflow["profile"]["model"].startswith("open")
     return joined(
         tag("h3", "Steps"),
-        table(head, rows, foot, class_="steps"),
+        table("Steps", head, rows, foot, class_="steps"),
         tag("p", "times from the planned start", class_="note") if open_model else None,
     )
 
@@ -163,7 +147,7 @@ def _errors(workflow: dict[str, Any]) -> Markup | None:
         )
         for count, name, error in found
     ]
-    return joined(tag("h3", "Errors"), table(head, rows, class_="errors"))
+    return joined(tag("h3", "Errors"), table("Errors", head, rows, class_="errors"))
 
 
 def _first_seen(error: dict[str, Any]) -> str:
@@ -206,7 +190,7 @@ def _checks(checks: list[dict[str, Any]]) -> Markup | None:
                 [tag("td", cell, class_="number") for cell in cells],
             )
         )
-    return joined(tag("h3", "Checks"), table(head, rows))
+    return joined(tag("h3", "Checks"), table("Checks", head, rows, compact=True))
 
 
 def _metrics(metrics: list[dict[str, Any]]) -> Markup | None:
@@ -226,7 +210,7 @@ def _metrics(metrics: list[dict[str, Any]]) -> Markup | None:
         )
         for metric in metrics
     ]
-    return joined(tag("h3", "Metrics"), table(head, rows))
+    return joined(tag("h3", "Metrics"), table("Metrics", head, rows))
 
 
 def _metric_values(metric: dict[str, Any]) -> str:

@@ -1,0 +1,69 @@
+"""`squall sim`, as a person uses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from squall.cli.main import main
+
+
+def test_a_found_bug_prints_its_seed_and_how_to_see_it_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["sim", "run", "election", "--seeds", "1..50", "--mutant", "vote_twice"]
+    assert main(words) == 1
+    shown = capsys.readouterr().out
+    again = next(line for line in shown.splitlines() if line.startswith("see it again: "))
+    assert "leads term=" in shown, "the tail of the trace"
+    command = again.removeprefix("see it again: squall ").split()
+    assert main([word for word in command if word != "--verbose"]) == 1
+    replayed = capsys.readouterr().out
+    failure = next(line for line in shown.splitlines() if " failed: " in line)
+    assert failure.partition(" failed: ")[2] in replayed
+
+
+def test_clean_seeds_end_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sim", "run", "ping", "--seeds", "1..3", "--set", "nodes=3", "--set", "seconds=5"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("ping: 3 seeds, all clean, 16 simulated s in ")
+
+
+def test_two_processes_run_the_same_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sim", "run", "ping", "--seeds", "1..12", "--jobs", "2"]
+    assert main([*words, "--set", "nodes=3", "--set", "seconds=5"]) == 0
+    assert "ping: 12 seeds, all clean, 66 simulated s" in capsys.readouterr().out
+
+
+def test_replay_shows_every_packet_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sim", "replay", "ping", "--seed", "1", "--set", "nodes=2", "--set", "seconds=2"]
+    assert main(words) == 0
+    assert "datagram" not in capsys.readouterr().out
+    assert main([*words, "--verbose"]) == 0
+    assert "n0 > n1 datagram 32 B" in capsys.readouterr().out
+
+
+def test_the_list_names_scenarios_and_mutants(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert "election" in shown
+    assert "--mutant forget_vote" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["run", "nothing"], "no scenario 'nothing'"),
+        (["run", "ping", "--mutant", "x"], "has no mutant 'x'"),
+        (["run", "ping", "--seeds", "9..1"], "--seeds 9..1"),
+        (["run", "ping", "--jobs", "0"], "--jobs 0"),
+        (["run", "ping", "--set", "nodes"], "--set nodes"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", *words]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1

@@ -34,8 +34,10 @@ class Echo(msgspec.Struct, frozen=True):
 
 
 class Slot:
-    def release(self) -> None:
-        pass
+    waits = False
+
+    async def turn(self) -> None: ...
+    def release(self) -> None: ...
 
 
 SLOT = Slot()
@@ -48,7 +50,7 @@ def board(node: str) -> Switchboard:
     return Switchboard(
         runtime=runtime,
         keyring=make_keyring(runtime, Secrets.of_node(SECRET), "bench"),
-        admit=lambda _: SLOT,
+        admit=lambda *_: SLOT,
         tasks=TaskRunner(runtime.clock, random.Random(1)),
         handlers=handlers,
     )

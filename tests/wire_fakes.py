@@ -296,6 +296,11 @@ class Slot:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._held = True
+        self.waits = gate.turn is not None
+
+    async def turn(self) -> None:
+        if self._gate.turn is not None:
+            await self._gate.turn.wait()
 
     def release(self) -> None:
         assert self._held, "released twice"
@@ -310,8 +315,13 @@ class Gate:
         self.held = 0
         self.admitted: list[MessageClass] = []
         self.refused: set[MessageClass] = set()
+        self.turn: asyncio.Event | None = None
+        """Admitted work waits for it."""
+        self.overrun: Exception | None = None
 
-    def __call__(self, message_class: MessageClass) -> Slot | float:
+    def __call__(self, message_class: MessageClass, source: str) -> Slot | float:
+        if self.overrun is not None:
+            raise self.overrun
         if message_class in self.refused:
             return 0.25
         self.held += 1

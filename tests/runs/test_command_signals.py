@@ -118,6 +118,9 @@ def test_ctrl_c_twice_ends_a_start_action_that_hangs(command: CommandLab) -> Non
     """
     run = started(command, text, requests=3)
     run.ctrl_c()
+    # Two signals at once may arrive as one.
+    with pytest.raises(subprocess.TimeoutExpired):
+        run.process.wait(1.0)
     run.ctrl_c()
     ended = run.end()
     assert ended.code == 105
@@ -145,7 +148,7 @@ def test_core_processes_end_when_the_parent_is_killed(command: CommandLab) -> No
 
 
 def test_a_killed_core_process_makes_the_run_invalid_and_is_named(command: CommandLab) -> None:
-    run = started(command, ENDLESS, "-d", "2s", requests=20)
+    run = started(command, ENDLESS, "-d", "3s", requests=20)
     os.kill(run.cores()[-1], signal.SIGKILL)
     ended = run.end()
     assert ended.code == 98
@@ -154,6 +157,7 @@ def test_a_killed_core_process_makes_the_run_invalid_and_is_named(command: Comma
     assert ended.document["verdict"]["state"] == "INVALID"
     assert any("core process" in reason and "SIGKILL" in reason for reason in reasons)
     assert f"INVALID  {reasons[0]}" in ended.out
+    assert f"! INVALID: {reasons[0]}" in ended.err
 
 
 def is_running(pid: int) -> bool:

@@ -44,6 +44,7 @@ MAY_PRINT = ("cli", "target")
 MAY_TOUCH_THE_WORLD = {
     "runtime",  # the only way to the world for everything that is not listed here
     "sim",  # which simulates it, and reads the real clock for people
+    "scenarios",  # toy programs and campaigns of the simulation, no part of a node
     "api",  # the author's side: lives in core processes, with the engine
     "engine",  # hot path on the real loop; a model stands in for it in a simulation
     "clients",

@@ -143,8 +143,7 @@ class Controller:
         elapsed_s = max(0.0, perf_counter() - self._began) if self._began else 0.0
         cpu_s, wall_s = process_time() - self._cpu_from[0], perf_counter() - self._cpu_from[1]
         for core in self._pool.cores:
-            if core.died:
-                self.notes.append(("INVALID", core.died))
+            self._note_death(core)
         thresholds, verdict = self._books.close(self.notes)
         return RunOutcome(
             manifest=self.manifest,
@@ -343,10 +342,16 @@ class Controller:
                 pass
 
     def _on_death(self, core: CoreHandle) -> None:
+        self._note_death(core)
         if core.crash and self._on_log is not None:
             self._on_log("", core.crash)
         if self._running is not None:
             self._running.drop(core)
+
+    def _note_death(self, core: CoreHandle) -> None:
+        """At once, so that the live verdict says it too; and only once."""
+        if core.died and ("INVALID", core.died) not in self.notes:
+            self.notes.append(("INVALID", core.died))
 
     # Time, thresholds, signals.
 

@@ -59,7 +59,9 @@ def render_html(document: dict[str, Any], summary: str = "") -> str:
         "script": script,
     }
     # One pass: what a part holds is never looked at again, not even "{{script}}".
-    return _PLACE.sub(lambda place: parts[place[1]], _asset("template.html"))
+    page = _PLACE.sub(lambda place: parts[place[1]], _asset("template.html"))
+    # A broken body may hold halves of characters; the file must be written all the same.
+    return page.encode("utf-8", "replace").decode()
 
 
 def _judgement(document: dict[str, Any]) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _manifest(workflow: WorkflowDoc) -> WorkflowManifest:
     return WorkflowManifest(
         name=workflow.name,
         is_test=workflow.is_test,
-        profile=_profile(workflow.profile),
+        profile=rebuild_profile(workflow.profile),
         steps=[
             StepManifest(name=step.name, protocol=step.protocol or "http")
             for step in workflow.steps
@@ -115,7 +115,7 @@ def _manifest(workflow: WorkflowDoc) -> WorkflowManifest:
     )
 
 
-def _profile(profile: ProfileDoc) -> Profile:
+def rebuild_profile(profile: ProfileDoc) -> Profile:
     return Profile(
         model=profile.model,
         vus=profile.vus,

@@ -21,7 +21,7 @@ from squall.scenarios.lease_facts import (
 )
 from squall.sim.checks import Probe
 
-LOAD_EVERY_S = 0.03
+LOAD_EVERY_S = 0.05
 REMEMBERED = 256
 """Requests whose answers are still taken."""
 

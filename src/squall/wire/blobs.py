@@ -11,12 +11,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from squall.runtime.tasks import TaskRunner, TaskToken
 from squall.wire.counters import WireCounters
-from squall.wire.dispatch import Handlers, Incoming
-from squall.wire.errors import BlobError, BlobRefused, NotSent, OutcomeUnknown, RemoteError
+from squall.wire.dispatch import TASK_GROUP, Handlers, Incoming
+from squall.wire.errors import (
+    BlobError,
+    BlobRefused,
+    NotSent,
+    OutcomeUnknown,
+    RemoteError,
+    WireError,
+)
 from squall.wire.messages import BlobChunk, BlobFetch, ErrorCode
 
 CHUNK_BYTES = 256 * 1024
@@ -84,6 +93,18 @@ class _Turn:
         self.users = 0
 
 
+class _Request:
+    """One chunk that was asked for, and what came of it."""
+
+    __slots__ = ("length", "offset", "outcome", "token")
+
+    def __init__(self, offset: int, length: int) -> None:
+        self.offset = offset
+        self.length = length
+        self.token: TaskToken | None = None
+        self.outcome: bytes | WireError | None = None
+
+
 class BlobFetcher:
     """Fetches into one store; all its transfers share the eight requests."""
 
@@ -91,12 +112,14 @@ class BlobFetcher:
         self,
         store: BlobStore,
         counters: WireCounters,
+        tasks: TaskRunner,
         *,
         blob_max_bytes: int = BLOB_MAX_BYTES,
         chunk_timeout_s: float = CHUNK_TIMEOUT_S,
     ) -> None:
         self._store = store
         self._counters = counters
+        self._tasks = tasks
         self._blob_max_bytes = blob_max_bytes
         self._chunk_timeout_s = chunk_timeout_s
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
@@ -154,38 +177,53 @@ class BlobFetcher:
     async def _fetch_from(self, holder: Holder, blob: str, size: int) -> str:
         """Appends the missing chunks to the part; the hash of the whole."""
         digest, offset = await self._resume(blob, size)
-        requests: list[asyncio.Task[bytes]] = []
-        asked = offset
+        asked, requests = offset, deque[_Request]()
         try:
             while offset < size:
                 while asked < size and len(requests) < IN_FLIGHT_MAX:
-                    length = min(CHUNK_BYTES, size - asked)
-                    requests.append(
-                        asyncio.create_task(
-                            self._chunk(holder, blob, asked, length, size),
-                            name=f"blob {blob[:12]} from {asked}",
-                        )
-                    )
-                    asked += length
-                data = await requests[0]
-                del requests[0]
+                    request = _Request(asked, min(CHUNK_BYTES, size - asked))
+                    name = f"blob {blob[:12]} from {asked}"
+                    work = self._chunk(holder, blob, size, request)
+                    request.token = self._tasks.start(name, work, group=TASK_GROUP)
+                    requests.append(request)
+                    asked += request.length
+                data = await self._arrived(requests[0])
+                requests.popleft()
                 digest.update(data)
                 await self._store.append_part(blob, data)
                 offset += len(data)
         finally:
             for request in requests:
-                request.cancel()
-            await asyncio.gather(*requests, return_exceptions=True)
+                if request.token is not None:
+                    self._tasks.cancel(request.token)
+            for request in requests:
+                if request.token is not None:
+                    await self._tasks.stopped(request.token)
         return digest.hexdigest()
 
-    async def _chunk(self, holder: Holder, blob: str, offset: int, length: int, size: int) -> bytes:
-        async with self._slots:
-            answer = await holder.request(BlobFetch(blob, offset, length), self._chunk_timeout_s)
-        if not isinstance(answer, BlobChunk) or (answer.blob, answer.offset) != (blob, offset):
-            raise BlobRefused(f"blob {blob[:12]}: another chunk than the one asked for")
-        if answer.size != size or len(answer.data) != length:
-            raise BlobRefused(f"blob {blob[:12]}: it has not the announced size")
-        return answer.data
+    async def _arrived(self, request: _Request) -> bytes:
+        if request.token is not None:
+            await self._tasks.stopped(request.token)
+        if isinstance(request.outcome, bytes):
+            return request.outcome
+        raise request.outcome or NotSent("this node stops")
+
+    async def _chunk(self, holder: Holder, blob: str, size: int, request: _Request) -> None:
+        """What came of it goes into the request: a failed chunk is no failed task."""
+        ask = BlobFetch(blob, request.offset, request.length)
+        try:
+            async with self._slots:
+                answer = await holder.request(ask, self._chunk_timeout_s)
+        except WireError as error:
+            request.outcome = error
+            return
+        wanted = (blob, request.offset)
+        if not isinstance(answer, BlobChunk) or (answer.blob, answer.offset) != wanted:
+            request.outcome = BlobRefused(f"blob {blob[:12]}: another chunk than asked for")
+        elif answer.size != size or len(answer.data) != request.length:
+            request.outcome = BlobRefused(f"blob {blob[:12]}: it has not the announced size")
+        else:
+            request.outcome = answer.data
 
     async def _resume(self, blob: str, size: int) -> tuple[Any, int]:
         """The hash of what is there already, and where to go on."""

@@ -77,7 +77,8 @@ class WireCounters:
     answers_lost: int
     """Answers whose link was gone before they were sent."""
     control_overflow: int
-    """The queue of CONTROL was full: link closed, because all of it is re-derived."""
+    """A queue of CONTROL, ours to the peer or the peer's at us, was full: link closed,
+    because all of it is re-derived."""
     saturated: int
     """Refused to the caller: the queue holds nothing that may be dropped."""
     telemetry_dropped: int

@@ -36,11 +36,20 @@ _REQUEST = int(Kind.REQUEST)
 
 
 class Admission(Protocol):
+    """A slot for one message."""
+
+    @property
+    def waits(self) -> bool:
+        """Admitted, but `turn` is to be awaited before the work starts."""
+        ...
+
+    async def turn(self) -> None: ...
     def release(self) -> None: ...
 
 
-Admit = Callable[[MessageClass], Admission | float]
-"""A slot to release, or after how many seconds to ask again."""
+Admit = Callable[[MessageClass, str], Admission | float]
+"""(class, node id of the sender) -> a slot to release, or after how many seconds to ask
+again. It raises to have the sender's link closed."""
 
 
 class Answering(Protocol):
@@ -117,7 +126,13 @@ class Dispatcher:
             self._decline(channel, link, correlation if asked else 0, known)
             return
         row, handler = known
-        admission = self._admit(row.message_class)
+        try:
+            admission = self._admit(row.message_class, peer.node)
+        except Exception as error:
+            self._counters.control_overflow += 1
+            self._on_error(error)
+            link.abort(error)
+            return
         if isinstance(admission, (int, float)):
             self._counters.shed += 1
             if asked:
@@ -130,7 +145,10 @@ class Dispatcher:
             admission.release()
             raise
         incoming = Incoming(peer, deadline, channel)
-        answer = self._call(row, handler, body, incoming)
+        if admission.waits:
+            answer = self._call_in_turn(admission, row, handler, body, incoming)
+        else:
+            answer = self._call(row, handler, body, incoming)
         if type(answer) is CoroutineType:
             work = cast("CoroutineType[Any, Any, Any]", answer)
             self._run(channel, link, correlation if asked else 0, row, work, admission)
@@ -161,6 +179,20 @@ class Dispatcher:
             return handler(message, incoming)
         except Exception as error:
             return self._failed(error)
+
+    async def _call_in_turn(
+        self,
+        admission: Admission,
+        row: MessageType,
+        handler: Handler,
+        body: bytes,
+        incoming: Incoming,
+    ) -> Any:
+        await admission.turn()
+        answer = self._call(row, handler, body, incoming)
+        if type(answer) is CoroutineType:
+            return await cast("CoroutineType[Any, Any, Any]", answer)
+        return answer
 
     def _decline(
         self, channel: Answering, link: Link, correlation: int, known: object | None

@@ -48,7 +48,7 @@ class TestRealRuntime(RuntimeConformance):
             asyncio.get_running_loop().set_exception_handler(lambda _, what: problems.append(what))
             try:
                 async with asyncio.timeout(30.0):
-                    await check(Stage(server, client, "127.0.0.1", silent))
+                    await check(Stage(server, client, "127.0.0.1", "127.0.0.1", silent))
             finally:
                 await client.close()
                 await server.close()

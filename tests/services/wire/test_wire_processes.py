@@ -177,7 +177,9 @@ def test_a_blob_arrives_whole_between_processes(server: Server) -> None:
         peer = Peer(board, ("127.0.0.1", server.port))
         peer.start()
         store = PartStore()
-        await BlobFetcher(store, board.counters).fetch(blob_hash(BLOB), len(BLOB), [peer])
+        await BlobFetcher(store, board.counters, board.tasks).fetch(
+            blob_hash(BLOB), len(BLOB), [peer]
+        )
         assert store.committed == {blob_hash(BLOB): BLOB}
         await peer.close()
 

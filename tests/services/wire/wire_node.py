@@ -28,8 +28,10 @@ BLOB = random.Random(3).randbytes(3_000_000)
 
 
 class Slot:
-    def release(self) -> None:
-        pass
+    waits = False
+
+    async def turn(self) -> None: ...
+    def release(self) -> None: ...
 
 
 class OneBlob:
@@ -57,7 +59,7 @@ def real_board(node: str, secret: str = SECRET, role: Role = Role.NODE) -> Switc
     runtime = cast("Runtime", RUNTIMES[-1])
     secrets = Secrets.of_node(secret) if role is Role.NODE else Secrets.of_credential(secret)
 
-    def admit(message_class: MessageClass) -> Slot:
+    def admit(message_class: MessageClass, source: str) -> Slot:
         return Slot()
 
     return Switchboard(

@@ -24,6 +24,7 @@ class Stage:
     client: Runtime
     host: str
     """Where the server listens."""
+    client_host: str
     silent: Address
     """Takes a dial and never answers it."""
 
@@ -313,7 +314,7 @@ class RuntimeConformance:
         async def check(stage: Stage) -> None:
             post, other = Post(), Post()
             server = await stage.server.network.bind_datagrams((stage.host, 0), post)
-            client = await stage.client.network.bind_datagrams((stage.host, 0), other)
+            client = await stage.client.network.bind_datagrams((stage.client_host, 0), other)
             while not post.received:
                 client.send(b"ping", server.address)
                 await asyncio.sleep(0.01)
@@ -330,7 +331,7 @@ class RuntimeConformance:
         async def check(stage: Stage) -> None:
             post = Post()
             server = await stage.server.network.bind_datagrams((stage.host, 0), post)
-            client = await stage.client.network.bind_datagrams((stage.host, 0), Post())
+            client = await stage.client.network.bind_datagrams((stage.client_host, 0), Post())
             server.close()
             for _ in range(3):
                 client.send(b"x", server.address)

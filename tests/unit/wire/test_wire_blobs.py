@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from squall.runtime.tasks import TaskRunner
 from squall.wire.blobs import CHUNK_BYTES, IN_FLIGHT_MAX, BlobFetcher, blob_hash, serve_blobs
 from squall.wire.counters import WireCounters
 from squall.wire.endpoint import Endpoint
 from squall.wire.errors import BlobError, BlobRefused, OutcomeUnknown, RemoteError
 from squall.wire.messages import BlobChunk, BlobFetch
 from squall.wire.peer import Peer
-from wire_fakes import FakeNetwork, board, run
+from wire_fakes import FakeClock, FakeNetwork, board, run
 
 CONTENT = random.Random(7).randbytes(5 * CHUNK_BYTES + 123)
 BLOB = blob_hash(CONTENT)
@@ -72,7 +73,8 @@ class Holder:
 
 def fetcher(store: MemoryStore, **limits: Any) -> tuple[BlobFetcher, WireCounters]:
     counters = WireCounters()
-    return BlobFetcher(store, counters, **limits), counters
+    tasks = TaskRunner(FakeClock(), random.Random(1))
+    return BlobFetcher(store, counters, tasks, **limits), counters
 
 
 def test_a_blob_travels_over_the_bulk_link_and_is_whole() -> None:
@@ -263,6 +265,18 @@ def test_a_name_that_is_no_hash_is_refused(blob: str) -> None:
         fetch, _ = fetcher(MemoryStore())
         with pytest.raises(BlobRefused, match="named by its SHA-256"):
             await fetch.fetch(blob, 1, [Holder()])
+
+    run(main())
+
+
+def test_a_stopping_node_ends_its_fetches() -> None:
+    async def main() -> None:
+        fetch, _ = fetcher(MemoryStore())
+        running = asyncio.ensure_future(fetch.fetch(BLOB, len(CONTENT), [Holder()]))
+        await asyncio.sleep(0.005)
+        await fetch._tasks.shutdown(1.0)
+        with pytest.raises(BlobError, match="this node stops"):
+            await running
 
     run(main())
 

@@ -330,6 +330,47 @@ def test_a_shed_message_is_not_even_decrypted() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+def test_admitted_work_waits_for_its_turn(awaited: bool) -> None:
+    handled: list[str] = []
+
+    def quick(echo: Echo, incoming: Incoming) -> Echo:
+        handled.append(echo.text)
+        return echo
+
+    async def slow(echo: Echo, incoming: Incoming) -> Echo:
+        return quick(echo, incoming)
+
+    async def main() -> None:
+        async with World({Echo: slow if awaited else quick}) as world:
+            world.gate.turn = asyncio.Event()
+            request = asyncio.ensure_future(world.peer.request(Echo("x"), 5.0))
+            given_up = asyncio.ensure_future(world.peer.request(Echo("y"), 5.0))
+            await turns()
+            assert (handled, world.gate.held) == ([], 2)
+            given_up.cancel()
+            await turns()
+            world.gate.turn.set()
+            assert (await request).text == "x"
+            assert (handled, world.gate.held) == (["x"], 0)
+
+    run(main())
+
+
+def test_a_sender_that_overruns_its_bound_loses_its_link() -> None:
+    async def main() -> None:
+        async with World({Beat: lambda beat, _: beat}) as world:
+            world.gate.overrun = RuntimeError("too much of client")
+            with pytest.raises(OutcomeUnknown):
+                await world.peer.request(Beat(1), 5.0)
+            assert world.server.counters.control_overflow == 1
+            assert [str(error) for error in world.errors] == ["too much of client"]
+            world.gate.overrun = None
+            await world.peer.connected(10.0)
+
+    run(main())
+
+
 def test_the_class_of_the_catalogue_decides_the_admission() -> None:
     async def main() -> None:
         async with World({Echo: lambda e, _: e, Beat: lambda b, _: b}) as world:

@@ -95,8 +95,13 @@
   const long = (windows) => (p, place) => !place || p.span >= 0.5 * windows.every_s;
   const ratePoints = (row, flow) => {
     const w = row.windows, load = flow.windows, to = flow.started_at_s + flow.elapsed_s;
+    const finer = w.every_s / load.every_s; // both are halved on their own when a run gets long
+    const planned = (a, b) => {
+      const low = Math.floor(a * finer), high = Math.max(low + 1, Math.round(b * finer));
+      return (sum(load.planned.slice(low, high)) * (b - a) * finer) / (high - low);
+    };
     const points = joined(w.count.length, w.every_s, flow.started_at_s, to, coarse(w.count.length), (a, b) => ({
-      count: sum(w.count.slice(a, b)), failed: sum(w.failed.slice(a, b)), planned: sum(load.planned.slice(a, b)),
+      count: sum(w.count.slice(a, b)), failed: sum(w.failed.slice(a, b)), planned: planned(a, b),
     }));
     return points.filter(long(w)).map((p) => ({
       ...p, achieved: p.count / p.span, failed: p.failed / p.span, planned: p.planned / p.span,
@@ -201,7 +206,8 @@
   const specs = (flow, row) => {
     const whole = row.latency_ms || {}, latency = latencyPoints(row, flow), rates = ratePoints(row, flow);
     const load = loadPoints(flow), health = healthPoints(flow), name = chosen(flow);
-    const planned = flow.profile.model.startsWith("open") && sum(flow.windows.planned) > 0;
+    // Only iterations are planned: a step of a mix is not started by each of them.
+    const planned = flow.profile.model.startsWith("open") && row === flow.iteration;
     const perS = (count) => `${digits(flow.measured_s ? count / flow.measured_s : 0)}/s`;
     const mark = (kind, key, label, show, all) => ({ kind, key, label, show, whole: all });
     const each = (v) => `${digits(v)}/s`, count = (v) => String(v), part = (v) => `${v.toFixed(0)} %`;

@@ -1,0 +1,192 @@
+"""How far the numbers of a step may be off: a block bootstrap over its windows.
+
+Seconds of one run resemble their neighbours, so blocks of five seconds are drawn, not
+single ones; with several runs per side whole runs are drawn first. A number of a side is
+always read from added counts and buckets of what was drawn, never averaged. The spread
+over many draws is its standard error, and Student's t with the degrees of freedom of
+what was drawn turns it into an interval: plain percentiles of the draws are too narrow
+when there are a dozen blocks or three runs. The draws are seeded: the same documents
+give the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from squall.stats.histogram import bucket_bounds_s
+
+BLOCK_S = 5
+DRAWS = 500
+"""Enough for a standard error within 3 %."""
+RUN_NOISE = 0.01
+"""What two runs of the same code differ by where nothing else is known: one run of a side
+cannot tell, and its own seconds agree with each other better than with another run."""
+_SEED = 20
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RunWindows:
+    """One row of one run: whole windows in order, a line each."""
+
+    every_s: int
+    count: Counts
+    failed: Counts
+    buckets: dict[int, Counts]
+    """By index of the bucket, a count per window."""
+    samples: int
+    """In all buckets: a failure may have no latency."""
+
+    @property
+    def size(self) -> int:
+        return len(self.count)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number of one side, how it varies, and on how much that rests."""
+
+    value: float
+    variance: float
+    """Of the number itself, or of its logarithm where ratios are judged."""
+    freedom: float
+
+
+@dataclass(frozen=True)
+class SideEstimates:
+    rate: Estimate
+    p50: Estimate
+    p99: Estimate
+    failed: Estimate
+
+
+def estimate_side(runs: Sequence[RunWindows]) -> SideEstimates:
+    """What one side says of one row. Every run must have windows with samples."""
+    columns = sorted({index for run in runs for index in run.buckets})
+    tables = [_table(run, columns) for run in runs]
+    spans = [float(run.every_s) for run in runs]
+    point = _numbers(_whole(tables, spans), columns)
+    blocks = [max(1, round(BLOCK_S / run.every_s)) for run in runs]
+    rng = np.random.default_rng(_SEED)
+    within = _spread(_draw(rng, tables, spans, blocks, over_runs=False), columns)
+    in_blocks = sum(max(len(t) // b - 1, 1) for t, b in zip(tables, blocks, strict=True))
+    if len(runs) == 1:
+        # Rate, p50 and p99; failures are too seldom to have such a factor.
+        both = within + np.array([RUN_NOISE**2] * 3 + [0.0])
+    else:
+        # Draws of n runs show (n - 1) / n of the variance between runs.
+        scale = len(runs) / (len(runs) - 1)
+        both = _spread(_draw(rng, tables, spans, blocks, over_runs=True), columns) * scale
+    estimates: list[Estimate] = []
+    for value, inner, total in zip(point, within.tolist(), both.tolist(), strict=True):
+        variance = max(total, inner)
+        freedom = _freedom(inner, variance, in_blocks, len(runs) - 1)
+        estimates.append(Estimate(value, variance, freedom))
+    return SideEstimates(*estimates)
+
+
+def student_t(confidence: float, freedom: float) -> float:
+    """The number of standard errors on either side that holds with this confidence."""
+    # With t = sqrt(n) tan(a) the density becomes cos(a)**(n - 1), which is easily summed.
+    angle = np.linspace(0.0, math.pi / 2, 20_001)
+    density = np.cos(angle) ** (freedom - 1)
+    within = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    at = float(np.interp(confidence, within / within[-1], angle))
+    return math.sqrt(freedom) * math.tan(at)
+
+
+def _freedom(inner: float, total: float, in_blocks: int, in_runs: int) -> float:
+    """After Welch and Satterthwaite: few runs weigh as far as runs differ."""
+    if total <= 0 or in_runs < 1:
+        return float(in_blocks)
+    between = total - inner
+    return total**2 / (inner**2 / in_blocks + between**2 / in_runs)
+
+
+def _table(run: RunWindows, columns: Sequence[int]) -> Floats:
+    """A line per window: count, failed, then the buckets."""
+    empty = np.zeros(run.size, dtype=np.int64)
+    parts = [run.count, run.failed, *(run.buckets.get(index, empty) for index in columns)]
+    return np.column_stack(parts).astype(np.float64)
+
+
+def _whole(tables: Sequence[Floats], spans: Sequence[float]) -> Floats:
+    """One line: seconds, count, failed, buckets of everything."""
+    added = sum(table.sum(axis=0) for table in tables)
+    seconds = sum(len(table) * span for table, span in zip(tables, spans, strict=True))
+    return np.concatenate(([seconds], np.asarray(added)))[np.newaxis, :]
+
+
+def _draw(
+    rng: np.random.Generator,
+    tables: Sequence[Floats],
+    spans: Sequence[float],
+    blocks: Sequence[int],
+    *,
+    over_runs: bool,
+) -> Floats:
+    """A line per draw, as `_whole` makes it."""
+    lines = np.zeros((DRAWS, 1 + tables[0].shape[1]))
+    for place in range(len(tables)):
+        chosen = np.full(DRAWS, place)
+        if over_runs:
+            chosen = rng.integers(0, len(tables), size=DRAWS)
+        for index, table in enumerate(tables):
+            rows = np.flatnonzero(chosen == index)
+            if not len(rows):
+                continue
+            weights = _block_weights(rng, len(rows), len(table), blocks[index])
+            lines[rows, 0] += len(table) * spans[index]
+            lines[rows, 1:] += weights @ table
+    return lines
+
+
+def _block_weights(rng: np.random.Generator, draws: int, size: int, block: int) -> Floats:
+    """How often each window is in each draw; blocks run on from the end to the begin."""
+    starts = rng.integers(0, size, size=(draws, math.ceil(size / block), 1))
+    picked = ((starts + np.arange(block)) % size).reshape(draws, -1)[:, :size]
+    places = (picked + np.arange(draws)[:, np.newaxis] * size).ravel()
+    return np.bincount(places, minlength=draws * size).reshape(draws, size).astype(np.float64)
+
+
+def _numbers(lines: Floats, columns: Sequence[int]) -> list[float]:
+    """Rate, p50, p99 and share of failures of one line."""
+    return [float(numbers[0]) for numbers in _all_numbers(lines, columns)]
+
+
+def _all_numbers(lines: Floats, columns: Sequence[int]) -> tuple[Floats, Floats, Floats, Floats]:
+    seconds, count, failed = lines[:, 0], np.maximum(lines[:, 1], 1.0), lines[:, 2]
+    cumulated = np.cumsum(lines[:, 3:], axis=1)
+    edges = np.array([bucket_bounds_s(index) for index in columns])
+    return (
+        count / seconds,
+        _quantile(cumulated, edges, 0.50),
+        _quantile(cumulated, edges, 0.99),
+        failed / count,
+    )
+
+
+def _quantile(cumulated: Floats, edges: Floats, q: float) -> Floats:
+    """In seconds, between the edges of a bucket by rank: a step of a whole bucket (1.6 %)
+    would look like a change."""
+    wanted = cumulated[:, -1:] * q
+    place = np.minimum((cumulated < wanted).sum(axis=1), cumulated.shape[1] - 1)
+    rows = np.arange(len(cumulated))
+    below = np.where(place > 0, cumulated[rows, place - 1], 0.0)
+    inside = np.maximum(cumulated[rows, place] - below, 1.0)
+    share = np.clip((wanted[:, 0] - below) / inside, 0.0, 1.0)
+    return edges[place, 0] + share * (edges[place, 1] - edges[place, 0])
+
+
+def _spread(lines: Floats, columns: Sequence[int]) -> Floats:
+    """Variances: of logarithms for rate and times, of the share itself for failures."""
+    rate, p50, p99, failed = _all_numbers(lines, columns)
+    logs = (np.log(numbers) for numbers in (rate, p50, p99))
+    return np.array([float(np.var(numbers)) for numbers in (*logs, failed)])

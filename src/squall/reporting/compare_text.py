@@ -1,0 +1,137 @@
+"""A comparison as text for a terminal and as Markdown for a pull request.
+
+Both say the same: what is compared, what stands in the way, a line per step, the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squall.reporting.compare import COLUMNS, ONE_RUN, Change, Comparison, same_machine
+from squall.reporting.format import percent_number, three_digits
+from squall.reporting.layout import Paint, Shade, aligned
+from squall.reporting.markdown import table
+from squall.reporting.reading import Read
+
+_HEADS = {"rate": "rate /s", "p50": "p50 ms", "p99": "p99 ms", "errors": "errors"}
+_MARKS = {"same": "=", "few": "too few samples", "open": ""}
+_SHADES: dict[str, Shade] = {"worse": "bad", "better": "good"}
+_FORCE = "nothing is judged; --force judges all the same"
+
+
+def render_comparison(result: Comparison, *, color: bool = False) -> str:
+    paint = Paint(color)
+    lines = [f"{_head(result)}          {_kinds(result)}", *_said_first(result)]
+    names = ["step", *(_HEADS[column] for column in COLUMNS)]
+    rows = [[step.name, *(_cell(each) for each in step.changes)] for step in result.steps]
+    if rows:
+        lines += _painted(aligned([names, *rows], gap=3), paint)
+    else:
+        lines.append("no step is in all of the runs")
+    return "\n".join([*lines, *_said_last(result)])
+
+
+def render_comparison_markdown(result: Comparison) -> str:
+    parts = [f"**{_count(result)}**: {_head(result)}, {_kinds(result)}\n"]
+    first = _said_first(result)
+    parts.append("".join(f"- {line}\n" for line in first))
+    names = ["step", *(_HEADS[column] for column in COLUMNS)]
+    rows = [[step.name, *(_cell(each) for each in step.changes)] for step in result.steps]
+    if rows:
+        text = table(names, rows, left=len(names))
+        for word in ("worse", "better"):
+            text = text.replace(f"  {word}", f" **{word}**")
+        parts.append(text)
+    parts.append("".join(f"{line}\n" for line in _said_last(result)[:-1]))
+    return "\n".join(part for part in parts if part)
+
+
+def _head(result: Comparison) -> str:
+    return f"{_side(result.before)} -> {_side(result.after)}"
+
+
+def _side(reads: Sequence[Read]) -> str:
+    runs = "1 run" if len(reads) == 1 else f"{len(reads)} runs"
+    return f"{reads[0].path} ({runs})"
+
+
+def _kinds(result: Comparison) -> str:
+    states = [read.results.verdict.state for read in (*result.before, *result.after)]
+    if set(states) == {"VALID"}:
+        verdict = "both VALID"
+    else:
+        unsound = [
+            f"{n} {state}" for state in ("DEGRADED", "INVALID") if (n := states.count(state))
+        ]
+        verdict = f"{' and '.join(unsound)} of {len(states)}"
+    different = any("different profiles" in line for line in result.obstacles)
+    profile = "different profiles" if different else "same profile"
+    machine = "same machine kind" if same_machine(result) else "different machines"
+    return f"{verdict}, {profile}, {machine}"
+
+
+def _said_first(result: Comparison) -> list[str]:
+    lines = list(result.obstacles)
+    if not result.judged:
+        lines.append(_FORCE)
+    lines += [
+        f"{read.path} did not complete: {read.results.status}"
+        for read in (*result.before, *result.after)
+        if read.results.status != "completed"
+    ]
+    return lines
+
+
+def _said_last(result: Comparison) -> list[str]:
+    lines = list(result.remarks)
+    if result.one_run_each:
+        lines.append(ONE_RUN)
+    return [*lines, _count(result)]
+
+
+def _count(result: Comparison) -> str:
+    if not result.judged:
+        return "not judged"
+    parts = [
+        f"{result.number('worse')} worse",
+        f"{result.number('better')} better",
+        f"{result.number('same')} no difference",
+    ]
+    if few := result.number("few"):
+        parts.append(f"{few} with too few samples")
+    return ", ".join(parts)
+
+
+def _cell(change: Change) -> str:
+    mark = _MARKS.get(change.judgement)
+    if change.before is None or change.after is None:
+        return "-" if mark is None else f"-  {mark}".rstrip()
+    values = [_number(change, value) for value in (change.before, change.after)]
+    unit = " %" if change.column == "errors" else ""
+    text = f"{values[0]} -> {values[1]}{unit}"
+    if mark is not None:
+        return f"{text}  {mark}".rstrip()
+    if change.column == "errors":
+        return f"{text}  {change.judgement}"
+    bounds = f"[{_signed(change.low)} {_signed(change.high)}]"
+    return f"{text}  {change.judgement} {_signed(change.relative)} % {bounds}"
+
+
+def _number(change: Change, value: float) -> str:
+    if change.column == "errors":
+        return percent_number(value)
+    return three_digits(value if change.column == "rate" else value * 1e3)
+
+
+def _signed(fraction: float) -> str:
+    percent = fraction * 100.0
+    return f"{percent:+.0f}" if abs(percent) >= 9.5 else f"{percent:+.1f}"
+
+
+def _painted(lines: Sequence[str], paint: Paint) -> list[str]:
+    found: list[str] = []
+    for line in lines:
+        for word, shade in _SHADES.items():
+            line = line.replace(f"  {word}", f"  {paint(word, shade)}")
+        found.append(line)
+    return found

@@ -43,10 +43,15 @@ class Slot:
 SLOT = Slot()
 
 
-def board(node: str) -> Switchboard:
+async def answer_in_a_task(echo: Echo, _: object) -> Echo:
+    return echo
+
+
+def board(node: str, *, tasks: bool = False) -> Switchboard:
+    """With `tasks` each request is handled by a coroutine, as a gRPC server does it."""
     runtime = cast("Runtime", RealRuntime(node))
     handlers = Handlers()
-    handlers.on(Echo, lambda echo, _: echo)
+    handlers.on(Echo, answer_in_a_task if tasks else lambda echo, _: echo)
     return Switchboard(
         runtime=runtime,
         keyring=make_keyring(runtime, Secrets.of_node(SECRET), "bench"),
@@ -56,8 +61,8 @@ def board(node: str) -> Switchboard:
     )
 
 
-async def serve() -> None:
-    endpoint = Endpoint(board("server"))
+async def serve(tasks: bool) -> None:
+    endpoint = Endpoint(board("server", tasks=tasks))
     await endpoint.listen(("127.0.0.1", 0))
     print(endpoint.address[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -142,9 +147,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=300)
     parser.add_argument("--connections", type=int, default=1_000)
     parser.add_argument("--paced", action="store_true")
+    parser.add_argument("--tasks", action="store_true")
     options = parser.parse_args()
     if options.part == "serve":
-        work = serve()
+        work = serve(options.tasks)
     elif options.part == "intake":
         work = intake(options.port, options.connections)
     else:

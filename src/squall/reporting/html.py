@@ -26,6 +26,7 @@ from squall.reporting.page.workflow import shown_workflows, workflow_section
 from squall.stats.settings import VerdictSettings
 
 _PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("points.js", "plots.js", "views.js", "distribution.js", "report.js")
 _OFFENCES = {
     "starts": ("planned starts", "starts late"),
     "cpu": (" CPU for ",),
@@ -37,7 +38,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 def render_html(document: dict[str, Any], summary: str = "") -> str:
     """The whole page. `summary` is the text of the end of the run, if there is one."""
-    style, script = _asset("style.css"), _asset("report.js")
+    style, script = _asset("style.css"), _script()
     shown = shown_workflows(document)
     sections = joined(
         head_section(document, [workflow["name"] for workflow in shown]),
@@ -106,6 +107,13 @@ def _inline_json(value: Any) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+@cache
+def _script() -> str:
+    """The parts in one scope of their own, so that they see each other and nobody else."""
+    parts = "".join(map(_asset, _SCRIPTS))
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 @cache

@@ -44,11 +44,12 @@ def cell(text: str) -> str:
 
 def _head(document: dict[str, Any]) -> str:
     verdict = document["verdict"]
-    failed = sum(not each["passed"] for each in document["thresholds"])
+    shown = _shown(document["thresholds"])
+    failed = sum(not each["passed"] for each in shown)
     if document["status"] != "completed":
         state = document["status"]
     elif failed:
-        state = f"{failed} of {len(document['thresholds'])} thresholds failed"
+        state = f"{failed} of {len(shown)} thresholds failed"
     else:
         state = "passed"
     names = " + ".join(each["name"] for each in document["workflows"] if each["is_test"])
@@ -59,10 +60,13 @@ def _head(document: dict[str, Any]) -> str:
     return "\n".join(lines) + ("\n" if len(lines) > 1 else "")
 
 
+def _shown(thresholds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in thresholds if not (each["builtin"] and each["passed"])]
+
+
 def _thresholds(thresholds: list[dict[str, Any]]) -> str:
-    shown = [each for each in thresholds if not (each["builtin"] and each["passed"])]
     # Those that failed must not fall off the end of a long list.
-    shown.sort(key=lambda each: each["passed"])
+    shown = sorted(_shown(thresholds), key=lambda each: each["passed"])
     rows = [
         (
             each["expression"],

@@ -25,9 +25,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     async def run_local(options: Any, **callbacks: Any) -> Any:
         seen.options = options
         workflow = WorkflowManifest(name="Shop", shape="home")
-        callbacks["on_manifest"](FileManifest(path="shop.py", workflows=[workflow]), 2)
+        manifest = FileManifest(path="shop.py", workflows=[workflow])
+        callbacks["on_manifest"](manifest, 2)
         callbacks["on_log"]("[Shop 17]", "hello from a step")
-        return SimpleNamespace(exit_code=seen.code, text="token")
+        return SimpleNamespace(exit_code=seen.code, text="token", manifest=manifest)
 
     monkeypatch.setattr(run, "run_local", run_local)
     monkeypatch.setattr(
@@ -35,8 +36,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         lambda outcome, **kw: f"SUMMARY {kw} {outcome.text}",
     )
     monkeypatch.setattr(
-        "squall.reporting.document.write_document",
-        lambda path, outcome, redact: Path(path).write_text(json.dumps({"schema": "x"})),
+        "squall.reporting.document.build_document",
+        lambda outcome: {"schema": "x", "run": {"id": "7"}, "text": outcome.text},
     )
     return seen
 
@@ -96,7 +97,7 @@ def test_the_document_is_written_and_a_bad_place_found_before_the_run(
     engine: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "shop.py", "--json", str(tmp_path / "r.json")]) == 0
-    assert json.loads((tmp_path / "r.json").read_text()) == {"schema": "x"}
+    assert json.loads((tmp_path / "r.json").read_text())["schema"] == "x"
     engine.options = None
     assert main(["run", "shop.py", "--json", str(tmp_path / "no" / "r.json")]) == 2
     assert engine.options is None, "the run must not start"

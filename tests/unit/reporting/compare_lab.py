@@ -15,7 +15,8 @@ import numpy as np
 
 from squall.reporting.model import typed
 from squall.reporting.reading import Read
-from squall.stats.histogram import bucket_indices
+from squall.stats.histogram import BUCKETS, bucket_indices
+from squall.stats.reports import RequestsDelta
 
 STEPS = {"login": 0.012, "cart": 0.030, "pay": 0.080}
 """Median latencies in seconds."""
@@ -69,12 +70,13 @@ def _step(
     counts = rng.poisson(rate, seconds)
     failed = rng.binomial(counts, failing)
     weather = _weather(rng, seconds)
-    buckets: list[list[tuple[int, int]]] = []
-    for count, factor in zip(counts, weather, strict=True):
-        latencies = median * factor * np.exp(rng.normal(0, 0.4, count))
-        index, amount = np.unique(bucket_indices(latencies), return_counts=True)
-        buckets.append(list(zip(index.tolist(), amount.tolist(), strict=True)))
     total = int(counts.sum())
+    windows = np.repeat(np.arange(seconds), counts)
+    latencies = median * weather[windows] * np.exp(rng.normal(0, 0.4, total))
+    keys, amounts = np.unique(windows * BUCKETS + bucket_indices(latencies), return_counts=True)
+    buckets: list[list[tuple[int, int]]] = [[] for _ in range(seconds)]
+    for key, amount in zip(keys.tolist(), amounts.tolist(), strict=True):
+        buckets[key // BUCKETS].append((key % BUCKETS, amount))
     none: list[float | None] = [None] * seconds
     return {
         **_counts(total, int(failed.sum())),
@@ -132,11 +134,7 @@ def _document(steps: list[dict[str, Any]], seconds: int, rate: int) -> dict[str,
                 "starts": dict.fromkeys(
                     ("planned", "made", "late", "late_max_ms", "dropped", "interrupted"), 0
                 ),
-                "requests": dict.fromkeys(
-                    "sent answered failed redirects reconnects connections bytes_sent "
-                    "bytes_received".split(),
-                    0,
-                ),
+                "requests": dict.fromkeys(RequestsDelta.__struct_fields__, 0),
                 "iteration": _counts(0, 0),
                 **{"steps": steps, "hook_errors": []},
                 "windows": {"every_s": 1, **{key: [] for key in windows}},

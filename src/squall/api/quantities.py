@@ -32,6 +32,12 @@ _STAGE_HINT = 'write "<duration>:<target>", such as "30s:100" (users) or "1m:50/
 _EXPECT_HINT = 'write statuses, such as 200, [200, 302], "2xx", "200-299" or "2xx,302"'
 
 
+LONGEST_S = 366 * 86400.0
+HIGHEST_PER_S = 1e6
+"""Starts per second that can be planned; no machine of today makes as many."""
+MOST = 10**12
+
+
 def parse_duration(
     value: str | int | float, what: str = "duration", *, zero_ok: bool = False
 ) -> float:
@@ -47,6 +53,8 @@ def parse_duration(
         seconds = _finite(value, what, "is not a duration", _DURATION_HINT)
     if seconds < 0 or (seconds == 0 and not zero_ok) or math.isinf(seconds):
         raise _wrong(what, value, "must be more than 0", _DURATION_HINT)
+    if seconds > LONGEST_S:
+        raise _wrong(what, value, "is longer than a year", _DURATION_HINT)
     return seconds
 
 
@@ -84,6 +92,8 @@ def parse_rate(value: str | int | float, what: str = "rate", *, zero_ok: bool = 
         per_s = _finite(value, what, "is not a rate", _RATE_HINT)
     if per_s < 0 or (per_s == 0 and not zero_ok) or math.isinf(per_s):
         raise _wrong(what, value, "must be more than 0", _RATE_HINT)
+    if per_s > HIGHEST_PER_S:
+        raise _wrong(what, value, "is more than a million a second", _RATE_HINT)
     return per_s
 
 
@@ -106,6 +116,8 @@ def parse_count(value: str | int | float, what: str = "count", *, least: int = 1
         raise _wrong(what, value, "is not a whole number", _COUNT_HINT)
     if exact < least:
         raise _wrong(what, value, f"must be at least {least}", _COUNT_HINT)
+    if exact > MOST:
+        raise _wrong(what, value, "is too large", _COUNT_HINT)
     return int(exact)
 
 

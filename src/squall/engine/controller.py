@@ -19,6 +19,7 @@ from functools import cached_property
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
+from squall.api.errors import UsageError
 from squall.engine.layers import topological_layers
 from squall.engine.local import OnExchange, OnInterrupt, OnLog, OnSnapshot, error_of
 from squall.engine.options import RunOptions
@@ -104,6 +105,11 @@ class Controller:
         self.notes: list[tuple[VerdictState, str]] = []
         self.manifest = fit_descriptors(manifest, len(pool.cores), descriptors)
         self._thresholds = bind_all(self.manifest, options.thresholds)
+        longest_s = max((w.profile.duration_s for w in manifest.workflows if w.is_test), default=0)
+        if 0 < longest_s <= options.warmup_s:
+            raise UsageError(
+                f"--warmup {options.warmup_s:g}s leaves nothing of a run of {longest_s:g}s"
+            )
         self._on_snapshot = on_snapshot
         self._on_log = on_log
         self._on_exchange = on_exchange

@@ -30,7 +30,7 @@ from squall.engine.collector import Collector
 from squall.engine.exchanges import exchange_report
 from squall.engine.health import HealthMeter, Heartbeat
 from squall.engine.limits import descriptor_budget, raise_descriptor_limit
-from squall.engine.loading import load_file, workflow_classes
+from squall.engine.loading import author_location, load_file, workflow_classes
 from squall.engine.output import OutputCapture, user_name
 from squall.engine.plan import attribute
 from squall.engine.program import Program, build_program
@@ -170,7 +170,8 @@ class Core:
         except ConfigError as error:
             self._drop(share, Refused(str(error), int(ExitCode.CONFIG), share.plan.name))
         except Exception as error:
-            text = f"{share.plan.file}  {share.plan.name}: {type(error).__name__}: {error}"
+            where = author_location(error).partition(" in ")[0] or share.plan.file
+            text = f"{where}  {share.plan.name}: {type(error).__name__}: {error}"
             self._drop(share, Refused(text, int(AuthorError.exit_code), share.plan.name))
         finally:
             sweeper()

@@ -36,8 +36,9 @@ class Faults:
         """The first failure in words, for a workflow that must not fail."""
         self._seen: dict[str, set[tuple[str, str]]] = {}
 
-    def step_failed(self, row: Row, error: BaseException, http: HTTPClient, planned: float) -> None:
-        """The author's step raised."""
+    def step_failed(self, row: Row, error: BaseException, http: HTTPClient, planned: float) -> bool:
+        """The author's step raised. True when nothing was answered: a user that goes on at
+        once would spin; after an answer the target itself sets the pace."""
         if not row.protocol:
             row.begin()
         last = http.last_exchange()
@@ -50,6 +51,7 @@ class Faults:
             reason = reason_of(error)
             row.fail(reason, seconds, _was_sent(error, last))
         self._sample(row.name, reason, error, last)
+        return not isinstance(last, HTTPResponse)
 
     def step_odd(self, row: Row, result: Any, planned: float) -> None:
         """The step returned something that is not what its annotation says."""

@@ -237,7 +237,7 @@ class _Writer:
                 with block("if outcome:"):
                     line("bad = True")
                     with block("if outcome > 1:"):
-                        line("failures += 1")
+                        line("failures = failures + 1 if outcome > 2 else 0")
                         line("break")
         self._hooks_after(index)
 
@@ -280,9 +280,9 @@ class _Writer:
             line(f"r_{step.name} = await {self._call(step)}")
         with block("except BaseException as error:"):
             self._interruption(step)
-            line(f"STEP_FAILED(ROW_{step.name}, error, http, {planned})")
+            fruitless = f"STEP_FAILED(ROW_{step.name}, error, http, {planned})"
+            line(f"failures = failures + 1 if {fruitless} else 0")
             line("bad = True")
-            line("failures += 1")
             line("break")
         self._record(step, f"r_{step.name}", bad="bad = True", stop=("failures += 1", "break"))
         line(f"ctx[{step.name!r}] = r_{step.name}")
@@ -291,7 +291,7 @@ class _Writer:
 
     def _sibling(self, step: StepPlan) -> None:
         """A step that runs beside others: a coroutine of its own, which returns 0 (ok),
-        1 (failed status) or 2 (the iteration stops)."""
+        1 (failed status), 2 (the iteration stops) or 3 (and the user rests)."""
         line, block = self.source.line, self.source.block
         with block(f"async def sibling_{step.name}(self, ctx, http, planned, ran):"):
             self._prologue(step)
@@ -299,10 +299,9 @@ class _Writer:
                 line(f"r = await {self._call(step, from_context=True)}")
             with block("except BaseException as error:"):
                 self._interruption(step)
-                line(f"STEP_FAILED(ROW_{step.name}, error, http, planned)")
-                line("return 2")
+                line(f"return 3 if STEP_FAILED(ROW_{step.name}, error, http, planned) else 2")
             line("bad = 0")
-            self._record(step, "r", bad="bad = 1", stop=("return 2",))
+            self._record(step, "r", bad="bad = 1", stop=("return 3",))
             line(f"ctx[{step.name!r}] = r")
             if step.name in self.conditional:
                 line(f"ran.add({step.name!r})")

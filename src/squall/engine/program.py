@@ -7,6 +7,7 @@ importing the file and loading its feeds runs.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,11 @@ from typing import Any, cast
 
 from squall.api.arguments import argument_kinds
 from squall.api.errors import ConfigError, UsageError
+from squall.api.feeds import Feed
+from squall.api.hooks import Hook, Step
+from squall.api.metrics import Metric
 from squall.api.reporting import METHODS, is_reporter
+from squall.api.resources import Resource
 from squall.api.workflow import Workflow
 from squall.engine.layers import suggest, topological_layers
 from squall.engine.options import ProfileFlags, RunOptions
@@ -224,6 +229,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         plan.problem(plan.line, "", f'priority "{priority}": one of {", ".join(PRIORITIES)}')
         priority = "auto"
     _check_choices(plan)
+    _warn_about_names(plan)
     return WorkflowManifest(
         name=plan.name,
         line=plan.line,
@@ -297,6 +303,23 @@ def _wants(plan: WorkflowPlan) -> list[str]:
         if parameter.source == "context"
     }
     return sorted(names)
+
+
+def _warn_about_names(plan: WorkflowPlan) -> None:
+    """`tresholds = [...]` is legal Python and silently no setting."""
+    known = [name for name in vars(Workflow) if not name.startswith("_")]
+    for base in plan.workflow.__mro__:
+        if base is Workflow:
+            break
+        for name, value in vars(base).items():
+            if name.startswith("_") or name in known or callable(value):
+                continue
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            if close and not isinstance(value, (Hook, Step, Feed, Resource, Metric)):
+                plan.warnings.append(
+                    f"{plan.file}:{plan.line}  {plan.name}: {name} is no setting; "
+                    f"did you mean {close[0]}?"
+                )
 
 
 def _check_choices(plan: WorkflowPlan) -> None:

@@ -47,7 +47,7 @@ class Rests:
         await self._rest(vu, seconds)
 
     async def after_failure(self, vu: VU, failures: int, took_s: float) -> None:
-        """After an iteration that an exception ended: longer each time, up to a second."""
+        """After an iteration that ended without an answer: longer each time, up to 1 s."""
         seconds = 0.0
         if took_s < QUICK_FAILURE_S:
             seconds = min(FIRST_REST_S * 2 ** min(failures - 1, 10), LONGEST_REST_S)

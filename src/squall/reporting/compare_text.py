@@ -5,6 +5,7 @@ Both say the same: what is compared, what stands in the way, a line per step, th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from squall.reporting.compare import COLUMNS, ONE_RUN, Change, Comparison, same_machine
@@ -16,6 +17,7 @@ from squall.reporting.reading import Read
 _HEADS = {"rate": "rate /s", "p50": "p50 ms", "p99": "p99 ms", "errors": "errors"}
 _MARKS = {"same": "=", "few": "too few samples", "open": ""}
 _SHADES: dict[str, Shade] = {"worse": "bad", "better": "good"}
+_JUDGED = re.compile(r" (worse|better)(?= [+-]| \|)")
 _FORCE = "nothing is judged; --force judges all the same"
 
 
@@ -38,10 +40,7 @@ def render_comparison_markdown(result: Comparison) -> str:
     names = ["step", *(_HEADS[column] for column in COLUMNS)]
     rows = [[step.name, *(_cell(each) for each in step.changes)] for step in result.steps]
     if rows:
-        text = table(names, rows, left=len(names))
-        for word in ("worse", "better"):
-            text = text.replace(f"  {word}", f" **{word}**")
-        parts.append(text)
+        parts.append(_JUDGED.sub(r" **\1**", table(names, rows, left=len(names))))
     parts.append("".join(f"{line}\n" for line in _said_last(result)[:-1]))
     return "\n".join(part for part in parts if part)
 

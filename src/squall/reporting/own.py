@@ -105,8 +105,9 @@ def _made(cls: type[Any], target: str, flag: str) -> Any:
 
 def _config(cls: type[Any], target: str) -> Any:
     """The value for the first parameter of the constructor; None when it takes none."""
-    parameters = list(inspect.signature(cls).parameters.values())
-    if not parameters or parameters[0].kind is inspect.Parameter.VAR_KEYWORD:
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [p for p in inspect.signature(cls).parameters.values() if p.kind not in several]
+    if not parameters:
         if target:
             raise ValueError("it takes no configuration; write nothing after the =")
         return None

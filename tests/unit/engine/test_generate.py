@@ -41,6 +41,8 @@ class Bench:
         self.vu = SimpleNamespace(stop=False, iteration=0, paused_s=0.0)
         self.http = SimpleNamespace(dirty=False, last=None, clear_last=lambda: None)
         self.draws = iter(())
+        self.fruitless = True
+        """Whether a step that raises had no answer before."""
         names: dict[str, Any] = {
             "clock": perf_counter,
             "HTTPResponse": HTTPResponse,
@@ -50,7 +52,7 @@ class Bench:
             "BEGIN": self.iteration.begin,
             "PASSED": lambda seconds: self.log.append("passed"),
             "FAILED": lambda seconds: self.log.append("failed"),
-            "STEP_FAILED": lambda row, error, http, planned: self.log.append(error),
+            "STEP_FAILED": self._step_failed,
             "STEP_ODD": lambda row, result, planned: (result.close(), self.log.append("odd")),
             "CUSTOM": lambda row, result, planned: result.successful,
             "CHECK": lambda name, value: self.log.append((name, value)),
@@ -72,6 +74,10 @@ class Bench:
 
     async def rest(self, vu: Any, failures: int, took_s: float) -> None:
         self.log.append(f"rest {failures}")
+
+    def _step_failed(self, row: Any, error: Any, http: Any, planned: float) -> bool:
+        self.log.append(error)
+        return self.fruitless
 
     async def run(self, iterations: int = 1, context: dict[str, Any] | None = None) -> list[Any]:
         user = self.plan.workflow()
@@ -134,6 +140,23 @@ async def test_an_exception_ends_the_iteration_and_the_next_one_begins(tmp_path:
     assert [str(entry) for entry in log] == ["no", "failed", "rest 1", "no", "failed", "rest 2"]
     assert bench.iteration.begun == 2
     assert bench.iteration.interrupted == 0
+
+
+@pytest.mark.asyncio
+async def test_a_failure_after_an_answer_goes_on_without_a_rest(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        """
+        class Flow(Workflow):
+            @step()
+            async def one(self) -> None:
+                raise AssertionError("no")
+        """,
+    )
+    bench = Bench(plan)
+    bench.fruitless = False
+    log = await bench.run(2)
+    assert [str(entry) for entry in log] == ["no", "failed", "no", "failed"]
 
 
 @pytest.mark.asyncio

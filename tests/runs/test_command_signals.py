@@ -160,6 +160,27 @@ def test_a_killed_core_process_makes_the_run_invalid_and_is_named(command: Comma
     assert f"! INVALID: {reasons[0]}" in ended.err
 
 
+OPEN = """
+class Steady(Workflow):
+    rate = "100/s"
+    duration = "3s"
+
+    @step()
+    async def one(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+def test_the_load_that_a_killed_core_owed_is_accounted_for(command: CommandLab) -> None:
+    run = started(command, OPEN, "--workers", "2", requests=20)
+    os.kill(run.cores()[-1], signal.SIGKILL)
+    ended = run.end()
+    [loss] = ended.document["losses"]
+    starts = ended.document["workflows"][0]["starts"]
+    assert starts["planned"] == 300
+    assert loss["workflow"] == "Steady" and loss["starts"] == 300 - starts["made"] > 0
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,7 @@ from squall.engine.layers import topological_layers
 from squall.engine.local import OnExchange, OnInterrupt, OnLog, OnSnapshot, error_of
 from squall.engine.options import RunOptions
 from squall.engine.outcome import (
+    Loss,
     ProcessInfo,
     RunOutcome,
     RunStatus,
@@ -64,6 +66,9 @@ class _Running:
     awaited: set[CoreHandle]
     """Cores that have not answered Prepare."""
     shares: dict[tuple[str, int], CoreHandle]
+    specs: dict[tuple[str, int], ShareSpec]
+    planned: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+    """Starts that each share has reported as planned."""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
@@ -76,13 +81,16 @@ class _Running:
         if not set(self.shares) - set(self.ended):
             self.done.set()
 
-    def drop(self, core: CoreHandle) -> None:
+    def drop(self, core: CoreHandle) -> list[ShareSpec]:
+        """Gives up on a core; the shares that are lost with it."""
         self.awaited.discard(core)
-        for key in [key for key, owner in self.shares.items() if owner is core]:
-            if key not in self.ended:
-                self.lost[key[0]] = core.died
-                del self.shares[key]
+        gone = [key for key, owner in self.shares.items() if owner is core]
+        gone = [key for key in gone if key not in self.ended]
+        for key in gone:
+            self.lost[key[0]] = core.died
+            del self.shares[key]
         self.check()
+        return [self.specs[key] for key in gone]
 
 
 class Controller:
@@ -125,6 +133,7 @@ class Controller:
         self._aborted_by = ""
         self._timed_out = False
         self._warnings: list[str] = []
+        self._losses: list[Loss] = []
 
     @cached_property
     def _books(self) -> Books:
@@ -167,6 +176,7 @@ class Controller:
             parent_cpu=cpu_s / wall_s if wall_s > 0.0 else 0.0,
             interrupted=self._interruptions > 0,
             aborted_by=self._aborted_by,
+            losses=self._losses,
             notes=list(dict.fromkeys(self._warnings)),
         )
 
@@ -223,7 +233,11 @@ class Controller:
             for core, spec in zip(alive, self._specs(name, len(alive)), strict=True):
                 specs.setdefault(core, []).append(spec)
                 shares[(name, spec.share)] = core
-        running = self._running = _Running(awaited=set(specs), shares=shares)
+        running = self._running = _Running(
+            awaited=set(specs),
+            shares=shares,
+            specs={(s.workflow, s.share): s for entries in specs.values() for s in entries},
+        )
         if not shares:
             return
         for core, entries in specs.items():
@@ -330,6 +344,9 @@ class Controller:
         match message:
             case WindowReport() | HealthReport() | ErrorSample():
                 self._books.add(message)
+                if isinstance(message, WindowReport) and running is not None:
+                    key = (message.workflow, message.share)
+                    running.planned[key] += message.starts.planned
             case Line():
                 if self._on_log is not None:
                     self._on_log(message.prefix, message.text)
@@ -352,7 +369,24 @@ class Controller:
         if core.crash and self._on_log is not None:
             self._on_log("", core.crash)
         if self._running is not None:
-            self._running.drop(core)
+            for spec in self._running.drop(core):
+                self._losses.append(self._loss(core, spec, self._running))
+
+    def _loss(self, core: CoreHandle, spec: ShareSpec, running: _Running) -> Loss:
+        loss = Loss(
+            process=core.index,
+            workflow=spec.workflow,
+            at_s=max(0.0, perf_counter() - self._began) if self._began else 0.0,
+            reason=core.died,
+            users=spec.users,
+        )
+        if spec.profile.is_open:
+            from squall.engine.schedule import StartSchedule
+
+            total = StartSchedule(spec.profile, spec.share, spec.shares).total
+            loss.starts = total - running.planned[(spec.workflow, spec.share)]
+            self._books.stats.workflows[spec.workflow].starts.planned += loss.starts
+        return loss
 
     def _note_death(self, core: CoreHandle) -> None:
         """At once, so that the live verdict says it too; and only once."""

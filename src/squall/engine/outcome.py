@@ -40,6 +40,21 @@ class ProcessInfo:
 
 
 @dataclass(kw_only=True)
+class Loss:
+    """Load that was planned for a process that died, from its last report on."""
+
+    process: int
+    workflow: str
+    at_s: float
+    """On the run's clock, when the death was noticed."""
+    reason: str
+    users: int
+    """Users that stopped with it (those ready at the start)."""
+    starts: int | None = None
+    """Planned starts that nobody made; None where the model does not plan them."""
+
+
+@dataclass(kw_only=True)
 class RunInfo:
     id: str
     squall: str
@@ -71,6 +86,7 @@ class RunOutcome:
     interrupted: bool = False
     aborted_by: str = ""
     """The threshold that ended the run, if one did."""
+    losses: list[Loss] = field(default_factory=list[Loss])
     notes: list[str] = field(default_factory=list[str])
 
     @property

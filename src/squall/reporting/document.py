@@ -7,6 +7,7 @@ seconds; a time without samples is null, never 0.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def build_document(outcome: RunOutcome) -> dict[str, Any]:
         ],
         "thresholds": [_threshold(result) for result in outcome.thresholds],
         "generator": _generator(outcome),
-        "losses": [],
+        "losses": [asdict(loss) for loss in outcome.losses],
         "notes": list(outcome.notes),
     }
 

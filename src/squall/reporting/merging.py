@@ -16,7 +16,14 @@ from dataclasses import replace
 import msgspec
 
 from squall.api.errors import ConfigError
-from squall.engine.outcome import ProcessInfo, RunInfo, RunOutcome, RunStatus, WorkflowOutcome
+from squall.engine.outcome import (
+    Loss,
+    ProcessInfo,
+    RunInfo,
+    RunOutcome,
+    RunStatus,
+    WorkflowOutcome,
+)
 from squall.stats.histogram import Histogram
 from squall.stats.manifest import FileManifest, Profile, Stage, WorkflowManifest
 from squall.stats.reports import RequestsDelta
@@ -42,10 +49,14 @@ def merge_outcomes(parts: Sequence[RunOutcome]) -> RunOutcome:
     manifest = _manifest(parts)
     stats = RunStats(manifest, max(part.info.warmup_s for part in parts))
     processes: list[ProcessInfo] = []
+    losses: list[Loss] = []
     for part in parts:
         for workflow in part.stats.workflows.values():
             _add_workflow(stats.workflows[workflow.name], workflow)
-        _add_health(stats, part, processes)
+        numbers = _add_health(stats, part, processes)
+        losses += [
+            replace(loss, process=numbers.get(loss.process, loss.process)) for loss in part.losses
+        ]
         for sample in part.stats.errors.values():
             stats.add(sample)
     return RunOutcome(
@@ -64,6 +75,7 @@ def merge_outcomes(parts: Sequence[RunOutcome]) -> RunOutcome:
         parent_cpu=max(part.parent_cpu for part in parts),
         interrupted=any(part.interrupted for part in parts),
         aborted_by=next((part.aborted_by for part in parts if part.aborted_by), ""),
+        losses=losses,
         notes=_notes(parts),
     )
 
@@ -218,6 +230,11 @@ def _add_starts(total: WorkflowStats, part: WorkflowStats) -> None:
 
 
 def _add_row(total: RowStats, part: RowStats) -> None:
+    if total.has_response or part.has_response:
+        # Of a closed and an open part the row's latencies are what each part shows as such.
+        mine = total.latency.copy()
+        mine.merge(part.latency)
+        total.response = mine
     total.started += part.started
     total.count += part.count
     total.ok += part.ok
@@ -228,7 +245,6 @@ def _add_row(total: RowStats, part: RowStats) -> None:
         mine.count += outcome.count
         mine.exchanges += outcome.exchanges
         mine.service.merge(outcome.service)
-    total.response = _sum(total.response, part.response)
     total.first_byte = _sum(total.first_byte, part.first_byte)
     _widen(total.windows, part.windows.width_s)
     for index, window in enumerate(part.windows):
@@ -276,8 +292,8 @@ def _overlay_load(total: Series[LoadWindow], part: Series[LoadWindow]) -> None:
         total.windows[position].busy += busy
 
 
-def _add_health(stats: RunStats, part: RunOutcome, processes: list[ProcessInfo]) -> None:
-    """Processes of different runs stay apart, so they are numbered on."""
+def _add_health(stats: RunStats, part: RunOutcome, processes: list[ProcessInfo]) -> dict[int, int]:
+    """Processes of different runs stay apart, so they are numbered on: the new numbers."""
     total, health = stats.health, part.stats.health
     known = {info.index for info in part.processes} | set(health.processes)
     numbers = {index: len(processes) + place for place, index in enumerate(sorted(known))}
@@ -292,6 +308,7 @@ def _add_health(stats: RunStats, part: RunOutcome, processes: list[ProcessInfo])
     _widen(total.windows, health.windows.width_s)
     for index, window in enumerate(health.windows):
         total.windows.at(index * health.windows.width_s).absorb(window)
+    return numbers
 
 
 def _thresholds(parts: Sequence[RunOutcome], stats: RunStats) -> list[ThresholdResult]:

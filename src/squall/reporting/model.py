@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from squall.engine.outcome import RunStatus, WorkflowStatus
+from squall.engine.outcome import Loss, RunStatus, WorkflowStatus
 from squall.stats.manifest import MetricKind, Model
 from squall.stats.snapshot import VerdictState
 
@@ -274,6 +274,7 @@ class ResultsDoc(msgspec.Struct, kw_only=True):
     metrics: list[MetricDoc]
     thresholds: list[ThresholdDoc]
     generator: GeneratorDoc
+    losses: list[Loss] = []
     notes: list[str]
 
 

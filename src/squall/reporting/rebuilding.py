@@ -94,6 +94,7 @@ def rebuild_outcome(results: ResultsDoc) -> RunOutcome:
         parent_cpu=results.generator.parent_cpu,
         interrupted=results.status == "interrupted",
         aborted_by=results.aborted_by or "",
+        losses=list(results.losses),
         notes=list(results.notes),
     )
 

@@ -77,7 +77,7 @@ async def scenario(world: World) -> None:
     for name in workers:
         world.add(name, work)
     # Long enough that leases run out and attempts are lost.
-    swarm = draw_swarm(world.random("swarm"), SURVIVABLE, longest_s=(6.0, 30.0))
+    swarm = draw_swarm(world.random("swarm"), SURVIVABLE, longest_s=(4.0, 20.0), pace=2.0)
     faults = Faults(world, swarm, [*managers, *workers], most_down=2)
     world.start()
     await faults.run(world.parameter("seconds", FAULTY_S))

@@ -9,7 +9,7 @@ from squall.scenarios.replica import Message
 MANAGER_PORT = 7100
 WORKER_PORT = 7200
 SESSION_S = 0.2
-LEASES_S = (1.0, 3.0)
+LEASES_S = (0.8, 2.0)
 """Lease lengths that are put in force while it runs."""
 LOST_FACTOR = 1.1
 LOST_MARGIN_S = 0.2

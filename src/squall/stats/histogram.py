@@ -7,8 +7,8 @@ from 1 us to 2**32 us (71 minutes); smaller values share bucket 0 and larger one
 last. A bucket is represented by its middle, at most 1/128 (0.8 %) from any value in it.
 
 Count, sum, minimum and maximum are exact. Percentiles are only ever read from merged
-buckets; nothing here averages percentiles or drops a sample. This is the only module of
-the package that imports numpy.
+buckets; nothing here averages percentiles or drops a sample. Only this module and the
+judgement of `squall compare` import numpy.
 """
 
 from __future__ import annotations

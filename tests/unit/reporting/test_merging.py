@@ -10,6 +10,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from squall.engine.outcome import Loss
 from squall.reporting.document import SCHEMA_PATH, build_document, encode_document
 from squall.reporting.merging import differences, merge_outcomes
 from squall.reporting.rebuilding import rebuild
@@ -137,3 +138,22 @@ def test_what_does_not_fit_together_is_told(make_outcome: Any, make_mixed: Any) 
     notes = merge_outcomes([make_outcome(), other]).notes
     assert notes[0] == "merged from 2 runs: 01J9Z4, 01XXXX"
     assert any("different load profiles" in note for note in notes)
+
+
+def test_an_open_and_a_closed_part_both_keep_their_latencies(make_outcome: Any) -> None:
+    for first_is_closed in (True, False):
+        closed, opened = read_back(make_outcome()), read_back(make_outcome())
+        closed.stats.workflows["Shop"].rows["login"].response = None
+        parts = [closed, opened] if first_is_closed else [opened, closed]
+        login = merge_outcomes(parts).stats.workflows["Shop"].rows["login"]
+        assert login.latency.count == login.count == 1000
+        assert login.service.count == 1000
+        assert login.latency.max_s == pytest.approx(0.120)
+
+
+def test_losses_keep_naming_their_process(make_outcome: Any) -> None:
+    loss = Loss(process=0, workflow="Shop", at_s=2.0, reason="killed", users=5, starts=100)
+    parts = [read_back(make_outcome(losses=[loss])) for _ in range(2)]
+    whole = merge_outcomes(parts)
+    assert [each.process for each in whole.losses] == [0, 1]
+    assert [each.index for each in whole.processes] == [0, 1]

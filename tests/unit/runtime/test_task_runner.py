@@ -162,8 +162,14 @@ async def test_a_task_that_swallowed_its_cancellation_is_cancelled_again(
 
     token = tasks.start("deaf", swallows_twice())
     await asyncio.sleep(0)
-    assert await tasks.shutdown(60.0) == ()
-    assert token.state is TaskState.CANCELLED
+    try:
+        assert await tasks.shutdown(5.0) == ()
+        assert token.state is TaskState.CANCELLED
+    finally:
+        # A runner that asks only once must fail here, not hang at the end of the test.
+        for _ in range(3):
+            tasks.cancel(token)
+            await asyncio.sleep(0)
 
 
 async def test_what_is_started_during_a_shutdown_never_runs() -> None:

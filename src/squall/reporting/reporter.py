@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def deliver(
     for each in prepared:
         try:
             asyncio.run(_hand_over(each.reporter, document))
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             delivery.failures.append(_line(each.name, error))
         else:
             saved = saved or each.json_path
@@ -122,11 +123,15 @@ async def _hand_over(reporter: Reporter, document: dict[str, Any]) -> None:
         try:
             await reporter.connect()
             await reporter.submit(document)
-        finally:
-            await reporter.close()
+        except BaseException:
+            # What went wrong first is told; that closing failed then is no news.
+            with suppress(Exception):
+                await reporter.close()
+            raise
+        await reporter.close()
 
 
-def _line(name: str, error: Exception) -> str:
+def _line(name: str, error: BaseException) -> str:
     if isinstance(error, SquallError):
         return str(error)
     if isinstance(error, TimeoutError) and not str(error):

@@ -20,7 +20,7 @@ from squall.scenarios.replica_node import ReplicaNode
 from squall.sim.checks import Probe
 
 TICK_S = 0.05
-SET_LEASE = 0.01
+SET_LEASE = 0.03
 """Probability per tick that the leader puts another lease length in force."""
 BACKED_S = 1.0
 

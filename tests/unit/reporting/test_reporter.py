@@ -170,6 +170,20 @@ def test_one_that_fails_costs_no_other_and_the_document_is_kept(
     assert json.loads(kept.read_text())["run"]["id"] == "01J9Z4"
 
 
+def test_what_went_wrong_first_is_told_and_an_exit_is_no_exit(document: dict[str, Any]) -> None:
+    class Leaving(Recording):
+        async def submit(self, document: dict[str, Any]) -> None:
+            raise SystemExit(3)
+
+        async def close(self) -> None:
+            raise OSError("closed already")
+
+    good = Recording()
+    delivery = deliver(document, [Prepared("-o exit", Leaving()), Prepared("-o good", good)])
+    assert delivery.failures == ["-o exit: SystemExit: 3"]
+    assert good.calls == ["connect", "submit", "close"]
+
+
 def test_with_a_written_document_no_second_one_is_made(
     folder: Path, document: dict[str, Any]
 ) -> None:

@@ -100,13 +100,19 @@ async def test_a_periodic_call_that_raises_is_reported_and_comes_again() -> None
 
 async def test_an_essential_periodic_call_that_raises_ends_the_node() -> None:
     tasks = runner()
+    calls = 0
 
     def call() -> None:
+        nonlocal calls
+        calls += 1
         raise ValueError("no")
 
     token = tasks.every("tick", 1.0, call, essential=True)
     assert (await tasks.fatal()).name == "tick"
-    assert await tasks.stopped(token) is TaskState.FAILED
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (calls, token.state) == (1, TaskState.FAILED)
+    assert tasks.counts.failed == 1
 
 
 async def test_intervals_differ_by_no_more_than_their_jitter() -> None:

@@ -7,6 +7,7 @@ seconds; a time without samples is null, never 0.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
@@ -75,7 +76,11 @@ def build_document(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def encode_document(document: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(document) + b"\n"
+    try:
+        return msgspec.json.encode(document) + b"\n"
+    except UnicodeEncodeError:
+        # A path or an argument that is not UTF-8 must not cost the results.
+        return json.dumps(document, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 def write_document(path: str | Path, outcome: RunOutcome, redact: Redactor | None = None) -> None:

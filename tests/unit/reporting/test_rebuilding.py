@@ -126,3 +126,13 @@ def test_a_document_with_unknown_keys_and_without_the_newer_ones_is_read(
     outcome = rebuild(read_results(str(path)).document)
     assert outcome.stats.workflows["Shop"].rows["pay"].count == 500
     assert "STEPS" in render_summary(outcome)
+
+
+def test_an_argument_that_is_not_utf8_does_not_cost_the_document(
+    tmp_path: Path, make_outcome: Any
+) -> None:
+    outcome = make_outcome()
+    outcome.info.command = ("run", "caf\udce9.py")
+    path = tmp_path / "r.json"
+    path.write_bytes(encode_document(build_document(outcome)))
+    assert read_results(str(path)).results.run.command == ["run", "caf?.py"]

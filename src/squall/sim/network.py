@@ -214,13 +214,21 @@ class NodeNetwork:
         host, port = address
         source = (self._host, self._network.free_port(self._host))
         target = (self._host if host in LOCAL_NAMES else host, port)
-        dial = Dial(self._process, source, target, handler, self._network.loop)
+        dial = Dial(self._process, source, target, self._network.loop)
         self._network.knock(dial)
         try:
             async with asyncio.timeout(timeout_s):
-                return await dial.future
+                endpoint = await dial.future
         except TimeoutError as error:
+            dial.forsake()
             raise TimeoutError(f"{host}:{port} did not answer in {timeout_s:g} s") from error
+        except BaseException:
+            dial.forsake()
+            raise
+        if endpoint.closed:
+            raise ConnectionResetError("the peer closed while it was dialled")
+        endpoint.opened(handler)
+        return endpoint
 
     async def bind_datagrams(self, address: Address, handler: DatagramHandler) -> DatagramSocket:
         socket = SimDatagramSocket(self._network, self._process, self._own(address), handler)
@@ -235,21 +243,15 @@ class NodeNetwork:
 
 
 class Dial:
-    """One attempt to open a stream."""
+    """One attempt to open a stream. A dial that fails has called no handler."""
 
     def __init__(
-        self,
-        process: SimProcess,
-        source: Address,
-        target: Address,
-        handler: StreamHandler,
-        loop: SimLoop,
+        self, process: SimProcess, source: Address, target: Address, loop: SimLoop
     ) -> None:
         self.process = process
         self.source = source
         self.target = target
-        self.future: asyncio.Future[Connection] = loop.create_future()
-        self._handler = handler
+        self.future: asyncio.Future[Endpoint] = loop.create_future()
 
     def refused(self) -> None:
         if not self.future.done():
@@ -259,12 +261,13 @@ class Dial:
     def established(self, endpoint: Endpoint) -> None:
         if self.future.done():
             endpoint.abort()
-            return
-        if endpoint.closed:
-            self.future.set_exception(ConnectionResetError("reset while it was dialled"))
-            return
-        endpoint.opened(self._handler)
-        self.future.set_result(endpoint)
+        else:
+            self.future.set_result(endpoint)
+
+    def forsake(self) -> None:
+        """Nobody waits any more; it may have been established in this very turn."""
+        if self.future.done() and not self.future.cancelled() and not self.future.exception():
+            self.future.result().abort()
 
 
 class SimListener:

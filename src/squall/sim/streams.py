@@ -64,7 +64,8 @@ class Endpoint:
         """Bytes that we took and whose acknowledgment could not travel back."""
         self._last_arrival = 0.0
         self._received: list[Piece] = []
-        self._reading = True
+        self._reading = False
+        """Not before the handler was told that the stream is open."""
         self._coalescing = False
         self._finishing = False
         self._ended = False
@@ -125,8 +126,11 @@ class Endpoint:
     def opened(self, handler: StreamHandler) -> None:
         """In a turn of the process."""
         self._handler = handler
+        self._reading = True
         if not self.closed:
             handler.on_open(self)
+            if self._received:
+                self._loop.post_soon(self.process, self._read)
 
     def expect_from(self, arrival: float) -> None:
         """Nothing from here arrives before the other end is established."""

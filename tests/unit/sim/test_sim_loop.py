@@ -52,8 +52,7 @@ def test_the_tools_of_asyncio_work() -> None:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(produce())
-            for _ in range(3):
-                results.append(await queue.get())
+            results.extend([await queue.get() for _ in range(3)])
         await asyncio.wait_for(event.wait(), 1.0)
         try:
             async with asyncio.timeout(5.0):
@@ -86,12 +85,15 @@ def test_a_task_group_cancels_its_tasks_in_the_same_order_every_time() -> None:
             finally:
                 order.append(number)
 
-        with pytest.raises(ExceptionGroup):
+        async def group_that_fails() -> None:
             async with asyncio.TaskGroup() as group:
                 for number in range(50):
                     group.create_task(member(number))
                 await asyncio.sleep(0.1)
                 raise ValueError
+
+        with pytest.raises(ExceptionGroup):
+            await group_that_fails()
         return order
 
     garbage: list[object] = []

@@ -319,3 +319,28 @@ def test_an_address_can_be_bound_once_and_only_by_its_own_host() -> None:
         await act(world, "a", listen)
 
     in_world(scenario, world=two_idle_nodes())
+
+
+def test_a_dial_that_times_out_as_it_succeeds_calls_nobody() -> None:
+    async def scenario(world: World) -> None:
+        accepted = Stream()
+
+        async def listen(runtime: Runtime) -> None:
+            await runtime.network.listen(("", 80), lambda: accepted)
+
+        async def dial(runtime: Runtime) -> bool:
+            dialled = Stream()
+            timeout_s = runtime.random.uniform(0.0005, 0.002)
+            try:
+                await runtime.network.dial(("b", 80), dialled, timeout_s=timeout_s)
+            except TimeoutError:
+                await runtime.clock.sleep(1.0)
+                assert dialled.connection is None
+                assert dialled.closed == []
+                return False
+            return True
+
+        await act(world, "b", listen)
+        assert len({await act(world, "a", dial) for _ in range(50)}) == 2
+
+    in_world(scenario, world=two_idle_nodes())

@@ -24,8 +24,8 @@ Generator = Callable[[str, int, int], Outcome]
 PEER_ROUNDS = 3
 PEER_SECONDS = 3
 """k6 and Locust are slower by an order of magnitude: fewer and shorter rounds will do."""
-WARMUP_S = 4
-"""Ten thousand users have connected by then."""
+WARMUP_S = 12
+"""Ten thousand users have connected by then; the collector has frozen what they are."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,16 @@ def _many_connections(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
 
 
 def _many_users(nginx: Nginx, seconds: int) -> list[Row]:
-    """10,000 users: memory, and the longest pause once all of them are connected."""
+    """10,000 users: memory, and the longest pause of the collector once all are connected.
+
+    Loop lag is not a pause here: the loop of a saturated core sees thousands of ready
+    sockets per turn and is late because it works.
+    """
     warmup = ("--warmup", f"{WARMUP_S}s")
     outcome = generators.squall(nginx.url, 10_000, WARMUP_S + seconds, *warmup)
     _tell("squall", 10_000, outcome)
     processes = outcome.document["generator"]["processes"]
-    pauses = [
-        max(process["loop_lag_ms"].get("max", process["loop_lag_ms"]["p99"]), process["gc_ms_max"])
-        for process in processes
-    ]
+    pauses = [process["gc_ms_max"] for process in processes]
     memory = max(process["rss_mb"] for process in processes)
     return [
         _limit_row("resident, 10000 users, MB", memory, 120),

@@ -1,8 +1,7 @@
 """`squall sim`: run seeds of a scenario, replay one, list what there is.
 
 A failure prints the seed, the command that shows it again, and the end of its trace; the
-exit code is 1. With a mutant it is the other way round only in words: a found bug is
-still a failed run, so that scripts can tell.
+exit code is 1. So does a mutant that was found: a bug is a bug.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """When the garbage collector of a core process runs, and how long it held the loop.
 
 Automatic collection stops the loop whenever it likes, for 70 ms with 10,000 users; so
-it is off. What exists after preparation and after the ramp-up is frozen, the young
-generations are collected on a timer, and the old one only when it has grown so much
-that a long run would otherwise not stay within its memory. Every pass of the collector,
+it is off. What exists after preparation and after the ramp-up is frozen. The young
+generations are collected when more objects have come than gone: with thousands of users
+a pass looks at everything in flight, so a timer would pause the loop for nothing. The old
+one is collected only when it has grown so much that a long run would otherwise not stay
+within its memory. Every pass of the collector,
 also one the author asks for, is timed and reported. Nothing here may leave the
 collector disabled or objects frozen after `stop()`.
 """
@@ -14,9 +16,8 @@ import gc
 from time import perf_counter
 from typing import Any
 
-YOUNG_INTERVAL_S = 1.0
 YOUNG_OBJECTS = 20_000
-"""New objects that call for a young pass at once; one of this size takes 1 to 2 ms."""
+"""Objects made less objects gone that call for a young pass: some MB of garbage at most."""
 
 FULL_INTERVAL_S = 10.0
 """A full pass costs about 0.1 us per object of the old generation: not more often."""
@@ -36,7 +37,6 @@ class Collector:
         "_collected",
         "_kept",
         "_last_full",
-        "_last_young",
         "_max_s",
         "_old",
         "_running",
@@ -56,7 +56,6 @@ class Collector:
         """Objects in the old generation after the last full pass or freeze."""
         self._old = 0
         """Estimate of the objects in the old generation now."""
-        self._last_young = 0.0
         self._last_full = 0.0
 
     def start(self) -> None:
@@ -67,7 +66,7 @@ class Collector:
         self._was_enabled = gc.isenabled()
         gc.disable()
         gc.callbacks.append(self._on_pass)
-        self._last_young = self._last_full = perf_counter()
+        self._last_full = perf_counter()
         self._kept = self._old = _old_objects()
 
     def stop(self) -> None:
@@ -95,9 +94,8 @@ class Collector:
         if now is None:
             now = perf_counter()
         young = gc.get_count()[0]
-        if now - self._last_young < YOUNG_INTERVAL_S and young < YOUNG_OBJECTS:
+        if young < YOUNG_OBJECTS:
             return
-        self._last_young = now
         self._collected = 0
         gc.collect(1)
         # The count is of allocations less deallocations, also of old objects, so what a
@@ -123,7 +121,6 @@ class Collector:
     def _freeze(self) -> None:
         gc.freeze()
         self._kept = self._old = 0
-        self._last_young = perf_counter()
 
     def _on_pass(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":

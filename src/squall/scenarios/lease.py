@@ -18,6 +18,8 @@ one boot of one worker. Assumption: clock rates differ by less than 5 %.
 
 from __future__ import annotations
 
+import asyncio
+
 from squall.runtime.interfaces import Runtime
 from squall.scenarios.lease_facts import MUTANTS
 from squall.scenarios.lease_manager import Manager
@@ -30,7 +32,7 @@ from squall.sim.world import World
 
 MANAGERS = 3
 WORKERS = 3
-FAULTY_S = 45
+FAULTY_S = 40
 CONVERGE_S = 30.0
 
 
@@ -41,6 +43,8 @@ class NoOverlap:
         self._world = world
         self._attempt = 0
         self._boot = ""
+        self.node = ""
+        """Who sent the last request."""
         self.last_request = 0.0
 
     def observe(self, event: Event) -> None:
@@ -56,7 +60,30 @@ class NoOverlap:
                 self._world.count("attempts that followed another")
             self._attempt, self._boot = attempt, boot
         check(boot == self._boot, f"attempt {attempt} runs in {self._boot} and in {boot}")
+        self.node = event.node
         self.last_request = event.time
+
+
+async def hunt(world: World, managers: list[str], overlap: NoOverlap) -> None:
+    """Strikes the worker that runs the attempt, again and again: random faults alone
+    rarely hit it, and only a lost attempt puts the lease to the test."""
+    draw = world.random("hunt")
+    pause_s = draw.uniform(1.0, 6.0)
+    while True:
+        await asyncio.sleep(draw.expovariate(1.0 / pause_s))
+        name = overlap.node
+        if not name or not world.nodes[name].runs:
+            continue
+        lasts_s = draw.uniform(0.5, 6.0)
+        way = draw.randrange(3)
+        if way == 0:
+            mend = world.partition([name], draw.sample(managers, draw.randint(1, MANAGERS)))
+            await asyncio.sleep(lasts_s)
+            mend()
+        else:
+            (world.pause if way == 1 else world.suspend)(name)
+            await asyncio.sleep(lasts_s)
+            world.resume(name)
 
 
 async def scenario(world: World) -> None:
@@ -77,10 +104,12 @@ async def scenario(world: World) -> None:
     for name in workers:
         world.add(name, work)
     # Long enough that leases run out and attempts are lost.
-    swarm = draw_swarm(world.random("swarm"), SURVIVABLE, longest_s=(4.0, 20.0), pace=2.0)
+    swarm = draw_swarm(world.random("swarm"), SURVIVABLE, longest_s=(4.0, 20.0))
     faults = Faults(world, swarm, [*managers, *workers], most_down=2)
     world.start()
+    hunting = asyncio.ensure_future(hunt(world, managers, overlap))
     await faults.run(world.parameter("seconds", FAULTY_S))
+    hunting.cancel()
     draw = world.random("scenario")
     core = [*draw.sample(managers, MANAGERS // 2 + 1), draw.choice(workers)]
     faults.end(core)

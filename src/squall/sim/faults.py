@@ -189,12 +189,18 @@ class Faults:
         return self._world.partition([name], [other for other in self._all() if other != name])
 
     def _one_way(self) -> Undo | None:
-        source, target = self._pair()
+        pair = self._pair()
+        if pair is None:
+            return None
+        source, target = pair
         self._world.cut(source, target)
         return lambda: self._world.mend(source, target)
 
     def _reset(self) -> Undo | None:
-        one, other = self._pair()
+        pair = self._pair()
+        if pair is None:
+            return None
+        one, other = pair
         broken = self._world.network.reset_streams(one, other)
         self._world.trace.note("network", f"reset {one} > {other}, {broken} streams")
         return None
@@ -231,8 +237,11 @@ class Faults:
     def _all(self) -> list[str]:
         return list(self._world.nodes)
 
-    def _pair(self) -> tuple[str, str]:
-        source, target = self._draw.sample(self._all(), 2)
+    def _pair(self) -> tuple[str, str] | None:
+        names = self._all()
+        if len(names) < 2:
+            return None
+        source, target = self._draw.sample(names, 2)
         return source, target
 
 

@@ -126,10 +126,10 @@ class SimNetwork:
         answer = now + back.delay(self.draw, now, 0)
         listener = self._listeners.get(dial.target)
         if listener is None:
-            self.trace.packet(dial.source[0], dial.target[0], f"refused :{dial.target[1]}")
+            self.trace.stream(dial.source[0], dial.target[0], f"refused :{dial.target[1]}")
             self.loop.post(answer, dial.process, dial.refused)
             return
-        self.trace.packet(dial.source[0], dial.target[0], f"stream opens :{dial.target[1]}")
+        self.trace.stream(dial.source[0], dial.target[0], f"stream opens :{dial.target[1]}")
         client = Endpoint(self, dial.process, dial.source, dial.target)
         server = Endpoint(self, listener.process, dial.target, dial.source)
         client.remote, server.remote = server, client

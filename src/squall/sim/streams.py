@@ -310,7 +310,7 @@ class Endpoint:
             return
         network = self._network
         if isinstance(piece, End):
-            network.trace.packet(self.peer[0], self.local[0], "stream ends")
+            network.trace.stream(self.peer[0], self.local[0], "stream ends")
             self._drop_outgoing()
             self._waiting.clear()
             error = ConnectionResetError("connection reset by peer") if piece.reset else None
@@ -368,7 +368,7 @@ class Endpoint:
         self.closed = True
         self._network.forget(self)
         if error is not None:
-            self._network.trace.packet(
+            self._network.trace.stream(
                 self.local[0], self.peer[0], f"stream lost: {type(error).__name__}"
             )
         self._loop.post_soon(self.process, self._tell, error)

@@ -42,9 +42,13 @@ class Trace:
         self._notes.append(line)
         self._keep(line)
 
-    def packet(self, source: str, target: str, text: str, size: int = 0) -> None:
+    def packet(self, source: str, target: str, text: str, size: int) -> None:
         """A single packet: hashed, shown only when all is asked for."""
         self._keep(f"{self._time.now:12.6f}  {source} > {target} {text} {size} B")
+
+    def stream(self, source: str, target: str, text: str) -> None:
+        """The beginning or end of a stream; shown as packets are."""
+        self._keep(f"{self._time.now:12.6f}  {source} > {target} {text}")
 
     def tail(self, lines: int, *, packets: bool = False) -> list[str]:
         return ([*self._older, *self._fresh] if packets else list(self._notes))[-lines:]

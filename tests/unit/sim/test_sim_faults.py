@@ -118,6 +118,19 @@ def test_all_kinds_of_faults_happen() -> None:
     assert seen == set(words)
 
 
+def test_a_single_node_lives_through_faults_that_need_two() -> None:
+    async def scenario(world: World) -> None:
+        world.add("a", idle)
+        faults = Faults(world, draw_swarm(world.random("swarm"), tuple(Fault), pace=3.0), ["a"])
+        world.start()
+        await faults.run(30.0)
+        faults.end()
+        assert world.running() == ["a"]
+
+    for seed in range(20):
+        in_world(scenario, seed)
+
+
 def test_a_swarm_says_what_it_drew() -> None:
     swarm: Swarm = draw_swarm(random.Random(3), ())
     assert str(swarm).startswith("no faults; longest ")

@@ -24,7 +24,7 @@ Generator = Callable[[str, int, int], Outcome]
 PEER_ROUNDS = 3
 PEER_SECONDS = 3
 """k6 and Locust are slower by an order of magnitude: fewer and shorter rounds will do."""
-WARMUP_S = 12
+WARMUP_S = 20
 """Ten thousand users have connected by then; the collector has frozen what they are."""
 
 

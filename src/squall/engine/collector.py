@@ -19,6 +19,9 @@ from typing import Any
 YOUNG_OBJECTS = 20_000
 """Objects made less objects gone that call for a young pass: some MB of garbage at most."""
 
+OBJECTS_PER_USER = 15
+"""A user in an exchange holds about half as many; that they come and go is no garbage."""
+
 FULL_INTERVAL_S = 10.0
 """A full pass costs about 0.1 us per object of the old generation: not more often."""
 
@@ -42,9 +45,12 @@ class Collector:
         "_running",
         "_was_enabled",
         "passes",
+        "users",
     )
 
     def __init__(self) -> None:
+        self.users = 0
+        """How many users the process has now; its owner keeps this up to date."""
         self.passes = 0
         """Passes of the collector since `start`, whoever asked for them."""
         self._running = False
@@ -94,7 +100,7 @@ class Collector:
         if now is None:
             now = perf_counter()
         young = gc.get_count()[0]
-        if young < YOUNG_OBJECTS:
+        if young < max(YOUNG_OBJECTS, self.users * OBJECTS_PER_USER):
             return
         self._collected = 0
         gc.collect(1)
@@ -116,7 +122,8 @@ class Collector:
         return longest
 
     def _has_grown(self) -> bool:
-        return self._old >= FULL_OBJECTS and self._old >= self._kept * FULL_GROWTH
+        least = max(FULL_OBJECTS, self.users * OBJECTS_PER_USER)
+        return self._old >= least and self._old >= self._kept * FULL_GROWTH
 
     def _freeze(self) -> None:
         gc.freeze()

@@ -253,6 +253,7 @@ class Core:
         if now - self._health_at >= 1.0:
             self._health_at = max(self._health_at + 1.0, now - 1.0)
             self._report_health(now)
+            self._collector.users = sum(share.user_count for share in self._shares)
             self._freeze_when_ramped()
 
     def _report_health(self, now: float) -> None:
@@ -262,7 +263,7 @@ class Core:
         """Once connections stop growing, what exists stays: keep the collector off it."""
         connections = sum(share.http.counters.connections for share in self._shares)
         grown = connections - self._connections
-        if 0 < self._frozen_at <= connections or not connections:
+        if not connections or connections < self._frozen_at:
             return
         if grown * 100 <= connections:
             self._collector.freeze_ramped()

@@ -34,6 +34,6 @@ def test_a_bug_in_the_election_is_found(mutant: str) -> None:
 
 @pytest.mark.parametrize("mutant", find("lease").mutants)
 def test_a_bug_in_the_lease_makes_attempts_overlap(mutant: str) -> None:
-    result = run_campaign("lease", range(1, MUTANT_SEEDS + 1), jobs=JOBS, mutant=mutant)
+    result = run_campaign("lease", range(1, MUTANT_SEEDS + 1), mutant=mutant)
     assert result.failures, f"{mutant} survived {MUTANT_SEEDS} seeds"
     assert "CheckFailed" in result.failures[0].failure

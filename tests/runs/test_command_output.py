@@ -238,3 +238,31 @@ def test_tags_seed_and_command_are_in_the_document(command: CommandLab) -> None:
     assert run["tags"] == {"branch": "main", "team": "a=b"}
     assert run["seed"] == 7
     assert run["command"][:3] == ["run", command.target.url, "-i"]
+
+
+def test_a_reader_that_goes_away_neither_stops_a_run_nor_keeps_it_from_ending(
+    command: CommandLab,
+) -> None:
+    file = command.write(
+        """
+        class Talks(Workflow):
+            @step()
+            async def say(self) -> None:
+                for _ in range(2000):
+                    print("x" * 200)
+        """
+    )
+    process = subprocess.Popen(
+        [str(SQUALL), "run", file, "--workers", "1", "--json", "results.json"],
+        cwd=command.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=clean_environment({}),
+    )
+    assert process.stderr is not None
+    process.stderr.read(100)
+    process.stderr.close()
+    assert process.wait(60) == 0
+    document = json.loads((command.folder / "results.json").read_text(encoding="utf-8"))
+    assert document["status"] == "completed"

@@ -9,6 +9,8 @@ import pytest
 from squall.scenarios.campaign import run_campaign
 from squall.scenarios.registry import find
 
+pytestmark = pytest.mark.timeout(600)
+
 JOBS = min(os.cpu_count() or 1, 8)
 CLEAN_SEEDS = {"election": 150, "lease": 40}
 MUTANT_SEEDS = 200

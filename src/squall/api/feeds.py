@@ -179,6 +179,13 @@ class FeedCursor(Generic[T]):
                 self._rows = rows[share % len(rows) :][:1]
         self._at = 0
 
+    def skip(self, count: int) -> None:
+        """Goes on behind so many rows, as if they had been taken."""
+        if self._take == "once":
+            self._at = min(count, len(self._rows))
+        elif self._rows:
+            self._at = count % len(self._rows)
+
     def next(self) -> T:
         """The next row; `FeedExhausted` when a `once` feed has given its last."""
         if self._take == "random":

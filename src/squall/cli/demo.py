@@ -6,6 +6,7 @@ happens however this process ends.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -15,8 +16,10 @@ from pathlib import Path
 
 from squall.api.errors import SquallError
 from squall.cli.options import seconds
-from squall.cli.run import Progress, perform, print_summary
+from squall.cli.presenting import Lines, mode_of, presenter_of
+from squall.cli.run import perform, print_summary
 from squall.engine.options import ProfileFlags, RunOptions
+from squall.reporting.secrets import Redactor
 
 WORKFLOW = Path(__file__).with_name("demo_workflow.py")
 _ANNOUNCED = "listening on "
@@ -31,17 +34,23 @@ def execute(arguments: Namespace) -> int:
             profiles={"": ProfileFlags(duration=duration_s)},
             command=tuple(arguments.words),
         )
-        progress = Progress(
-            options,
-            quiet=False,
-            every_s=None,
-            no_color=arguments.no_color,
-            shown_path=WORKFLOW.name,
-        )
-        outcome = perform(options, progress)
-    print_summary(outcome, None, progress.redact, no_color=arguments.no_color)
-    print("\nnow your own: squall new shop.py", file=sys.stderr)
+        redact = Redactor()
+        lines = Lines(redact, no_color=arguments.no_color, shown_path=WORKFLOW.name)
+        mode = mode_of(None, quiet=False, once=False)
+        outcome = perform(options, presenter_of(mode, lines))
+    print_summary(outcome, None, redact, no_color=arguments.no_color)
+    print(f"\nnow your own: {_typed_command()} new shop.py", file=sys.stderr)
     return int(outcome.exit_code)
+
+
+def _typed_command() -> str:
+    """`squall` where a shell finds it; otherwise the way to this one."""
+    own = Path(sys.executable).with_name("squall")
+    found = shutil.which("squall")
+    if not own.exists() or (found is not None and Path(found).resolve() == own.resolve()):
+        return "squall"
+    here = Path.cwd()
+    return str(own.relative_to(here)) if own.is_relative_to(here) else str(own)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from squall.api.errors import ExitCode, SquallError, UsageError
+from squall.cli import cluster_words, coord_words
 from squall.cli.streams import drop_stdout
 
 _EXIT_CODES = """\
@@ -39,6 +40,9 @@ _COMMANDS = {
     "report": "squall.cli.report",
     "compare": "squall.cli.compare",
     "sim": "squall.cli.sim",
+    "wal": "squall.cli.wal",
+    **cluster_words.COMMANDS,
+    **coord_words.COMMANDS,
 }
 """Each module has `execute(arguments) -> int`."""
 
@@ -110,7 +114,25 @@ def build_parser() -> argparse.ArgumentParser:
     _add_report(commands.add_parser("report", help="write reports from results documents"))
     _add_compare(commands.add_parser("compare", help="judge what changed between runs"))
     _add_sim(commands.add_parser("sim", help="run the cluster's code in a simulation"))
+    _add_wal(commands.add_parser("wal", help="look at a stopped node's write-ahead log"))
+    _add_submit(commands.add_parser("submit", help="hand a run to a cluster, print its job id"))
+    _add_schedule(commands.add_parser("schedule", help="load tests at their times, on agents"))
+    cluster_words.add_cluster_words(commands.add_parser)
+    coord_words.add_coord(
+        commands.add_parser("coord", help="look after a group of services through its store")
+    )
     return parser
+
+
+def _add_wal(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(
+        dest="wal_command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    inspect = commands.add_parser("inspect", help="segments, and records on request")
+    inspect.add_argument("--records", metavar="A..B", help="show these")
+    verify = commands.add_parser("verify", help="exit 1 if something durable is damaged")
+    for command in (inspect, verify):
+        command.add_argument("directory", metavar="DIR", help="the data directory of a node")
 
 
 def _add_sim(parser: argparse.ArgumentParser) -> None:
@@ -138,15 +160,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     target = parser.add_argument_group("target")
     _add_environment(target)
     _add_connection(target)
-    judge = parser.add_argument_group("judgement")
-    judge.add_argument(
-        "--threshold",
-        action="append",
-        default=[],
-        metavar="EXPR",
-        help='fail the run unless it holds: "pay.p(99) < 800ms", "errors < 1%%" (repeatable)',
-    )
-    judge.add_argument("--warmup", metavar="TIME", help="leave the first TIME out of the summary")
+    judge = _add_judgement(parser)
     judge.add_argument(
         "--exit-zero", action="store_true", help="exit 0 also when a threshold failed (98, 99)"
     )
@@ -157,8 +171,58 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--every", metavar="TIME", help="between progress lines, default 10s")
     output.add_argument("--tag", action="append", default=[], metavar="K=V", help="(repeatable)")
     output.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
+    output.add_argument(
+        "--ui",
+        metavar="MODE",
+        help="full: live screen; ci: lines; none: no output; "
+        "default: full in a terminal, ci elsewhere and where CI is set",
+    )
     output.add_argument("--no-color", action="store_true", help="NO_COLOR does the same")
     output.add_argument("--headless", action="store_true", help=argparse.SUPPRESS)
+    cluster_words.add_destination(parser, detach=True)
+
+
+def _add_judgement(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:  # pyright: ignore[reportPrivateUsage]
+    judge = parser.add_argument_group("judgement")
+    judge.add_argument(
+        "--threshold",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help='fail the run unless it holds: "pay.p(99) < 800ms", "errors < 1%%" (repeatable)',
+    )
+    judge.add_argument("--warmup", metavar="TIME", help="leave the first TIME out of the summary")
+    return judge
+
+
+def _add_submit(parser: argparse.ArgumentParser) -> None:
+    """As `run`, without what only a person who waits can use."""
+    _add_what(parser)
+    _add_load(parser)
+    target = parser.add_argument_group("target")
+    _add_environment(target)
+    _add_connection(target)
+    _add_judgement(parser)
+    parser.add_argument("--tag", action="append", default=[], metavar="K=V", help="(repeatable)")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="JSON on stdout")
+    cluster_words.add_destination(parser)
+
+
+def _add_schedule(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(
+        dest="schedule_command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    add = commands.add_parser("add", help="run FILE at these times, until it is removed")
+    _add_what(add)
+    cluster_words.add_times(add)
+    _add_load(add)
+    target = add.add_argument_group("target")
+    _add_environment(target)
+    _add_connection(target)
+    _add_judgement(add)
+    add.add_argument("--tag", action="append", default=[], metavar="K=V", help="(repeatable)")
+    cluster_words.finish_schedule(add)
+    cluster_words.add_schedule_questions(commands.add_parser)
 
 
 def _add_outputs(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -209,6 +273,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     _add_load(parser)
     _add_environment(parser.add_argument_group("target"))
     parser.add_argument("--threshold", action="append", default=[], metavar="EXPR")
+    cluster_words.add_cost(parser)
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:

@@ -52,6 +52,7 @@ def run_options(arguments: Namespace) -> RunOptions:
         insecure=given.get("insecure", False),
         ca_file=readable_file(given.get("cacert", ""), "--cacert"),
         command=_shown(given.get("words", ())),
+        on_agent_loss=given.get("on_agent_loss") or "replan",
     )
 
 
@@ -94,7 +95,11 @@ def outputs_of(arguments: Namespace) -> list[Output]:
     for output in outputs:
         if not output.target:
             raise UsageError(f"{output.flag}: name a file")
-    return outputs + [parse_output(text) for text in given.get("output", ())]
+    outputs += [parse_output(text) for text in given.get("output", ())]
+    for output in outputs:
+        if output.kind in KINDS and output.target == "-":
+            raise UsageError(f"{output.flag} -: name a file; /dev/stdout is one")
+    return outputs
 
 
 def resolve_map(entries: Iterable[str]) -> dict[str, str]:

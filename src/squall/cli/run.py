@@ -1,7 +1,9 @@
 """`squall run`: one run from the options to the exit code.
 
-Results go to stdout, progress to stderr. Whatever can be wrong with the output (a
-file that cannot be written, an unknown column) is said before the first request.
+Stages: the options, a presenter (`presenting.py`), a source of snapshots (`perform`), the
+outputs, the exit code. Results go to stdout, progress to stderr. Whatever can be wrong with
+the output (a file that cannot be written, an unknown column) is said before the first
+request.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from squall.api.errors import ExitCode
 from squall.cli.options import outputs_of, run_options, seconds
+from squall.cli.presenting import Lines, Presenter, mode_of, presenter_of
 from squall.cli.streams import print_or_drop, wants_color
 from squall.engine.local import run_local
 from squall.engine.options import RunOptions
@@ -22,35 +25,51 @@ from squall.reporting.reporter import deliver, prepare
 from squall.reporting.secrets import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from squall.engine.outcome import RunOutcome
-    from squall.reporting.lines import LiveLines
     from squall.reporting.reporter import Prepared
-    from squall.stats.manifest import FileManifest
-    from squall.stats.reports import ExchangeReport
-    from squall.stats.snapshot import Snapshot
 
+CLUSTER_FLAGS = ("to", "store", "prefix", "key", "patience", "on_agent_loss")
 EXCUSED = (ExitCode.INVALID, ExitCode.THRESHOLDS)
 """What `--exit-zero` turns into 0: the run went to its end, its judgement was bad."""
 
 
 def execute(arguments: Namespace) -> int:
+    if arguments.detach:
+        from squall.cli.submit import submit
+
+        return submit(arguments, as_json=False)
     options = run_options(arguments)
     columns = None if arguments.columns is None else parse_columns(arguments.columns)
     every_s = None if arguments.every is None else seconds(arguments.every, "--every")
     prepared = prepare(outputs_of(arguments))
-    progress = Progress(
-        options, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
-    )
-    outcome = perform(options, progress)
+    mode = mode_of(arguments.ui, quiet=arguments.quiet, once=options.once)
+    redact = Redactor(options.secrets.values())
+    lines = Lines(redact, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color)
+    outcome = _source(arguments)(options, presenter_of(mode, lines))
     # The files first: a reader of stdout that has gone away must not cost the results. A
     # full disk does not cost the summary: delivering tells of failures, it never raises.
-    complete = write_outputs(outcome, prepared, options, progress.redact)
-    print_summary(outcome, columns, progress.redact, no_color=arguments.no_color)
-    code = int(outcome.exit_code)
-    if arguments.exit_zero and outcome.exit_code in EXCUSED:
-        code = 0
+    complete = write_outputs(outcome, prepared, options, redact)
+    if mode != "none":
+        print_summary(outcome, columns, redact, no_color=arguments.no_color)
+    return exit_code(outcome, excuse=arguments.exit_zero, complete=complete)
+
+
+def _source(arguments: Namespace) -> Callable[[RunOptions, Presenter], RunOutcome]:
+    """Who runs it: this machine, or with `--to` or `--store` a cluster."""
+    if not any(vars(arguments)[flag] for flag in CLUSTER_FLAGS):
+        return perform
+    from squall.cli.remote import destination_of, perform_remote
+
+    destination = destination_of(arguments)
+    assert destination is not None, "without a cluster its flags are refused"
+    return lambda options, presenter: perform_remote(options, presenter, destination)
+
+
+def exit_code(outcome: RunOutcome, *, excuse: bool, complete: bool) -> int:
+    """Of the run; a run that passed and whose files could not all be written did not."""
+    code = 0 if excuse and outcome.exit_code in EXCUSED else int(outcome.exit_code)
     return code if complete else code or int(ExitCode.INTERNAL)
 
 
@@ -75,17 +94,24 @@ def write_outputs(
     return not delivery.failures
 
 
-def perform(options: RunOptions, progress: Progress) -> RunOutcome:
-    return asyncio.run(
-        run_local(
+def perform(options: RunOptions, presenter: Presenter) -> RunOutcome:
+    """On this machine. A source of snapshots calls the presenter and returns the outcome."""
+    return asyncio.run(_performed(options, presenter))
+
+
+async def _performed(options: RunOptions, presenter: Presenter) -> RunOutcome:
+    try:
+        return await run_local(
             options,
-            on_manifest=progress.on_manifest,
-            on_snapshot=progress.on_snapshot,
-            on_log=progress.on_log,
-            on_exchange=progress.on_exchange,
-            on_interrupt=progress.on_interrupt,
+            on_manifest=presenter.on_manifest,
+            on_controls=presenter.on_controls,
+            on_snapshot=presenter.on_snapshot,
+            on_log=presenter.on_log,
+            on_exchange=presenter.on_exchange,
+            on_interrupt=presenter.on_interrupt,
         )
-    )
+    finally:
+        await presenter.close()
 
 
 def print_summary(
@@ -97,59 +123,3 @@ def print_summary(
     if columns is None and sys.stdout.isatty():
         columns = columns_that_fit(get_terminal_size().columns)
     print_or_drop(redact(render_summary(outcome, columns=columns, color=color)))
-
-
-class Progress:
-    """Receives what the engine tells while it runs and prints it as lines."""
-
-    def __init__(
-        self,
-        options: RunOptions,
-        *,
-        quiet: bool,
-        every_s: float | None,
-        no_color: bool,
-        shown_path: str = "",
-    ) -> None:
-        """`shown_path` stands in all output for the path of the file."""
-        self.redact = Redactor(options.secrets.values())
-        self._quiet = quiet
-        self._every_s = every_s
-        self._color = wants_color(sys.stderr, no_color=no_color)
-        self._shown_path = shown_path
-        self._lines: LiveLines | None = None
-
-    def on_manifest(self, manifest: FileManifest, processes: int) -> None:
-        manifest.path = self._shown_path or manifest.path
-        if self._quiet:
-            return
-        # Imported here: by now the core processes run, and nobody waits for us.
-        from squall.reporting.lines import LiveLines
-
-        self._lines = LiveLines(
-            manifest,
-            sys.stderr,
-            self._every_s,
-            self._color,
-            processes=processes,
-            redact=self.redact,
-        )
-        self._lines.start()
-
-    def on_snapshot(self, snapshot: Snapshot) -> None:
-        if self._lines is not None:
-            self._lines.feed(snapshot)
-
-    def on_interrupt(self, times: int) -> None:
-        if self._lines is not None:
-            self._lines.interrupted(times)
-
-    def on_log(self, prefix: str, line: str) -> None:
-        """`prefix` names the user, `[Shop 17]`, where one can be told."""
-        text = f"{prefix} {line}" if prefix else line
-        print(self.redact(text), file=sys.stderr, flush=True)
-
-    def on_exchange(self, exchange: ExchangeReport) -> None:
-        from squall.reporting.exchange import render_exchange
-
-        print_or_drop(self.redact(render_exchange(exchange)))

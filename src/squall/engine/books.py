@@ -39,6 +39,7 @@ class Books:
             now_s,
             verdict=verdict.state,
             reasons=verdict.reasons,
+            headline=verdict.headline,
             thresholds=judgement.states,
         )
         return snapshot, judgement.abort

@@ -434,10 +434,11 @@ class Controller:
         return bool(self._interruptions or self._aborted_by or self._timed_out)
 
     def _signals(self) -> contextlib.AbstractContextManager[None]:
-        return _interrupts(self._interrupt)
+        return _interrupts(self.interrupt, lambda: self._interruptions > 0)
 
-    def _interrupt(self) -> None:
-        self._interruptions += 1
+    def interrupt(self, now: bool = False) -> None:
+        """A person wants it to end: gracefully, the second time (or with `now`) at once."""
+        self._interruptions = max(self._interruptions + 1, 2 if now else 1)
         if self._on_interrupt is not None:
             self._on_interrupt(self._interruptions)
         if self._interruptions > 2:
@@ -456,7 +457,9 @@ class Controller:
 
 
 @contextlib.contextmanager
-def _interrupts(handler: Callable[[], None]) -> Generator[None]:
+def _interrupts(
+    handler: Callable[[], None], was_interrupted: Callable[[], bool]
+) -> Generator[None]:
     """Ctrl-C and SIGTERM call the handler; only the main thread can have signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -464,14 +467,8 @@ def _interrupts(handler: Callable[[], None]) -> Generator[None]:
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
-    seen: list[None] = []
-
-    def interrupted() -> None:
-        seen.append(None)
-        handler()
-
     for number in numbers:
-        loop.add_signal_handler(number, interrupted)
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
@@ -479,7 +476,7 @@ def _interrupts(handler: Callable[[], None]) -> Generator[None]:
             # Once interrupted, the results are still to be written: no further Ctrl-C may
             # cost them. Who goes on after the run restores its handlers (`squall.run`).
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN if seen else before[number])
+            signal.signal(number, signal.SIG_IGN if was_interrupted() else before[number])
 
 
 def _did(status: WorkflowStatus) -> str:

@@ -1,8 +1,9 @@
 """A core process: one loop, one file, the shares it is given.
 
-`python -m squall.engine.core INDEX FD` is started by the parent, with one end of a
-socket pair. It ignores Ctrl-C (the parent decides) and ends at once when the parent is
-gone: load that nobody owns must not go on.
+`python -m squall.engine.core INDEX FD [LEASE_FD NICENESS]` is started by the parent, with
+one end of a socket pair. It ignores Ctrl-C (the parent decides) and ends at once when the
+parent is gone: load that nobody owns must not go on. A worker's core also has a lease
+(`lease.py`): when that ends, all its shares are cut and their last reports sent.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ from squall.clients.http import Exchange, HTTPShared
 from squall.engine.collector import Collector
 from squall.engine.exchanges import exchange_report
 from squall.engine.health import HealthMeter, Heartbeat
+from squall.engine.imports import Code, imported_code
+from squall.engine.lease import CHECK_S, LeaseGuard, LeaseMemory
 from squall.engine.limits import descriptor_budget, raise_descriptor_limit
 from squall.engine.loading import author_location, load_file, workflow_classes
 from squall.engine.output import OutputCapture, user_name
 from squall.engine.plan import attribute
 from squall.engine.program import Program, build_program
 from squall.engine.protocol import (
+    Adjust,
     Crashed,
     Ended,
     Exit,
@@ -51,12 +55,14 @@ from squall.engine.protocol import (
     frame,
     receive_in_core,
 )
+from squall.engine.requirements import check_python, check_requirements
 from squall.engine.share import Share
 from squall.engine.url_workflow import url_workflow
 from squall.engine.watchdog import Watchdog
 from squall.stats.reports import Blocked
 
 FOLD_S = 0.1
+LEASE_ENDED = "lease ended"
 PR_SET_PDEATHSIG = 1
 LOADING = "SQUALL_LOADING"
 """Set in a core process: `squall.run` inside a file that is being loaded is a mistake."""
@@ -65,7 +71,9 @@ LOADING = "SQUALL_LOADING"
 class Core:
     """Owns the process: its program, shares, heartbeat, collector, watchdog."""
 
-    def __init__(self, index: int, send: Callable[[ToParent], None]) -> None:
+    def __init__(
+        self, index: int, send: Callable[[ToParent], None], lease: LeaseMemory | None = None
+    ) -> None:
         self._index = index
         self._send = send
         self._program: Program | None = None
@@ -88,16 +96,29 @@ class Core:
         """Connections at which another freeze is worth it; 0 before the first."""
         self._stop: Stop | None = None
         self._health_at = 0.0
+        self._adjust: Adjust | None = None
+        self._went = False
+        self._is_prepared = False
+        self._shared = lease
+        self._lease = None if lease is None else LeaseGuard(lease, self._on_lease_end)
+        if self._lease is not None:
+            self._heart.every(CHECK_S, self._lease.check)
 
-    async def handle(self, message: Load | Prepare | Go | Stop) -> None:
+    async def handle(self, message: Load | Prepare | Go | Adjust | Stop) -> None:
         match message:
             case Load():
                 self._on_load(message)
             case Prepare():
                 self._stop = None
+                self._went = False
                 self._spawn(self._prepare(message.shares))
             case Go():
-                self._go(message)
+                if not self._went:
+                    self._go(message)
+            case Adjust():
+                self._adjust = message
+                for share in self._shares if self._went else ():
+                    share.adjust(message)
             case Stop():
                 self._stop = message
                 for share in self._shares:
@@ -119,11 +140,26 @@ class Core:
         else:
             loop.default_exception_handler(context)
 
+    def _on_lease_end(self) -> None:
+        """Everything is cut, also what is still prepared; its last words are sent."""
+        self._stop = Stop(now=True)
+        for share in list(self._shares):
+            share.cut(LEASE_ENDED)
+        if self._is_prepared and not self._went:
+            self._go_nowhere()
+
+    def _go_nowhere(self) -> None:
+        """Shares that were cut before their Go end as if they had begun now."""
+        now = perf_counter()
+        self._go(Go(now, self._run_began or now))
+
     # Loading.
 
     def _on_load(self, message: Load) -> None:
         self._load = message
         options = message.options
+        if message.process:
+            self._meter.process = message.process
         os.environ.update(options.env)
         os.environ.update(options.secrets)
         os.environ[LOADING] = "1"
@@ -133,6 +169,8 @@ class Core:
         self._output.install()
         raise_descriptor_limit()
         try:
+            check_python(message.python)
+            check_requirements(message.requirements)
             if options.url:
                 classes: list[type[Workflow]] = [url_workflow(options.url)]
                 base_dir, shown = Path.cwd(), options.url
@@ -145,18 +183,25 @@ class Core:
         except SquallError as error:
             self._send(Refused(str(error), int(error.exit_code)))
             return
-        self._send(Loaded(self._program.manifest, descriptor_budget()))
+        code = imported_code(Path(message.path)) if message.imports and message.path else Code()
+        self._send(
+            Loaded(self._program.manifest, descriptor_budget(), code.modules, code.requirements)
+        )
 
     # One phase.
 
     async def _prepare(self, specs: list[ShareSpec]) -> None:
         self._collector.start()
+        self._is_prepared = False
         self._shares = []
         shares = [self._make_share(spec) for spec in specs]
         await asyncio.gather(*(self._prepare_share(share) for share in shares))
         self._collector.freeze_prepared()
         self._heart.start()
+        self._is_prepared = True
         self._send(Ready())
+        if self._lease is not None and self._lease.ended:
+            self._go_nowhere()
 
     async def _prepare_share(self, share: Share) -> None:
         self._shares.append(share)
@@ -203,22 +248,39 @@ class Core:
                 self._send(exchange_report(name, exchange))
 
             http.on_exchange = told
-        return Share(self._program, spec, http, on_report=self._send, on_error=self._send)
+        if self._lease is not None:
+            http.limit, http.allows = self._lease.limit, self._lease.allows
+        return Share(
+            self._program,
+            spec,
+            http,
+            on_report=self._send,
+            on_error=self._send,
+            paced=self._lease is not None,
+        )
 
     def _go(self, message: Go) -> None:
+        self._went = True
         self._run_began = message.run_began
-        self._health_at = message.at
+        self._health_at = message.at + message.joined_s
         self._watchdog = Watchdog(
-            asyncio.get_running_loop(), self._heart, Workflow, root=self._root()
+            asyncio.get_running_loop(),
+            self._heart,
+            Workflow,
+            root=self._root(),
+            on_held=None if self._shared is None else self._shared.holds,
         )
         self._watchdog.start()
+        self._tell_beat()
         self._meter.restart()
         ends = [
             self._heart.every(FOLD_S, self._fold),
             self._heart.every(self._heart.interval_s, self._beat),
         ]
         for share in self._shares:
-            share.go(message.at)
+            if self._adjust is not None:
+                share.adjust(self._adjust)
+            share.go(message.at, message.joined_s)
             if self._stop is not None:
                 share.stop(now=self._stop.now)
         self._spawn(self._finish(list(self._shares), ends))
@@ -250,11 +312,16 @@ class Core:
         now = perf_counter()
         for share in self._shares:
             share.beat(now)
+        self._tell_beat()
         if now - self._health_at >= 1.0:
             self._health_at = max(self._health_at + 1.0, now - 1.0)
             self._report_health(now)
             self._collector.users = sum(share.user_count for share in self._shares)
             self._freeze_when_ramped()
+
+    def _tell_beat(self) -> None:
+        if self._shared is not None:
+            self._shared.beats(self._heart.last_beat)
 
     def _report_health(self, now: float) -> None:
         self._send(self._meter.take(max(0.0, now - self._run_began)))
@@ -296,11 +363,11 @@ def _resolutions(entries: dict[str, str]) -> dict[tuple[str, int], str]:
     return found
 
 
-async def serve(index: int, descriptor: int) -> None:
+async def serve(index: int, descriptor: int, lease: LeaseMemory | None) -> None:
     """Until the parent says Exit or is gone."""
     connection = socket.socket(fileno=descriptor)
     reader, writer = await asyncio.open_connection(sock=connection)
-    core = Core(index, lambda message: writer.write(frame(message)))
+    core = Core(index, lambda message: writer.write(frame(message)), lease)
     asyncio.get_running_loop().set_exception_handler(core.on_loop_error)
     while True:
         message = await receive_in_core(reader)
@@ -336,8 +403,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     index, descriptor = int(sys.argv[1]), int(sys.argv[2])
+    lease = None
+    if len(sys.argv) > 3:
+        lease = LeaseMemory(int(sys.argv[3]))
+        os.nice(int(sys.argv[4]))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(index, descriptor))
+        runner.run(serve(index, descriptor, lease))
     # The author's threads and atexit hooks have no say in when the run is over.
     os._exit(0)
 

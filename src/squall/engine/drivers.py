@@ -7,7 +7,8 @@ open        planned starts on a 1 ms grid, whatever the target does; a start wit
             free user waits (it is late), after a second it is dropped
 once        a workflow that is no test: the DAG once per user
 
-A driver starts users through the share and tells it to finish; it never records.
+A driver starts users through the share and tells it to finish; it never records. Rate and
+users may be changed while it runs; each share takes its part, as the plan splits.
 Invariant of the open model: planned = made + dropped + waiting.
 """
 
@@ -18,7 +19,10 @@ from collections import deque
 from time import perf_counter
 from typing import Protocol
 
+import msgspec
+
 from squall.api.workflow import VU
+from squall.engine.pacing import Pace
 from squall.engine.schedule import StartSchedule, UserSchedule
 from squall.stats.manifest import Profile
 from squall.stats.reports import StartsDelta
@@ -56,26 +60,45 @@ class ClosedDriver:
         self._schedule = UserSchedule(profile, share, shares) if self._is_ramp else None
         self._began = 0.0
         self._handle: asyncio.TimerHandle | None = None
+        self._level: int | None = None
+        """Users that a person asked for, in place of the plan's."""
+        self._started = False
+
+    @property
+    def is_fixed(self) -> bool:
+        """The users are those of the start: when the last one leaves, the share is over."""
+        return not self._is_ramp and self._level is None
 
     def start(self, began: float) -> None:
         self._began = began
-        if self._schedule is not None:
+        self._started = True
+        if self._schedule is not None or self._level is not None:
+            self._adjust()
+
+    def set_level(self, users: int | None) -> None:
+        """So many users of this share from now on; None: those of the plan."""
+        if users == self._level:
+            return
+        self._level = users
+        if self._started:
+            self.stop()
             self._adjust()
 
     def _adjust(self) -> None:
         """Follows the stages; several changes within a few ms are made together."""
-        stage, schedule = self._stage, self._schedule
-        assert schedule is not None
-        if stage.ending:
+        stage, schedule, level = self._stage, self._schedule, self._level
+        if stage.ending or (schedule is None and level is None):
             return
         now_s = perf_counter() - self._began
-        wanted = schedule.target(now_s)
+        wanted = schedule.target(now_s) if level is None and schedule is not None else level or 0
         for _ in range(min(wanted - stage.user_count, START_BURST)):
             stage.add_user()
         for _ in range(stage.user_count - wanted):
             stage.retire_user()
         if stage.user_count < wanted:
             delay_s = 0.0
+        elif level is not None or schedule is None:
+            return
         else:
             delay_s = min(max(schedule.next_change(now_s) - now_s, 0.005), 3600.0)
         self._handle = asyncio.get_running_loop().call_later(delay_s, self._adjust)
@@ -89,16 +112,32 @@ class OpenDriver:
     """open and open-ramp."""
 
     def __init__(
-        self, stage: Stage, profile: Profile, share: int, shares: int, users_max: int
+        self,
+        stage: Stage,
+        profile: Profile,
+        share: int,
+        shares: int,
+        users_max: int,
+        *,
+        paced: bool = False,
     ) -> None:
+        """`paced`: starts that are late are let through at no more than 1.05 times the plan."""
         self._stage = stage
+        self._profile = profile
+        self._share = share
+        self._shares = shares
         self._schedule = StartSchedule(profile, share, shares)
-        self._users_max = users_max
+        self._pace = Pace(self._schedule.planned_until) if paced else None
+        self._rate: float | None = None
+        """Starts per second of the whole workflow that a person asked for."""
+        self._paused = False
+        self.users_max = users_max
         self._began = 0.0
         self._waiting: deque[float] = deque()
         self._idle: list[asyncio.Future[float | None]] = []
         self._handle: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._started = False
         self._stopped = False
         self.on_done: asyncio.Future[None] = self._loop.create_future()
         """Done when every planned start was made or dropped."""
@@ -107,9 +146,38 @@ class OpenDriver:
     def idle(self) -> int:
         return len(self._idle)
 
-    def start(self, began: float) -> None:
+    def start(self, began: float, joined_s: float = 0.0) -> None:
+        """`joined_s` above zero: what was planned before is neither made nor late."""
         self._began = began
+        self._started = True
+        if joined_s > 0.0 or self._rate is not None:
+            self._plan_from(joined_s)
         self._tick()
+
+    def set_rate(self, rate_per_s: float | None) -> None:
+        """Another rate for the whole workflow from now on; None: that of the plan."""
+        if rate_per_s == self._rate:
+            return
+        self._rate = rate_per_s
+        if self._started and not self._stopped:
+            self._plan_from(max(perf_counter() - self._began, 0.0))
+            if self._handle is not None:
+                self._handle.cancel()
+            self._tick()
+
+    def pause(self, paused: bool) -> None:
+        """What is planned meanwhile is neither made nor missed."""
+        self._paused = paused
+
+    def _plan_from(self, now_s: float) -> None:
+        profile = self._profile
+        if self._rate is not None:
+            profile = msgspec.structs.replace(
+                profile, model="open", rate_per_s=self._rate, stages=()
+            )
+        self._schedule = StartSchedule(profile, self._share, self._shares, start_at_s=now_s)
+        if self._pace is not None:
+            self._pace.follow(self._schedule.planned_until)
 
     def stop(self) -> None:
         """No more starts: waiting ones are dropped, idle users go home."""
@@ -123,7 +191,7 @@ class OpenDriver:
 
     async def wait(self, vu: VU) -> float | None:
         """The next planned start for a user, as a clock reading; None: no more."""
-        if self._waiting:
+        if self._waiting and (self._pace is None or self._pace.spend(perf_counter() - self._began)):
             planned = self._waiting.popleft()
         elif self._stopped:
             return None
@@ -159,9 +227,12 @@ class OpenDriver:
         stage, waiting, idle = self._stage, self._waiting, self._idle
         now = perf_counter()
         due = self._schedule.take(now - self._began)
-        if due:
+        if due and not self._paused:
             stage.starts.planned += len(due)
             began = self._began
+            if self._pace is not None:
+                waiting.extend(began + offset for offset in due)
+                due = ()
             for offset in due:
                 if idle and not waiting:
                     future = idle.pop()
@@ -183,12 +254,31 @@ class OpenDriver:
     def _serve(self, now: float) -> None:
         """Waiting starts: to new users while there may be more, dropped after a second."""
         stage, waiting = self._stage, self._waiting
-        missing = min(len(waiting) - stage.opening, self._users_max - stage.user_count, START_BURST)
+        if self._pace is not None:
+            self._drop_old(now)
+            self._hand_out(self._pace, now - self._began)
+        resting = len(self._idle) if self._pace is not None else 0
+        wanted = len(waiting) - resting - stage.opening
+        missing = min(wanted, self.users_max - stage.user_count, START_BURST)
         for _ in range(missing):
             stage.add_user()
+        self._drop_old(now)
+
+    def _hand_out(self, pace: Pace, now_s: float) -> None:
+        waiting, idle = self._waiting, self._idle
+        while waiting and idle:
+            if idle[-1].done():
+                idle.pop()
+            elif pace.spend(now_s):
+                idle.pop().set_result(waiting.popleft())
+            else:
+                break
+
+    def _drop_old(self, now: float) -> None:
+        waiting = self._waiting
         while waiting and now - waiting[0] > DROP_AFTER_S:
             waiting.popleft()
-            stage.starts.dropped += 1
+            self._stage.starts.dropped += 1
 
     def _release(self) -> None:
         for future in self._idle:

@@ -137,7 +137,7 @@ class HealthMeter:
     (`Collector.take_max_s`, `Watchdog.take`).
     """
 
-    __slots__ = ("_blocked", "_cpu_s", "_gc_max_s", "_lag", "_process", "_samples", "_since")
+    __slots__ = ("_blocked", "_cpu_s", "_gc_max_s", "_lag", "_samples", "_since", "process")
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class HealthMeter:
         gc_max_s: Callable[[], float] = float,
         blocked: Callable[[], list[Blocked]] = _nothing_blocked,
     ) -> None:
-        self._process = process_index
+        self.process = process_index
         self._gc_max_s = gc_max_s
         self._blocked = blocked
         self._lag = Histogram()
@@ -178,7 +178,7 @@ class HealthMeter:
         # A new array and not a cleared one: the fold may still export its buffer.
         self._samples = array("d")
         return HealthReport(
-            process=self._process,
+            process=self.process,
             at_s=at_s,
             # Threads of the author can add up to more than the one core of the loop.
             cpu=min(1.0, cpu),

@@ -60,7 +60,7 @@ def load_file(path: Path, shown: str) -> ModuleType:
     file's own declarations raised one; both name the author's line."""
     global _current
     path = Path(os.path.abspath(path))
-    _refuse_what_is_no_python_file(path, shown)
+    refuse_no_python_file(path, shown)
     _current = file = AuthorFile(path, shown)
     linecache.checkcache(str(path))
     name = _module_name(path.stem)
@@ -152,13 +152,27 @@ def shown_line(filename: str, line: int) -> str:
     return f"{_shown_name(filename)}:{line}"
 
 
+def is_installed(filename: str) -> bool:
+    """Part of the standard library, of Squall or of an installed package: not the
+    author's, wherever the author keeps modules."""
+    root = "" if _current is None else _folder(_current)
+    inside = _inside(filename, root) if root else None
+    if not _INSTALLED.isdisjoint(PurePath(filename if inside is None else inside).parts):
+        return True
+    return any(
+        _inside(filename, foreign) is not None and not (root and _inside(root, foreign) is not None)
+        for foreign in _foreign_folders()
+    )
+
+
 def function_name(code: CodeType) -> str:
     """The named function around this code; "" at the top level of a file."""
     names = [name for name in code.co_qualname.split(".") if not name.startswith("<")]
     return names[-1] if names else ""
 
 
-def _refuse_what_is_no_python_file(path: Path, shown: str) -> None:
+def refuse_no_python_file(path: Path, shown: str) -> None:
+    """Says what is wrong with a path before anything is read or started."""
     if path.is_dir():
         raise UsageError(f"{shown}  is a directory; name a Python file (.py) in it")
     if not path.exists():

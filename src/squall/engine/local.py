@@ -29,12 +29,15 @@ OnSnapshot = Callable[["Snapshot"], None]
 OnLog = Callable[[str, str], None]
 OnExchange = Callable[[ExchangeReport], None]
 OnInterrupt = Callable[[int], None]
+OnControls = Callable[[Callable[[bool], None]], None]
+"""Gets what stops the run: gracefully, or with True at once."""
 
 
 async def run_local(
     options: RunOptions,
     *,
     on_manifest: OnManifest | None = None,
+    on_controls: OnControls | None = None,
     on_snapshot: OnSnapshot | None = None,
     on_log: OnLog | None = None,
     on_exchange: OnExchange | None = None,
@@ -66,6 +69,8 @@ async def run_local(
         )
         if on_manifest is not None:
             on_manifest(controller.manifest, len(pool.cores))
+        if on_controls is not None:
+            on_controls(controller.interrupt)
         return await controller.run()
     finally:
         await _close(pool)
@@ -80,6 +85,15 @@ async def load_manifest(options: RunOptions) -> FileManifest:
         await _close(pool)
 
 
+async def load_with_imports(options: RunOptions, on_log: OnLog | None = None) -> Loaded:
+    """What a file holds and which code it consists of, without running any of it."""
+    pool = CorePool(1)
+    try:
+        return await _load(pool, options, on_log, imports=True)
+    finally:
+        await _close(pool)
+
+
 def worker_count(options: RunOptions) -> int:
     if options.once:
         return 1
@@ -88,7 +102,9 @@ def worker_count(options: RunOptions) -> int:
     return options.workers or available_cores()
 
 
-async def _load(pool: CorePool, options: RunOptions, on_log: OnLog | None) -> Loaded:
+async def _load(
+    pool: CorePool, options: RunOptions, on_log: OnLog | None, *, imports: bool = False
+) -> Loaded:
     """Every core loads the file; the answers are the same, mistakes too."""
     loop = asyncio.get_running_loop()
     answers: dict[CoreHandle, asyncio.Future[Loaded]] = {
@@ -111,7 +127,7 @@ async def _load(pool: CorePool, options: RunOptions, on_log: OnLog | None) -> Lo
         core.on_message, core.on_death = on_message, on_death
     await pool.attach()
     for core in pool.cores:
-        core.send(load_message(options))
+        core.send(load_message(options, imports=imports))
     results = await asyncio.gather(*answers.values(), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -119,9 +135,9 @@ async def _load(pool: CorePool, options: RunOptions, on_log: OnLog | None) -> Lo
     return answers[pool.cores[0]].result()
 
 
-def load_message(options: RunOptions) -> Load:
+def load_message(options: RunOptions, *, imports: bool = False) -> Load:
     path = os.path.abspath(options.file) if options.file else ""
-    return Load(path=path, options=options, search_path=list(sys.path))
+    return Load(path=path, options=options, search_path=list(sys.path), imports=imports)
 
 
 async def _close(pool: CorePool) -> None:

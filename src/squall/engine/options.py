@@ -48,3 +48,14 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The words of the command line, for the results document."""
     timeout_s: float | None = None
     """Upper bound on the whole run (`LocalRunner.run(timeout=...)`)."""
+    on_agent_loss: str = "replan"
+    """What becomes of the load of a machine that is lost: "replan" gives it to others,
+    "continue" goes on with less, and lets a machine run on that is only cut off."""
+    outage_tolerance_s: float = 300.0
+    """With "continue": how long a machine that is cut off runs on. Part of the job, so that
+    all who reckon with it know the same length."""
+
+    @property
+    def lease_min_s(self) -> float:
+        """The least length of an execution lease of what runs of this job."""
+        return self.outage_tolerance_s if self.on_agent_loss == "continue" else 0.0

@@ -37,11 +37,14 @@ class ProcessInfo:
     pid: int
     died: str = ""
     """Why the process ended before the run did; empty when it did not."""
+    worker: str = ""
+    """On which worker of a cluster; empty on one machine."""
 
 
 @dataclass(kw_only=True)
 class Loss:
-    """Load that was planned for a process that died, from its last report on."""
+    """Load that was planned for a process or worker that was lost, from its last report
+    on until another took over, or to the end."""
 
     process: int
     workflow: str
@@ -51,7 +54,27 @@ class Loss:
     users: int
     """Users that stopped with it (those ready at the start)."""
     starts: int | None = None
-    """Planned starts that nobody made; None where the model does not plan them."""
+    """Planned starts that nobody is known to have made; None where the model does not
+    plan them."""
+    worker: str = ""
+    """Which worker of a cluster; empty on one machine, where `process` says it all."""
+    share: int = 0
+    attempt: int = 1
+    cut_at_s: float | None = None
+    """On the workflow's clock: up to here its reports are counted. None: not a cluster."""
+    below_target_s: float = 0.0
+    """How long its part of the load was missing."""
+    refilled_by: str = ""
+    """The worker that continued it; empty when nobody did."""
+    iterations: int | None = None
+    """Planned iterations that are missing in the end, where their number is planned."""
+    unknown_requests: int = 0
+    """Requests that may have been sent and are in no count: 0 to this many."""
+    unknown_iterations: int = 0
+    is_estimate: bool = False
+    """The unknown rests on the lowest latency that was seen, not on a plan."""
+    rows: int = 0
+    """Rows of feeds that were given out to iterations which did not finish."""
 
 
 @dataclass(kw_only=True)

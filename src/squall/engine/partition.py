@@ -86,7 +86,7 @@ def place(workflows: Sequence[WorkflowManifest], cores: int) -> list[Phase]:
     together = [w for w in workflows if not _waits(w)]
     phases: list[Phase] = [_place_together(together, cores)] if together else []
     for workflow in waiting:
-        [[placed]] = partition([_item(workflow)], cores)
+        [[placed]] = partition([item_of(workflow)], cores)
         phases.append({workflow.name: tuple(range(placed.threads))})
     return phases
 
@@ -154,7 +154,7 @@ def _next_to_grow(members: list[_Member], rank: int, auto_most: int) -> _Member 
 
 def _place_together(workflows: Sequence[WorkflowManifest], cores: int) -> Phase:
     others = [w for w in workflows if not w.is_test]
-    tests = [_item(w) for w in workflows if w.is_test]
+    tests = [item_of(w) for w in workflows if w.is_test]
     # Set-up work keeps off the cores that measure, as long as one is left for those.
     reserved = min(len(others), cores - 1) if tests else 0
     load = [0] * cores
@@ -179,7 +179,8 @@ def _waits(workflow: WorkflowManifest) -> bool:
     return workflow.is_test and workflow.priority == "exclusive"
 
 
-def _item(workflow: WorkflowManifest) -> Item:
+def item_of(workflow: WorkflowManifest) -> Item:
+    """A workflow as the partition sees it."""
     profile = workflow.profile
     if profile.model == "closed":
         most = profile.vus

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Generator
+from typing import NamedTuple
 
+from squall.engine.lease import LeaseMemory
 from squall.engine.protocol import (
     Crashed,
     Exit,
@@ -26,6 +31,7 @@ from squall.engine.protocol import (
 
 EXIT_WAIT_S = 2.0
 REAP_WAIT_S = 0.5
+POLL_S = 0.005
 
 OnMessage = Callable[["CoreHandle", ToParent], None]
 OnDeath = Callable[["CoreHandle"], None]
@@ -35,11 +41,20 @@ def _ignore(*_: object) -> None:
     return None
 
 
-class CoreHandle:
-    """One core process."""
+class Hosting(NamedTuple):
+    """How a worker's core process differs: a lease, a group of its own, less priority."""
 
-    def __init__(self, index: int) -> None:
+    lease: LeaseMemory
+    niceness: int
+    environment: dict[str, str]
+
+
+class CoreHandle:
+    """One core process. With `hosting` it leads a process group, which is killed with it."""
+
+    def __init__(self, index: int, hosting: Hosting | None = None) -> None:
         self.index = index
+        self._hosting = hosting
         self.died = ""
         """Why it ended before its time; empty while it lives or after an orderly exit."""
         self.crash = ""
@@ -47,12 +62,20 @@ class CoreHandle:
         self.on_message: OnMessage = _ignore
         self.on_death: OnDeath = _ignore
         self._leaving = False
+        self._reaping = threading.Lock()
         ours, theirs = socket.socketpair()
         self._socket = ours
+        command = [sys.executable, "-m", "squall.engine.core", str(index), str(theirs.fileno())]
+        passed = [theirs.fileno()]
+        if hosting is not None:
+            command += [str(hosting.lease.descriptor), str(hosting.niceness)]
+            passed.append(hosting.lease.descriptor)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "squall.engine.core", str(index), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            command,
+            pass_fds=passed,
             stdin=subprocess.DEVNULL,
+            start_new_session=hosting is not None,
+            env=None if hosting is None else {**os.environ, **hosting.environment},
         )
         theirs.close()
         self._writer: asyncio.StreamWriter | None = None
@@ -83,6 +106,9 @@ class CoreHandle:
             self.kill()
         if self._writer is not None:
             self._writer.close()
+        if self._hosting is not None:
+            await asyncio.to_thread(self._reap)
+            return
         try:
             self._process.wait(timeout=EXIT_WAIT_S)
         except subprocess.TimeoutExpired:
@@ -90,8 +116,17 @@ class CoreHandle:
             self._process.wait()
 
     def kill(self) -> None:
-        if self._process.poll() is None:
+        if self._hosting is not None:
+            self._kill_group()
+        elif self._process.poll() is None:
             self._process.kill()
+
+    def _kill_group(self) -> None:
+        """Nothing once it was reaped: its number may be another's then."""
+        with self._reaping:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -116,10 +151,25 @@ class CoreHandle:
 
     def _reap(self) -> int:
         """The exit code; a process that closed its stream gets a moment to end by itself."""
+        if self._hosting is not None:
+            return self._reap_group()
         try:
             return self._process.wait(timeout=REAP_WAIT_S)
         except subprocess.TimeoutExpired:
             self.kill()
+            return self._process.wait()
+
+    def _reap_group(self) -> int:
+        """What the process left behind in its group is killed before it is reaped: until
+        then the kernel gives its number to nobody else."""
+        until = time.monotonic() + REAP_WAIT_S
+        waits = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while self._process.returncode is None and time.monotonic() < until:
+            if os.waitid(os.P_PID, self._process.pid, waits) is not None:
+                break
+            time.sleep(POLL_S)
+        self._kill_group()
+        with self._reaping:
             return self._process.wait()
 
 

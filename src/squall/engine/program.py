@@ -8,6 +8,7 @@ importing the file and loading its feeds runs.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,7 @@ PROFILE_ATTRIBUTES = (
     "grace",
 )
 PRIORITIES = ("low", "normal", "high", "exclusive", "auto")
-URL_KIND = argument_kinds()[0]
+URL_KIND, *_, FILE_KIND = argument_kinds()
 
 
 @dataclass
@@ -277,9 +278,24 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         ],
         wants=_wants(plan),
         feeds=list(plan.feeds),
+        data_files=_data_files(plan),
         reporting=_has_reporters(plan),
         warnings=list(plan.warnings),
     )
+
+
+def _data_files(plan: WorkflowPlan) -> list[str]:
+    """Files that feeds and `File` arguments name, as the author wrote them."""
+    named = [feed.path for feed in plan.feeds.values() if feed.path is not None]
+    defaults: list[Any] = [
+        parameter.default
+        for hook in plan.hooks()
+        for parameter in hook.parameters
+        if parameter.kind is FILE_KIND
+    ]
+    paths = [cast(object, value) for value in defaults if isinstance(value, str | os.PathLike)]
+    named += map(str, paths)
+    return sorted(set(named))
 
 
 def _has_reporters(plan: WorkflowPlan) -> bool:

@@ -45,6 +45,9 @@ class ShareSpec(msgspec.Struct, kw_only=True):
     """`@state` values for the Use hooks: "hook.argument" -> encoded value."""
     exports: list[str] = []
     """Names that others need from this workflow; what cannot travel fails it."""
+    attempt: int = 1
+    iterations_done: int = 0
+    """Made by earlier attempts at this share: tickets, rows and ids go on after them."""
 
 
 class Load(msgspec.Struct, tag="load", kw_only=True):
@@ -53,6 +56,14 @@ class Load(msgspec.Struct, tag="load", kw_only=True):
     options: RunOptions
     search_path: list[str] = []
     """The parent's `sys.path`, for imports of the author's file."""
+    process: int = 0
+    """The core's number in the whole run; 0 keeps the one it was started with."""
+    requirements: list[str] = []
+    """Third-party modules that must be there before anything is imported."""
+    python: str = ""
+    """The x.y that the file must run with; empty: any."""
+    imports: bool = False
+    """Tell in `Loaded` which code the file consists of: asked for to make a bundle."""
 
 
 class Prepare(msgspec.Struct, tag="prepare"):
@@ -63,6 +74,16 @@ class Go(msgspec.Struct, tag="go"):
     at: float
     """`time.perf_counter` of this machine: the same clock in all its processes."""
     run_began: float
+    joined_s: float = 0.0
+    """Above zero: the workflow has run for so long; what was planned before is not made."""
+
+
+class Adjust(msgspec.Struct, tag="adjust", frozen=True, kw_only=True):
+    """What is wanted of a workflow from now on, over all its shares; None: the plan's."""
+
+    paused: bool = False
+    rate_per_s: float | None = None
+    vus: int | None = None
 
 
 class Stop(msgspec.Struct, tag="stop"):
@@ -77,6 +98,10 @@ class Exit(msgspec.Struct, tag="exit"):
 class Loaded(msgspec.Struct, tag="loaded", array_like=True):
     manifest: FileManifest
     descriptors: int
+    modules: list[tuple[str, str]] = []
+    """Local modules that the file imports: (path below its folder, absolute path)."""
+    requirements: list[str] = []
+    """Third-party modules that the file and its modules import, by their first name."""
 
 
 class Refused(msgspec.Struct, tag="refused", array_like=True):
@@ -104,6 +129,8 @@ class Ended(msgspec.Struct, tag="ended", array_like=True, kw_only=True):
     notes: list[tuple[str, str]] = []
     """(verdict state, reason) beyond what the reports tell."""
     warnings: list[str] = []
+    cut: str = ""
+    """Why it ended before its time, if the core itself cut it."""
 
 
 class Line(msgspec.Struct, tag="line", array_like=True):
@@ -119,7 +146,7 @@ class Crashed(msgspec.Struct, tag="crashed", array_like=True):
     traceback: str
 
 
-ToCore = Load | Prepare | Go | Stop | Exit
+ToCore = Load | Prepare | Go | Adjust | Stop | Exit
 ToParent = (
     Loaded
     | Refused

@@ -23,7 +23,7 @@ def run_info(options: RunOptions) -> RunInfo:
         squall=squall_version(),
         python=platform.python_version(),
         command=options.command,
-        git=_git_commit(options.file),
+        git=git_commit(options.file),
         seed=options.seed,
         tags=dict(options.tags),
         cores=available_cores(),
@@ -52,7 +52,7 @@ def _run_id() -> str:
     return "".join(reversed(digits))
 
 
-def _git_commit(file: str) -> str:
+def git_commit(file: str) -> str:
     folder = Path(file).resolve().parent if file else Path.cwd()
     try:
         found = subprocess.run(

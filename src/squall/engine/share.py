@@ -11,34 +11,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
 
-from squall.api.errors import ConfigError
 from squall.api.feeds import FeedCursor, FeedExhausted
 from squall.api.http import HTTPResponse
-from squall.api.metrics import Sample
 from squall.clients.http import HTTPShared
+from squall.engine import refill
+from squall.engine.arguments import prepare_arguments
 from squall.engine.context import Context, decoded_context, encoded_context
 from squall.engine.drivers import START_BURST, ClosedDriver, OpenDriver
 from squall.engine.faults import Faults, reason_of
 from squall.engine.generate import UserLoop, generate_loop, run_together
+from squall.engine.handover import END_ACTIONS_S, provided_values, unopened_note
+from squall.engine.holding import Hold
+from squall.engine.marks import Marks
 from squall.engine.plan import WorkflowPlan, slots_of
 from squall.engine.program import Program
-from squall.engine.protocol import Ended, ShareSpec, decode_value, encode_value
+from squall.engine.protocol import Adjust, Ended, ShareSpec, decode_value
 from squall.engine.recorder import Recorder
 from squall.engine.rests import Rests
+from squall.engine.shares import share_of_users
 from squall.engine.users import Prepared, User, UserFactory
 from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
 
 OPENING_AT_ONCE = 256
 END_SLACK_S = 0.05
 """What ends so soon after a full second is reported with that second."""
-END_ACTIONS_S = 10.0
-"""End actions, and whatever else of the author's runs after the load, get this long."""
 
 
 class Share:
@@ -52,7 +54,9 @@ class Share:
         *,
         on_report: Callable[[WindowReport], None],
         on_error: Callable[[ErrorSample], None],
+        paced: bool = False,
     ) -> None:
+        """`paced`: late starts of an open model are let through at 1.05 times its plan."""
         self.spec = spec
         self.plan: WorkflowPlan = program.plans[spec.workflow]
         self.http = http
@@ -68,7 +72,13 @@ class Share:
         http.on_named = self.recorder.record_named
         http.siblings = any(len(slots_of(layer)) > 1 for layer in self.plan.layers)
         self.faults = Faults(self.recorder)
-        self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}")
+        again = f":{spec.attempt}" if spec.attempt > 1 else ""
+        self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}{again}")
+        self._marks = Marks(self.recorder, self.faults, self._random)
+        self._hold = Hold()
+        self._paced = paced
+        self._cut = ""
+        self._interrupted = 0
         self._users: dict[int, User] = {}
         self._leaving: dict[int, User] = {}
         """Retired users that finish their iteration."""
@@ -127,6 +137,7 @@ class Share:
                 user.vu.stop = True
                 self._rests.wake(user.vu)
                 self._leaving[user.vu.id] = user
+                self._hold.wake()
                 return
 
     # Life of the share.
@@ -144,11 +155,44 @@ class Share:
         if self._halted:
             self._end()
 
-    def go(self, at: float) -> None:
-        """Starts at a clock reading that all processes share."""
+    def go(self, at: float, joined_s: float = 0.0) -> None:
+        """Starts at a clock reading that all processes share. With `joined_s` the workflow
+        has run for so long since `at`, and this share joins it there."""
         self.recorder.epoch = at
-        delay_s = max(0.0, at - perf_counter())
-        asyncio.get_running_loop().call_later(delay_s, self._begin, at)
+        self._window = int(joined_s)
+        delay_s = max(0.0, at + joined_s - perf_counter())
+        asyncio.get_running_loop().call_later(delay_s, self._begin, at, joined_s)
+
+    def adjust(self, wanted: Adjust) -> None:
+        """Another load from now on: this share's part of what the workflow shall have."""
+        spec, driver, model = self.spec, self._driver, self.spec.profile.model
+        if model == "once" or self.ending:
+            return
+        part = share_of_users(spec, wanted.vus or 0)
+        if isinstance(driver, OpenDriver):
+            driver.set_rate(wanted.rate_per_s)
+            driver.pause(wanted.paused)
+            driver.users_max = spec.users_max if wanted.vus is None else max(part, 1)
+            return
+        self._pause(wanted.paused)
+        plans = None if model == "ramp" or driver.is_fixed else spec.users
+        driver.set_level(plans if wanted.vus is None else part)
+
+    def cut(self, why: str) -> None:
+        """Ends at once: everything is cancelled, and the last reports say what was made."""
+        self._cut = self._cut or why
+        self.stop(now=True)
+
+    def _pause(self, paused: bool) -> None:
+        if paused == self._hold.paused or self.ending:
+            return
+        self._hold.paused = paused
+        for user in self._users.values():
+            user.vu.stop = paused
+        if paused:
+            self._rests.wake_all()
+        else:
+            self._hold.wake()
 
     async def wait(self) -> Ended:
         """Until the share is over; its last report has been handed out by then."""
@@ -165,13 +209,10 @@ class Share:
         if self._crash is not None:
             raise self._crash
         if self._unopened:
-            self._notes.append(
-                (
-                    "DEGRADED",
-                    f"{self._unopened} user{'' if self._unopened == 1 else 's'} of "
-                    f"{self.plan.name} did not start: {self._last_error}",
-                )
-            )
+            self._notes.append(unopened_note(self.plan.name, self._unopened, self._last_error))
+        rows = refill.unfinished_rows(self.plan.feeds, self._interrupted)
+        if rows and (self._cut or self._at_once):
+            self._notes.append(("DEGRADED", f"{self.plan.name}: {rows}"))
         return Ended(
             workflow=self.plan.name,
             share=self.spec.share,
@@ -181,6 +222,7 @@ class Share:
             provided=provided,
             notes=self._notes,
             warnings=self._warnings,
+            cut=self._cut,
         )
 
     def stop(self, *, now: bool) -> None:
@@ -214,17 +256,14 @@ class Share:
             self._window = window + 1
             self._send(window)
 
-    @property
-    def is_ramped(self) -> bool:
-        """All users that the model starts with are up."""
-        return not self._parked and not self.opening
-
     # Preparation.
 
     def _make_driver(self) -> OpenDriver | ClosedDriver:
         spec = self.spec
         if spec.profile.is_open:
-            return OpenDriver(self, spec.profile, spec.share, spec.shares, spec.users_max)
+            return OpenDriver(
+                self, spec.profile, spec.share, spec.shares, spec.users_max, paced=self._paced
+            )
         return ClosedDriver(self, spec.profile, spec.share, spec.shares)
 
     async def _prepare(self) -> None:
@@ -236,7 +275,7 @@ class Share:
             hook, _, argument = name.partition(".")
             received.setdefault(hook, {})[argument] = decode_value(data)
         setattr(plan.workflow, "__squall_received__", received)  # noqa: B010
-        self._adopt_class_attributes()
+        self._marks.adopt(plan)
         rows = self._row_sources()
         self._factory = UserFactory(
             plan,
@@ -250,43 +289,19 @@ class Share:
             id_step=spec.id_step,
             context=context,
             rows=rows,
+            first_user=refill.first_user(spec),
         )
-        await self._prepare_arguments(prepared)
+        prepared |= await prepare_arguments(plan, self.http, self._program.manifest.path)
         self._loop = generate_loop(plan, prepared, self._runner_names(rows), spec.profile.model)
         await self._factory.open_process()
         await self._open_users()
-
-    async def _prepare_arguments(self, prepared: Prepared) -> None:
-        for hook in self.plan.hooks():
-            for parameter in hook.parameters:
-                if parameter.kind is None:
-                    continue
-                try:
-                    value = await self.http.prepare(parameter.kind, parameter.default)
-                except ConfigError as error:
-                    where = f"{self.plan.file}:{hook.line}  {self.plan.name}.{hook.name}"
-                    where = f"{where} {parameter.name}"
-                    if "://" in self._program.manifest.path:
-                        where = self._program.manifest.path
-                    raise ConfigError(f"{where}: {error}") from None
-                prepared[(hook.name, parameter.name)] = value
-
-    def _adopt_class_attributes(self) -> None:
-        """Metrics belong to one workflow each, also when a base class declares them."""
-        for name, metric in self.plan.metrics.items():
-            own = metric.fresh()
-            setattr(self.plan.workflow, name, own)
-            self.recorder.metrics[name] = own
-        for hook in self.plan.metric_hooks:
-            sample = Sample(hook.unit)
-            sample.name = hook.name
-            self.recorder.metrics[hook.name] = sample
 
     def _row_sources(self) -> dict[str, Callable[[], Any]]:
         sources: dict[str, Callable[[], Any]] = {}
         for name, feed in self.plan.feeds.items():
             rows = self._program.rows[self.plan.name][name]
             cursor = FeedCursor(rows, feed.take, self.spec.share, self.spec.shares, self._random)
+            refill.skip_rows(self.spec, feed, cursor)
             sources[name] = cursor.next
         return sources
 
@@ -311,12 +326,7 @@ class Share:
             "UNEXPECTED": faults.status_failed,
             "STOPS": self._stops,
             "CUSTOM": faults.custom,
-            "CHECK": self._checked,
-            "CHECK_FAILED": self._check_failed,
-            "METRIC": self._measured,
-            "METRIC_FAILED": self._measure_failed,
-            "RANDOM": self._random.random,
-            "PICK": self._pick,
+            **self._marks.names(),
             "TOGETHER": run_together,
             "YIELD": partial(asyncio.sleep, 0),
             "REST": self._rests.after_failure,
@@ -329,7 +339,7 @@ class Share:
         if isinstance(self._driver, OpenDriver):
             names["WAIT"] = self._driver.wait
         if self.spec.profile.model == "iterations":
-            names["TICKET"] = partial(next, iter(range(self.spec.iterations)), None)
+            names["TICKET"] = partial(next, iter(refill.tickets(self.spec)), None)
         if self.plan.providers or not self.plan.is_test:
             names["KEEP"] = self._keep
         for name, source in rows.items():
@@ -379,18 +389,19 @@ class Share:
 
     # Running.
 
-    def _begin(self, at: float) -> None:
+    def _begin(self, at: float, joined_s: float) -> None:
         if self.ending:
             self._check_over()
             return
         model = self.spec.profile.model
         if model != "ramp":
             self._launch()
-        self._driver.start(at)
         if isinstance(self._driver, OpenDriver):
+            self._driver.start(at, joined_s)
             # The last planned starts are due a moment before the end: they are made first.
             self._driver.on_done.add_done_callback(lambda _: self._end_at(at))
             return
+        self._driver.start(at)
         self._end_at(at)
         if not self._parked and not self._users and model != "ramp":
             self._end()
@@ -428,7 +439,10 @@ class Share:
                     self.opening -= 1
                 if not is_open:
                     return
-            await self._loop(user.instance, user.vu, user.http, user.fresh)
+            while await self._may_loop(user):
+                await self._loop(user.instance, user.vu, user.http, user.fresh)
+                if not self._hold.paused:
+                    break
         except asyncio.CancelledError:
             pass
         except Exception as error:
@@ -436,6 +450,16 @@ class Share:
             self._end()
         finally:
             await self._leave(user, is_open=is_open)
+
+    async def _may_loop(self, user: User) -> bool:
+        """Stands still while the load is paused; false when the user has to leave."""
+        while (stays := self._users.get(user.vu.id) is user and not self.ending) and (
+            self._hold.paused
+        ):
+            await self._hold.changed()
+        if stays:
+            user.vu.stop = False
+        return stays
 
     async def _leave(self, user: User, *, is_open: bool = True) -> None:
         user.is_leaving = True
@@ -446,7 +470,7 @@ class Share:
         self._leaving.pop(user.vu.id, None)
         self.recorder.users = len(self._users)
         if not self._users and not self._leaving and not self._parked:
-            if self.spec.profile.model not in ("ramp", "open", "open-ramp"):
+            if isinstance(self._driver, ClosedDriver) and self._driver.is_fixed:
                 self._end()
             elif self.ending:
                 self._check_over()
@@ -469,6 +493,7 @@ class Share:
             for user in self._users.values():
                 user.vu.stop = True
             self._rests.wake_all()
+            self._hold.wake()
             for user in self._parked:
                 self._leaving[user.vu.id] = user
                 user.task = asyncio.create_task(self._leave(user))
@@ -511,6 +536,7 @@ class Share:
         if not self.spec.profile.is_open:
             starts.planned = starts.made = report.iteration.started
         starts.interrupted = report.iteration.interrupted
+        self._interrupted += starts.interrupted
         self._on_report(report)
 
     # What the generated loop calls.
@@ -524,34 +550,6 @@ class Share:
                 task.uncancel()
             return False
         return isinstance(error, (asyncio.CancelledError, GeneratorExit))
-
-    def _checked(self, name: str, value: Any) -> None:
-        try:
-            passed = True if value is None else bool(value)
-        except Exception as error:
-            self._check_failed(name, error)
-        else:
-            self.recorder.check(name, passed)
-
-    def _check_failed(self, name: str, error: BaseException) -> None:
-        self.recorder.check(name, False)
-        if not isinstance(error, AssertionError):
-            self.faults.hook_failed(name, error)
-
-    def _measured(self, name: str, value: Any) -> None:
-        metric = self.recorder.metrics[name]
-        if isinstance(metric, Sample) and value is not None:
-            try:
-                metric.add(value)
-            except Exception as error:
-                self._measure_failed(name, error)
-
-    def _measure_failed(self, name: str, error: BaseException) -> None:
-        self.faults.hook_failed(name, error)
-
-    def _pick(self, steps: Sequence[Any], weights: Sequence[int]) -> Any:
-        draw = self._random.random() * weights[-1]
-        return next(step for step, limit in zip(steps, weights, strict=True) if draw < limit)
 
     def _keep(self, context: Context) -> None:
         self._last_context = context
@@ -585,15 +583,8 @@ class Share:
             )
             error = error or failed
             self._warnings += warnings
-        if self.plan.providers and not self._halted:
-            user = self._factory.make()
-            user.instance.context = dict(self._last_context)
-            for hook, _ in self.plan.providers:
-                try:
-                    async with asyncio.timeout(END_ACTIONS_S):
-                        provided[hook.name] = encode_value(await self._factory.call(hook, user))
-                except (Exception, SystemExit, KeyboardInterrupt) as failure:
-                    self._warnings.append(
-                        f"{self.plan.name}.{hook.name} gave no value: {reason_of(failure)}"
-                    )
+        if self.plan.providers and not self._halted and not self._cut:
+            provided = await provided_values(
+                self.plan, self._factory, self._last_context, self._warnings
+            )
         return values, provided, error

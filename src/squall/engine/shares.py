@@ -51,6 +51,17 @@ def share_specs(
     ]
 
 
+def share_of_users(spec: ShareSpec, vus: int) -> int:
+    """A share's part of another number of users, split as the plan's own."""
+    model = spec.profile.model
+    if spec.profile.is_open or model == "ramp":
+        return len(range(spec.share, vus, spec.shares))
+    parts = split_users(vus, spec.shares) if vus else []
+    part = parts[spec.share] if spec.share < len(parts) else 0
+    # Its tickets are its own: nobody else would take them.
+    return max(part, 1) if model == "iterations" else part
+
+
 def fit_descriptors(manifest: FileManifest, processes: int, descriptors: int) -> FileManifest:
     """Clips what may grow (open models) and refuses what cannot fit (closed ones)."""
     fitted: list[WorkflowManifest] = []

@@ -56,6 +56,7 @@ class UserFactory:
         id_step: int,
         context: Context,
         rows: dict[str, Callable[[], Any]],
+        first_user: int = 0,
     ) -> None:
         self._plan = plan
         self._prepared = prepared
@@ -68,7 +69,7 @@ class UserFactory:
         self._id_step = id_step
         self._fresh = fresh_maker(context)
         self._rows = rows
-        self._made = 0
+        self._made = first_user
         self._process_resources: dict[str, Any] = {}
 
     async def open_process(self) -> None:

@@ -45,6 +45,9 @@ LOOK_AFTER_S = 0.025
 BLOCKED_AFTER_S = 0.050
 """Less than this between two beats is not a block."""
 
+HELD_AFTER_S = 1.0
+"""A task that has the loop for so long is told while it has it: that may never end."""
+
 LATE_S = 0.010
 """How late this thread may wake up and still speak of the loop and not of the machine:
 twice the 5 ms that Python lets one thread run while another one waits."""
@@ -131,6 +134,8 @@ class BlockLog:
         self._looked = 0.0
         self._since = 0.0
         self._owner: object | None = None
+        self.owner_since = 0.0
+        """When the present owner was first seen: from there on nobody else had the loop."""
         self._place: Place | None = None
         self._held = False
         self._spent: deque[object] = deque(maxlen=MOST_SPENT)
@@ -146,6 +151,7 @@ class BlockLog:
         same = owner is self._owner
         if not same:
             self._change_owner(owner)
+            self.owner_since = now
         if same or stretch.kept_the_lock:
             self._held = True
             self._credit(place, stretch.cpu_s if stretch.starved else now - self._since)
@@ -169,6 +175,11 @@ class BlockLog:
             self._current.clear()
             self._change_owner(None)
         self._beat = self._looked = self._since = beat
+
+    @property
+    def place(self) -> Place | None:
+        """Where the loop was when it was last looked at and did not beat."""
+        return self._place if self._owner is not None else None
 
     @property
     def suspicious(self) -> bool:
@@ -215,7 +226,12 @@ class Watchdog:
         base: type,
         *,
         root: Path | None = None,
+        on_held: Callable[[float, float, str], None] | None = None,
     ) -> None:
+        """`on_held(beat, since, text)` is called by the thread: no beat since the one, the
+        same task since the other."""
+        self._on_held = on_held
+        self._told: tuple[float, str] = (0.0, "")
         self._loop = loop
         self._heart = heart
         self._base = base
@@ -262,10 +278,21 @@ class Watchdog:
                 closely = self._log.suspicious or now - beat >= LOOK_AFTER_S
                 stretch = self._stretch(now, closely=closely or self._wakes % READ_EVERY == 0)
                 self._log.look(now, beat, stretch, self._sight)
+                self._tell_held(now, beat)
                 # From here and not from the wake-up: reading and looking give the lock
                 # away as well, and that time is not the loop's.
                 self._clocks.restart()
                 self._dozed = time.perf_counter()
+
+    def _tell_held(self, now: float, beat: float) -> None:
+        place, since = self._log.place, self._log.owner_since
+        if self._on_held is None or place is None or now - max(beat, since) < HELD_AFTER_S:
+            return
+        owner = ".".join(word for word in (place.workflow, place.step) if word)
+        told = (beat, f"{owner} holds its core process: {place.call} at {place.location}")
+        if told != self._told:
+            self._told = told
+            self._on_held(beat, since, told[1])
 
     def _stretch(self, now: float, *, closely: bool) -> Stretch:
         cpu_s = self._clocks.ran_s()

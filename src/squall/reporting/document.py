@@ -254,6 +254,8 @@ def _generator(outcome: RunOutcome) -> dict[str, Any]:
     processes: list[dict[str, Any]] = []
     for info in outcome.processes:
         entry: dict[str, Any] = {"index": info.index, "pid": info.pid, "died": info.died or None}
+        if info.worker:
+            entry["worker"] = info.worker
         process = health.processes.get(info.index)
         if process is not None:
             entry |= {

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from squall.reporting.summary_errors import Failure
-from squall.stats.histogram import KIND, UNIT, Histogram, Packed
-from squall.stats.reports import HistogramData
+from squall.stats.histogram import KIND, UNIT, Histogram, Packed, buckets_of
 from squall.stats.rows import RowStats
 from squall.stats.windows import RowWindow, Series
 
@@ -107,7 +106,7 @@ def histogram_entry(histogram: Histogram) -> dict[str, Any]:
         "sum_ms": round(data.sum_s * 1e3, 6),
         "min_ms": round(data.min_s * 1e3, 6),
         "max_ms": round(data.max_s * 1e3, 6),
-        "buckets": _pairs(data),
+        "buckets": buckets_of(data),
     }
 
 
@@ -121,16 +120,12 @@ def _windows(series: Series[RowWindow]) -> dict[str, Any]:
         "p50": [_quantile(part, 0.5) for part in packed],
         "p95": [_quantile(part, 0.95) for part in packed],
         "p99": [_quantile(part, 0.99) for part in packed],
-        "buckets": [_pairs(part.to_data()) for part in packed],
+        "buckets": [buckets_of(part.to_data()) for part in packed],
     }
 
 
 def _quantile(part: Packed, q: float) -> float | None:
     return _ms(part.quantile(q)) if part.count else None
-
-
-def _pairs(data: HistogramData) -> list[tuple[int, int]]:
-    return list(zip(data.index, data.counts, strict=True))
 
 
 def _error(failure: Failure) -> dict[str, Any]:

@@ -50,6 +50,12 @@ def run_phases(manifest: FileManifest, cores: int) -> list[Phase]:
     ]
 
 
+def planned_length_s(manifest: FileManifest) -> float:
+    """Layers follow each other; within one the longest counts."""
+    layers = [[manifest.workflow(name) for name in layer] for layer in _layers(manifest)]
+    return sum(max((w.profile.duration_s for w in layer), default=0.0) for layer in layers)
+
+
 def planned_iterations(workflow: WorkflowManifest) -> int | None:
     """How many iterations a run makes; None where the target's speed decides."""
     profile = workflow.profile

@@ -210,6 +210,7 @@ class ProcessDoc(msgspec.Struct, kw_only=True):
     index: int
     pid: int
     died: str | None
+    worker: str = ""
     seconds: float = 0.0
     cpu: float | None = None
     """None: the process never told how it did."""

@@ -30,7 +30,7 @@ from squall.reporting.model import (
     typed,
 )
 from squall.stats.health import ProcessStats
-from squall.stats.histogram import Histogram, Packed, bucket_middle_s
+from squall.stats.histogram import Histogram, Packed, bucket_middle_s, make_data
 from squall.stats.manifest import (
     FileManifest,
     MetricManifest,
@@ -73,7 +73,7 @@ def rebuild_outcome(results: ResultsDoc) -> RunOutcome:
             for each in results.workflows
         ],
         processes=[
-            ProcessInfo(index=each.index, pid=each.pid, died=each.died or "")
+            ProcessInfo(index=each.index, pid=each.pid, died=each.died or "", worker=each.worker)
             for each in results.generator.processes
         ],
         info=RunInfo(
@@ -263,13 +263,8 @@ def _window_data(buckets: Buckets) -> HistogramData:
         return HistogramData()
     index = [pair[0] for pair in buckets]
     counts = [pair[1] for pair in buckets]
-    return HistogramData(
-        count=sum(counts),
-        sum_s=0.0,
-        min_s=bucket_middle_s(index[0]),
-        max_s=bucket_middle_s(index[-1]),
-        index=index,
-        counts=counts,
+    return make_data(
+        sum(counts), 0.0, bucket_middle_s(index[0]), bucket_middle_s(index[-1]), index, counts
     )
 
 
@@ -342,12 +337,12 @@ def histogram_of(entry: HistogramDoc | None) -> Histogram:
     if entry is None:
         return Histogram()
     return Histogram.from_data(
-        HistogramData(
-            count=entry.count,
-            sum_s=entry.sum_ms / 1e3,
-            min_s=entry.min_ms / 1e3,
-            max_s=entry.max_ms / 1e3,
-            index=[pair[0] for pair in entry.buckets],
-            counts=[pair[1] for pair in entry.buckets],
+        make_data(
+            entry.count,
+            entry.sum_ms / 1e3,
+            entry.min_ms / 1e3,
+            entry.max_ms / 1e3,
+            [pair[0] for pair in entry.buckets],
+            [pair[1] for pair in entry.buckets],
         )
     )

@@ -28,6 +28,10 @@ class Redactor:
         # A secret that contains another one must go first, or its rest would be shown.
         self._shapes = sorted(shapes, key=len, reverse=True)
 
+    @property
+    def has_secrets(self) -> bool:
+        return bool(self._shapes)
+
     def __call__(self, text: str) -> str:
         for shape in self._shapes:
             text = text.replace(shape, SHOWN)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from squall.engine.outcome import RunOutcome
 from squall.reporting.format import brief_duration, data_size, plural, whole_percent
 from squall.reporting.layout import Paint, section
+from squall.reporting.losses import loss_line
 from squall.reporting.totals import Totals
 from squall.stats.workflow import WorkflowStats
 
@@ -75,8 +76,9 @@ def generator_block(
     lines += [
         paint(f"process {process.index} ended early: {process.died}", "bad")
         for process in outcome.processes
-        if process.died
+        if process.died and not process.worker
     ]
+    lines += [paint(loss_line(loss), "bad") for loss in outcome.losses if loss.worker]
     return section("GENERATOR", lines, paint)
 
 

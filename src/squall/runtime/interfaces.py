@@ -148,9 +148,19 @@ class File(Protocol):
 
     @property
     def size(self) -> int: ...
+    @property
+    def poisoned(self) -> bool:
+        """An append or a sync failed such that the content is unknown; every later call
+        but `close` raises. A failed append that was taken back does not poison."""
+        ...
+
     async def append(self, data: bytes) -> None: ...
     async def sync(self) -> None:
         """Content durable (fdatasync). On OSError the file is poisoned."""
+        ...
+
+    async def append_and_sync(self, data: bytes) -> None:
+        """Both as one call; the sync covers what was appended before, too."""
         ...
 
     async def truncate(self, size: int) -> None: ...

@@ -1,10 +1,10 @@
 """Files of one data directory, as `interfaces.Disk` describes them.
 
-Blocking calls run in a small pool of threads. The calls on one file run in the order in
-which they were made, also when their caller was cancelled meanwhile; calls on different
-files run side by side. A failed append leaves the file as it was, or poisons it; a
-failed sync always poisons it, because the kernel may have dropped the pages that it
-could not write and the next sync would wrongly succeed.
+Blocking calls run in two small pools of threads, one of them for open files. The calls
+on one file run in the order in which they were made, also when their caller was cancelled
+meanwhile; calls on different files run side by side. A failed append leaves the file as
+it was, or poisons it; a failed sync always poisons it, because the kernel may have
+dropped the pages that it could not write and the next sync would wrongly succeed.
 
 It must never leave the data directory, and never report durable what is not.
 """
@@ -21,7 +21,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,6 +44,8 @@ class RealDisk:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root.resolve()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="squall-disk")
+        # Of its own: an append to a log must not stand in line behind large files.
+        self._appends = ThreadPoolExecutor(THREADS, thread_name_prefix="squall-append")
         self._files: dict[_File, None] = {}
         self._locks: dict[_Lock, None] = {}
         self._writes: dict[str, _Strand] = {}
@@ -54,7 +56,7 @@ class RealDisk:
         return len(self._files) + len(self._locks)
 
     async def open(self, path: str, *, preallocate: int = 0) -> File:
-        strand = _Strand(self._pool)
+        strand = _Strand(self._appends)
         opening = asyncio.ensure_future(strand.run(_open, self._inside(path), preallocate))
         try:
             descriptor, size = await asyncio.shield(opening)
@@ -118,6 +120,7 @@ class RealDisk:
             await file.close()
         for lock in list(self._locks):
             lock.release()
+        self._appends.shutdown(wait=True)
         self._pool.shutdown(wait=True)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -137,7 +140,7 @@ class _Strand:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._guard = threading.Lock()
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._waiting: deque[_Call] = deque()
         self._running = False
 
     @property
@@ -146,15 +149,15 @@ class _Strand:
             return not self._running
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        future: Future[T] = Future()
-        # A call that was made happens, whatever becomes of its caller.
-        future.set_running_or_notify_cancel()
+        """A call that was made happens, whatever becomes of its caller."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
         with self._guard:
-            self._waiting.append((future, lambda: function(*args, **kwargs)))
+            self._waiting.append((loop, future, lambda: function(*args, **kwargs)))
             if not self._running:
                 self._running = True
                 self._pool.submit(self._drain)
-        return await asyncio.wrap_future(future)
+        return await future
 
     def _drain(self) -> None:
         while True:
@@ -162,13 +165,27 @@ class _Strand:
                 if not self._waiting:
                     self._running = False
                     return
-                future, call = self._waiting.popleft()
+                loop, future, call = self._waiting.popleft()
             try:
-                result = call()
+                told: tuple[Any, ...] = (_succeed, future, call())
             except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+                told = (_fail, future, error)
+            # A loop that is closed by now has nobody who waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(*told)
+
+
+_Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+
+
+def _succeed(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class _File:
@@ -192,11 +209,18 @@ class _File:
     def size(self) -> int:
         return self._size
 
+    @property
+    def poisoned(self) -> bool:
+        return bool(self._poison)
+
     async def append(self, data: bytes) -> None:
         await self._strand.run(self._append, data)
 
     async def sync(self) -> None:
         await self._strand.run(self._sync)
+
+    async def append_and_sync(self, data: bytes) -> None:
+        await self._strand.run(self._append_and_sync, data)
 
     async def truncate(self, size: int) -> None:
         await self._strand.run(self._truncate, size)
@@ -218,6 +242,10 @@ class _File:
             self._undo(error)
             raise
         self._size += written
+
+    def _append_and_sync(self, data: bytes) -> None:
+        self._append(data)
+        self._sync()
 
     def _undo(self, cause: OSError) -> None:
         """Takes back the part of an append that arrived before it failed."""

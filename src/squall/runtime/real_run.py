@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ Main = Callable[[RealRuntime, TaskRunner, asyncio.Event], Coroutine[Any, Any, in
 OWN_SHARE = 0.6
 """Part of the deadline that the node's own ending may take; the rest is for its tasks."""
 LAST_GRACE_S = 1.0
+GC_THRESHOLDS = (20_000, 20, 50)
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,26 @@ def run(main: Main, frame: Frame) -> int:
     """Runs `main(runtime, tasks, stop)` until it returns or is told to stop; its result is
     the exit code, 0 when it has none, 1 when an essential task failed or something did
     not stop. What `main` raises is raised here."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _rare_collections(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code, unfinished = runner.run(_frame(main, frame))
         if unfinished:
             # The runner would wait for them without an end.
             _leave(ExitCode.INTERNAL)
     return code
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Generator[None]:
+    """What was imported stays, and a node holds much plain data: the collector need not
+    walk over it all the time."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 async def _frame(main: Main, frame: Frame) -> tuple[int, bool]:

@@ -38,6 +38,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The secret that this node sends with."""
     accepted_secret_files: tuple[str, ...] = ()
     """Others that it still understands, while secrets are rotated."""
+    managers: tuple[str, ...] = ()
+    """host:port of the managers that a client or worker talks to, where no flag says it."""
 
 
 class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,11 @@ _MODULES = {
     "ping": "squall.scenarios.ping",
     "election": "squall.scenarios.toy_election",
     "lease": "squall.scenarios.lease",
+    "coordination": "squall.scenarios.coordination",
+    "group": "squall.scenarios.group",
+    "wal": "squall.scenarios.wal",
+    "datacenter": "squall.scenarios.datacenter",
+    "store-log": "squall.scenarios.store_log",
 }
 
 

@@ -291,11 +291,21 @@ class SimFile:
     def size(self) -> int:
         return self._size
 
+    @property
+    def poisoned(self) -> bool:
+        return bool(self._poison)
+
     async def append(self, data: bytes) -> None:
         await self._strand.run((self._disk.latency(), lambda: self._append(data)))
 
     async def sync(self) -> None:
         await self._strand.run((self._disk.latency(sync=True), self._sync))
+
+    async def append_and_sync(self, data: bytes) -> None:
+        await self._strand.run(
+            (self._disk.latency(), lambda: self._append(data)),
+            (self._disk.latency(sync=True), self._sync),
+        )
 
     async def truncate(self, size: int) -> None:
         await self._strand.run((self._disk.latency(), lambda: self._truncate(size)))

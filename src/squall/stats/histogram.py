@@ -17,7 +17,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,11 @@ _US_PER_S = 1e6
 # Products such as 0.07 * 100 lie a few units in the last place above the whole number
 # that is meant; without this factor the rank would be one too high.
 _RANK_SLACK = 1 - 1e-12
+
+_WIDTHS = ((1 << 8, "<u1"), (1 << 16, "<u2"), (1 << 32, "<u4"), (1 << 63, "<u8"))
+_OF_WIDTH = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
+_MANY = 16
+"""Histograms from which on one pass over all of them is faster than one for each."""
 
 _DOUBLE = struct.Struct("<d")
 _INT64 = struct.Struct("<q")
@@ -72,6 +77,75 @@ def rank_of(q: float, count: int) -> int:
     return min(max(math.ceil(q * count * _RANK_SLACK), 1), count)
 
 
+def make_data(
+    count: int,
+    sum_s: float,
+    min_s: float,
+    max_s: float,
+    index: Sequence[int] | NDArray[Any],
+    counts: Sequence[int] | NDArray[Any],
+) -> HistogramData:
+    """The sparse form, from filled buckets in ascending order."""
+    packed = np.asarray(counts, dtype=np.int64)
+    most = int(packed.max()) if packed.size else 0
+    width = next(kind for limit, kind in _WIDTHS if most < limit)
+    return HistogramData(
+        count,
+        sum_s,
+        min_s,
+        max_s,
+        np.asarray(index, dtype="<u2").tobytes(),
+        packed.astype(width).tobytes(),
+    )
+
+
+def filled_buckets(data: HistogramData) -> NDArray[np.uint16]:
+    """Their numbers, ascending."""
+    return np.frombuffer(data.index, dtype="<u2")
+
+
+def bucket_counts(data: HistogramData) -> NDArray[Any]:
+    """What the filled buckets hold, in their order."""
+    size = len(data.index) // 2
+    kind = _OF_WIDTH.get(len(data.counts) // size if size else 1)
+    if kind is None:
+        raise ValueError(f"{len(data.counts)} bytes are no counts of {size} buckets")
+    return np.frombuffer(data.counts, dtype=kind)
+
+
+def buckets_of(data: HistogramData) -> list[tuple[int, int]]:
+    """Number and count of each filled bucket."""
+    pairs = zip(filled_buckets(data).tolist(), bucket_counts(data).tolist(), strict=True)
+    return list(pairs)
+
+
+def summed(parts: Iterable[HistogramData]) -> HistogramData:
+    """One sparse histogram with the samples of all."""
+    told = [part for part in parts if part.count]
+    if not told:
+        return HistogramData()
+    if len(told) == 1:
+        return told[0]
+    table = np.zeros(BUCKETS, dtype=np.int64)
+    if len(told) < _MANY:
+        for part in told:
+            table[filled_buckets(part)] += bucket_counts(part)
+    else:
+        index = np.frombuffer(b"".join([part.index for part in told]), dtype="<u2")
+        counts = np.concatenate([bucket_counts(part) for part in told])
+        # Counts stay far below 2**53, so that sums of floats are exact.
+        table += np.bincount(index, counts, minlength=BUCKETS).astype(np.int64)
+    filled = np.flatnonzero(table)
+    return make_data(
+        sum(part.count for part in told),
+        sum(part.sum_s for part in told),
+        min(part.min_s for part in told),
+        max(part.max_s for part in told),
+        filled,
+        table[filled],
+    )
+
+
 def data_quantile(data: HistogramData, q: float) -> float:
     """`Histogram.quantile` straight from the sparse form; 0.0 without samples."""
     if data.count == 0:
@@ -82,7 +156,7 @@ def data_quantile(data: HistogramData, q: float) -> float:
     if rank == data.count:
         return data.max_s
     seen = 0
-    for index, count in zip(data.index, data.counts, strict=True):
+    for index, count in buckets_of(data):
         seen += count
         if seen >= rank:
             return min(max(bucket_middle_s(index), data.min_s), data.max_s)
@@ -152,18 +226,12 @@ class Histogram:
             return
         self._note(data.count, data.sum_s, data.min_s, data.max_s)
         # Indices are unique, so one fancy-indexed addition does not lose counts.
-        self.counts[data.index] += data.counts
+        self.counts[filled_buckets(data)] += bucket_counts(data)
 
     def to_data(self) -> HistogramData:
         filled = np.flatnonzero(self.counts)
-        return HistogramData(
-            count=self.count,
-            sum_s=self.sum_s,
-            min_s=self.min_s,
-            max_s=self.max_s,
-            index=filled.tolist(),
-            counts=self.counts[filled].tolist(),
-        )
+        counts = self.counts[filled]
+        return make_data(self.count, self.sum_s, self.min_s, self.max_s, filled, counts)
 
     def clear(self) -> None:
         self.counts.fill(0)
@@ -259,9 +327,7 @@ class Packed:
     def merge_data(self, data: HistogramData) -> None:
         if data.count == 0:
             return
-        index = np.array(data.index, dtype=np.uint16)
-        counts = np.array(data.counts, dtype=np.uint32)
-        self._absorb(index, counts)
+        self._absorb(filled_buckets(data), bucket_counts(data).astype(np.uint32))
         self._note(data.count, data.sum_s, data.min_s, data.max_s)
 
     def merge(self, other: Packed) -> None:
@@ -278,14 +344,7 @@ class Packed:
         histogram.counts[self._index] += self._counts
 
     def to_data(self) -> HistogramData:
-        return HistogramData(
-            count=self.count,
-            sum_s=self.sum_s,
-            min_s=self.min_s,
-            max_s=self.max_s,
-            index=self._index.tolist(),
-            counts=self._counts.tolist(),
-        )
+        return make_data(self.count, self.sum_s, self.min_s, self.max_s, self._index, self._counts)
 
     def quantile(self, q: float) -> float:
         return data_quantile(self.to_data(), q)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import msgspec
 
 
-class HistogramData(msgspec.Struct, array_like=True):
-    """A sparse log-linear histogram; `index` ascending, `counts` parallel to it."""
+class HistogramData(msgspec.Struct, array_like=True, gc=False):
+    """A sparse log-linear histogram. `index` holds the numbers of its filled buckets,
+    ascending, two bytes each; `counts` what is in them, all of 1, 2, 4 or 8 bytes, as the
+    largest needs. Little-endian; `squall.stats.histogram` reads and writes them."""
 
     count: int = 0
     sum_s: float = 0.0
     min_s: float = 0.0
     max_s: float = 0.0
-    index: list[int] = []
-    counts: list[int] = []
+    index: bytes = b""
+    counts: bytes = b""
 
 
 class OutcomeDelta(msgspec.Struct, array_like=True):

@@ -96,6 +96,7 @@ class RunStats:
         *,
         verdict: VerdictState = "VALID",
         reasons: Sequence[str] = (),
+        headline: str = "",
         thresholds: Sequence[ThresholdState] = (),
     ) -> Snapshot:
         """The moment as frozen data. New errors are told once: to the first snapshot after."""
@@ -110,6 +111,7 @@ class RunStats:
             gc_max_s=self.health.gc_max_s,
             verdict=verdict,
             reasons=tuple(reasons),
+            headline=headline,
             thresholds=tuple(thresholds),
             new_errors=tuple(new_errors),
         )
@@ -150,7 +152,7 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
     latency = merged(parts)
     p50_s, p95_s, p99_s = latency.quantiles(_PERCENTILES)
     counted = stats.count
-    rates = {name: row.count for name, row in rows.items()} | {ITERATION: iteration.count}
+    slices = rows | {ITERATION: iteration}
     return WorkflowSnapshot(
         name=stats.name,
         elapsed_s=elapsed_s,
@@ -176,26 +178,39 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
         checks_failed=sum(check.failed for check in stats.checks.values()),
         bytes_sent=stats.requests.bytes_sent,
         bytes_received=stats.requests.bytes_received,
+        busy=sum(second[0].busy.values()) if second else 0,
+        connect_p99_s=stats.connect.quantile(0.99),
+        connections=stats.requests.connections,
+        ended=stats.elapsed_s > 0.0,
         rows=tuple(
-            _row_snapshot(row, rates.get(row.name, 0))
+            _row_snapshot(row, slices.get(row.name))
             for row in (*stats.rows.values(), stats.iteration)
         ),
         errors=_error_lines(stats),
     )
 
 
-def _row_snapshot(row: RowStats, ended_now: int) -> RowSnapshot:
+def _row_snapshot(row: RowStats, second: RowSlice | None) -> RowSnapshot:
     latency = row.latency
-    p50_s, p95_s, p99_s = latency.quantiles(_PERCENTILES)
+    p50_s, p95_s, p99_s, p999_s = latency.quantiles((*_PERCENTILES, 0.999))
+    now = merged(second.latency) if second is not None else Histogram()
+    p50_now_s, p95_now_s, p99_now_s = now.quantiles(_PERCENTILES)
     return RowSnapshot(
         name=row.name,
         count=row.count,
         failed=row.failed,
-        rate_now_per_s=float(ended_now),
+        rate_now_per_s=float(second.count) if second is not None else 0.0,
         p50_s=p50_s,
         p95_s=p95_s,
         p99_s=p99_s,
         max_s=latency.max_s,
+        p999_s=p999_s,
+        first_byte_p99_s=None if row.first_byte is None else row.first_byte.quantile(0.99),
+        failed_now=second.failed if second is not None else 0,
+        samples_now=now.count,
+        p50_now_s=p50_now_s,
+        p95_now_s=p95_now_s,
+        p99_now_s=p99_now_s,
     )
 
 

@@ -59,6 +59,14 @@ class RowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     p95_s: float
     p99_s: float
     max_s: float
+    p999_s: float = 0.0
+    first_byte_p99_s: float | None = None
+    """None for rows without a first byte."""
+    failed_now: int = 0
+    samples_now: int = 0
+    p50_now_s: float = 0.0
+    p95_now_s: float = 0.0
+    p99_now_s: float = 0.0
 
 
 class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +99,11 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     checks_failed: int
     bytes_sent: int
     bytes_received: int
+    busy: int = 0
+    """Users at work in the last second; `users` counts the idle ones too."""
+    connect_p99_s: float = 0.0
+    connections: int = 0
+    ended: bool = False
     rows: tuple[RowSnapshot, ...] = ()
     """As in the file; the iteration is the last one."""
     errors: tuple[ErrorLine, ...] = ()
@@ -109,8 +122,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gc_max_s: float
     verdict: VerdictState = "VALID"
     reasons: tuple[str, ...] = ()
+    headline: str = ""
+    """The first reason in two words: `loop lag`."""
     thresholds: tuple[ThresholdState, ...] = ()
     new_errors: tuple[NewError, ...] = ()
+    where: str = ""
+    """Where a cluster runs it, `2 dc  12 workers  leader m2`; empty on one machine."""
+    losses: tuple[str, ...] = ()
+    """One line for each worker that was lost or refilled."""
 
 
 def target_rate_per_s(profile: Profile, at_s: float) -> float | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,9 @@ MAX_SAMPLES = 2_000_000
 MAX_ENDPOINTS = 10_000
 MAX_VALUES = 1_000_000
 OTHER = "(other)"
+
+
+K = TypeVar("K", str, int)
 
 
 class Delays:
@@ -77,6 +80,41 @@ class Endpoint:
         self.delays.add(seconds)
 
 
+class AttemptTimes(msgspec.Struct):
+    """One sender, as its `X-Squall-Attempt` header names it: how much, when, how many at
+    once. Two senders that must not overlap can be compared by their first and last."""
+
+    requests: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    in_flight: int = 0
+    max_in_flight: int = 0
+    seconds: dict[int, int] = {}
+    """Arrivals in each second of the target's clock."""
+
+    def arrived(self, now_s: float) -> None:
+        if not self.requests:
+            self.first_s = now_s
+        self.requests += 1
+        self.last_s = now_s
+        self.in_flight += 1
+        if self.in_flight > self.max_in_flight:
+            self.max_in_flight = self.in_flight
+        second = int(now_s)
+        self.seconds[second] = self.seconds.get(second, 0) + 1
+
+    def merge(self, other: AttemptTimes) -> AttemptTimes:
+        """Of the same sender at another process of the target."""
+        return AttemptTimes(
+            requests=self.requests + other.requests,
+            first_s=min(self.first_s, other.first_s),
+            last_s=max(self.last_s, other.last_s),
+            in_flight=self.in_flight + other.in_flight,
+            max_in_flight=self.max_in_flight + other.max_in_flight,
+            seconds=_summed((self.seconds, other.seconds)),
+        )
+
+
 class EndpointSnapshot(msgspec.Struct):
     method: str
     path: str
@@ -93,7 +131,7 @@ class Snapshot(msgspec.Struct):
     """All of one process' counts, as plain data."""
 
     endpoints: list[EndpointSnapshot]
-    attempts: dict[str, int]
+    attempts: dict[str, AttemptTimes]
     fields: dict[str, dict[str, int]]
     unanswered: dict[str, int]
     connections: dict[str, int]
@@ -120,7 +158,7 @@ class Counts:
         for endpoint in self._endpoints.values():
             endpoint.clear()
         self.generation += 1
-        self.attempts: dict[str, int] = {}
+        self.attempts: dict[str, AttemptTimes] = {}
         self.fields: dict[str, dict[str, int]] = {}
         self.unanswered: dict[str, int] = {}
         self.opened = 0
@@ -149,8 +187,20 @@ class Counts:
         if self.in_flight > self.max_in_flight:
             self.max_in_flight = self.in_flight
 
-    def attempt(self, value: str) -> None:
-        _bounded_add(self.attempts, value)
+    def attempt(self, value: str, now_s: float) -> None:
+        times = self.attempts.get(value)
+        if times is None:
+            if len(self.attempts) >= MAX_VALUES:
+                value = OTHER
+            times = self.attempts.get(value) or AttemptTimes()
+            self.attempts[value] = times
+        times.arrived(now_s)
+
+    def attempt_over(self, value: str) -> None:
+        """A request of this sender is answered, or never will be."""
+        times = self.attempts.get(value)
+        if times is not None and times.in_flight:
+            times.in_flight -= 1
 
     def field(self, name: str, value: str) -> None:
         values = self.fields.get(name)
@@ -179,7 +229,7 @@ class Counts:
     def snapshot(self) -> Snapshot:
         return Snapshot(
             endpoints=[_snapshot(each) for each in self._endpoints.values() if each.requests],
-            attempts=dict(self.attempts),
+            attempts={name: msgspec.structs.replace(t) for name, t in self.attempts.items()},
             fields={name: dict(values) for name, values in self.fields.items()},
             unanswered=dict(self.unanswered),
             connections={
@@ -202,6 +252,9 @@ def summarise(parts: list[Snapshot]) -> dict[str, Any]:
     by_path: dict[str, list[EndpointSnapshot]] = {}
     for each in endpoints:
         by_path.setdefault(each.path, []).append(each)
+    attempts: dict[str, AttemptTimes] = {}
+    for name, times in (entry for part in parts for entry in part.attempts.items()):
+        attempts[name] = attempts[name].merge(times) if name in attempts else times
     firsts = [part.first_s for part in parts if part.first_s is not None]
     lasts = [part.last_s for part in parts if part.last_s is not None]
     return {
@@ -211,7 +264,8 @@ def summarise(parts: list[Snapshot]) -> dict[str, Any]:
         "statuses": _summed(
             {str(status): n for status, n in each.statuses.items()} for each in endpoints
         ),
-        "attempts": _summed(part.attempts for part in parts),
+        "attempts": {name: times.requests for name, times in attempts.items()},
+        "attempt_times": {name: msgspec.to_builtins(t) for name, t in attempts.items()},
         "unanswered": _summed(part.unanswered for part in parts),
         "connections": _summed(part.connections for part in parts),
         "max_concurrent_requests": sum(part.max_requests for part in parts),
@@ -287,8 +341,8 @@ def _ids_summary(parts: list[Snapshot]) -> dict[str, int]:
     }
 
 
-def _summed(parts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _summed(parts: Iterable[dict[K, int]]) -> dict[K, int]:
+    total: dict[K, int] = {}
     for part in parts:
         for name, n in part.items():
             total[name] = total.get(name, 0) + n

@@ -153,12 +153,12 @@ class Connection(asyncio.Protocol):
             counts.silent_open -= 1
             counts.silent_closed += 1
         if self._plan is not None and not self._plan.control:
-            self._unanswered("hang" if self._plan.behaviour.hang else "gone")
+            self._unanswered(self._plan, "hang" if self._plan.behaviour.hang else "gone")
         self._plan = None
         while self._queue:
             plan, self._started_s, self._generation = self._queue.popleft()
             if not plan.control:
-                self._unanswered("gone")
+                self._unanswered(plan, "gone")
 
     def pause_writing(self) -> None:
         self._write_full = True
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
                 self._take_role(COUNTED)
             counts.arrived(plan.endpoint, now_s)
             if plan.attempt is not None:
-                counts.attempt(plan.attempt)
+                counts.attempt(plan.attempt, now_s)
             for name, value in plan.fields:
                 counts.field(name, value)
             if plan.instant and not self._busy:
@@ -291,6 +291,8 @@ class Connection(asyncio.Protocol):
                 assert wire is not None
                 self._write(wire.data)
                 counts.in_flight -= 1
+                if plan.attempt is not None:
+                    counts.attempt_over(plan.attempt)
                 plan.endpoint.answered(wire.status, perf_counter() - now_s)
                 return
         elif self._role == SILENT:
@@ -333,7 +335,7 @@ class Connection(asyncio.Protocol):
         assert plan is not None
         behaviour = plan.behaviour
         if behaviour.resets and self._site.random.random() < behaviour.resets:
-            self._reset()
+            self._reset(plan)
             return
         wire = plan.wire or self._site.make(plan, perf_counter() - self._started_s)
         if behaviour.slow_headers_s:
@@ -351,9 +353,9 @@ class Connection(asyncio.Protocol):
             end = wire.head_bytes + (end - wire.head_bytes) // 2
         self._write(wire.data[sent_bytes:end] if sent_bytes or plan.behaviour.cut else wire.data)
         if plan.behaviour.cut:
-            self._unanswered("cut")
+            self._unanswered(plan, "cut")
         else:
-            self._counts.in_flight -= 1
+            self._over(plan)
             if self._generation == self._counts.generation:
                 plan.endpoint.answered(wire.status, perf_counter() - self._started_s)
         self._done(wire.close)
@@ -376,8 +378,8 @@ class Connection(asyncio.Protocol):
         self._hold_reading()
         self._begin(*queued)
 
-    def _reset(self) -> None:
-        self._unanswered("reset")
+    def _reset(self, plan: Plan) -> None:
+        self._unanswered(plan, "reset")
         self._plan = None
         self._closing = True
         raw = self._transport.get_extra_info("socket")
@@ -386,8 +388,13 @@ class Connection(asyncio.Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self._transport.abort()
 
-    def _unanswered(self, why: str) -> None:
+    def _over(self, plan: Plan) -> None:
         self._counts.in_flight -= 1
+        if plan.attempt is not None:
+            self._counts.attempt_over(plan.attempt)
+
+    def _unanswered(self, plan: Plan, why: str) -> None:
+        self._over(plan)
         if self._generation == self._counts.generation:
             self._counts.lost(why)
 

@@ -137,6 +137,7 @@ class DiallerHandshake:
             epoch=profile.settings.epoch,
             digest=profile.settings.digest,
             version=profile.version,
+            timers=profile.settings.timers,
         )
         clear = _encode(_Clear(mine.boot, self._nonce, mine.role, mine.name))
         body = _encode(hello)
@@ -266,6 +267,7 @@ class ListenerHandshake:
             epoch=profile.settings.epoch,
             digest=profile.settings.digest,
             version=profile.version,
+            timers=profile.settings.timers,
         )
 
     def _answer(self, kind: Kind, keys: SessionKeys, nonce: bytes, body: bytes) -> bytes:
@@ -290,11 +292,22 @@ def _objection(mine: Profile, theirs: Hello | Welcome) -> Refusal | None:
     if not settings_match(mine.settings, _settings(theirs)):
         return Refusal(
             RefusalCode.SETTINGS,
-            f"members, timers or formation of group {mine.settings.group} differ: "
-            "start all of its members with the same settings",
+            _difference(mine.settings, _settings(theirs)),
             epoch=mine.settings.epoch,
         )
     return None
+
+
+def _difference(mine: GroupSettings, theirs: GroupSettings) -> str:
+    if mine.timers != theirs.timers:
+        return (
+            f"the timers of two members of group {mine.group} differ: start all of its members "
+            "with the same ones"
+        )
+    return (
+        f"the members of group {mine.group} were formed apart: one of them has the data "
+        "directory of another group"
+    )
 
 
 def _session(
@@ -311,7 +324,7 @@ def _session(
 
 
 def _settings(theirs: Hello | Welcome) -> GroupSettings:
-    return GroupSettings(theirs.group, theirs.epoch, theirs.digest)
+    return GroupSettings(theirs.group, theirs.epoch, theirs.digest, theirs.timers)
 
 
 def _refused(refusal: Refusal) -> HandshakeFailed:

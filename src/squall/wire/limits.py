@@ -50,6 +50,13 @@ class WireLimits:
                 f"backoff_cap_s = {self.backoff_cap_s:g}"
             )
 
+    @property
+    def quiet_s(self) -> float:
+        """A link is asked for a sign only after so long without one. What is heard now is
+        not known to be the last, so its peer is asked an interval later at most, and has
+        another one to answer."""
+        return min(self.ping_interval_s, self.dead_after_s - 2 * self.ping_interval_s)
+
     def frame_cap(self, link: LinkKind) -> int:
         size = SizeClass.BULK if link is LinkKind.BULK else SizeClass.CONTROL
         return size.value + OVERHEAD

@@ -418,9 +418,10 @@ class Link:
         elif session.seal.sent > SEQUENCES_MAX:
             self.abort(WireError("this session has used its key long enough"))
         else:
-            self._ping = self._ping % 0xFFFF + 1
-            self._ping_sent_at = now
-            self.post(_CONTROL, _PING, 0, self._ping, 0, b"")
+            if now - self._heard_at >= limits.quiet_s:
+                self._ping = self._ping % 0xFFFF + 1
+                self._ping_sent_at = now
+                self.post(_CONTROL, _PING, 0, self._ping, 0, b"")
             self._schedule_tick(now)
 
     def _on_pong(self, correlation: int) -> None:

@@ -50,6 +50,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
     digest: bytes = b""
     version: str = ""
+    timers: bytes = b""
 
 
 @message(2, MessageClass.CONTROL, senders=EVERY_ROLE)
@@ -63,6 +64,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
     digest: bytes = b""
     version: str = ""
+    timers: bytes = b""
 
 
 @message(3, MessageClass.CONTROL, senders=EVERY_ROLE)

@@ -32,11 +32,13 @@ PROTOCOL_MAX = protocol(1, 0)
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """`digest` covers the group's id, its first command and its timers."""
+    """What a member says of its group: `digest` covers the group's id and its first command,
+    and is empty before it knows them; `timers` covers the timers."""
 
     group: str = ""
     epoch: int = 0
     digest: bytes = b""
+    timers: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,12 @@ def common_protocol(one_min: int, one_max: int, other_min: int, other_max: int) 
 
 
 def settings_match(mine: GroupSettings, theirs: GroupSettings) -> bool:
-    """Only members of one group and epoch must agree; another epoch is brought up."""
-    if not mine.group or mine.group != theirs.group or mine.epoch != theirs.epoch:
+    """Only members of one group and epoch must agree; another epoch is brought up. Other
+    timers are wrong in every epoch."""
+    if not mine.group or mine.group != theirs.group:
+        return True
+    if mine.timers != theirs.timers:
+        return False
+    if mine.epoch != theirs.epoch or not mine.digest or not theirs.digest:
         return True
     return mine.digest == theirs.digest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squall.stats.histogram import Histogram
+from squall.stats.histogram import Histogram, buckets_of
 
 SECONDS = 30
 QUIET_SECOND = 12
@@ -190,7 +190,7 @@ def _histogram(histogram: Histogram) -> dict[str, Any]:
 
 def _pairs(histogram: Histogram) -> list[list[int]]:
     data = histogram.to_data()
-    return [[index, count] for index, count in zip(data.index, data.counts, strict=True)]
+    return [[index, count] for index, count in buckets_of(data)]
 
 
 def _error(reason: str, sample: dict[str, Any] | None, traceback: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from squall.api.errors import UsageError
 from squall.cli.main import build_parser
-from squall.cli.options import run_options
+from squall.cli.options import outputs_of, run_options
 from squall.engine.options import ProfileFlags, RunOptions
 
 
@@ -140,3 +140,10 @@ def test_the_rest_of_the_flags() -> None:
     )
     assert (options.workers, options.seed, options.warmup_s, options.once) == (2, -7, 5.0, True)
     assert options.thresholds == ("errors < 1%", "checks > 99%")
+
+
+@pytest.mark.parametrize("words", [("--json", "-"), ("-o", "html=-"), ("--csv", "-")])
+def test_a_dash_is_no_file(words: tuple[str, ...]) -> None:
+    arguments = build_parser().parse_args(["run", "shop.py", *words])
+    with pytest.raises(UsageError, match="name a file; /dev/stdout is one"):
+        outputs_of(arguments)

@@ -17,8 +17,8 @@ from squall.reporting.document import (
     write_document,
 )
 from squall.reporting.files import check_writable, write_whole
-from squall.stats.histogram import Histogram
-from squall.stats.reports import ErrorSample, HistogramData
+from squall.stats.histogram import Histogram, make_data
+from squall.stats.reports import ErrorSample
 
 
 def written(outcome: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_a_histogram_can_be_read_back_and_merged(make_outcome: Any) -> None:
     written_one = written(outcome)["workflows"][0]["steps"][1]["histogram"]
     index, counts = zip(*written_one["buckets"], strict=True)
     restored = Histogram.from_data(
-        HistogramData(
+        make_data(
             count=written_one["count"],
             sum_s=written_one["sum_ms"] / 1e3,
             min_s=written_one["min_ms"] / 1e3,

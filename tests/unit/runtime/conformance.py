@@ -378,6 +378,34 @@ class RuntimeConformance:
 
         self.play(check)
 
+    def test_an_append_with_a_sync_keeps_its_place_among_the_others(self) -> None:
+        async def check(stage: Stage) -> None:
+            file = await stage.server.disk.open("log")
+            await asyncio.gather(
+                file.append(b"one"), file.append_and_sync(b"two"), file.append(b"three")
+            )
+            assert await stage.server.disk.read("log") == b"onetwothree"
+            assert file.size == 11
+            assert not file.poisoned
+            await file.close()
+            with pytest.raises(OSError):
+                await file.append_and_sync(b"x")
+
+        self.play(check)
+
+    def test_an_open_file_keeps_its_content_under_a_new_name(self) -> None:
+        async def check(stage: Stage) -> None:
+            disk = stage.server.disk
+            file = await disk.open("log.new")
+            await file.append_and_sync(b"head")
+            await disk.rename("log.new", "log")
+            await disk.sync_directory()
+            await file.append_and_sync(b"tail")
+            assert await disk.read("log") == b"headtail"
+            await file.close()
+
+        self.play(check)
+
     def test_a_file_is_cut_and_grows_from_there(self) -> None:
         async def check(stage: Stage) -> None:
             file = await stage.server.disk.open("log")

@@ -7,7 +7,14 @@ from array import array
 import numpy as np
 import pytest
 
-from squall.stats.histogram import BUCKETS, Histogram, Packed, bucket_index, data_quantile
+from squall.stats.histogram import (
+    BUCKETS,
+    Histogram,
+    Packed,
+    bucket_index,
+    buckets_of,
+    data_quantile,
+)
 from squall.stats.reports import HistogramData
 
 
@@ -29,7 +36,7 @@ def test_nearest_rank_of_ten_values() -> None:
 def test_values_outside_the_range_go_to_the_first_and_last_bucket() -> None:
     histogram = Histogram.from_seconds([0.0, -1.0, 1e-9, 1e6])
     data = histogram.to_data()
-    assert (data.index, data.counts) == ([0, BUCKETS - 1], [3, 1])
+    assert buckets_of(data) == [(0, 3), (BUCKETS - 1, 1)]
     assert (histogram.min_s, histogram.max_s) == (-1.0, 1e6)
 
 

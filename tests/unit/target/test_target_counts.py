@@ -89,8 +89,8 @@ def test_processes_are_summed() -> None:
     one, two = Counts(), Counts()
     served(one, "GET", "/a", 0.001)
     served(two, "GET", "/a", 0.003)
-    one.attempt("1")
-    two.attempt("1")
+    one.attempt("1", 1.0)
+    two.attempt("1", 1.0)
     one.field("user", "ada")
     two.field("user", "ada")
     one.issued("5")
@@ -168,3 +168,16 @@ def test_delays_keep_lowest_highest_and_sum() -> None:
         delays.add(seconds)
     assert (delays.lowest_s, delays.highest_s, delays.count) == (0.1, 0.3, 3)
     assert delays.sum_s == pytest.approx(0.6)
+
+
+def test_senders_are_told_apart_by_when_they_sent_and_how_many_at_once() -> None:
+    counts = Counts()
+    for now_s in (1.0, 1.2, 2.5):
+        counts.attempt("a#1", now_s)
+    counts.attempt_over("a#1")
+    counts.attempt("a#2", 3.0)
+    times = summarise([counts.snapshot()])["attempt_times"]
+    first, second = times["a#1"], times["a#2"]
+    assert (first["requests"], first["max_in_flight"], first["in_flight"]) == (3, 3, 2)
+    assert first["seconds"] == {1: 2, 2: 1}
+    assert first["last_s"] < second["first_s"]

@@ -235,15 +235,30 @@ def test_features_are_those_that_both_know() -> None:
     assert near.features == far.features == {"a", "b"}
 
 
-def group(digest: bytes, epoch: int = 1, name: str = "managers") -> Profile:
-    return Profile(settings=GroupSettings(name, epoch, digest))
+def group(digest: bytes, epoch: int = 1, name: str = "managers", timers: bytes = b"lan") -> Profile:
+    return Profile(settings=GroupSettings(name, epoch, digest, timers))
 
 
-def test_members_with_other_settings_are_refused_with_what_to_do() -> None:
+def test_members_that_were_formed_apart_refuse_each_other() -> None:
     near, far = shake(dial(profile=group(b"one")), listen(profile=group(b"two")))
     assert isinstance(near, HandshakeFailed) and near.code == RefusalCode.SETTINGS
-    assert "the same settings" in str(near)
+    assert "the data directory of another group" in str(near)
     assert isinstance(far, HandshakeFailed) and far.code == RefusalCode.SETTINGS
+
+
+def test_members_with_other_timers_are_refused_in_every_epoch() -> None:
+    for epoch, digest in ((1, b"one"), (2, b"one"), (0, b"")):
+        near, far = shake(
+            dial(profile=group(b"one", timers=b"fast")), listen(profile=group(digest, epoch))
+        )
+        assert isinstance(near, HandshakeFailed) and near.code == RefusalCode.SETTINGS
+        assert "start all of its members with the same ones" in str(near)
+        assert isinstance(far, HandshakeFailed)
+
+
+def test_a_node_that_does_not_know_its_group_yet_is_let_in() -> None:
+    near, far = shake(dial(profile=group(b"")), listen(profile=group(b"one")))
+    assert isinstance(near, Session) and isinstance(far, Session)
 
 
 def test_a_member_of_a_lower_epoch_is_let_in_to_be_brought_up() -> None:

@@ -52,6 +52,7 @@ class HTTPClient:
         "dirty",
         "jar",
         "last",
+        "limit",
         "plain",
         "pool",
         "shared",
@@ -68,6 +69,7 @@ class HTTPClient:
         self.dirty = shared.connections == "iteration"
         self._remembered: Jar | None = None
         self.counters = shared.counters
+        self.limit = shared.limit
         self.siblings = shared.siblings
         # A plain get needs no look at cookies and nobody watches.
         self.plain = shared.on_exchange is None
@@ -108,9 +110,11 @@ class HTTPClient:
                 conn.spent_s = 0.0
                 raw = url.get_raw
                 counters = self.counters
+                conn.started = started = perf_counter()
+                if started > self.limit[0] and not self.shared.allows(started):
+                    conn.withhold()
                 counters.sent += 1
                 counters.bytes_sent += len(raw)
-                conn.started = perf_counter()
                 conn.transport.write(raw)
                 try:
                     response = await future

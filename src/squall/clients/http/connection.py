@@ -12,7 +12,7 @@ import asyncio
 from asyncio import InvalidStateError
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from squall.api.errors import TransportError
 from squall.api.http import HTTPResponse, ResponseHead
@@ -142,9 +142,12 @@ class Connection(asyncio.Protocol):
                 self.intake = Intake()
             self.intake.head_only = True
         counters = self.counters
+        shared = self.shared
+        self.started = started = perf_counter()
+        if started > shared.limit[0] and not shared.allows(started):
+            self.withhold()
         counters.sent += 1
         counters.bytes_sent += len(raw)
-        self.started = perf_counter()
         self.transport.write(raw)
         return future
 
@@ -264,6 +267,12 @@ class Connection(asyncio.Protocol):
             self.counters.failed += 1
             future.set_exception(TransportError(reason, started=self.started, ended=now))
         self.abort()
+
+    def withhold(self) -> NoReturn:
+        """Nothing may be sent any more: the call ends as if its task had been cancelled."""
+        self.future = None
+        self.close()
+        raise asyncio.CancelledError
 
     def abandon(self, future: asyncio.Future[HTTPResponse]) -> None:
         """The waiting task was cancelled. Harmless if the answer had already come."""

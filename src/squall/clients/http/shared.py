@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from array import array
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -32,6 +33,10 @@ from squall.clients.http.url import PreparedURL, read_url
 _MOST_TEXTS = 1024
 # How long closing waits for peers that do not answer our goodbye.
 _GOODBYE_S = 0.5
+
+
+def _always(now: float) -> bool:
+    return True
 
 
 class Counters:
@@ -91,7 +96,7 @@ class Exchange:
 
 
 class HTTPShared:
-    """Set `on_exchange` and `siblings` before the first client is made."""
+    """Set `on_exchange`, `siblings` and `limit` before the first client is made."""
 
     def __init__(
         self,
@@ -132,6 +137,9 @@ class HTTPShared:
         self.on_exchange: Callable[[Exchange], None] | None = None
         self.siblings = False
         self.closed = False
+        # A request that begins later than this asks `allows` first (an execution lease).
+        self.limit = [inf]
+        self.allows: Callable[[float], bool] = _always
 
         self.live: set[Connection] = set()
         self.heads: dict[bytes, ResponseHead] = {}

@@ -14,6 +14,7 @@ from squall.reporting.page.workflow import profile_of
 def closing_sections(document: dict[str, Any], summary: str) -> Markup:
     return joined(
         _section("Generator", _generator(document)),
+        _section("Lost load", _losses(document)) if document["losses"] else None,
         _section("Settings", _settings(document)),
         _section("Environment", _environment(document)),
         _section(
@@ -61,10 +62,39 @@ def _process(process: dict[str, Any]) -> Markup:
         ]
     return tag(
         "tr",
-        tag("th", process["index"], scope="row"),
+        tag("th", _process_name(process), scope="row"),
         [tag("td", cell, class_="number") for cell in cells],
         tag("td", "; ".join(remarks)),
     )
+
+
+def _process_name(process: dict[str, Any]) -> str:
+    worker = process.get("worker")
+    return f"{process['index']} on {worker}" if worker else str(process["index"])
+
+
+def _losses(document: dict[str, Any]) -> Markup:
+    names = ("who", "workflow", "lost at", "missing for", "starts", "refilled by", "not known", "")
+    head = [tag("th", name, scope="col") for name in names]
+    rows = [_loss(each) for each in document["losses"]]
+    return table("Lost load", head, rows, compact=True)
+
+
+def _loss(loss: dict[str, Any]) -> Markup:
+    unknown = loss.get("unknown_requests", 0)
+    about = " (estimate)" if loss.get("is_estimate") else ""
+    missing = loss.get("starts")
+    cells = [
+        loss["workflow"],
+        f"{loss['at_s']:.1f} s",
+        f"{loss.get('below_target_s', 0.0):.1f} s, {loss['users']} users",
+        "-" if missing is None else str(missing),
+        loss.get("refilled_by") or "nobody",
+        f"0 to {unknown} requests{about}" if unknown else "nothing",
+        loss["reason"],
+    ]
+    who = loss.get("worker") or f"process {loss['process']}"
+    return tag("tr", tag("th", who, scope="row"), [tag("td", cell) for cell in cells])
 
 
 def _settings(document: dict[str, Any]) -> Markup:

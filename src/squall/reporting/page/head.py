@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from squall.api.errors import ConfigError
+from squall.engine.profile import describe
 from squall.reporting.format import clock, length, measured, plural
 from squall.reporting.page.markup import Markup, joined, table, tag
+from squall.reporting.page.workflow import profile_of
 from squall.stats.threshold_grammar import parse_threshold
 
 _SHADES = {"VALID": "good", "DEGRADED": "warn", "INVALID": "bad"}
@@ -62,8 +64,11 @@ def _badge(text: str, shade: str, title: str) -> Markup:
 
 
 def _facts(document: dict[str, Any]) -> Markup:
-    run = document["run"]
+    run, workflows = document["run"], document["workflows"]
     facts = [length(document["elapsed_s"])]
+    if len(workflows) == 1:
+        # The time that it took stands beside it; the planned one is further down.
+        facts.insert(0, describe(profile_of(workflows[0])).partition(" for ")[0])
     if run["warmup_s"]:
         facts.append(f"without the first {length(run['warmup_s'])}")
     facts += [

@@ -1,0 +1,309 @@
+"""The write-ahead log against a bare write and fdatasync loop, and what recovery costs.
+
+The log and the bare loop take turns on one file system, because a shared disk changes
+its speed between seconds: the ratio is taken within a round and the median is shown. The
+bare loop writes blocks of the size that the log had in that round, from one thread, with
+nothing between two syncs. So the ratio says what numbering, checksums, waiting callers
+and the way through the event loop cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from squall.ledger.interface import Entry, Fence
+from squall.ledger.open import open_ledger
+from squall.ledger.replica.types import Kind, Record, make_entry
+from squall.ledger.settings import LedgerSettings, WalSettings
+from squall.ledger.steps import STEP
+from squall.ledger.wal.errors import WalBusy
+from squall.ledger.wal.open import open_wal
+from squall.runtime.real import RealRuntime
+from squall.runtime.tasks import TaskRunner
+
+RATIO_BAR = 0.5
+RECOVERY_BAR_S = 10.0
+MEMORY_BAR = 3.0
+SIZE = 256
+WRITERS = 64
+IDENTITY = b"0123456789abcdef"
+
+
+def main() -> int:
+    options = _options()
+    return uvloop.run(_main(options))
+
+
+async def _main(options: argparse.Namespace) -> int:
+    rounds = [await _round(options.seconds) for _ in range(options.rounds)]
+    ratio = statistics.median(ours["rate"] / bare for ours, bare in rounds)
+    lone = await _lone(options.seconds)
+    submits = await _submits(options.seconds)
+    raw_s, checked_s = await _recovery(options.entries)
+    scale = 1_000_000 / options.entries
+    held, grown = await _stalled()
+
+    def median(name: str) -> float:
+        return statistics.median(ours[name] for ours, _ in rounds)
+
+    bare = statistics.median(bare for _, bare in rounds)
+    rows = [
+        ("durable appends per second", f"{median('rate'):,.0f}", ""),
+        ("the bare loop, same blocks", f"{bare:,.0f}", ""),
+        ("of the bare loop", f"{ratio:.2f}", _bar(ratio >= RATIO_BAR, f"at least {RATIO_BAR:g}")),
+        ("records in a block", f"{median('batch'):.0f}", ""),
+        ("p50 / p99 of an append", f"{median('p50_ms'):.2f} / {median('p99_ms'):.2f} ms", ""),
+        ("a lone writer, p50 / p99", f"{lone[0]:.2f} / {lone[1]:.2f} ms", ""),
+        ("commits of the ledger per second", f"{submits:,.0f}", ""),
+        (
+            "a million entries, replayed",
+            f"{raw_s * scale:.1f} s",
+            _bar(raw_s * scale < RECOVERY_BAR_S, f"under {RECOVERY_BAR_S:g} s"),
+        ),
+        ("the same from a checkpoint", f"{checked_s:.2f} s", ""),
+        (
+            "held / grown, a stalled disk",
+            f"{held / 1e6:.0f} / {grown / 1e6:.0f} MB",
+            _bar(grown < MEMORY_BAR * held, f"under {MEMORY_BAR:g} times"),
+        ),
+    ]
+    print(f"{SIZE} bytes, {WRITERS} writers, {options.rounds} rounds of {options.seconds:g} s")
+    for what, shown, bar in rows:
+        print(f"  {what:<36}{shown:<20}{bar}")
+    return 1 if options.check and any("MISSED" in bar for _, _, bar in rows) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (7)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (2)")
+    parser.add_argument("--entries", type=int, default=1_000_000, help="to recover (1000000)")
+    parser.add_argument("--quick", action="store_true", help="a few seconds, to see it work")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a bar is missed")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds, options.entries = 3, 0.5, 100_000
+    return options
+
+
+def _bar(holds: bool, shown: str) -> str:
+    return f"{shown}: {'holds' if holds else 'MISSED'}"
+
+
+async def _round(seconds: float) -> tuple[dict[str, float], float]:
+    with tempfile.TemporaryDirectory() as folder:
+        ours = await _appends(Path(folder), seconds, WRITERS)
+        bare = _bare(Path(folder), seconds, int(ours["block_bytes"])) * ours["batch"]
+    return ours, bare
+
+
+async def _appends(folder: Path, seconds: float, writers: int) -> dict[str, float]:
+    runtime = RealRuntime("bench", data_dir=folder)
+    tasks = TaskRunner(runtime.clock, runtime.random)
+    settings = WalSettings(segment_bytes=1 << 30)
+    wal = await open_wal(runtime.disk, runtime.clock, tasks, "wal", IDENTITY, settings)
+    body = random.Random(1).randbytes(SIZE)
+    took: list[float] = []
+    began = time.perf_counter()
+    end = began + seconds
+
+    async def write() -> None:
+        now = time.perf_counter()
+        while now < end:
+            await wal.append(1, body)
+            then, now = now, time.perf_counter()
+            took.append(now - then)
+
+    await asyncio.gather(*(write() for _ in range(writers)))
+    lasted = time.perf_counter() - began
+    counters = wal.counters
+    await wal.close()
+    await tasks.shutdown(5.0)
+    await runtime.close()
+    cuts = statistics.quantiles(took, n=100)
+    return {
+        "rate": len(took) / lasted,
+        "batch": counters.records / counters.blocks,
+        "block_bytes": counters.bytes / counters.blocks,
+        "p50_ms": cuts[49] * 1e3,
+        "p99_ms": cuts[98] * 1e3,
+    }
+
+
+def _bare(folder: Path, seconds: float, size: int) -> float:
+    """Blocks per second."""
+    data = random.Random(2).randbytes(size)
+    descriptor = os.open(folder / "bare", os.O_RDWR | os.O_CREAT)
+    count = offset = 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        offset += os.pwrite(descriptor, data, offset)
+        os.fdatasync(descriptor)
+        count += 1
+    lasted = time.perf_counter() - began
+    os.close(descriptor)
+    return count / lasted
+
+
+async def _lone(seconds: float) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = await _appends(Path(folder), seconds, 1)
+    return found["p50_ms"], found["p99_ms"]
+
+
+class Counting:
+    """A machine that costs next to nothing."""
+
+    version = 1
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def apply(self, entry: Entry) -> bytes:
+        self.count += 1
+        return b""
+
+    def capture(self) -> Counting:
+        copy = Counting()
+        copy.count = self.count
+        return copy
+
+    def slices(self) -> Iterator[bytes]:
+        yield self.count.to_bytes(8, "little")
+
+    def load(self, slices: Iterable[bytes]) -> None:
+        self.count = int.from_bytes(b"".join(slices), "little")
+
+
+async def _submits(seconds: float) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        runtime = RealRuntime("bench", data_dir=Path(folder))
+        ledger = await open_ledger(runtime, Counting())
+        end = time.perf_counter() + seconds
+        count = 0
+
+        async def write() -> None:
+            nonlocal count
+            while time.perf_counter() < end:
+                await ledger.submit(bytes(SIZE))
+                count += 1
+
+        await asyncio.gather(*(write() for _ in range(WRITERS)))
+        await ledger.close()
+        await runtime.close()
+    return count / seconds
+
+
+async def _recovery(entries: int) -> tuple[float, float]:
+    """Seconds to open a ledger with so many entries: from the log alone, then from a
+    checkpoint of them."""
+    settings = LedgerSettings(checkpoint_entries=10**9, checkpoint_bytes=10**12)
+    with tempfile.TemporaryDirectory() as folder:
+        await _open(Path(folder), settings, 0)
+        await _fill(Path(folder), entries, settings)
+        # The better of two: other work on the machine only ever adds.
+        raw_s = min(
+            await _open(Path(folder), settings, entries),
+            await _open(Path(folder), settings, entries, checkpoint=True),
+        )
+        checked_s = await _open(Path(folder), settings, entries)
+    return raw_s, checked_s
+
+
+async def _open(
+    folder: Path, settings: LedgerSettings, entries: int, *, checkpoint: bool = False
+) -> float:
+    gc.collect()
+    runtime = RealRuntime("bench", data_dir=folder)
+    machine = Counting()
+    began = time.perf_counter()
+    ledger = await open_ledger(runtime, machine, settings)
+    took = time.perf_counter() - began
+    if machine.count != entries:
+        raise SystemExit(f"recovered {machine.count} entries of {entries}")
+    if checkpoint:
+        await ledger.checkpoint()
+    await ledger.close()
+    await runtime.close()
+    return took
+
+
+async def _fill(folder: Path, entries: int, settings: LedgerSettings) -> None:
+    """Writes entries as the ledger does, without waiting for each."""
+    runtime = RealRuntime("bench", data_dir=folder)
+    ledger = await open_ledger(runtime, Counting(), settings)
+    wal, base = ledger.parts.wal, ledger.parts.applier
+    wal.listen(_Deaf())
+    encoder = msgspec.msgpack.Encoder()
+    op, previous, fence = int(base.applied), base.checksum, Fence(0, 1)
+    body = random.Random(3).randbytes(SIZE)
+    left = entries
+    while left:
+        rows: list[tuple[int, bytes]] = []
+        for _ in range(min(left, 64)):
+            op += 1
+            now = base.group_ms + op // 10
+            entry = make_entry(op, fence, now, Kind.COMMAND, body, previous=previous, version=1)
+            previous = entry.checksum
+            rows.append(
+                (
+                    STEP,
+                    encoder.encode(Record(fence, fence, -1, (entry,), entry.op, entry.group_ms, 1)),
+                )
+            )
+        left -= len(rows)
+        await wal.append_many(rows)
+    await wal.close()
+    await ledger.close()
+    await runtime.close()
+
+
+class _Deaf:
+    def on_durable(self, lsn: int) -> None: ...
+    def on_refused(self, from_lsn: int, error: Any) -> None: ...
+    def on_failed(self, error: Any) -> None: ...
+
+
+async def _stalled() -> tuple[int, int]:
+    """Bytes that the log held, and by how much the process grew, while no sync returned
+    and producers went on."""
+    with tempfile.TemporaryDirectory() as folder:
+        runtime = RealRuntime("bench", data_dir=Path(folder))
+        tasks = TaskRunner(runtime.clock, runtime.random)
+        settings = WalSettings()
+        wal = await open_wal(runtime.disk, runtime.clock, tasks, "wal", IDENTITY, settings)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        refused = 0
+        for number in range(100_000):
+            try:
+                # No turn for the writer: as if the disk never answered.
+                wal.accept(1, number.to_bytes(4, "little") * 1024)
+            except WalBusy:
+                refused += 1
+        held = wal.waiting_bytes
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        if not refused or held > settings.max_waiting_bytes:
+            raise SystemExit(f"{held} bytes are held, {refused} records were refused")
+        await wal.close()
+        await tasks.shutdown(5.0)
+        await runtime.close()
+    return held, grown
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""`squall coord doctor`, `coord secret rotate` and `coord install`: what operators do now and
+then. The rules are in `squall.coordination.doctor` and `rotation`; this file shows and writes.
+
+An installation is files that the system's own tools read; nothing is started by it, and a file
+that is there already is not overwritten without `--overwrite`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from squall.api.errors import ConfigError, ExitCode, UsageError
+from squall.cli import coord
+from squall.cli.jobs import print_json
+from squall.cli.streams import print_or_drop
+from squall.coordination import rotation
+from squall.coordination.doctor import Finding, examine, worst
+from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
+from squall.coordination.rotation import Rotation, rotation_of
+from squall.coordination.secrets import ENV_NAME, read_secrets
+from squall.reporting.layout import aligned
+
+UNIT = "squall-coord-cleanup"
+SERVICE = """\
+[Unit]
+Description=Squall coordination: remove what stale members left behind
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+Type=oneshot
+EnvironmentFile=-/etc/squall/coordination.env
+ExecStart={command}
+TimeoutStartSec=300
+DynamicUser=yes
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+"""
+TIMER = """\
+[Unit]
+Description=Squall coordination: cleanup every five minutes
+
+[Timer]
+OnBootSec=5min
+OnUnitActiveSec=5min
+AccuracySec=1s
+
+[Install]
+WantedBy=timers.target
+"""
+CRON = "*/5 * * * * squall {command} >>/var/log/squall-coord-cleanup.log 2>&1\n"
+KUBERNETES = """\
+apiVersion: batch/v1
+kind: CronJob
+metadata:
+  name: squall-coord-cleanup
+spec:
+  schedule: "*/5 * * * *"
+  concurrencyPolicy: Forbid
+  jobTemplate:
+    spec:
+      activeDeadlineSeconds: 240
+      template:
+        spec:
+          restartPolicy: Never
+          containers:
+            - name: cleanup
+              image: {image}
+              command: [{words}]
+"""
+
+
+async def doctor(arguments: Namespace) -> int:
+    async with coord.opened(arguments) as store:
+        findings = await examine(
+            store, time.time(), queues=arguments.queue, production=arguments.production
+        )
+    if arguments.production:
+        findings += await _source(arguments)
+    if arguments.json:
+        print_json({"verdict": worst(findings), "findings": findings})
+    else:
+        rows = [(each.about, each.verdict, each.text) for each in findings]
+        lines: list[str] = []
+        for row, finding in zip(aligned(rows), findings, strict=True):
+            lines.append(row)
+            if finding.advice:
+                lines.append(f"    {finding.advice}")
+        print_or_drop("\n".join(lines))
+    return int(ExitCode.INTERNAL if worst(findings) == "bad" else ExitCode.PASSED)
+
+
+async def _source(arguments: Namespace) -> list[Finding]:
+    """A service reads its secret from a place that is kept for secrets."""
+    source = arguments.secret_source
+    if source is None:
+        text = "not looked at"
+        advice = f"name it with --secret-source; {ENV_NAME} alone is the least protected place"
+        return [Finding(about="source", verdict="doubtful", text=text, advice=advice)]
+    secrets = await read_secrets(source, environment="production", strict=True)
+    text = f"{source.partition(':')[0]}: holds {len(secrets.values)}, strong enough"
+    return [Finding(about="source", verdict="good", text=text)]
+
+
+async def rotate(arguments: Namespace) -> int:
+    step = arguments.rotate_command
+    path = None if step == "status" else _file_of(arguments)
+    environment = coord.environment_of(arguments) or DEFAULT_ENVIRONMENT
+    if step == "start" and path is not None:
+        print_or_drop(rotation.start(path, environment))
+        return 0
+    async with coord.opened(arguments) as store:
+        found = await rotation_of(store)
+    if path is None:
+        return _show(found, as_json=arguments.json)
+    names = (environment, arguments.namespace)
+    if step == "promote":
+        print_or_drop(rotation.promote(path, found, *names, force=arguments.force))
+    else:
+        print_or_drop(rotation.abort(path, found, *names))
+    return 0
+
+
+def _file_of(arguments: Namespace) -> Path:
+    scheme, _, rest = (arguments.secret_source or "").partition(":")
+    if scheme != "file" or not rest:
+        raise UsageError(
+            "rotate changes secrets in a file: name it with --secret-source file:/path; other "
+            "sources are changed by their own tools, see rotate status"
+        )
+    return Path(rest)
+
+
+def _show(found: Rotation, *, as_json: bool) -> int:
+    if as_json:
+        return print_json(found)
+    rows = [("KEY", "ACCEPTED BY", "FIRST SEEN", "SIGNS")]
+    for key, number in found.accepted.items():
+        signs = f"for {found.signs_for_s / 3600.0:.1f} h" if key == found.signing else "-"
+        seen = f"{found.seen_s[key] / 86_400.0:.1f} days ago"
+        rows.append((key, f"{number} of {found.live}", seen, signs))
+    lines = aligned(rows) if found.accepted else ["no live member signs"]
+    lines += [
+        f"{key} is not accepted by {', '.join(lacking[:5])}"
+        for key, lacking in found.lacking.items()
+        if lacking
+    ]
+    print_or_drop("\n".join(lines))
+    return 0
+
+
+def install(arguments: Namespace) -> int:
+    """The files of the cleanup."""
+    words = ["squall", "coord", "cleanup", "--once"]
+    if arguments.store:
+        if "@" in arguments.store or "%" in arguments.store:
+            raise ConfigError(
+                "the address holds a password or a %, which others could read: leave --store out "
+                f"and set {coord.STORE_VARIABLE} where the job runs (/etc/squall/coordination.env)"
+            )
+        words += ["--store", coord.store_url(arguments)]
+    if arguments.namespace != "default":
+        words += ["--namespace", arguments.namespace]
+    if arguments.prefix:
+        words += ["--prefix", arguments.prefix]
+    command = shlex.join(words)
+    folder = Path(arguments.folder)
+    if arguments.systemd:
+        service = SERVICE.format(command=f"/usr/bin/env {command}")
+        files = {f"{UNIT}.service": service, f"{UNIT}.timer": TIMER}
+        after = f"systemctl enable --now {UNIT}.timer"
+    elif arguments.cron:
+        files = {UNIT: CRON.format(command=command)}
+        after = f"copy it to /etc/cron.d/{UNIT}"
+    else:
+        quoted = ", ".join(f'"{word}"' for word in words)
+        text = KUBERNETES.format(image=arguments.image, words=quoted)
+        files = {f"{UNIT}.yaml": text}
+        after = f"kubectl apply -f {UNIT}.yaml"
+    for name, text in files.items():
+        _write(folder / name, text, overwrite=arguments.overwrite)
+    print_or_drop("\n".join([*(f"wrote {folder / name}" for name in files), after]))
+    return 0
+
+
+def _write(path: Path, text: str, *, overwrite: bool) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{path} is there already: --overwrite replaces it") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

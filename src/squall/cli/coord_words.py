@@ -1,0 +1,151 @@
+"""The words of `squall coord`. Only parsing: nothing here may import more than argparse,
+because every command reads it first.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+COMMANDS = {"coord": "squall.cli.coord"}
+
+_EXIT_CODES = """\
+exit codes:
+    0  done; a cleanup that runs elsewhere already counts as done
+    1  some members could not be cleaned up; the doctor found something bad
+    2  usage: the command line is wrong
+    3  the store does not answer
+  104  bad configuration: the address, the secret, a store that cannot be used
+"""
+
+
+def add_coord(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXIT_CODES
+    make = parser.add_subparsers(
+        dest="coord_command", metavar="COMMAND", required=True, parser_class=type(parser)
+    ).add_parser
+    status = make("status", help="who leads, how many members and keys, the last cleanup")
+    members = make("members", help="every member, its last heartbeat and its health")
+    elect = make("elect", help="name the coordinator; with --force change it")
+    _add_elect(elect)
+    cleanup = make("cleanup", help="remove what members left that were not heard of for long")
+    _add_cleanup(cleanup)
+    queue = make("queue", help="queues, their dead letters, and how to try them again")
+    queues = queue.add_subparsers(
+        dest="queue_command", metavar="COMMAND", required=True, parser_class=type(parser)
+    ).add_parser
+    listing = queues("list", help="tickets by state, per queue")
+    dead = queues("dead", help="tickets that failed for good")
+    requeue = queues("requeue", help="give dead letters new tries")
+    listing.add_argument("queues", nargs="+", metavar="QUEUE")
+    for about_one in (dead, requeue):
+        about_one.add_argument("queue", metavar="QUEUE")
+    requeue.add_argument(
+        "--ticket", action="append", default=[], metavar="ID", help="a dead letter (repeatable)"
+    )
+    requeue.add_argument("--all", action="store_true", help="every dead letter of the queue")
+    for command in (status, members, elect, cleanup, listing, dead, requeue):
+        _add_place(command)
+    for command in (elect, requeue):
+        _add_member(command)
+    secret = make("secret", help="make a secret to sign with")
+    secrets = secret.add_subparsers(
+        dest="secret_command", metavar="COMMAND", required=True, parser_class=type(parser)
+    ).add_parser
+    secrets("generate", help="256 random bits as 64 hex characters")
+    _add_rotate(secrets("rotate", help="change the secret while everything runs"), type(parser))
+    doctor = make("doctor", help="look everything over: what is wrong and what to do")
+    doctor.add_argument(
+        "--production", action="store_true", help="ask for what only a real service needs"
+    )
+    doctor.add_argument(
+        "--queue", action="append", default=[], metavar="QUEUE", help="look for stuck tickets"
+    )
+    _add_source(doctor)
+    install = make("install", help="write the files that run the cleanup every five minutes")
+    _add_install(install)
+    for command in (doctor, install):
+        _add_place(command)
+
+
+def _add_elect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="ask the present one to hand over")
+    parser.add_argument("--to", metavar="MEMBER", help="to this one; needs --force")
+    parser.add_argument(
+        "--allow-early", action="store_true", help="also within the first 60 s of a term"
+    )
+
+
+def _add_cleanup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="one run, which is all it does")
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, change nothing")
+    parser.add_argument(
+        "--stale", default="600", metavar="SECONDS", help="not heard of for so long, default 600"
+    )
+
+
+def _add_rotate(parser: argparse.ArgumentParser, kind: type[argparse.ArgumentParser]) -> None:
+    steps = parser.add_subparsers(
+        dest="rotate_command", metavar="STEP", required=True, parser_class=kind
+    ).add_parser
+    status = steps("status", help="which keys live members accept, and which one signs")
+    start = steps("start", help="add a new secret to the file: both are accepted")
+    promote = steps("promote", help="drop the old one, a day after all sign with the new one")
+    promote.add_argument("--force", action="store_true", help="although it may be too early")
+    abort = steps("abort", help="drop the new one, while nobody signs with it")
+    for step in (status, start, promote, abort):
+        _add_source(step)
+        _add_place(step)
+
+
+def _add_install(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["cleanup"], help="the job")
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--systemd", action="store_true", help="a service and its timer")
+    way.add_argument("--cron", action="store_true", help="a file for /etc/cron.d")
+    way.add_argument("--kubernetes", action="store_true", help="a CronJob")
+    parser.add_argument(
+        "--folder",
+        default=".",
+        metavar="DIR",
+        help="to write to, default here",
+    )
+    parser.add_argument(
+        "--image",
+        default="squall",
+        metavar="IMAGE",
+        help="for --kubernetes, with squall in it",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="files that are there already")
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--secret-source", metavar="URL", help="where the secret is: file:/path, vault:, awssm:"
+    )
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("store")
+    group.add_argument(
+        "--store",
+        metavar="URL",
+        help="redis://host:6379/0, s3://bucket/prefix, sqlite:///file; or SQUALL_COORD_STORE",
+    )
+    group.add_argument("--namespace", default="default", metavar="NAME", help="default: default")
+    group.add_argument("--prefix", metavar="PREFIX", help="of all keys, default blocking")
+    group.add_argument(
+        "--environment", metavar="NAME", help="development, staging, production; COORD_ENVIRONMENT"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _add_member(parser: argparse.ArgumentParser) -> None:
+    """Of commands that speak to members, and so must sign."""
+    group = parser.add_argument_group("member")
+    group.add_argument(
+        "--secret-source",
+        metavar="URL",
+        help="env:, file:/path, vault:, awssm:; default env: where its variable is set",
+    )
+    group.add_argument("--profile", metavar="NAME", help="that of the members; default: by store")
+    group.add_argument("--within", default="60", metavar="SECONDS", help="to wait, default 60")

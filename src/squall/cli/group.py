@@ -1,0 +1,182 @@
+"""`squall group status | replace | add | remove | handover`: the managers of a datacenter.
+
+Whoever may submit jobs may look. To change the group takes the cluster's own secret, the
+one that lies on the managers: a credential made of it is refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+
+from squall.api.errors import ConfigError, UsageError
+from squall.cli.access import (
+    CREDENTIAL,
+    Access,
+    address_of,
+    client_access,
+    cluster_settings,
+    secret_lines,
+)
+from squall.cli.connect import connected
+from squall.cli.jobs import print_json
+from squall.cli.streams import print_or_drop
+from squall.nodes.client.client import QUERY_PATIENCE_S, ClusterClient
+from squall.nodes.group_messages import (
+    AskGroup,
+    ChangeMembers,
+    GroupView,
+    HandedOver,
+    HandOver,
+    MembersChanged,
+    MemberView,
+)
+from squall.reporting.format import plural
+from squall.reporting.layout import aligned
+from squall.wire.secrets import Secrets
+
+CHANGE_S = 60.0
+"""A change waits for those who join, and for the next epoch."""
+NEEDS_SECRET = (
+    "to change the group takes the cluster's own secret, not a credential made of it: give "
+    "the --secret-file of a manager"
+)
+
+
+def execute(arguments: Namespace) -> int:
+    change_of(arguments)
+    access = client_access(arguments)
+    if arguments.group_command != "status":
+        access = operator_access(arguments, access)
+    return asyncio.run(_answered(arguments, access))
+
+
+def operator_access(arguments: Namespace, access: Access) -> Access:
+    sending, *accepted = secret_lines(arguments.secret_file, cluster_settings("client"))
+    if sending.startswith(CREDENTIAL):
+        raise ConfigError(NEEDS_SECRET)
+    return replace(access, secrets=Secrets.of_node(sending, accepted))
+
+
+async def _answered(arguments: Namespace, access: Access) -> int:
+    async with connected(access, QUERY_PATIENCE_S) as connection:
+        client = connection.client
+        if arguments.group_command == "status":
+            return await _status(client, arguments)
+        if arguments.group_command == "handover":
+            return await _hand_over(client, arguments)
+        return await _change(client, arguments)
+
+
+async def _status(client: ClusterClient, arguments: Namespace) -> int:
+    view = await _ask(client, AskGroup(), QUERY_PATIENCE_S)
+    if arguments.json:
+        return print_json(view)
+    print_or_drop("\n".join(status_lines(view)))
+    return 0
+
+
+async def _hand_over(client: ClusterClient, arguments: Namespace) -> int:
+    view: GroupView = await _ask(client, AskGroup(), QUERY_PATIENCE_S)
+    answer: HandedOver = await _ask(client, HandOver(view.leader), CHANGE_S)
+    if arguments.json:
+        return print_json(answer)
+    print_or_drop(f"{answer.leader} leads, after {answer.took_ms:.0f} ms")
+    return 0
+
+
+async def _change(client: ClusterClient, arguments: Namespace) -> int:
+    change = change_of(arguments)
+    assert change is not None
+    answer: MembersChanged = await _ask(client, change, CHANGE_S)
+    if arguments.json:
+        return print_json(answer)
+    members = f"epoch {answer.epoch}: {', '.join(answer.members)}"
+    if answer.repeated:
+        print_or_drop(f"nothing to do, it is so already; {members}")
+        return 0
+    away = [name for name in change.gone if name not in change.added]
+    rest = f"; {' and '.join(away)} may be switched off" if away else ""
+    print_or_drop(f"done, {members}{rest}")
+    return 0
+
+
+async def _ask(client: ClusterClient, message: Any, patience_s: float) -> Any:
+    return await client.managers.ask(message, timeout_s=patience_s, patience_s=patience_s)
+
+
+def change_of(arguments: Namespace) -> ChangeMembers | None:
+    """What the words ask for; None where they ask for no change of members."""
+    match arguments.group_command:
+        case "replace":
+            return ChangeMembers(gone=[arguments.old], added=_named([arguments.new]))
+        case "add":
+            return ChangeMembers(added=_named(arguments.new))
+        case "remove":
+            if len(set(arguments.old)) < len(arguments.old):
+                raise UsageError("a manager is named twice")
+            return ChangeMembers(gone=list(arguments.old))
+        case _:
+            return None
+
+
+def _named(words: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{word}: write NAME=HOST:PORT, such as m4=10.0.0.4:7400")
+        if name in found:
+            raise UsageError(f"{name} is named twice")
+        host, port = address_of(text, f"{name}=")
+        found[name] = f"{host}:{port}"
+    return found
+
+
+def status_lines(view: GroupView) -> list[str]:
+    members = [each for each in view.members if each.is_member]
+    here = sum(each.state in ("leads", "follows", "electing") for each in members)
+    led = f"led by {view.leader}" if view.leader else "nobody leads"
+    lines = [
+        f"group {view.group or '(not formed yet)'}: {plural(len(members), 'manager')}, {led}, "
+        f"epoch {view.epoch}, view {view.view}, as {view.told_by} knows it"
+    ]
+    rows = [("NAME", "ADDRESS", "STATE", "DISK", "APPLIED", "COMMITTED", "BEHIND", "HEARD", "FREE")]
+    rows += [_row(each, view.told_by) for each in view.members]
+    lines += aligned(rows)
+    if not view.group:
+        lines.append("the group forms when all of them answered from empty directories")
+    elif here < view.quorum:
+        lines.append(
+            f"NO QUORUM: {here} of {len(members)} answer, {view.quorum} are needed; start the "
+            "others, or if their disks are lost for good: squall recover"
+        )
+    elif here < len(members):
+        left = here - view.quorum
+        rest = f"{left} more may fail" if left else "no other may fail"
+        lines.append(f"DEGRADED: {len(members) - here} of {len(members)} are missing; {rest}")
+    waiting = [each for each in view.members if each.state == "waits"]
+    lines += [f"{each.name} waits to be admitted: {_admit(each)}" for each in waiting]
+    lines += [f"ALARM {text}" for text in view.alarms]
+    told = [each for each in view.members if each.alarms and each.name != view.told_by]
+    lines += [f"{each.name} raised {plural(each.alarms, 'alarm')}: see its log" for each in told]
+    return lines
+
+
+def _admit(member: MemberView) -> str:
+    if member.is_member:
+        return f"squall group replace {member.name} {member.name}={member.address}"
+    return f"squall group replace OLD {member.name}={member.address}, or squall group add"
+
+
+def _row(member: MemberView, told_by: str) -> tuple[str, ...]:
+    known = member.heard_s >= 0
+    heard = "-" if member.name == told_by else f"{member.heard_s:.1f} s ago" if known else "never"
+    numbers = (member.applied, member.committed, member.behind)
+    shown = tuple(str(number) if known else "-" for number in numbers)
+    free = f"{member.disk_free / 1e9:.1f} GB" if member.disk_free >= 0 else "-"
+    return (
+        member.name, member.address, member.state, member.storage[:8] or "-", *shown, heard, free,
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""`squall secret new | client NAME | worker`: the cluster's secret and what is made of it.
+
+The cluster's own secret stays with the managers. A worker or client gets a credential:
+it proves one role, and nothing else can be made of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from argparse import Namespace
+from pathlib import Path
+
+from squall.api.errors import ConfigError, UsageError
+from squall.cli.access import CREDENTIAL, cluster_settings, secret_lines, user_name
+from squall.wire.secrets import client_credential, worker_credential
+
+SECRET_BYTES = 32
+
+
+def execute(arguments: Namespace) -> int:
+    _deliver(_made(arguments), arguments.output)
+    return 0
+
+
+def _made(arguments: Namespace) -> str:
+    if arguments.secret_command == "new":
+        return secrets.token_hex(SECRET_BYTES)
+    cluster_secret = secret_lines(arguments.secret_file, cluster_settings("client"))[0]
+    if cluster_secret.startswith(CREDENTIAL):
+        raise ConfigError("a credential cannot make another: give the secret of the cluster")
+    if arguments.secret_command == "worker":
+        return worker_credential(cluster_secret)
+    return client_credential(cluster_secret, arguments.name or user_name())
+
+
+def _deliver(text: str, output: str | None) -> None:
+    if output is None:
+        print(text)
+        return
+    # Never over an existing file: it may be the only copy of a secret in use.
+    try:
+        descriptor = os.open(Path(output), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{output} exists; a secret in use would be lost") from None
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"{text}\n")

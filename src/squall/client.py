@@ -1,0 +1,241 @@
+"""Jobs on a cluster from Python.
+
+    async with squall.Client(["10.0.0.1:7400"]) as client:
+        job = await client.submit("shop.py", vus=500, duration="10m")
+        async for snapshot in job.stream():
+            print(snapshot.elapsed_s)
+        result = await job.result()
+
+The secret comes from the arguments, the environment or squall.toml, as for the commands.
+The result is of the type that `squall.run` gives.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from squall.api.errors import SquallError, UsageError
+from squall.api.workflow import Workflow
+from squall.python import options_for, seconds_of
+
+if TYPE_CHECKING:
+    from squall.cli.connect import Connection
+    from squall.engine.options import RunOptions
+    from squall.nodes.client.journal import Entry
+    from squall.nodes.identity import JobId
+    from squall.nodes.messages import Followed, JobView, NodeView
+    from squall.reporting.result import Result
+    from squall.stats.snapshot import Snapshot
+
+
+class Client:
+    """A connection to the managers of a cluster, for the time of an `async with`."""
+
+    def __init__(
+        self,
+        managers: str | Sequence[str] = (),
+        *,
+        store: str = "",
+        prefix: str = "",
+        secret: str = "",
+        secret_file: str | os.PathLike[str] = "",
+        cluster: str = "",
+        patience: str | float = 60.0,
+    ) -> None:
+        """`managers` are "host:port"; `patience` is how long they may stay away. With
+        `store` ("redis://...", "s3://...", "sqlite:///...") the agents that meet there."""
+        self._store = store
+        self._prefix = prefix
+        self._managers = managers if isinstance(managers, str) else ",".join(managers)
+        self._secret = secret
+        self._secret_file = os.fspath(secret_file)
+        self._cluster = cluster
+        self._patience_s = seconds_of(patience) or 60.0
+        self._stack = AsyncExitStack()
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Client:
+        from squall.cli.access import client_access
+        from squall.cli.connect import connected
+
+        asked = Namespace(
+            to=self._managers,
+            store=self._store,
+            prefix=self._prefix,
+            secret_file=self._secret_file,
+            secret_lines=[self._secret] if self._secret else [],
+            cluster=self._cluster,
+        )
+        access = client_access(asked, comes_first=True)
+        self._connection = await self._stack.enter_async_context(
+            connected(access, self._patience_s)
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connection = None
+        await self._stack.aclose()
+
+    async def submit(
+        self,
+        workflow: type[Workflow] | str | os.PathLike[str],
+        *,
+        key: str = "",
+        vus: int | None = None,
+        duration: str | float | None = None,
+        iterations: int | str | None = None,
+        rate: str | float | None = None,
+        stages: Sequence[str] = (),
+        host: str = "",
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        thresholds: Sequence[str] = (),
+        only: Sequence[str] = (),
+        skip: Sequence[str] = (),
+        seed: int = 0,
+        tags: Mapping[str, str] | None = None,
+        warmup: str | float | None = None,
+        timeout: str | float | None = None,  # noqa: ASYNC109 of the job, not of this call
+        insecure: bool = False,
+        on_agent_loss: str = "replan",
+    ) -> Job:
+        """Bundles a file (or a class with its file) and hands it to the cluster. The same
+        `key` gives the same job. Behind a store, agents are waited for. `on_agent_loss` is
+        "replan" (the load of a lost machine moves) or "continue"."""
+        from squall.cli.remote import packed
+        from squall.engine.options import ProfileFlags
+
+        if on_agent_loss not in ("replan", "continue"):
+            raise UsageError(f'on_agent_loss={on_agent_loss!r}: "replan" or "continue"')
+        options = options_for(
+            workflow,
+            ProfileFlags(
+                vus=vus, duration=duration, iterations=iterations, rate=rate, stages=tuple(stages)
+            ),
+            host=host,
+            env=dict(env or {}),
+            secrets=dict(secrets or {}),
+            thresholds=tuple(thresholds),
+            only=tuple(only),
+            skip=tuple(skip),
+            seed=seed,
+            tags=dict(tags or {}),
+            insecure=insecure,
+            warmup_s=seconds_of(warmup) or 0.0,
+            timeout_s=seconds_of(timeout),
+            on_agent_loss=on_agent_loss,
+        )
+        connection = self._open
+        await connection.ready()
+        submission, bundle = await packed(options, None)
+        accepted, entry = await connection.client.submit(
+            submission, bundle.data, connection.journal, key
+        )
+        return Job(connection, accepted.job, options=options, entry=entry)
+
+    def job(self, job_id: str) -> Job:
+        """A job that was submitted before, by anyone."""
+        from squall.nodes.identity import JobId
+
+        return Job(self._open, JobId(job_id))
+
+    async def jobs(self, limit: int = 100) -> list[JobView]:
+        return await self._open.client.jobs(limit)
+
+    async def nodes(self) -> list[NodeView]:
+        return (await self._open.client.nodes()).nodes
+
+    @property
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise SquallError("this client is not open: use `async with squall.Client(...)`")
+        return self._connection
+
+
+class Job:
+    """A job of a cluster; it goes on when its client leaves."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        job: JobId,
+        *,
+        options: RunOptions | None = None,
+        entry: Entry | None = None,
+    ) -> None:
+        self.id: str = job
+        self._job = job
+        self._connection = connection
+        self._options = options
+        self._entry = entry
+        self._after = 0
+        self._ended = False
+
+    async def stream(self) -> AsyncIterator[Snapshot]:
+        """One snapshot a second while it runs; ends with the job. May be left and called
+        again: it goes on where it was."""
+        from squall.nodes.messages import StreamSnapshot
+
+        async for answer in self._follow():
+            for item in answer.items:
+                if isinstance(item, StreamSnapshot):
+                    yield item.snapshot
+
+    async def result(self) -> Result:
+        """Waits for the end. What `squall.run` raises for a file that cannot run, this
+        raises too."""
+        from squall.cli.remote import outcome_from
+        from squall.reporting.result import Result
+
+        async for _ in self._follow():
+            pass
+        result = await self._connection.client.result(self._job, known=True)
+        if self._entry is not None:
+            await self._connection.journal.close(self._entry)
+            self._entry = None
+        return Result(outcome_from(result, self._options))
+
+    async def status(self) -> JobView:
+        return await self._connection.client.status(self._job)
+
+    async def cancel(self, *, now: bool = False) -> None:
+        """Iterations may end within their grace, unless `now`. The result is kept."""
+        await self._connection.client.cancel(self._job, now=now)
+
+    async def adjust(
+        self,
+        workflow: str = "",
+        *,
+        rate: str | float | None = None,
+        vus: int | None = None,
+        paused: bool | None = None,
+    ) -> None:
+        """Changes the load while it runs; a name is needed where there are several."""
+        from squall.api.quantities import parse_rate
+        from squall.nodes.messages import AdjustJob
+
+        await self._connection.client.adjust(
+            AdjustJob(
+                job=self._job,
+                workflow=workflow,
+                paused=paused,
+                rate_per_s=None if rate is None else parse_rate(rate),
+                vus=vus,
+            )
+        )
+
+    async def _follow(self) -> AsyncIterator[Followed]:
+        from squall.nodes.client.client import TERMINAL
+
+        if self._ended:
+            return
+        async for answer in self._connection.client.follow(
+            self._job, self._after, known=self._options is not None
+        ):
+            self._after = max(self._after, answer.upto)
+            self._ended = answer.state in TERMINAL and not answer.more
+            yield answer

@@ -1,0 +1,192 @@
+"""The parts that a member stands on: runtime, store, keys, events, tasks, metrics.
+
+Made in one place and closed in one place. A store that was given as an object belongs to its
+giver; one that was opened from a URL is closed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import msgspec
+
+from squall.coordination import keys
+from squall.coordination.events import Event, EventBus, OnFailure
+from squall.coordination.keyrings import open_keyring
+from squall.coordination.metrics import CoordinationMetrics
+from squall.coordination.opening import open_store
+from squall.coordination.options import Options, check_options
+from squall.coordination.records import Codec
+from squall.coordination.rolling import Contention
+from squall.coordination.secrets import SecretKeeper
+from squall.coordination.stores.guard import GuardedStore
+from squall.coordination.stores.interface import Store, make_key
+from squall.coordination.timing import Timing
+from squall.runtime.identity import ProcessIdentity, this_process
+from squall.runtime.interfaces import Clock, Runtime
+from squall.runtime.log import Log
+from squall.runtime.metrics import Registry
+from squall.runtime.real import RealRuntime
+from squall.runtime.tasks import TaskFailure, TaskRunner
+
+SHUTDOWN_S = 5.0
+ID_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
+ID_RANDOM = 7
+
+
+@dataclass
+class Assembly:
+    """What one member is made of."""
+
+    member_id: str
+    timing: Timing
+    clock: Clock
+    random: Random
+    runtime: Runtime
+    identity: ProcessIdentity
+    store: Store
+    patient: GuardedStore
+    urgent: GuardedStore
+    codec: Codec
+    tasks: TaskRunner
+    bus: EventBus
+    metrics: CoordinationMetrics
+    contention: Contention
+    on_failure: OnFailure
+    log: Log | None
+    signs_heartbeats: bool
+    owns_store: bool
+    owned_runtime: RealRuntime | None
+    keeper: SecretKeeper | None = None
+    """Reads the secret again, if it comes from a source."""
+
+    offset_s: float = 0.0
+    """Store time minus our clock; measured every minute."""
+
+    def store_time(self) -> float:
+        return self.clock.now() + self.offset_s
+
+    async def measure(self) -> None:
+        """Half of the round trip is the error."""
+        begun = self.clock.now()
+        store_ms = await self.urgent.now_ms()
+        self.offset_s = store_ms / 1000.0 - (begun + self.clock.now()) / 2.0
+
+    async def live_members(self, *, pages: int) -> list[str]:
+        """Ids with a fresh heartbeat, in the order of the store."""
+        found: list[str] = []
+        limit_ms = self.timing.heartbeat_ttl * 1000.0
+        after = ""
+        for _ in range(pages):
+            page = await self.patient.list(keys.HEARTBEAT, after=after, limit=1000)
+            found += [
+                keys.member_id_of(entry.key) for entry in page.entries if entry.idle_ms <= limit_ms
+            ]
+            after = page.after
+            if not after:
+                break
+        return found
+
+    async def close(self) -> None:
+        await self.tasks.shutdown(SHUTDOWN_S)
+        if self.owns_store:
+            await self.store.close()
+        if self.owned_runtime is not None:
+            await self.owned_runtime.close()
+
+
+async def assemble(
+    given: str | Store,
+    options: Options,
+    member_id: str | None,
+    *,
+    runtime: Runtime | None,
+    log: Log | None,
+    registry: Registry | None,
+) -> Assembly:
+    owned = RealRuntime(member_id or "coordination") if runtime is None else None
+    world: Runtime = owned if owned is not None else _present(runtime)
+    name = make_key(member_id or make_member_id(world))
+    prefix = keys.prefix_of(options.namespace)
+    store: Store = (
+        given
+        if not isinstance(given, str)
+        else open_store(given, prefix, world, options.environment or "")
+    )
+    timing = options.timing_for(store.capabilities)
+    bound = None if log is None else log.bind(namespace=options.namespace, member=name)
+    metrics = CoordinationMetrics.of_registry(registry, options.namespace)
+    patient = _guarded(store, world, metrics, bound)
+    try:
+        check_options(options, timing, store.capabilities)
+        await store.probe()
+        keyring, keeper = await open_keyring(options, patient, world, metrics, bound)
+    except BaseException:
+        if isinstance(given, str):
+            await store.close()
+        raise
+
+    def on_failure(what: str, error: Exception) -> None:
+        if bound is not None:
+            bound.error(what, error=str(error), kind=type(error).__name__)
+
+    tasks = TaskRunner(world.clock, world.random, on_failure=_task_failed(on_failure))
+
+    def stamp(event: Event) -> Event:
+        return msgspec.structs.replace(
+            event, namespace=options.namespace, timestamp=world.clock.wall(), observer_id=name
+        )
+
+    sign = options.sign_heartbeats
+    return Assembly(
+        member_id=name,
+        timing=timing,
+        clock=world.clock,
+        random=world.random,
+        runtime=world,
+        identity=this_process(),
+        store=store,
+        patient=patient,
+        urgent=patient.urgent,
+        codec=Codec(keyring),
+        tasks=tasks,
+        bus=EventBus(tasks.group("handlers"), stamp, on_failure),
+        metrics=metrics,
+        contention=Contention(
+            options.contention_threshold if options.contention_detection_enabled else math.inf,
+            timing.heartbeat_interval,
+        ),
+        on_failure=on_failure,
+        log=bound,
+        signs_heartbeats=store.capabilities.cross_host if sign is None else sign,
+        owns_store=isinstance(given, str),
+        owned_runtime=owned,
+        keeper=keeper,
+    )
+
+
+def _guarded(
+    store: Store, runtime: Runtime, metrics: CoordinationMetrics, log: Log | None
+) -> GuardedStore:
+    if isinstance(store, GuardedStore):
+        return store
+    return GuardedStore(store, runtime.clock, runtime.random, metrics=metrics, log=log)
+
+
+def _task_failed(on_failure: OnFailure) -> Callable[[TaskFailure], None]:
+    return lambda failure: on_failure(f"task_failed_{failure.name.split()[0]}", failure.error)
+
+
+def make_member_id(runtime: Runtime) -> str:
+    """Fixed width, so that ids sort by the time of their making."""
+    entropy = runtime.entropy(ID_RANDOM)
+    tail = "".join(ID_CHARACTERS[byte % len(ID_CHARACTERS)] for byte in entropy)
+    return f"worker-{int(runtime.clock.wall() * 1000.0):013d}-{tail}"
+
+
+def _present(runtime: Runtime | None) -> Runtime:
+    assert runtime is not None
+    return runtime

@@ -1,0 +1,197 @@
+"""Removes what members left behind that were not heard of for long: the job that runs every
+five minutes, inside the coordinator or from a timer.
+
+It finds members through the index of heartbeats, which also names those whose record has
+expired. Each deletion names the version that was seen as stale, so that a member that came
+back in between loses nothing, and exact keys, so that `coord-1` never touches `coord-10`.
+The inbox, idempotency records, the registration (it remembers the incarnation) and the
+tombstone stay until they expire; returning queue claims is the queue's own work.
+
+One run at a time: a record that expires guards it. The result is left in the store, where
+the coordinator finds it for its metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+
+from squall.coordination import keys
+from squall.coordination.metrics import CoordinationMetrics
+from squall.coordination.stores.errors import StoreUnavailableError, VersionConflict
+from squall.coordination.stores.interface import (
+    ABSENT,
+    ANY,
+    Delete,
+    Put,
+    Record,
+    Store,
+    make_key,
+)
+from squall.runtime.interfaces import Clock
+
+STALE_S = 600.0
+GUARD_TTL_S = 120.0
+ABORT_S = 240.0
+PAGE = 100
+RESULT_TTL_S = 86_400.0
+GUARD = make_key("cleanup", "guard")
+RESULT = make_key("cleanup", "result")
+SWEPT = ("ack", "idempotency", "state", "warning", "tombstone", "quarantine", "probe")
+"""Kinds whose expired records nobody needs. Heartbeats are not among them: an expired one
+is how a death is noticed."""
+
+
+class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
+    member_id: str
+    idle_s: float
+    keys_deleted: int
+    error: str = ""
+
+
+class CleanupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`already_running` and nothing else when another run holds the guard."""
+
+    members: tuple[Cleaned, ...] = ()
+    came_back: tuple[str, ...] = ()
+    swept: int = 0
+    duration_s: float = 0.0
+    finished: bool = True
+    """False when it gave up at its time limit; the next run goes on."""
+    already_running: bool = False
+    dry_run: bool = False
+    ended_ms: int = 0
+
+    @property
+    def failed(self) -> tuple[Cleaned, ...]:
+        return tuple(member for member in self.members if member.error)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done or already running, 1 some could not be cleaned."""
+        return 1 if self.failed or not self.finished else 0
+
+
+async def clean_up(
+    store: Store,
+    clock: Clock,
+    *,
+    stale_s: float = STALE_S,
+    dry_run: bool = False,
+    metrics: CoordinationMetrics | None = None,
+) -> CleanupReport:
+    """One run. `StoreUnavailableError` only when the store is not there at all; trouble with
+    one member is in the report."""
+    begun = clock.now()
+    if dry_run:
+        stale = [entry async for entry in _stale(store, stale_s)]
+        return CleanupReport(
+            members=tuple(
+                Cleaned(member_id=member, idle_s=idle_s, keys_deleted=0) for member, idle_s in stale
+            ),
+            dry_run=True,
+        )
+    try:
+        (guard,) = await store.write(Put(GUARD, b"{}", expect=ABSENT, ttl_s=GUARD_TTL_S))
+    except VersionConflict:
+        return CleanupReport(already_running=True)
+    report = CleanupReport()
+    try:
+        report = await _run(store, clock, stale_s, begun, guard)
+        await _leave(store, report)
+    finally:
+        await store.write(Delete(GUARD, ANY))
+    if metrics is not None:
+        count(metrics, report)
+    return report
+
+
+async def last_report(store: Store) -> CleanupReport | None:
+    """What the last run left, from whichever process."""
+    (record,) = await store.get(RESULT)
+    return None if record is None else msgspec.json.decode(record.value, type=CleanupReport)
+
+
+def count(metrics: CoordinationMetrics, report: CleanupReport) -> None:
+    families = metrics.families
+    metrics.histogram(families.cleanup_s).observe(report.duration_s)
+    failed = len(report.failed)
+    metrics.counter(families.cleanups, "done").add(len(report.members) - failed)
+    metrics.counter(families.cleanups, "failed").add(failed)
+
+
+async def _run(
+    store: Store, clock: Clock, stale_s: float, begun: float, guard: str
+) -> CleanupReport:
+    members: list[Cleaned] = []
+    came_back: list[str] = []
+    renew_at = begun + GUARD_TTL_S / 2.0
+    finished = True
+    # The whole list first: cleaning moves the pages of the index.
+    for member_id, idle_s in [entry async for entry in _stale(store, stale_s)]:
+        if clock.now() - begun > ABORT_S:
+            finished = False
+            break
+        if clock.now() > renew_at:
+            (guard,) = await store.write(Put(GUARD, b"{}", expect=guard, ttl_s=GUARD_TTL_S))
+            renew_at = clock.now() + GUARD_TTL_S / 2.0
+        cleaned = await _clean(store, member_id, idle_s, stale_s)
+        if cleaned is None:
+            came_back.append(member_id)
+        else:
+            members.append(cleaned)
+    swept = 0
+    for kind in SWEPT if finished else ():
+        swept += await store.sweep(kind, limit=10 * PAGE)
+    return CleanupReport(
+        members=tuple(members),
+        came_back=tuple(came_back),
+        swept=swept,
+        duration_s=clock.now() - begun,
+        finished=finished,
+        ended_ms=await store.now_ms(),
+    )
+
+
+async def _stale(store: Store, stale_s: float) -> AsyncIterator[tuple[str, float]]:
+    after = ""
+    while True:
+        page = await store.list(
+            keys.HEARTBEAT, idle_ms=round(stale_s * 1000), after=after, limit=PAGE
+        )
+        for entry in page.entries:
+            yield keys.member_id_of(entry.key), entry.idle_ms / 1000.0
+        after = page.after
+        if not after:
+            return
+
+
+async def _clean(store: Store, member_id: str, idle_s: float, stale_s: float) -> Cleaned | None:
+    """None when the member came back. The heartbeat goes first: it decides."""
+    names = (keys.heartbeat(member_id), keys.warning(member_id), keys.state(member_id))
+    try:
+        beat, *others = await store.get(*names)
+        if beat is not None and beat.age_s < stale_s:
+            return None
+        first = Delete(names[0], ABSENT if beat is None else beat.version)
+        deletions = (first, *_deletions(others))
+        await store.write(*deletions)
+    except VersionConflict as conflict:
+        if conflict.key == names[0]:
+            return None
+        return Cleaned(member_id=member_id, idle_s=idle_s, keys_deleted=0, error=str(conflict))
+    except StoreUnavailableError as error:
+        return Cleaned(member_id=member_id, idle_s=idle_s, keys_deleted=0, error=str(error))
+    return Cleaned(member_id=member_id, idle_s=idle_s, keys_deleted=len(deletions))
+
+
+def _deletions(records: list[Record | None]) -> Iterator[Delete]:
+    for record in records:
+        if record is not None:
+            yield Delete(record.key, record.version)
+
+
+async def _leave(store: Store, report: CleanupReport) -> None:
+    value = msgspec.json.encode(report)
+    await store.write(Put(RESULT, value, expect=ANY, ttl_s=RESULT_TTL_S))

@@ -1,0 +1,583 @@
+"""One member of a namespace: it beats, elects, leads when it is its turn, sends and waits.
+
+    async with Coordinator("memory:", namespace="reports") as coordinator:
+        async with coordinator.lead() as term:        # waits; cancelled when the term ends
+            await term.write(Put("report/today", body, expect=ANY, ttl_s=3600))
+
+This file puts the parts together and owns their order at start, rebirth and stop. The rules
+are in the parts: `election`, `pulse`, `health`, `inbox`. It must never let an incarnation
+that was declared dead act, nor leave a task behind after `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from squall.coordination import election_messages as messages
+from squall.coordination import events
+from squall.coordination.assembly import Assembly, assemble
+from squall.coordination.election import Election
+from squall.coordination.errors import (
+    ConfigurationError,
+    MemberFencedError,
+    NotRunningError,
+    StoreUnavailableError,
+)
+from squall.coordination.handover import HandOver
+from squall.coordination.health import Grace
+from squall.coordination.heart import Heart
+from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
+from squall.coordination.leadership import Leadership
+from squall.coordination.mailbox import Context
+from squall.coordination.monitor import Monitor, Statistics
+from squall.coordination.options import Options, with_environment
+from squall.coordination.plugin import CoordinatorPlugin
+from squall.coordination.pulse import Leading, Pulse
+from squall.coordination.signals import Signals
+from squall.coordination.stores.interface import Check, Store
+from squall.coordination.telling import Teller
+from squall.coordination.terms import LeadScope, Term, TermRunner, Work
+from squall.coordination.timing import Timing
+from squall.coordination.upkeep import Upkeep
+from squall.runtime.identity import variable
+from squall.runtime.interfaces import Address, Runtime
+from squall.runtime.log import Log
+from squall.runtime.metrics import Registry
+from squall.runtime.metrics_http import MetricsServer
+
+STOP_S = 10.0
+RANK_PAGES = 2
+REGISTER_RETRY_S = 1.0
+MEASURE_S = 60.0
+START_DELAYS_S = (1.0, 2.0, 4.0)
+LOOKS_BESIDE_BEATS = 3.0
+"""Every beat looks at the lease too; so many intervals after a look, it is made without one."""
+
+
+class Coordinator:
+    """A member. `store` is a URL or a store object; members of one process that pass the
+    same object share its connections. All options have the defaults of `Options`."""
+
+    def __init__(
+        self,
+        store: str | Store,
+        *plugins: CoordinatorPlugin,
+        member_id: str | None = None,
+        on_become: Callable[[Term], Awaitable[None]] | None = None,
+        on_stop: Callable[[Term], Awaitable[None]] | None = None,
+        work: Callable[[Term], Awaitable[None]] | None = None,
+        work_interval: float | None = None,
+        runtime: Runtime | None = None,
+        log: Log | None = None,
+        registry: Registry | None = None,
+        **options: Any,
+    ) -> None:
+        try:
+            self.options = with_environment(Options(**options), variable("COORD_ENVIRONMENT"))
+        except TypeError as error:
+            raise ConfigurationError(f"unknown option: {error}") from None
+        self._given = (store, member_id, runtime, log, registry)
+        self._own = (on_become, on_stop, work, work_interval)
+        self.plugins: list[CoordinatorPlugin] = list(plugins)
+        self._parts: Assembly | None = None
+        self._works: list[Work] = []
+        self._pulse: Pulse | None = None
+        self._heart: Heart | None = None
+        self._leadership: Leadership | None = None
+        self._solo: Term | None = None
+        self._signals: Signals | None = None
+        self._reborn = asyncio.Event()
+        self._stopping = False
+        self._highest_epoch = 0
+        self._scrape: MetricsServer | None = None
+        self.metrics_address: Address | None = None
+        """Where Prometheus finds `/metrics`, if `metrics_port` was given; 0 takes a free one."""
+
+    # The life of a member.
+
+    async def __aenter__(self) -> Coordinator:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Registers and begins to beat. `DuplicateMemberError`, `ConfigurationError` and
+        `StoreUnavailableError` leave nothing behind."""
+        store, member_id, runtime, log, registry = self._given
+        self._parts = parts = await assemble(
+            store, self.options, member_id, runtime=runtime, log=log, registry=registry
+        )
+        self._teller = Teller(parts)
+        try:
+            await self._begin(parts)
+        except BaseException:
+            await self._stop_serving()
+            await parts.close()
+            self._parts = None
+            raise
+
+    async def _begin(self, parts: Assembly) -> None:
+        on_become, on_stop, work, interval = self._own
+        timing = parts.timing
+        if on_become or on_stop or work:
+            self._works.append(
+                Work(
+                    "application",
+                    become=on_become,
+                    stop=on_stop,
+                    periodic=work,
+                    interval=interval or timing.work_interval,
+                )
+            )
+        self._grace = Grace(timing, parts.clock.boot_time())
+        self._monitor = Monitor(
+            parts,
+            self._grace,
+            auto_cleanup=self.options.auto_cleanup,
+            cleanup_delay=self.options.cleanup_delay,
+        )
+        self._hand_over = HandOver(self, parts)
+        environment = self.options.environment or DEFAULT_ENVIRONMENT
+        self._upkeep = Upkeep(parts, self._grace, environment)
+        self._works += [self._monitor.work(), self._hand_over.work(), self._upkeep.work()]
+        self._works += [plugin.work(self, timing.work_interval) for plugin in self.plugins]
+        await self._patiently(parts.measure)
+        await self._patiently(self._upkeep.begin)
+        self._signals = Signals(parts, self._signal_context(), self.options)
+        if not self.options.enable_coordinator:
+            await self._begin_alone(parts)
+        else:
+            self._pulse = self._make_pulse(parts)
+            await self._patiently(self._pulse.register)
+            parts.tasks.start("life", self._live(parts, self._pulse), essential=True)
+        parts.tasks.every("store time", MEASURE_S, self._measure)
+        self._teller.follow(
+            lambda: self.heartbeat_p99, lambda: self.is_coordinator + self.signals.blocked
+        )
+        self._signals.start()
+        if self.options.metrics_port is not None:
+            self._scrape = MetricsServer(parts.runtime.network, parts.metrics.families.registry)
+            address = (self.options.metrics_host, self.options.metrics_port)
+            self.metrics_address = await self._scrape.start(address)
+        for plugin in self.plugins:
+            await plugin.on_start()
+
+    async def stop(self) -> None:
+        """Ends work, gives up leadership, leaves; within 10 s also when nothing answers."""
+        parts = self._parts
+        if parts is None or self._stopping:
+            return
+        self._stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._leave()
+        if self._solo is not None:
+            self._solo.end("stopped")
+        await self._stop_serving()
+        await parts.close()
+        self._parts = None
+        self._leadership = None
+
+    async def _stop_serving(self) -> None:
+        scrape, self._scrape = self._scrape, None
+        if scrape is not None:
+            await scrape.close()
+
+    async def _leave(self) -> None:
+        for plugin in self.plugins:
+            await plugin.on_stop()
+        if self._solo is not None:
+            self._solo.end("stopped")
+        leadership = self._leadership
+        if leadership is not None:
+            await leadership.resign("stopped")
+            await leadership.retire()
+        if self._pulse is not None:
+            with contextlib.suppress(StoreUnavailableError):
+                await self._pulse.leave()
+
+    # What people ask.
+
+    @property
+    def member_id(self) -> str:
+        return self._running.member_id
+
+    @property
+    def namespace(self) -> str:
+        return self.options.namespace
+
+    @property
+    def timing(self) -> Timing:
+        return self._running.timing
+
+    @property
+    def incarnation(self) -> int:
+        return self._pulse.incarnation if self._pulse is not None else 1
+
+    @property
+    def store(self) -> Store:
+        """The store with patience, for components: it repeats what got no answer."""
+        return self._running.patient
+
+    @property
+    def parts(self) -> Assembly:
+        """What a component stands on: clock, tasks, events, metrics, signing."""
+        return self._running
+
+    @property
+    def is_coordinator(self) -> bool:
+        """False as soon as the local limit of the lease has passed."""
+        if self._solo is not None:
+            return self._solo.valid
+        return self._leadership is not None and self._leadership.leads
+
+    @property
+    def term(self) -> Term | None:
+        """The one that this member leads in, if it does."""
+        term = self._solo or (self._leadership.term if self._leadership is not None else None)
+        return term if term is not None and term.valid else None
+
+    @property
+    def current_epoch(self) -> int:
+        """The highest epoch that this member knows of."""
+        if self._solo is not None:
+            return self._solo.epoch
+        return self._leadership.election.highest_epoch if self._leadership else 0
+
+    @property
+    def current_coordinator(self) -> str | None:
+        """Who led when this member last looked; None when nobody did."""
+        if self._solo is not None:
+            return self.member_id
+        seen = self._leadership.election.seen if self._leadership is not None else None
+        lease = seen.lease if seen is not None else None
+        return (lease.worker_id or None) if lease is not None and not lease.released else None
+
+    @property
+    def phase(self) -> str:
+        """Of the start: observing, election, preparation, ready."""
+        return self._leadership.election.phase if self._leadership is not None else "ready"
+
+    @property
+    def isolated(self) -> bool:
+        """No beat reached the store for `heartbeat_ttl`: take no new work."""
+        return self._heart is not None and self._heart.isolated
+
+    @property
+    def heartbeat_p99(self) -> float:
+        """Over the last 100 cycles, in seconds."""
+        return self._heart.latencies.percentile(0.99) if self._heart is not None else 0.0
+
+    @property
+    def alive_check(self) -> Check | None:
+        """To be put first into a batch that only a live incarnation may write."""
+        return self._pulse.alive if self._pulse is not None else None
+
+    async def active_workers(self) -> tuple[str, ...]:
+        """Ids of the members whose heartbeat is fresh, in their order."""
+        ids = await self._running.live_members(pages=1000)
+        return tuple(sorted(ids))
+
+    def get_statistics(self) -> Statistics:
+        """What the monitor of this member did while it led."""
+        return self._monitor.statistics
+
+    def metrics_text(self) -> str:
+        """As Prometheus reads it, for an application that has an HTTP server of its own."""
+        return self._running.metrics.families.registry.exposition()
+
+    async def cleanup_dead_coordinator(self, member_id: str, *, force: bool = False) -> bool:
+        """Of the coordinator: removes what a dead member left, by hand, for a group with
+        `auto_cleanup=False`. Whether there was anything."""
+        term = self.term
+        if term is None:
+            raise NotRunningError(
+                f"{self.member_id} does not lead: only a coordinator cleans up;"
+                " `squall coord cleanup` does it from anywhere"
+            )
+        return await self._monitor.clean_by_hand(term, member_id, force=force)
+
+    def lead(self) -> LeadScope:
+        """`async with coordinator.lead() as term`: waits until this member leads."""
+        return LeadScope(self._next_term)
+
+    def validate_epoch(self, task_epoch: int) -> bool:
+        """Whether an order of that epoch may be obeyed: not one below the highest known."""
+        if not self.options.epoch_fencing_enabled:
+            return True
+        valid = task_epoch >= self.current_epoch
+        if not valid:
+            self._teller.stale_order(task_epoch, self.current_epoch)
+        return valid
+
+    async def ensure_coordinator(
+        self,
+        *,
+        force: bool = False,
+        desired_coordinator: str | None = None,
+        allow_early: bool = False,
+        within: float | None = None,
+    ) -> str:
+        """Waits until somebody leads and names it. With `force`, the present coordinator is
+        asked to hand over, to the one that is desired if one is named."""
+        limit_s = within or 3.0 * self.timing.failover + self.timing.cold_start_observation_window
+        async with asyncio.timeout(limit_s):
+            if force:
+                await self._hand_over.force(desired_coordinator, allow_early=allow_early)
+            return await self._hand_over.led(desired_coordinator)
+
+    async def hand_over(self, to: str | None = None, *, allow_early: bool = False) -> None:
+        """Of the coordinator itself: ends its term by the normal, fenced way."""
+        leadership = self._leadership
+        if leadership is None:
+            raise NotRunningError(f"{self.member_id} does not lead: only a coordinator hands over")
+        await self._hand_over.resign(leadership, to, allow_early=allow_early)
+
+    def add_work(self, work: Work) -> None:
+        """Before the start, or while running: from the next term on."""
+        self._works.append(work)
+
+    def reload_secrets(self, secrets: Sequence[str]) -> None:
+        """Accepts these from now on, the newest last. All members sign with the newest when
+        every live one accepts it; no restart, nothing is refused on the way."""
+        keyring = self._running.codec.keyring
+        if keyring is not None:
+            keyring.replace(secrets)
+
+    async def reread_secrets(self) -> bool:
+        """Reads `secret_source` now instead of within five minutes; for a SIGHUP. Whether
+        the secrets changed."""
+        return self._running.keeper is not None and await self._upkeep.reread()
+
+    # Signals; see `Signals` for the rest.
+
+    @property
+    def signals(self) -> Signals:
+        if self._signals is None or self._parts is None:
+            raise NotRunningError("the coordinator is not running: use `async with`, or start()")
+        return self._signals
+
+    @property
+    def send_signal(self):
+        return self.signals.send_signal
+
+    @property
+    def send_signal_with_retry(self):
+        return self.signals.send_signal_with_retry
+
+    @property
+    def block_until_signal(self):
+        return self.signals.block_until_signal
+
+    @property
+    def on_signal(self):
+        return self.signals.on_signal
+
+    # Events.
+
+    def on(self, event: str | type[events.Event], handler: events.Handler) -> None:
+        self._running.bus.on(event, handler)
+
+    def once(self, event: str | type[events.Event], handler: events.Handler) -> None:
+        self._running.bus.once(event, handler)
+
+    def off(self, event: str | type[events.Event], handler: events.Handler) -> None:
+        self._running.bus.off(event, handler)
+
+    def events(self, event: str | type[events.Event] = "*") -> AsyncIterator[events.Event]:
+        return self._running.bus.iterate(event)
+
+    # Inside.
+
+    @property
+    def _running(self) -> Assembly:
+        if self._parts is None:
+            raise NotRunningError("the coordinator is not running: use `async with`, or start()")
+        return self._parts
+
+    async def _next_term(self) -> Term:
+        while True:
+            if self._solo is not None:
+                return self._solo
+            leadership = self._leadership
+            if leadership is None:
+                if self._stopping or self._parts is None:
+                    raise NotRunningError("the coordinator has stopped")
+                await asyncio.sleep(0)
+                continue
+            waiting = self._running.tasks.start("next term", leadership.next_term())
+            reborn = self._running.tasks.start("reborn", self._reborn.wait())
+            both = [token.task for token in (waiting, reborn) if token.task is not None]
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in both:
+                    task.cancel()
+            if leadership is self._leadership and leadership.term and leadership.term.valid:
+                return leadership.term
+
+    async def _begin_alone(self, parts: Assembly) -> None:
+        """Single-instance mode: epoch 1, no heartbeats, no election."""
+        capabilities = parts.patient.capabilities
+        if capabilities.cross_process and await parts.live_members(pages=1):
+            raise ConfigurationError(
+                "enable_coordinator is False: another live member is registered in this"
+                " namespace, and two would act; enable_coordinator=True is right"
+            )
+        term = Term(1, parts.patient, lambda: True, lambda epoch: None)
+        self._solo = term
+        runner = self._make_runner(parts)
+        parts.tasks.start("alone", runner.run(term, lambda reason: True))
+
+    async def _live(self, parts: Assembly, pulse: Pulse) -> None:
+        """One incarnation after another."""
+        while True:
+            group = parts.tasks.group(f"incarnation {pulse.incarnation}")
+            self._leadership = leadership = self._make_leadership(parts, pulse)
+            self._reborn.set()
+            self._reborn.clear()
+            self._heart = heart = self._make_heart(parts, pulse, leadership)
+            group.start("election", leadership.run(), essential=True)
+            cause = await heart.run()
+            was_dead = isinstance(cause, MemberFencedError)
+            self._highest_epoch = leadership.election.highest_epoch
+            await leadership.retire()
+            group.cancel()
+            self._teller.ended(cause, self._highest_epoch)
+            if self._stopping:
+                return
+            if not was_dead and self._signals is not None:
+                self._signals.mailbox.state_lost()
+            await self._register_again(parts, pulse)
+            if was_dead:
+                self._teller.recovered(parts.member_id)
+
+    async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
+        """A start lives through a short absence of the store."""
+        for delay_s in (*START_DELAYS_S, None):
+            try:
+                await call()
+                return
+            except StoreUnavailableError:
+                if delay_s is None:
+                    raise
+                await self._running.clock.sleep(delay_s)
+
+    async def _measure(self) -> None:
+        with contextlib.suppress(StoreUnavailableError):
+            await self._running.measure()
+
+    def _signal_context(self) -> Context:
+        return Context(
+            alive=lambda: self.alive_check,
+            incarnation=lambda: self.incarnation,
+            known_epoch=lambda: self.current_epoch,
+            max_clock_skew=self.options.max_clock_skew,
+        )
+
+    async def _register_again(self, parts: Assembly, pulse: Pulse) -> None:
+        while True:
+            try:
+                await pulse.register()
+                return
+            except StoreUnavailableError:
+                await parts.clock.sleep(min(REGISTER_RETRY_S, parts.timing.heartbeat_interval))
+
+    def _make_pulse(self, parts: Assembly) -> Pulse:
+        def leading() -> Leading:
+            leadership = self._leadership
+            known = leadership.election.highest_epoch if leadership is not None else 0
+            return Leading(max(known, self._highest_epoch), self.is_coordinator)
+
+        return Pulse(
+            parts.urgent,
+            parts.codec,
+            parts.member_id,
+            parts.timing,
+            parts.clock,
+            parts.identity,
+            eligible=self.options.eligible,
+            sign_heartbeats=parts.signs_heartbeats,
+            leading=leading,
+            metadata=self.options.metadata,
+        )
+
+    def _make_heart(self, parts: Assembly, pulse: Pulse, leadership: Leadership) -> Heart:
+        def on_beat(reached: bool, took_s: float) -> None:
+            if reached:
+                self._grace.reached(parts.clock.boot_time())
+            self._teller.beat(pulse.sequence, reached)
+
+        return Heart(
+            pulse,
+            parts.timing,
+            parts.clock,
+            parts.random,
+            parts.contention,
+            lease=leadership,
+            on_beat=on_beat,
+            on_contention=self._teller.contention,
+            on_isolated=self._teller.isolated,
+        )
+
+    def _make_runner(self, parts: Assembly) -> TermRunner:
+        def unhealthy() -> None:
+            leadership = self._leadership
+            if leadership is not None and leadership.election.standbys:
+                leadership.handle(messages.Resign("unhealthy"))
+
+        return TermRunner(
+            lambda: self._works, parts.tasks.group("terms"), parts.on_failure, unhealthy
+        )
+
+    def _make_leadership(self, parts: Assembly, pulse: Pulse) -> Leadership:
+        capabilities = parts.patient.capabilities
+        watches = capabilities.blocking_wait or not capabilities.cross_host
+        election = Election(
+            parts.member_id,
+            pulse.incarnation,
+            parts.timing,
+            parts.clock.boot_time(),
+            uniform=parts.random.uniform,
+            eligible=self.options.eligible,
+            highest_epoch=self._highest_epoch,
+            skip_cold_start=self.options.skip_cold_start,
+            looks_every_s=parts.timing.heartbeat_interval * LOOKS_BESIDE_BEATS if watches else None,
+        )
+        return Leadership(
+            election,
+            parts.urgent,
+            parts.patient,
+            parts.codec,
+            parts.clock,
+            parts.tasks.group(f"incarnation {pulse.incarnation}"),
+            alive=lambda: pulse.alive,
+            rank=self._rank,
+            runner=self._make_runner(parts),
+            tell=self._teller.election,
+            standbys=lambda: self._monitor.standbys,
+            signing_key=lambda: self._monitor.signing_key,
+            on_renewed=self._renewed,
+            watches=watches,
+        )
+
+    def _renewed(self, lease_left: float) -> None:
+        parts = self._running
+        ratio = parts.contention.cycle(0.0, 0.0, lease_left, parts.clock.now())
+        if ratio is not None:
+            self._teller.contention((1.0 - lease_left) * parts.timing.lease_ttl, ratio)
+
+    async def _rank(self) -> int:
+        ids = await self._running.live_members(pages=RANK_PAGES)
+        return sum(1 for each in ids if each < self.member_id)

@@ -1,0 +1,209 @@
+"""Looks a namespace over: what is wrong, what is doubtful, and what to do about it.
+
+A finding is `good`, `doubtful` or `bad`. It reads records as they are, without a secret, and
+must never write; whether the store keeps its conditions was tried when it was opened. With
+`production`, what only a real service needs is asked for as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from squall.coordination import keys
+from squall.coordination.inspection import Member, Status, list_members, look
+from squall.coordination.queue.records import QueueKeys
+from squall.coordination.secrets import ROTATION_S
+from squall.coordination.stores.guard import GuardedStore
+from squall.coordination.upkeep import Meta, read_meta
+
+Verdict = Literal["good", "doubtful", "bad"]
+CLOCK_S = 60.0
+KEYS_MAX = 10_000
+MEMORY_PART = 0.8
+CLEANUP_AGO_S = 600.0
+CLEANUP_S = 60.0
+STUCK_S = 600.0
+LOOKED_AT = 1000
+"""Records of one kind whose expiry is looked at."""
+FOR_EVER = frozenset({"leader", "meta", "epoch"})
+"""Kinds whose records may be kept without an end."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    about: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+async def examine(
+    store: GuardedStore, wall_s: float, *, queues: Sequence[str] = (), production: bool = False
+) -> list[Finding]:
+    """`wall_s` is the clock of this machine."""
+    status = await look(store)
+    members = await list_members(store)
+    (record,) = await store.get(keys.META)
+    meta = None if record is None else read_meta(record.value)
+    found = [
+        Finding(about="store", verdict="good", text=f"{store.url} answers and keeps its conditions")
+    ]
+    found += _clock(status, wall_s)
+    found += _leader(status)
+    found += _members(status, members)
+    found += _secret(status, members, meta, production)
+    found += _room(status)
+    found += [finding async for finding in _endless(store, status)]
+    found += [finding async for finding in _queues(store, queues)]
+    found += _cleanup(status, production)
+    return found
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    verdicts = {finding.verdict for finding in findings}
+    return "bad" if "bad" in verdicts else "doubtful" if "doubtful" in verdicts else "good"
+
+
+def _clock(status: Status, wall_s: float) -> Iterator[Finding]:
+    off_s = wall_s - status.now_ms / 1000.0
+    text = f"this machine is {off_s:+.1f} s off the store"
+    if abs(off_s) <= CLOCK_S:
+        yield Finding(about="clock", verdict="good", text=text)
+    else:
+        advice = "set the clock by NTP; members live with it, times shown to people are wrong"
+        yield Finding(about="clock", verdict="doubtful", text=text, advice=advice)
+
+
+def _leader(status: Status) -> Iterator[Finding]:
+    leader = status.leader
+    if leader is not None and leader.holds:
+        text = (
+            f"{leader.worker_id} leads in epoch {leader.epoch}, renewed {leader.renewed_s:.1f} s "
+            f"ago, lease {leader.lease_ttl:g} s"
+        )
+        yield Finding(about="coordinator", verdict="good", text=text)
+        return
+    text = "nobody leads" if leader is None else f"nobody leads; the last epoch is {leader.epoch}"
+    advice = (
+        "coordinator mode off, no heartbeats, a cold start that goes on, or errors of the "
+        "election in the members' logs"
+    )
+    alive = status.members.get("healthy", 0)
+    yield Finding(
+        about="coordinator", verdict="bad" if alive else "doubtful", text=text, advice=advice
+    )
+
+
+def _members(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
+    shown = ", ".join(f"{number} {health}" for health, number in status.members.items())
+    healthy = status.members.get("healthy", 0)
+    if not members:
+        advice = "start members, or look into another namespace or prefix"
+        yield Finding(about="members", verdict="doubtful", text="none", advice=advice)
+        return
+    if healthy == len(members):
+        yield Finding(about="members", verdict="good", text=shown)
+    else:
+        advice = "squall coord members names them; a cleanup removes what is left of the dead"
+        yield Finding(about="members", verdict="doubtful", text=shown, advice=advice)
+    epoch = 0 if status.leader is None else status.leader.epoch
+    ahead = [member.member_id for member in members if member.epoch > epoch]
+    if ahead:
+        text = f"{', '.join(ahead[:3])} saw a higher epoch than the store has ({epoch})"
+        advice = "the store lost data; the next election starts above what was seen"
+        yield Finding(about="epoch", verdict="bad", text=text, advice=advice)
+
+
+def _secret(
+    status: Status, members: Sequence[Member], meta: Meta | None, production: bool
+) -> Iterator[Finding]:
+    if meta is None:
+        yield Finding(about="environment", verdict="doubtful", text="no member was ever here")
+        return
+    if production and meta.environment != "production":
+        advice = 'start members with environment="production"'
+        text = f"the namespace belongs to {meta.environment!r}"
+        yield Finding(about="environment", verdict="bad", text=text, advice=advice)
+    else:
+        yield Finding(about="environment", verdict="good", text=meta.environment)
+    accepted = [set(member.key_ids) for member in members if member.health == "healthy"]
+    if not any(accepted):
+        return
+    common = set[str].intersection(*accepted)
+    if not common:
+        advice = "give all members the same secret: signals between them are refused"
+        text = "there is no key that every live member accepts"
+        yield Finding(about="secret", verdict="bad", text=text, advice=advice)
+        return
+    newest_ms = max(meta.keys_seen_ms.get(key, 0) for key in common)
+    age_s = max(0.0, (status.now_ms - newest_ms) / 1000.0)
+    limit_s = ROTATION_S.get(meta.environment)
+    text = f"first seen {age_s / 86_400:.0f} days ago"
+    if limit_s is not None and age_s > limit_s:
+        advice = "squall coord secret rotate start"
+        yield Finding(about="secret", verdict="doubtful", text=text, advice=advice)
+    else:
+        yield Finding(about="secret", verdict="good", text=text)
+
+
+def _room(status: Status) -> Iterator[Finding]:
+    number = sum(status.keys.values())
+    verdict: Verdict = "good" if number <= KEYS_MAX else "doubtful"
+    advice = "" if verdict == "good" else "look for members that start and die in a loop"
+    yield Finding(about="keys", verdict=verdict, text=f"{number:,}", advice=advice)
+    used, limit = status.memory_bytes, status.memory_max_bytes
+    if used is None or not limit:
+        return
+    verdict = "good" if used <= MEMORY_PART * limit else "bad"
+    text = f"{used / limit:.0%} of {limit:,} bytes"
+    advice = "" if verdict == "good" else "with noeviction the store refuses writes when it is full"
+    yield Finding(about="memory", verdict=verdict, text=text, advice=advice)
+
+
+async def _endless(store: GuardedStore, status: Status) -> AsyncIterator[Finding]:
+    """Records that nothing will ever remove."""
+    endless: list[str] = []
+    for kind in status.keys:
+        if kind in FOR_EVER:
+            continue
+        page = await store.list(kind, limit=LOOKED_AT)
+        names = [entry.key for entry in page.entries]
+        records = await store.get(*names) if names else ()
+        endless += [each.key for each in records if each is not None and each.expires_ms is None]
+    if not endless:
+        yield Finding(about="expiry", verdict="good", text="every record has an end")
+        return
+    text = f"{len(endless)} records have no end: {', '.join(endless[:3])}"
+    advice = "write them with ttl_s, if they are yours; else they are of another program"
+    yield Finding(about="expiry", verdict="doubtful", text=text, advice=advice)
+
+
+async def _queues(store: GuardedStore, queues: Sequence[str]) -> AsyncIterator[Finding]:
+    for name in queues:
+        depth = await store.depth(QueueKeys(name).ready)
+        oldest_s = depth.oldest_ms / 1000.0
+        text = f"{depth.items} tickets, {depth.held} held, the oldest {oldest_s:.0f} s old"
+        verdict: Verdict = "good" if oldest_s <= STUCK_S else "doubtful"
+        advice = "" if verdict == "good" else "no worker takes them, or their handler never ends"
+        yield Finding(about=f"queue {name}", verdict=verdict, text=text, advice=advice)
+
+
+def _cleanup(status: Status, production: bool) -> Iterator[Finding]:
+    report = status.cleanup
+    advice = "squall coord install cleanup --systemd, or a coordinator that runs all the time"
+    if report is None:
+        verdict: Verdict = "bad" if production else "doubtful"
+        text = "none in the last day"
+        yield Finding(about="cleanup", verdict=verdict, text=text, advice=advice)
+        return
+    ago_s = max(0.0, (status.now_ms - report.ended_ms) / 1000.0)
+    text = f"{ago_s:.0f} s ago, took {report.duration_s:.1f} s"
+    if ago_s > CLEANUP_AGO_S:
+        yield Finding(about="cleanup", verdict="doubtful", text=text, advice=advice)
+    elif not report.finished or report.duration_s > CLEANUP_S:
+        slow = "the store is slow, or thousands of members vanished at once"
+        yield Finding(about="cleanup", verdict="doubtful", text=text, advice=slow)
+    else:
+        yield Finding(about="cleanup", verdict="good", text=text)

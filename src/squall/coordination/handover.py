@@ -1,0 +1,103 @@
+"""A change of the coordinator that somebody asks for.
+
+It takes the way that every change takes: the holder ends its work, gives the lease up, and
+the next one wins it under a new epoch. Another member asks by a signed signal; only the
+coordinator listens for it. Nothing here writes to the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from squall.coordination import events
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import ConfigurationError, NotRunningError
+from squall.coordination.leadership import Leadership
+from squall.coordination.signals import Delivery
+from squall.coordination.terms import Term, Work
+
+if TYPE_CHECKING:
+    from squall.coordination.coordinator import Coordinator
+
+ELECT = "coord.elect"
+LOOKS_PER_BEAT = 10.0
+
+
+class HandOver:
+    """Of one member."""
+
+    def __init__(self, member: Coordinator, parts: Assembly) -> None:
+        self._member = member
+        self._parts = parts
+        self._removes: list[Callable[[], None]] = []
+
+    async def led(self, desired: str | None) -> str:
+        """Waits until somebody leads, the desired one if one is named."""
+        while True:
+            found = self._member.current_coordinator
+            if found is not None and desired in (None, found):
+                return found
+            await self._pause()
+
+    async def force(self, desired: str | None, *, allow_early: bool) -> None:
+        """Returns when the term that was present has ended."""
+        member = self._member
+        leader, epoch = await self.led(None), member.current_epoch
+        if desired == leader:
+            return
+        if leader == member.member_id:
+            await member.hand_over(desired, allow_early=allow_early)
+            return
+        await self._check(desired)
+        payload = {"desired": desired or "", "allow_early": allow_early}
+        await member.signals.send_signal_with_retry(leader, ELECT, payload=payload)
+        while member.current_epoch == epoch and member.current_coordinator == leader:
+            await self._pause()
+
+    async def resign(
+        self, leadership: Leadership, desired: str | None, *, allow_early: bool
+    ) -> None:
+        member = self._member
+        if not leadership.leads:
+            raise NotRunningError(
+                f"{member.member_id} does not lead: only a coordinator hands over"
+            )
+        await self._check(desired)
+        least_s = member.timing.min_epoch_duration
+        led_s = self._parts.clock.boot_time() - leadership.election.term_began
+        if led_s < least_s and not allow_early:
+            raise ConfigurationError(
+                f"allow_early is False: the term is {led_s:.0f} s old and must last at least"
+                f" min_epoch_duration ({least_s:g}); allow_early=True is right"
+            )
+        self._parts.bus.emit(
+            events.ForcedElection(requested_by=member.member_id, desired=desired or "")
+        )
+        await leadership.resign("forced", desired or "")
+
+    def work(self) -> Work:
+        """Listens while leading."""
+        return Work("elections", become=self._listen, stop=self._stop)
+
+    async def _listen(self, term: Term) -> None:
+        self._removes.append(self._member.signals.on_signal(ELECT, self._asked))
+
+    async def _stop(self, term: Term) -> None:
+        while self._removes:
+            self._removes.pop()()
+
+    async def _asked(self, delivery: Delivery) -> None:
+        order = delivery.signal.payload
+        handing = self._member.hand_over(order["desired"] or None, allow_early=order["allow_early"])
+        self._parts.tasks.start("hand over", handing)
+
+    async def _check(self, desired: str | None) -> None:
+        if desired is not None and desired not in await self._member.active_workers():
+            raise ConfigurationError(
+                f"desired_coordinator is {desired!r}: it must be live and eligible;"
+                " `active_workers()` has those that are"
+            )
+
+    async def _pause(self) -> None:
+        await self._parts.clock.sleep(self._parts.timing.heartbeat_interval / LOOKS_PER_BEAT)

@@ -1,0 +1,125 @@
+"""Beats once per interval, whatever else the member does.
+
+A cycle ends with a beat that reached the store, or at the local limit of a lease; cycles
+never overlap and missed ones are not made up. It tells when a cycle fell behind, when
+nothing reached the store for `heartbeat_ttl`, and when this incarnation must end. It must
+never wait for the circuit of the store, nor for user code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from squall.coordination import keys
+from squall.coordination.calls import within
+from squall.coordination.errors import (
+    CoordinationError,
+    MemberFencedError,
+    StateLostError,
+    StoreUnavailableError,
+)
+from squall.coordination.pulse import Pulse
+from squall.coordination.rolling import Contention, Ring
+from squall.coordination.stores.interface import Record
+from squall.coordination.timing import Timing
+from squall.runtime.interfaces import Clock
+
+RETRY_S = 1.0
+PHASE_SPREAD = 0.1
+
+
+class LeaseLook(Protocol):
+    """Whoever wants to know the lease: a beat reads it in the same round trip."""
+
+    def begin_look(self) -> bool:
+        """Whether it is wanted now; then one of the others is called."""
+        ...
+
+    def looked(self, record: Record | None) -> None: ...
+    def look_failed(self) -> None: ...
+
+
+class Heart:
+    """Of one incarnation; `run` returns the reason why it ends."""
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        timing: Timing,
+        clock: Clock,
+        random: Random,
+        contention: Contention,
+        *,
+        lease: LeaseLook,
+        on_beat: Callable[[bool, float], None],
+        on_contention: Callable[[float, float], None],
+        on_isolated: Callable[[float], None],
+    ) -> None:
+        self.latencies = Ring()
+        self.isolated = False
+        self.reached_at = clock.now()
+        """When the store was last known to answer."""
+        self._pulse = pulse
+        self._timing = timing
+        self._clock = clock
+        self._random = random
+        self._contention = contention
+        self._lease = lease
+        self._on_beat = on_beat
+        self._on_contention = on_contention
+        self._on_isolated = on_isolated
+
+    async def run(self) -> CoordinationError:
+        """Returns `MemberFencedError` or `StateLostError`: only a new incarnation helps."""
+        interval = self._timing.heartbeat_interval
+        due = self._clock.now() + interval * self._random.uniform(1.0 - PHASE_SPREAD, 1.0)
+        while True:
+            await self._clock.sleep(max(due - self._clock.now(), 0.0))
+            begun = self._clock.now()
+            try:
+                reached = await self._cycle()
+            except (MemberFencedError, StateLostError) as error:
+                return error
+            ended = self._clock.now()
+            self._note(reached, begun, ended, late_s=begun - due)
+            due = max(due + interval, ended)
+
+    async def _cycle(self) -> bool:
+        interval = self._timing.heartbeat_interval
+        deadline = self._clock.now() + self._timing.local_limit
+        while True:
+            looks = self._lease.begin_look()
+            try:
+                beat = self._pulse.beat(*((keys.LEADER,) if looks else ()))
+                found = await within(interval / 2.0, beat, "heartbeat")
+                if looks:
+                    self._lease.looked(found[0])
+                return True
+            except StoreUnavailableError:
+                if looks:
+                    self._lease.look_failed()
+                self._on_beat(False, 0.0)
+                self._look_isolated()
+                pause_s = min(RETRY_S, interval / 3.0)
+                if self._clock.now() + pause_s >= deadline:
+                    return False
+                await self._clock.sleep(pause_s)
+
+    def _note(self, reached: bool, begun: float, ended: float, late_s: float) -> None:
+        took_s = ended - begun
+        if reached:
+            self.reached_at = ended
+            self.isolated = False
+            self.latencies.add(took_s)
+            self._on_beat(True, took_s)
+        ratio = self._contention.cycle(took_s, late_s, None, ended)
+        if ratio is not None:
+            self._on_contention(max(took_s, late_s), ratio)
+
+    def _look_isolated(self) -> None:
+        silent_s = self._clock.now() - self.reached_at
+        if silent_s > self._timing.heartbeat_ttl and not self.isolated:
+            self.isolated = True
+            self._on_isolated(silent_s)

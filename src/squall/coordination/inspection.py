@@ -1,0 +1,142 @@
+"""What a store says about its namespace, for people and programs that are no members.
+
+It reads records as they are, without a secret: what it shows is not verified and nobody may
+act on it. It must never write.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from squall.coordination import keys
+from squall.coordination.cleanup import CleanupReport, last_report
+from squall.coordination.records import Codec, HeartbeatRecord, LeaseRecord, WarningRecord
+from squall.coordination.stores.guard import GuardedStore
+from squall.coordination.stores.interface import Record
+from squall.coordination.upkeep import Measured
+
+PAGE = 1000
+AT_ONCE = 100
+UNREADABLE = "unreadable"
+EXPIRED = "expired"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    member_id: str
+    health: str
+    """`healthy`, `warning`, `critical`, `dead`; `expired` without a record, `unreadable`."""
+    heard_s: float
+    incarnation: int = 0
+    sequence: int = 0
+    eligible: bool = False
+    is_coordinator: bool = False
+    """As the member said in its last heartbeat."""
+    epoch: int = 0
+    hostname: str = ""
+    pid: int = 0
+    key_ids: tuple[str, ...] = ()
+
+
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
+    worker_id: str
+    epoch: int
+    incarnation: int
+    renewed_s: float
+    lease_ttl: float
+    released: bool
+    holds: bool
+    """Renewed within the lease, by store time."""
+    standbys: tuple[str, ...]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    store: str
+    now_ms: int
+    leader: Leader | None
+    members: dict[str, int]
+    """By health."""
+    keys: dict[str, int]
+    """By kind."""
+    memory_bytes: int | None
+    memory_max_bytes: int | None
+    cleanup: CleanupReport | None
+
+
+async def look(store: GuardedStore) -> Status:
+    healths: dict[str, int] = {}
+    for member in await list_members(store):
+        healths[member.health] = healths.get(member.health, 0) + 1
+    used, limit = await store.inner.memory() if isinstance(store.inner, Measured) else (None, None)
+    return Status(
+        store=store.url,
+        now_ms=await store.now_ms(),
+        leader=await _leader(store),
+        members=dict(sorted(healths.items())),
+        keys=dict(sorted((await store.count()).items())),
+        memory_bytes=used,
+        memory_max_bytes=limit,
+        cleanup=await last_report(store),
+    )
+
+
+async def list_members(store: GuardedStore) -> list[Member]:
+    """By id. Those whose record expired are found by the index."""
+    idle_s: dict[str, float] = {}
+    after = ""
+    while True:
+        page = await store.list(keys.HEARTBEAT, after=after, limit=PAGE)
+        for entry in page.entries:
+            idle_s[keys.member_id_of(entry.key)] = entry.idle_ms / 1000.0
+        after = page.after
+        if not after:
+            break
+    ids = sorted(idle_s)
+    found: list[Member] = []
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        beats = await store.get(*map(keys.heartbeat, some))
+        warnings = await store.get(*map(keys.warning, some))
+        for member_id, beat, warned in zip(some, beats, warnings, strict=True):
+            found.append(_member(member_id, idle_s[member_id], beat, warned))
+    return found
+
+
+def _member(member_id: str, heard_s: float, beat: Record | None, warned: Record | None) -> Member:
+    codec = Codec(None)
+    if beat is None:
+        return Member(member_id=member_id, health=EXPIRED, heard_s=heard_s)
+    record = codec.read(HeartbeatRecord, beat.value, signed=False)
+    if record is None:
+        return Member(member_id=member_id, health=UNREADABLE, heard_s=heard_s)
+    warning = None if warned is None else codec.read(WarningRecord, warned.value, signed=False)
+    health = "healthy" if warning is None else warning.health
+    return Member(
+        member_id=member_id,
+        health="dead" if record.status == "dead" else health,
+        heard_s=heard_s,
+        incarnation=record.incarnation,
+        sequence=record.sequence,
+        eligible=record.eligible,
+        is_coordinator=record.is_coordinator,
+        epoch=record.epoch,
+        hostname=record.hostname,
+        pid=record.pid,
+        key_ids=record.key_ids,
+    )
+
+
+async def _leader(store: GuardedStore) -> Leader | None:
+    (record,) = await store.get(keys.LEADER)
+    lease = None if record is None else Codec(None).read(LeaseRecord, record.value, signed=False)
+    if record is None or lease is None:
+        return None
+    return Leader(
+        worker_id=lease.worker_id,
+        epoch=lease.epoch,
+        incarnation=lease.incarnation,
+        renewed_s=record.age_s,
+        lease_ttl=lease.lease_ttl,
+        released=lease.released,
+        holds=not lease.released and bool(lease.worker_id) and record.age_s <= lease.lease_ttl,
+        standbys=lease.standbys,
+    )

@@ -1,0 +1,284 @@
+"""Drives the election core: reads and writes the lease, watches it, runs terms.
+
+The core decides; this file only does what it asks and tells it what came of it. One read
+and one write are under way at a time, each with a limit on its time, and neither waits for
+the circuit of the store. It must never hold back the tick at the end of a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from squall.coordination import election_messages as messages
+from squall.coordination import keys
+from squall.coordination.calls import within
+from squall.coordination.election import HOLDING, PLANNED, Election, Role
+from squall.coordination.errors import StaleEpochError, StoreUnavailableError, VersionConflict
+from squall.coordination.records import Codec, LeaseRecord
+from squall.coordination.stores.interface import ABSENT, Changed, Check, Fence, Put, Record, Store
+from squall.coordination.terms import PATIENCE_S, Term, TermRunner
+from squall.runtime.interfaces import Clock
+from squall.runtime.tasks import TaskGroup, TaskState, TaskToken
+
+WATCH_SLICE_S = 60.0
+CLOSE_WATCHERS = 5
+"""So many members watch each renewal; the others look at their own pace."""
+
+
+class Leadership:
+    """Of one incarnation of one member. `tell(effect)` hears what people want to know."""
+
+    def __init__(
+        self,
+        election: Election,
+        urgent: Store,
+        patient: Store,
+        codec: Codec,
+        clock: Clock,
+        tasks: TaskGroup,
+        *,
+        alive: Callable[[], Check],
+        rank: Callable[[], Awaitable[int]],
+        runner: TermRunner,
+        tell: Callable[[messages.Effect], None],
+        standbys: Callable[[], tuple[str, ...]],
+        signing_key: Callable[[], str],
+        on_renewed: Callable[[float], None],
+        watches: bool,
+    ) -> None:
+        self.election = election
+        self.term: Term | None = None
+        self._urgent = urgent
+        self._patient = patient
+        self._codec = codec
+        self._clock = clock
+        self._tasks = tasks
+        self._alive = alive
+        self._rank = rank
+        self._runner = runner
+        self._tell = tell
+        self._standbys = standbys
+        self._signing_key = signing_key
+        self._on_renewed = on_renewed
+        self._watches = watches
+        self._watching: TaskToken | None = None
+        self._sleeper: asyncio.Future[None] | None = None
+        self._sleeps_until = 0.0
+        """When `run` looks by itself what is to be done."""
+        self._changed = asyncio.Event()
+        """Set whenever a term begins or ends."""
+        self._terms: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while self.election.role is not Role.RETIRED:
+            self.election.standbys = self._standbys()
+            self.election.signing_key = self._signing_key()
+            self._perform(self.election.tick(self._clock.boot_time()))
+            self._sleeps_until = self.election.deadline()
+            await self._sleep(self._sleeps_until - self._clock.boot_time())
+
+    def handle(self, event: messages.Event) -> None:
+        self._perform(self.election.handle(event, self._clock.boot_time()))
+        election = self.election
+        if election.deadline() < self._sleeps_until or election.role is Role.RETIRED:
+            self._wake()
+
+    def begin_look(self) -> bool:
+        """With a heartbeat: one round trip and one turn of the loop do both."""
+        return self._watches and self.election.begin_look(self._clock.boot_time())
+
+    def looked(self, record: Record | None) -> None:
+        self.handle(messages.LeaseRead(self._seen(record)))
+
+    def look_failed(self) -> None:
+        self.election.reading_failed(self._clock.boot_time())
+        self._wake()
+
+    @property
+    def leads(self) -> bool:
+        return self.election.leads(self._clock.boot_time())
+
+    async def next_term(self) -> Term:
+        """The present term, or the next one of this member."""
+        while self.term is None or not self.term.valid:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.term
+
+    async def resign(self, reason: str, successor: str = "") -> None:
+        """Ends the term and returns when the lease is given up, or is lost."""
+        self.handle(messages.Resign(reason, successor))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(3.0 * PATIENCE_S):
+                while self.election.role in HOLDING:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    async def retire(self) -> None:
+        """Acts no more and waits for the end of what was done under the last term."""
+        self.handle(messages.Retire())
+        if self._terms:
+            await asyncio.wait(set(self._terms))
+
+    # Effects.
+
+    def _perform(self, effects: list[messages.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case messages.ReadLease():
+                    self._tasks.start("lease read", self._read())
+                case messages.WriteLease():
+                    self._tasks.start(f"lease {effect.purpose.value}", self._write(effect))
+                case messages.FindRank():
+                    self._tasks.start("lease rank", self._find_rank())
+                case messages.Promote(epoch):
+                    self._begin(epoch)
+                case messages.Demote(_, reason):
+                    if self.term is not None:
+                        self.term.end(reason)
+                case _:
+                    pass
+            self._tell(effect)
+        self._changed.set()
+        self._mind_watch()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until `_wake`, or for so long."""
+        if seconds <= 0.0:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        self._sleeper = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._sleeper
+        finally:
+            timer.cancel()
+            self._sleeper = None
+
+    def _wake(self) -> None:
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+    async def _read(self) -> None:
+        try:
+            (record,) = await within(self._patience_s, self._urgent.get(keys.LEADER), "lease")
+        except StoreUnavailableError:
+            self.look_failed()
+            return
+        self.looked(record)
+
+    def _seen(self, record: Record | None) -> messages.Seen | None:
+        if record is None:
+            return None
+        lease = self._codec.read(LeaseRecord, record.value)
+        if lease is not None and lease.epoch != record.epoch:
+            lease = None
+        if lease is not None:
+            offset = record.read_ms / 1000.0 - self._clock.boot_time()
+            self.election.store_offset = offset
+            self._sign_with(lease)
+        return messages.Seen(record.version, record.epoch, lease)
+
+    async def _write(self, request: messages.WriteLease) -> None:
+        put = Put(
+            keys.LEADER,
+            self._codec.encode(request.lease),
+            expect=ABSENT if request.expect is None else request.expect,
+            ttl_s=None,
+        )
+        fence = Fence(keys.LEADER, request.lease.epoch)
+        try:
+            call = self._urgent.write(self._alive(), put, fence=fence)
+            versions = await within(self._patience_s, call, "lease")
+        except (VersionConflict, StaleEpochError):
+            self.handle(messages.LeaseRefused(request))
+        except StoreUnavailableError:
+            self.handle(messages.LeaseUnanswered(request))
+        else:
+            self._sign_with(request.lease)
+            if request.purpose is messages.Purpose.RENEW and self.leads:
+                left_s = self.election.limit - self._clock.boot_time()
+                self._on_renewed(left_s / self.election.timing.lease_ttl)
+            self.handle(messages.LeaseWritten(request, versions[-1]))
+
+    def _sign_with(self, lease: LeaseRecord) -> None:
+        """What the lease says is what all members do."""
+        if lease.signing_key and self._codec.keyring is not None:
+            self._codec.keyring.sign_with(lease.signing_key)
+
+    @property
+    def _patience_s(self) -> float:
+        """Two more tries fit into the lease."""
+        return self.election.timing.lease_ttl / 4.0
+
+    async def _find_rank(self) -> None:
+        try:
+            rank = await within(self._patience_s, self._rank(), "rank")
+        except StoreUnavailableError:
+            rank = 0
+        self.handle(messages.RankKnown(rank))
+
+    # Terms.
+
+    def _begin(self, epoch: int) -> None:
+        def leads() -> bool:
+            return self.leads and self.election.epoch == epoch
+
+        term = Term(epoch, self._patient, leads, lambda at: self.handle(messages.Fenced(at)))
+        self.term = term
+        token = self._tasks.start(f"term {epoch}", self._run_term(term))
+        if token.task is not None:
+            self._terms.add(token.task)
+            token.task.add_done_callback(self._terms.discard)
+
+    async def _run_term(self, term: Term) -> None:
+        await self._runner.run(term, lambda reason: reason in PLANNED)
+        self.handle(messages.WorkEnded())
+
+    # Watching.
+
+    def _mind_watch(self) -> None:
+        """Starts the watch when this member came close to the lead; it ends by itself."""
+        running = self._watching is not None and self._watching.state is TaskState.RUNNING
+        if self._watches and not running and self._should_watch():
+            self._watching = self._tasks.start("lease watch", self._watch())
+
+    def _should_watch(self) -> bool:
+        role = self.election.role
+        return role not in HOLDING and role is not Role.RETIRED and self._is_close()
+
+    async def _watch(self) -> None:
+        """Sees each renewal when it happens, so that a lost lease is noticed without delay;
+        only the first few in the order of succession do."""
+        while self._should_watch():
+            seen = self.election.seen
+            watch = Changed(keys.LEADER, "" if seen is None else seen.version)
+            try:
+                changed = await self._urgent.wait(watch, timeout_s=WATCH_SLICE_S)
+            except StoreUnavailableError:
+                await self._clock.sleep(min(1.0, self.election.timing.heartbeat_interval))
+                continue
+            if changed:
+                await self._look(seen)
+
+    def _is_close(self) -> bool:
+        election = self.election
+        lease = election.seen.lease if election.seen is not None else None
+        if lease is None or len(lease.standbys) < CLOSE_WATCHERS:
+            return election.eligible
+        return election.member_id in lease.standbys[:CLOSE_WATCHERS]
+
+    async def _look(self, before: Any) -> None:
+        """Waits until the change has been read, lest the watch spins."""
+        self.election.look_soon(self._clock.boot_time())
+        self._wake()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.election.timing.heartbeat_interval):
+                while self.election.seen is before:
+                    self._changed.clear()
+                    await self._changed.wait()

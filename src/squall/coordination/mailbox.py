@@ -1,0 +1,376 @@
+"""Reads the inbox of a member, gives signals to their takers, and marks them delivered.
+
+Delivered, acknowledged and removed are one batch, and the record that decides is created
+if absent: a signal takes effect once, however often its sender repeats it. Nothing is
+acknowledged before its taker had it. While nobody wants signals, the inbox is not read.
+
+It must never drop a signal because of a failed write, nor let a bad one end the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from squall.coordination import acceptance, events, keys
+from squall.coordination.acceptance import read_signal, refusal
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import (
+    CoordinationError,
+    MemberFencedError,
+    StateLostError,
+    StoreUnavailableError,
+    VersionConflict,
+)
+from squall.coordination.inbox import Entry, Inbox, Wanted
+from squall.coordination.records import Delivered, Signal, SignalAck, Tombstone
+from squall.coordination.stores.interface import (
+    ABSENT,
+    ANY,
+    Appended,
+    Check,
+    Item,
+    Put,
+    Record,
+    Remove,
+    Write,
+)
+
+PAGE = 100
+WAIT_S = 60.0
+RETRY_S = 1.0
+
+
+@dataclass
+class Source:
+    """A stream that is read: the member's own, or one that it adopted."""
+
+    stream: str
+    receiver_id: str
+    cursor: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the mailbox asks of the member it belongs to."""
+
+    alive: Callable[[], Check | None]
+    incarnation: Callable[[], int]
+    known_epoch: Callable[[], int]
+    max_clock_skew: float
+
+
+class Mailbox:
+    """Of one member."""
+
+    def __init__(self, parts: Assembly, context: Context) -> None:
+        self.inbox = Inbox()
+        self.rejected: dict[str, int] = {}
+        self._parts = parts
+        self._context = context
+        self._sources = [Source(keys.inbox(parts.member_id), parts.member_id)]
+        self._handlers: dict[int, Callable[[Entry], None]] = {}
+        self._futures: dict[int, asyncio.Future[Entry]] = {}
+        self._wanted = asyncio.Event()
+        self._waits_in: asyncio.Task[Any] | None = None
+        self._is_disturbed = False
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self._wanted.wait()
+            try:
+                more = False
+                for source in self._sources:
+                    more = await self._read(source) or more
+                self._give()
+                if not more and self.inbox.wanted:
+                    await self._wait()
+            except StoreUnavailableError:
+                await self._parts.clock.sleep(RETRY_S)
+            if not self.inbox.wanted:
+                self._wanted.clear()
+
+    # Takers.
+
+    def take(self, wanted: Wanted, handler: Callable[[Entry], None]) -> int:
+        """Calls `handler` for each signal that matches, until `forget`."""
+        number = self.inbox.add_taker(wanted, once=False)
+        self._handlers[number] = handler
+        self._wake()
+        return number
+
+    def forget(self, number: int) -> None:
+        self.inbox.remove_taker(number)
+        self._handlers.pop(number, None)
+        self._futures.pop(number, None)
+
+    async def take_one(self, wanted: Wanted) -> Entry:
+        """The first that matches, also one that is here already. Not delivered yet. A
+        cancelled call takes nothing."""
+        number = self.inbox.add_taker(wanted, once=True)
+        future: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self._futures[number] = future
+        self._wake()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.forget(number)
+            if future.done() and not future.cancelled():
+                self.give_back(future.result())
+            raise
+
+    def fail_takers(self, error: CoordinationError) -> None:
+        """Ends all that wait for one signal: what they wait for is gone."""
+        for number, future in list(self._futures.items()):
+            self.forget(number)
+            if not future.done():
+                future.set_exception(error)
+
+    def give_back(self, entry: Entry) -> None:
+        self.inbox.give_back(entry)
+        self._give()
+
+    def adopt(self, dead_id: str) -> None:
+        self._sources.append(Source(keys.inbox(dead_id), dead_id))
+        self._wake()
+        if self._waits_in is not None and not self._is_disturbed:
+            self._is_disturbed = True
+            self._waits_in.cancel()
+
+    def restart(self) -> None:
+        """The store lost data: cursors mean nothing any more."""
+        for source in self._sources:
+            source.cursor = ""
+
+    def _wake(self) -> None:
+        self._give()
+        if self.inbox.wanted:
+            self._wanted.set()
+
+    def _give(self) -> None:
+        for number, entry in self.inbox.match():
+            future, handler = self._futures.pop(number, None), self._handlers.get(number)
+            if future is not None and not future.done():
+                future.set_result(entry)
+            elif handler is not None:
+                handler(entry)
+            else:
+                self.inbox.give_back(entry)
+
+    # Reading.
+
+    async def _wait(self) -> None:
+        """Ends early when another stream is to be read as well."""
+        watches = [Appended(source.stream, source.cursor) for source in self._sources]
+        self._waits_in = task = asyncio.current_task()
+        try:
+            await self._parts.urgent.wait(*watches, timeout_s=WAIT_S)
+        except asyncio.CancelledError:
+            if task is None or not self._is_disturbed or task.uncancel() > 0:
+                raise
+        finally:
+            self._waits_in, self._is_disturbed = None, False
+
+    async def _read(self, source: Source) -> bool:
+        """Whether more may be there; a wait looks before it sleeps, so less than a page is all."""
+        items = await self._parts.urgent.read(source.stream, after=source.cursor, limit=PAGE)
+        if not items:
+            return False
+        signals = [read_signal(self._parts.codec, item.value) for item in items]
+        names = [
+            name
+            for item, signal in zip(items, signals, strict=True)
+            for name in self._names(source, item, signal)
+        ]
+        found = await self._parts.urgent.get(*names) if names else ()
+        known = dict(zip(names, found, strict=True))
+        for item, signal in zip(items, signals, strict=True):
+            await self._accept(source, item, signal, known)
+        source.cursor = items[-1].cursor
+        return len(items) == PAGE
+
+    def _names(self, source: Source, item: Item, signal: Signal | str) -> tuple[str, ...]:
+        if isinstance(signal, str):
+            return ()
+        return (
+            keys.idempotency(source.receiver_id, signal.signal_id),
+            keys.tombstone(signal.sender_id),
+        )
+
+    async def _accept(
+        self,
+        source: Source,
+        item: Item,
+        signal: Signal | str,
+        known: dict[str, Record | None],
+    ) -> None:
+        if isinstance(signal, str):
+            await self._reject(source, item, signal, "", "")
+            return
+        if self.inbox.is_pending(signal.signal_id):
+            # A copy; its original will be acknowledged.
+            self._count_rejected("replay")
+            await self._parts.urgent.write(Remove(source.stream, item.cursor))
+            return
+        buried = known[keys.tombstone(signal.sender_id)]
+        reason = refusal(
+            signal,
+            receiver_id=source.receiver_id,
+            store_now=item.read_ms / 1000.0,
+            appended_at=item.appended_ms / 1000.0,
+            known_epoch=self._context.known_epoch(),
+            max_clock_skew=self._context.max_clock_skew,
+            sender_tombstone=(
+                None if buried is None else self._parts.codec.read(Tombstone, buried.value)
+            ),
+        )
+        if reason is not None:
+            await self._reject(source, item, reason, signal.sender_id, signal.signal_id)
+        elif self.inbox.is_done(signal.signal_id) or (
+            known[keys.idempotency(source.receiver_id, signal.signal_id)] is not None
+        ):
+            self._count_rejected("replay")
+            entry = Entry(-1, source.stream, item.cursor, source.receiver_id, signal, 0)
+            await self._again(entry)
+        else:
+            self.inbox.arrive(
+                source.stream, item.cursor, source.receiver_id, signal, item.appended_ms
+            )
+
+    async def refused_late(self, entry: Entry) -> bool:
+        """An order whose epoch has passed since it was read."""
+        if not acceptance.is_stale(entry.signal.epoch, self._context.known_epoch()):
+            return False
+        signal = entry.signal
+        source = Source(entry.stream, entry.receiver_id)
+        item = Item(
+            cursor=entry.cursor,
+            id=signal.signal_id,
+            value=self._parts.codec.encode(signal),
+            appended_ms=entry.appended_ms,
+            read_ms=entry.appended_ms,
+        )
+        await self._reject(source, item, "stale_epoch", signal.sender_id, signal.signal_id)
+        self.inbox.done(entry)
+        return True
+
+    async def _reject(
+        self, source: Source, item: Item, reason: str, sender_id: str, signal_id: str
+    ) -> None:
+        """Out of the inbox into quarantine, where people can look at it."""
+        self._count_rejected(reason)
+        self._parts.bus.emit(
+            events.SignalRejected(reason=reason, sender_id=sender_id, signal_id=signal_id)
+        )
+        await self._parts.urgent.write(
+            Put(
+                keys.quarantine(source.receiver_id, item.id),
+                item.value,
+                expect=ANY,
+                ttl_s=keys.QUARANTINE_TTL_S,
+            ),
+            Remove(source.stream, item.cursor),
+        )
+
+    def _count_rejected(self, reason: str) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+        metrics = self._parts.metrics
+        metrics.counter(metrics.families.signals_rejected, reason).add()
+
+    # The delivered step.
+
+    async def delivered(self, entry: Entry, writes: Sequence[Write] = ()) -> bool:
+        """Marks, acknowledges and removes in one step, with the writes of its taker. False
+        if the signal had been delivered before: then its effect must not count."""
+        capabilities = self._parts.patient.capabilities
+        effects = tuple(writes)
+        if effects and not capabilities.transactions:
+            await self._write_effects(effects)
+            effects = ()
+        mine = entry.attempted
+        entry.attempted = True
+        try:
+            await self._parts.patient.write(*self._alive(), *effects, *self._marks(entry))
+        except VersionConflict as conflict:
+            self._check_fenced(conflict)
+            if conflict.key != keys.idempotency(entry.receiver_id, entry.signal.signal_id):
+                raise
+            first = mine and await self._is_ours(entry)
+            if not first:
+                self._count_rejected("replay")
+            await self._again(entry)
+            self.inbox.done(entry)
+            return first
+        self.inbox.done(entry)
+        return True
+
+    async def _write_effects(self, effects: Sequence[Write]) -> None:
+        """Without transactions each is created if absent and may be there already."""
+        for effect in effects:
+            try:
+                await self._parts.patient.write(*self._alive(), effect)
+            except VersionConflict as conflict:
+                self._check_fenced(conflict)
+
+    def _check_fenced(self, conflict: VersionConflict) -> None:
+        if conflict.key == keys.member(self._parts.member_id):
+            incarnation = self._context.incarnation()
+            raise MemberFencedError(self._parts.member_id, incarnation) from conflict
+
+    def _alive(self) -> tuple[Check, ...]:
+        check = self._context.alive()
+        return () if check is None else (check,)
+
+    def _marks(self, entry: Entry) -> tuple[Write, ...]:
+        record = Delivered(
+            signal_id=entry.signal.signal_id,
+            receiver_id=entry.receiver_id,
+            outcome=self._outcome(),
+            delivered_at=self._parts.store_time(),
+        )
+        decided = Put(
+            keys.idempotency(entry.receiver_id, entry.signal.signal_id),
+            self._parts.codec.encode(record),
+            expect=ABSENT,
+            ttl_s=keys.IDEMPOTENCY_TTL_S,
+        )
+        return (decided, *self._acknowledgment(entry))
+
+    def _acknowledgment(self, entry: Entry) -> tuple[Write, ...]:
+        signal = entry.signal
+        ack = SignalAck(
+            signal_id=signal.signal_id,
+            receiver_id=entry.receiver_id,
+            sender_id=signal.sender_id,
+            iteration=signal.iteration,
+            received_at=self._parts.store_time(),
+        )
+        return (
+            Put(
+                keys.ack(signal.sender_id, signal.signal_id),
+                self._parts.codec.encode(ack),
+                expect=ANY,
+                ttl_s=keys.ACK_TTL_S,
+            ),
+            Remove(entry.stream, entry.cursor),
+        )
+
+    async def _again(self, entry: Entry) -> None:
+        """A copy of what was delivered: only acknowledged once more."""
+        await self._parts.patient.write(*self._acknowledgment(entry))
+
+    async def _is_ours(self, entry: Entry) -> bool:
+        key = keys.idempotency(entry.receiver_id, entry.signal.signal_id)
+        (found,) = await self._parts.patient.get(key)
+        record = None if found is None else self._parts.codec.read(Delivered, found.value)
+        return record is not None and record.outcome == self._outcome()
+
+    def _outcome(self) -> str:
+        return f"{self._parts.member_id}.{self._context.incarnation()}"
+
+    def state_lost(self) -> None:
+        self.restart()
+        self.fail_takers(StateLostError("the store lost the signals that were waited for"))

@@ -1,0 +1,31 @@
+"""From a URL to a store.
+
+Members of one process that name the same memory URL on the same loop share one store: that
+is what makes `memory:` useful without passing objects around.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from weakref import WeakKeyDictionary
+
+from squall.coordination.stores.interface import Store
+from squall.coordination.stores.memory import MemoryStore
+from squall.runtime.interfaces import Runtime
+
+_memory: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], MemoryStore]] = (
+    WeakKeyDictionary()
+)
+
+
+def open_store(url: str, prefix: str, runtime: Runtime, environment: str) -> Store:
+    """`memory:`, `sqlite:///file`, `redis://host:port/db`, `s3://bucket/prefix`. Not probed."""
+    if url.partition(":")[0] == "memory":
+        shared = _memory.setdefault(asyncio.get_running_loop(), {})
+        return shared.setdefault((url, prefix), MemoryStore(runtime.clock))
+    make_store = import_module("squall.coordination.stores.opening").make_store
+    opened: Store = make_store(
+        url, runtime.clock, runtime.random, prefix=prefix, environment=environment
+    )
+    return opened

@@ -1,0 +1,103 @@
+"""What a member is started with, and what is refused before anything is done.
+
+Every refusal names the option, its value, the rule and what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from squall.coordination.errors import ConfigurationError
+from squall.coordination.stores.interface import Capabilities, make_key
+from squall.coordination.timing import (
+    ENVIRONMENTS,
+    Environment,
+    Timing,
+    check_timing,
+    timing_of,
+    wrong,
+)
+
+RETRIES_RANGE = (2, 10)
+
+
+def _no_metadata() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """See `Coordinator` for what each one means."""
+
+    namespace: str = "default"
+    environment: Environment | None = None
+    profile: str | Timing | None = None
+    secret: str | Sequence[str] | None = None
+    """What members sign with; several while it is changed, the newest last."""
+    secret_source: str | None = None
+    """Where the secret is read, again and again: `env:`, `file:/path`, `vault:`, `awssm:`."""
+    strict_secrets: bool = False
+    """Refuses a secret in an environment variable."""
+    eligible: bool = True
+    enable_coordinator: bool = True
+    skip_cold_start: bool = False
+    unsafe_timings: bool = False
+    auto_cleanup: bool = True
+    cleanup_delay: float = 0.0
+    """From a death to its cleanup."""
+    sign_heartbeats: bool | None = None
+    epoch_fencing_enabled: bool = True
+    contention_detection_enabled: bool = True
+    contention_threshold: float = 2.0
+    max_inbox: int = 1000
+    max_clock_skew: float = 60.0
+    max_timeout: float = 3600.0
+    max_retries: int = 3
+    retry_base: float = 1.0
+    ack_timeout: float = 5.0
+    metrics_port: int | None = None
+    """Serves `/metrics` there; 0 takes a free port."""
+    metrics_host: str = "127.0.0.1"
+    metadata: Callable[[], Mapping[str, Any]] = field(default=_no_metadata)
+
+    def timing_for(self, capabilities: Capabilities) -> Timing:
+        """The profile that was asked for, or the one that suits the store."""
+        if self.profile is not None:
+            return timing_of(self.profile)
+        polls_afar = capabilities.cross_host and not capabilities.blocking_wait
+        return timing_of("s3" if polls_afar else "normal")
+
+
+def with_environment(options: Options, named: str | None) -> Options:
+    """An environment that was given counts; else the one that the process was started in."""
+    if options.environment is not None or named is None:
+        return options
+    return replace(options, environment=cast("Environment", named))
+
+
+def check_options(options: Options, timing: Timing, capabilities: Capabilities) -> None:
+    make_key(options.namespace)
+    if options.environment is not None and options.environment not in ENVIRONMENTS:
+        wrong("environment", options.environment, f"one of {', '.join(ENVIRONMENTS)}", "'staging'")
+    check_timing(timing, environment=options.environment, unsafe_timings=options.unsafe_timings)
+    alone = not capabilities.cross_process or not options.enable_coordinator
+    window = timing.cold_start_observation_window
+    if options.environment == "production" and not alone and options.skip_cold_start:
+        wrong("skip_cold_start", True, "production observes before it elects", "False")
+    if options.environment == "production" and not alone and window <= 0.0:
+        wrong("cold_start_observation_window", window, "production observes before it elects", "15")
+    low, high = RETRIES_RANGE
+    if not low <= options.max_retries <= high:
+        wrong("max_retries", options.max_retries, f"it must be within {low} .. {high}", "3")
+    if options.contention_threshold <= 1.0:
+        wrong("contention_threshold", options.contention_threshold, "it must be above 1", "2.0")
+    if options.secret is not None and options.secret_source is not None:
+        raise ConfigurationError("secret and secret_source are both given: one of them is right")
+    if options.secret is None and options.secret_source is None and capabilities.cross_host:
+        raise ConfigurationError(
+            "secret is None and there is no secret_source: members of several hosts must"
+            " share one to sign with;"
+            " `squall coord secret generate` makes one"
+        )

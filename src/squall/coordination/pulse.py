@@ -1,0 +1,266 @@
+"""The registration of one member and its heartbeats.
+
+Each start is a new incarnation, greater than all earlier ones of the id. A heartbeat
+replaces exactly the record that the last one left, so that whoever declares the member dead,
+by replacing that record, ends this incarnation with the same write. An id whose heartbeat
+still moves is in use and is refused.
+
+It must never beat for an incarnation that was declared dead, nor take a conflict with its
+own lost reply for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from squall.coordination import keys
+from squall.coordination.calls import within
+from squall.coordination.errors import (
+    DuplicateMemberError,
+    MemberFencedError,
+    StateLostError,
+    VersionConflict,
+)
+from squall.coordination.records import Codec, HeartbeatRecord, MemberRecord
+from squall.coordination.stores.guard import GuardedStore
+from squall.coordination.stores.interface import (
+    ABSENT,
+    Check,
+    Condition,
+    Delete,
+    Put,
+    Record,
+)
+from squall.coordination.timing import Timing
+from squall.runtime.identity import ProcessIdentity
+from squall.runtime.interfaces import Clock
+
+BEATS_WATCHED = 2.5
+"""So many intervals without a beat, and an id that was alive is taken over."""
+LOOKS_PER_BEAT = 4
+REFRESH_REGISTRATION_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Leading:
+    """What the heartbeat of a coordinator adds."""
+
+    epoch: int
+    is_coordinator: bool
+
+
+class Pulse:
+    """One member in one namespace; `register`, then `beat` once per interval."""
+
+    def __init__(
+        self,
+        store: GuardedStore,
+        codec: Codec,
+        member_id: str,
+        timing: Timing,
+        clock: Clock,
+        identity: ProcessIdentity,
+        *,
+        eligible: bool,
+        sign_heartbeats: bool,
+        leading: Callable[[], Leading],
+        metadata: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self.member_id = member_id
+        self.incarnation = 0
+        self.sequence = 0
+        self.registered_version = ""
+        """Of the member record: what writes of this incarnation are bound to."""
+        self._store = store
+        self._codec = codec
+        self._timing = timing
+        self._clock = clock
+        self._identity = identity
+        self._eligible = eligible
+        self._signed = sign_heartbeats
+        self._leading = leading
+        self._metadata = metadata
+        self._beat_version: Condition = ABSENT
+        self._refreshed_at = 0.0
+
+    @property
+    def registered(self) -> bool:
+        return self.incarnation > 0
+
+    @property
+    def alive(self) -> Check:
+        """Holds as long as this incarnation is the present one and is not dead."""
+        return Check(keys.member(self.member_id), self.registered_version)
+
+    async def register(self) -> None:
+        """A new incarnation. `DuplicateMemberError` if the id is in use."""
+        while True:
+            member, beat = await self._read()
+            member, beat = await self._until_still(member, beat)
+            if await self._claim(member, beat):
+                return
+
+    async def beat(self, *look_at: str) -> tuple[Record | None, ...]:
+        """Also reads the records that are named, after the beat. Raises `MemberFencedError`
+        or `StateLostError`; then only `register` helps."""
+        for _ in range(3):
+            record = self._record(self.sequence + 1)
+            put = self._put(record, self._beat_version)
+            try:
+                (version,), found = await self._store.write_and_get((put,), look_at)
+            except VersionConflict:
+                await self._resolve()
+                continue
+            self.sequence += 1
+            self._beat_version = version
+            await self._refresh()
+            return found
+        raise MemberFencedError(self.member_id, self.incarnation)
+
+    async def leave(self) -> None:
+        """Others see at once that this member left; a conflict means that it was fenced."""
+        left = self._member("left")
+        try:
+            await self._store.write(
+                Put(
+                    keys.member(self.member_id),
+                    self._codec.encode(left),
+                    expect=self.registered_version,
+                    ttl_s=keys.MEMBER_TTL_S,
+                ),
+                Delete(keys.heartbeat(self.member_id), self._beat_version),
+            )
+        except VersionConflict:
+            return
+
+    async def _read(self) -> tuple[Record | None, Record | None]:
+        member, beat = await self._store.get(
+            keys.member(self.member_id), keys.heartbeat(self.member_id)
+        )
+        return member, beat
+
+    async def _until_still(
+        self, member: Record | None, beat: Record | None
+    ) -> tuple[Record | None, Record | None]:
+        """A process that was killed a moment ago and one that lives look the same: only a
+        further beat tells them apart."""
+        watched_s = 0.0
+        pause_s = self._timing.heartbeat_interval / LOOKS_PER_BEAT
+        first = beat
+        while first is not None and self._is_alive(first):
+            if beat is None or not self._is_alive(beat):
+                break
+            if beat.version != first.version:
+                holder = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed)
+                raise DuplicateMemberError(
+                    self.member_id, holder.hostname if holder else "?", holder.pid if holder else 0
+                )
+            if watched_s >= self._timing.heartbeat_interval * BEATS_WATCHED:
+                break
+            await self._clock.sleep(pause_s)
+            watched_s += pause_s
+            member, beat = await self._read()
+        return member, beat
+
+    def _is_alive(self, beat: Record) -> bool:
+        record = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed)
+        fresh = beat.age_s <= self._timing.heartbeat_ttl
+        return record is not None and record.status == "alive" and fresh
+
+    async def _claim(self, member: Record | None, beat: Record | None) -> bool:
+        known = None if member is None else self._codec.read(MemberRecord, member.value)
+        before = 0 if known is None else known.incarnation
+        # Store time as a floor: also greater than what a store that lost its data forgot.
+        self.incarnation = max(before + 1, await self._store.now_ms())
+        self.sequence = 0
+        try:
+            versions = await self._store.write(
+                Put(
+                    keys.member(self.member_id),
+                    self._codec.encode(self._member("alive")),
+                    expect=ABSENT if member is None else member.version,
+                    ttl_s=keys.MEMBER_TTL_S,
+                ),
+                self._put(self._record(1), ABSENT if beat is None else beat.version),
+            )
+        except VersionConflict:
+            self.incarnation = 0
+            return False
+        self.registered_version, self._beat_version = versions
+        self.sequence = 1
+        self._refreshed_at = self._clock.now()
+        return True
+
+    async def _resolve(self) -> None:
+        """After a conflict: was it our own lost reply, an expired record, or our death?"""
+        member, beat = await self._read()
+        if member is None:
+            raise StateLostError(f"the store does not know {self.member_id} any more")
+        if member.version != self.registered_version:
+            known = self._codec.read(MemberRecord, member.value)
+            if known is None or known.incarnation != self.incarnation or known.status != "alive":
+                raise MemberFencedError(self.member_id, self.incarnation)
+            self.registered_version = member.version
+        if beat is None:
+            self._beat_version = ABSENT
+            return
+        record = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed)
+        if record is None or record.incarnation != self.incarnation or record.status != "alive":
+            raise MemberFencedError(self.member_id, self.incarnation)
+        self._beat_version = beat.version
+        self.sequence = max(self.sequence, record.sequence)
+
+    async def _refresh(self) -> None:
+        """A registration outlives the longest run of a process."""
+        if self._clock.now() - self._refreshed_at < REFRESH_REGISTRATION_S:
+            return
+        put = Put(
+            keys.member(self.member_id),
+            self._codec.encode(self._member("alive")),
+            expect=self.registered_version,
+            ttl_s=keys.MEMBER_TTL_S,
+        )
+        try:
+            (self.registered_version,) = await within(
+                self._timing.heartbeat_interval, self._store.write(put), "registration"
+            )
+        except VersionConflict:
+            await self._resolve()
+        self._refreshed_at = self._clock.now()
+
+    def _member(self, status: str) -> MemberRecord:
+        return MemberRecord(
+            member_id=self.member_id,
+            incarnation=self.incarnation,
+            status=status,
+            hostname=self._identity.hostname,
+            pid=self._identity.pid,
+        )
+
+    def _record(self, sequence: int) -> HeartbeatRecord:
+        leading = self._leading()
+        keyring = self._codec.keyring
+        return HeartbeatRecord(
+            coordinator_id=self.member_id,
+            incarnation=self.incarnation,
+            sequence=sequence,
+            timestamp=self._clock.wall(),
+            pid=self._identity.pid,
+            hostname=self._identity.hostname,
+            metadata=dict(self._metadata()),
+            eligible=self._eligible,
+            is_coordinator=leading.is_coordinator,
+            epoch=leading.epoch,
+            key_ids=() if keyring is None else keyring.key_ids,
+        )
+
+    def _put(self, record: HeartbeatRecord, expect: Condition) -> Put:
+        return Put(
+            keys.heartbeat(self.member_id),
+            self._codec.encode(record, signed=self._signed),
+            expect=expect,
+            ttl_s=self._timing.retention,
+            silent=True,
+        )

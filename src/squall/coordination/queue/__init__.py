@@ -1,0 +1,1 @@
+"""Tickets in order, each finished exactly once. See docs/coordination/queue.md."""

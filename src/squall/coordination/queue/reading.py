@@ -1,0 +1,191 @@
+"""What can be asked of a queue and done to it by hand, on any member.
+
+Nothing here is on the way of a ticket from its producer to its worker: these calls read whole
+streams. It must never touch a ticket that is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from squall.coordination.errors import BlockingTimeoutError, VersionConflict
+from squall.coordination.plugin import CoordinatorPlugin
+from squall.coordination.queue.records import (
+    FINAL_TTL_S,
+    STREAM_TTL_S,
+    Final,
+    QueueKeys,
+    QueueStats,
+    State,
+    Ticket,
+    TicketStateError,
+)
+from squall.coordination.stores.interface import (
+    ABSENT,
+    Append,
+    Changed,
+    Item,
+    Put,
+    Remove,
+    Write,
+)
+
+PAGE = 500
+
+
+class QueueReading(CoordinatorPlugin):
+    """The part of `Queue` for operators and for those who wait for a result."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__()
+        self.keys = QueueKeys(queue)
+
+    async def stats(self) -> QueueStats:
+        store = self.coordinator.store
+        queued = await store.depth(self.keys.queued)
+        ready = await store.depth(self.keys.ready)
+        dead = await store.depth(self.keys.dead)
+        oldest_ms = max(queued.oldest_ms, ready.oldest_ms)
+        metrics = self.coordinator.parts.metrics
+        for state, count in (
+            ("pending", queued.items),
+            ("published", ready.items - ready.held),
+            ("claimed", ready.held),
+            ("dead_letter", dead.items),
+        ):
+            family = metrics.families.queue_depth
+            metrics.gauge(family, self.keys.queue, state).set(float(count))
+        metrics.gauge(metrics.families.queue_age_s, self.keys.queue).set(oldest_ms / 1000.0)
+        return QueueStats(
+            pending=queued.items,
+            published=ready.items - ready.held,
+            claimed=ready.held,
+            dead_letters=dead.items,
+            oldest_s=oldest_ms / 1000.0,
+        )
+
+    async def peek(self, limit: int = 100) -> list[Ticket]:
+        """Open tickets: those that may be taken or are taken, then those that wait."""
+        found: list[Ticket] = []
+        for stream in (self.keys.ready, self.keys.queued):
+            async for item in self._items(stream):
+                if len(found) == limit:
+                    return found
+                ticket = self._ticket(item)
+                if ticket is not None:
+                    found.append(ticket)
+        return found
+
+    async def final(self, ticket_id: str) -> Final | None:
+        """How it ended; None while it is open, or a day after its end."""
+        (found,) = await self.coordinator.store.get(self.keys.final(ticket_id))
+        return None if found is None else self.coordinator.parts.codec.read(Final, found.value)
+
+    async def result(self, ticket_id: str, *, within: float = 600.0) -> Final:
+        """Waits until it is final. `BlockingTimeoutError` if it is not by then."""
+        clock, key = self.coordinator.parts.clock, self.keys.final(ticket_id)
+        begun = clock.now()
+        while True:
+            final = await self.final(ticket_id)
+            if final is not None:
+                return final
+            left_s = begun + within - clock.now()
+            if left_s <= 0.0:
+                raise BlockingTimeoutError(
+                    self.coordinator.member_id, ticket_id, clock.now() - begun, {}
+                )
+            await self.coordinator.store.wait(Changed(key), timeout_s=left_s)
+
+    async def cancel(self, ticket_id: str) -> bool:
+        """False if it is final already. A worker that has it cannot complete it any more."""
+        return await self._end(ticket_id, "cancelled")
+
+    async def purge(self) -> int:
+        """Cancels everything that is open; how many."""
+        count = 0
+        for ticket in await self.peek(limit=1_000_000):
+            count += await self._end(ticket.ticket_id, "cancelled")
+        return count
+
+    async def dead_letters(self) -> AsyncIterator[tuple[Ticket, Final | None]]:
+        """Tickets that failed too often, oldest first, and how the last attempt ended."""
+        async for item in self._items(self.keys.dead):
+            ticket = self._ticket(item)
+            if ticket is not None:
+                yield ticket, await self.final(ticket.ticket_id)
+
+    async def redrive(self, ticket_id: str) -> str:
+        """Enqueues a dead letter again, under a new id that follows from the old one."""
+        async for item in self._items(self.keys.dead):
+            ticket = self._ticket(item)
+            if ticket is None or ticket.ticket_id != ticket_id:
+                continue
+            again = msgspec.structs.replace(
+                ticket, ticket_id=f"{ticket_id}.r", not_before=0.0, start_before=0.0, epoch=0
+            )
+            writes: list[Write] = []
+            if ticket.is_blob:
+                (body,) = await self.coordinator.store.get(self.keys.payload(ticket_id))
+                if body is not None:
+                    key = self.keys.payload(again.ticket_id)
+                    writes.append(Put(key, body.value, expect=ABSENT, ttl_s=STREAM_TTL_S))
+            value = self.coordinator.parts.codec.encode(again)
+            writes += [
+                Append(self.keys.queued, again.ticket_id, value, ttl_s=STREAM_TTL_S),
+                Remove(self.keys.dead, item.cursor),
+            ]
+            await self.coordinator.store.write(*writes)
+            return again.ticket_id
+        raise TicketStateError(f"{ticket_id} is not a dead letter of {self.keys.queue}")
+
+    async def _end(self, ticket_id: str, state: State) -> bool:
+        parts = self.coordinator.parts
+        final = Final(
+            ticket_id=ticket_id,
+            state=state,
+            finished_by=self.coordinator.member_id,
+            finished_at=parts.store_time(),
+        )
+        writes: list[Write] = [
+            Put(
+                self.keys.final(ticket_id),
+                parts.codec.encode(final),
+                expect=ABSENT,
+                ttl_s=FINAL_TTL_S,
+            )
+        ]
+        places = await self._places(ticket_id)
+        if not places and await self.final(ticket_id) is None:
+            raise TicketStateError(f"{ticket_id} is not a ticket of {self.keys.queue}")
+        try:
+            await self.coordinator.store.write(*writes, *places)
+        except VersionConflict:
+            return False
+        # It may have been published between the reading and the decision.
+        moved = await self._places(ticket_id)
+        if moved:
+            await self.coordinator.store.write(*moved)
+        return True
+
+    async def _places(self, ticket_id: str) -> list[Remove]:
+        return [
+            Remove(stream, item.cursor)
+            for stream in (self.keys.queued, self.keys.ready)
+            async for item in self._items(stream)
+            if item.id == ticket_id
+        ]
+
+    async def _items(self, stream: str) -> AsyncIterator[Item]:
+        after = ""
+        while True:
+            page = await self.coordinator.store.read(stream, after=after, limit=PAGE)
+            for item in page:
+                yield item
+            if len(page) < PAGE:
+                return
+            after = page[-1].cursor
+
+    def _ticket(self, item: Item) -> Ticket | None:
+        return self.coordinator.parts.codec.read(Ticket, item.value)

@@ -1,0 +1,88 @@
+"""Figures over the last cycles of one member: percentiles, counts in a window, contention.
+
+Fixed memory: a ring of 100 durations, and the moments of at most a few dozen changes. It
+reads no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+
+RING = 100
+CONTENTION_PAUSE_S = 30.0
+
+
+class Ring:
+    """The last 100 values; about 800 bytes."""
+
+    def __init__(self, size: int = RING) -> None:
+        self._values = array("d", bytes(8 * size))
+        self._next = 0
+        self.count = 0
+
+    def add(self, value: float) -> None:
+        self._values[self._next] = value
+        self._next = (self._next + 1) % len(self._values)
+        self.count += 1
+
+    def percentile(self, share: float) -> float:
+        """Nearest rank; 0.0 without values."""
+        held = min(self.count, len(self._values))
+        if not held:
+            return 0.0
+        ordered = sorted(self._values[:held])
+        return ordered[max(math.ceil(share * held), 1) - 1]
+
+
+class Changes:
+    """Whether something changes too often: more than `most` times in `window_s`."""
+
+    def __init__(self, most: int = 5, window_s: float = 600.0) -> None:
+        self._most = most
+        self.window_s = window_s
+        self._moments: deque[float] = deque()
+
+    def note(self, now: float) -> int | None:
+        """Counts one change; the number in the window if it is too many, and then begins a
+        new window, so that one burst is told once."""
+        self._moments.append(now)
+        while self._moments and now - self._moments[0] > self.window_s:
+            self._moments.popleft()
+        count = len(self._moments)
+        if count <= self._most:
+            return None
+        self._moments.clear()
+        return count
+
+
+class Contention:
+    """Whether the heartbeat falls behind, told at most once in 30 s."""
+
+    def __init__(self, threshold: float, interval: float) -> None:
+        self._threshold = threshold
+        self.expected = interval
+        self._told_at = -math.inf
+        self.suppressed = 0
+        self.events = 0
+
+    def cycle(
+        self, duration_s: float, late_s: float, lease_left: float | None, now: float
+    ) -> float | None:
+        """The ratio to tell: of a cycle that took too long or began too late, or of a lease
+        renewed with less than a third of it left (`lease_left` is a part of 1)."""
+        worst_s = max(duration_s, late_s)
+        ratio = worst_s / self.expected
+        # Of the four fifths that its holder uses, less than a third of the whole is left.
+        late_renewal = lease_left is not None and lease_left < 1.0 / 3.0
+        if math.isinf(self._threshold):
+            return None
+        if ratio <= self._threshold and not late_renewal:
+            return None
+        self.events += 1
+        if now - self._told_at < CONTENTION_PAUSE_S:
+            self.suppressed += 1
+            return None
+        self._told_at = now
+        return ratio

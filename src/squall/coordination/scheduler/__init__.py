@@ -1,0 +1,1 @@
+"""Jobs at their times, each due time at most once. See docs/coordination/scheduler.md."""

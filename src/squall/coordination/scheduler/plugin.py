@@ -1,0 +1,235 @@
+"""Jobs that run on the coordinator, or enqueue a ticket, each due time at most once.
+
+    scheduler = Scheduler()
+
+    @scheduler.cron("*/5 * * * *", zone="Europe/Berlin")
+    async def report(run: RunRecord) -> None: ...
+
+This file is what people call. Due times are in `due` and `cron`, running is in `runner`.
+Jobs are written down in the store, so that every member knows them; code that a member gives
+to a job is its own. A job without code on the present coordinator stays due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from squall.coordination.errors import ConfigurationError, VersionConflict
+from squall.coordination.plugin import CoordinatorPlugin
+from squall.coordination.queue.plugin import Queue
+from squall.coordination.scheduler.due import Calendar
+from squall.coordination.scheduler.records import (
+    ORDERS,
+    RUN_TTL_S,
+    SCHEDULES,
+    JobRecord,
+    RunHistory,
+    RunOrder,
+    RunRecord,
+    Schedules,
+    history_key,
+    run_key,
+)
+from squall.coordination.scheduler.runner import KEPT_S, Runner
+from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
+
+Handler = Callable[[RunRecord], Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
+ID_BYTES = 8
+RUNTIME_FIELDS = ("enabled", "decided", "opened")
+"""What the store knows better than the code."""
+
+
+class Scheduler(CoordinatorPlugin):
+    """Give it to the `Coordinator` of every member that may run the jobs. Queues that jobs
+    enqueue to are given here and to the `Coordinator`, too."""
+
+    name = "scheduler"
+    work_interval = 0.001
+
+    def __init__(self, *queues: Queue) -> None:
+        super().__init__()
+        self.queues = {queue.keys.queue: queue for queue in queues}
+        self.handlers: dict[str, Handler] = {}
+        self._declared: dict[str, JobRecord] = {}
+        self._runner: Runner | None = None
+
+    # Declarations, before the start.
+
+    def every(self, seconds: float, *, name: str = "", **options: Any) -> Callable[[H], H]:
+        """A decorator: at each multiple of so many seconds since 1970."""
+        return self._decorator(name, JobRecord(every=seconds, **options))
+
+    def cron(
+        self, text: str, *, zone: str = "UTC", name: str = "", **options: Any
+    ) -> Callable[[H], H]:
+        return self._decorator(name, JobRecord(cron=text, zone=zone, **options))
+
+    def enqueue(self, name: str, queue: str, payload: Any = None, **options: Any) -> None:
+        """A job that enqueues a ticket; exactly one for each due time that is run."""
+        self._declare(name, JobRecord(queue=queue, payload=payload, **options))
+
+    def _decorator(self, name: str, job: JobRecord) -> Callable[[H], H]:
+        def declared(handler: H) -> H:
+            chosen = name or getattr(handler, "__name__", "")
+            self._declare(chosen, job)
+            self.handlers[chosen] = handler
+            return handler
+
+        return declared
+
+    def _declare(self, name: str, job: JobRecord) -> None:
+        check_job(name, job)
+        if name in self._declared:
+            raise ConfigurationError(f"job {name!r} is declared twice: give one another name")
+        self._declared[name] = job
+
+    # Changes, on any member, for all of them.
+
+    async def add(self, name: str, job: JobRecord) -> None:
+        """Also to change one: what it was told to skip, and whether it is paused, stays."""
+        check_job(name, job)
+        now = self.now()
+
+        def change(jobs: dict[str, JobRecord]) -> None:
+            jobs[name] = merged(jobs.get(name), job, now)
+
+        await self._change(change)
+
+    async def remove(self, name: str) -> None:
+        await self._change(lambda jobs: jobs.pop(_known(jobs, name)))
+
+    async def pause(self, name: str) -> None:
+        await self._enable(name, False)
+
+    async def resume(self, name: str) -> None:
+        """From the next due time on; those of the pause are not made up for."""
+        await self._enable(name, True)
+
+    async def run_now(self, name: str) -> str:
+        """Asks for a run besides the schedule; the id of its slot."""
+        _known((await self.jobs()), name)
+        slot = f"now-{self.coordinator.parts.runtime.entropy(ID_BYTES).hex()}"
+        order = self.coordinator.parts.codec.encode(RunOrder(job=name))
+        await self.coordinator.store.write(Append(ORDERS, slot, order, ttl_s=RUN_TTL_S))
+        return slot
+
+    # Questions.
+
+    async def jobs(self) -> dict[str, JobRecord]:
+        return dict((await self._read())[0].jobs)
+
+    async def next_due(self, name: str) -> float | None:
+        """Seconds since 1970; None while it is paused."""
+        job = (await self.jobs())[_known(await self.jobs(), name)]
+        return Calendar(job).after(max(job.decided, self.now())) if job.enabled else None
+
+    async def history(self, name: str) -> tuple[RunRecord, ...]:
+        """The last 50 runs, the newest last."""
+        (found,) = await self.coordinator.store.get(history_key(name))
+        codec = self.coordinator.parts.codec
+        record = None if found is None else codec.read(RunHistory, found.value)
+        return () if record is None else record.runs
+
+    async def run(self, name: str, slot: str) -> RunRecord | None:
+        (found,) = await self.coordinator.store.get(run_key(name, slot))
+        return None if found is None else self.coordinator.parts.codec.read(RunRecord, found.value)
+
+    def now(self) -> float:
+        """The calendar: of the store if it is shared by hosts, else of the machine."""
+        parts = self.coordinator.parts
+        if parts.patient.capabilities.cross_host:
+            return parts.store_time()
+        return parts.clock.wall()
+
+    # The life of the plugin.
+
+    async def on_start(self) -> None:
+        declared, now = self._declared, self.now()
+
+        def change(jobs: dict[str, JobRecord]) -> None:
+            for name, job in declared.items():
+                jobs[name] = merged(jobs.get(name), job, now)
+
+        if declared:
+            await self._change(change)
+
+    async def on_become_coordinator(self) -> None:
+        self._runner = Runner(self, self.coordinator.parts, self.term)
+        await self._runner.take_over()
+
+    async def coordinator_work(self) -> None:
+        if self._runner is not None:
+            await self._runner.turn()
+
+    async def on_stop_being_coordinator(self) -> None:
+        if self._runner is not None:
+            await self._runner.stop()
+            self._runner = None
+
+    async def _enable(self, name: str, enabled: bool) -> None:
+        now = self.now()
+
+        def change(jobs: dict[str, JobRecord]) -> None:
+            job = jobs[_known(jobs, name)]
+            decided = max(job.decided, now) if enabled and not job.enabled else job.decided
+            jobs[name] = msgspec.structs.replace(job, enabled=enabled, decided=decided)
+
+        await self._change(change)
+
+    async def _read(self) -> tuple[Schedules, str | None]:
+        (found,) = await self.coordinator.store.get(SCHEDULES)
+        if found is None:
+            return Schedules(), None
+        read = self.coordinator.parts.codec.read(Schedules, found.value)
+        return read or Schedules(), found.version
+
+    async def _change(self, change: Callable[[dict[str, JobRecord]], object]) -> None:
+        """Again when somebody else was quicker."""
+        while True:
+            known, version = await self._read()
+            jobs = dict(known.jobs)
+            change(jobs)
+            if version is not None and jobs == known.jobs:
+                return
+            value = self.coordinator.parts.codec.encode(Schedules(jobs=jobs))
+            expect = ABSENT if version is None else version
+            try:
+                await self.coordinator.store.write(
+                    Put(SCHEDULES, value, expect=expect, ttl_s=KEPT_S)
+                )
+                return
+            except VersionConflict:
+                continue
+
+
+def merged(known: JobRecord | None, job: JobRecord, now_s: float) -> JobRecord:
+    """The definition of the code with the state of the store. A new job begins now."""
+    if known is None:
+        return msgspec.structs.replace(job, decided=now_s)
+    kept = {name: getattr(known, name) for name in RUNTIME_FIELDS}
+    return msgspec.structs.replace(job, **kept)
+
+
+def check_job(name: str, job: JobRecord) -> None:
+    make_key(name)
+    Calendar(job)
+    if job.misfire not in ("skip", "run_once", "run_all"):
+        raise ConfigurationError(
+            f"misfire is {job.misfire!r}: skip, run_once and run_all are known"
+        )
+    if job.overlap not in ("skip", "queue"):
+        raise ConfigurationError(f"overlap is {job.overlap!r}: skip and queue are known")
+    if job.max_runtime <= 0.0 or job.jitter < 0.0:
+        raise ConfigurationError(f"job {name}: max_runtime must be above 0 and jitter not below 0")
+    if job.every and job.jitter >= job.every:
+        raise ConfigurationError(f"jitter is {job.jitter!r}: it must be below every ({job.every})")
+
+
+def _known(jobs: dict[str, JobRecord], name: str) -> str:
+    if name not in jobs:
+        raise ConfigurationError(f"no job {name!r} is scheduled; {', '.join(jobs) or 'none'} are")
+    return name

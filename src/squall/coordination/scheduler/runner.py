@@ -1,0 +1,347 @@
+"""The coordinator's part of a scheduler.
+
+Before anything is done for a due time its record `run/<job>/<slot>` is created, once, under
+the fence; with it the schedule notes that the due time is decided. Who finds the record does
+not run it. A run that a dead coordinator left unfinished is marked `interrupted` and never
+repeated: nobody can know how far it came. Runs that only enqueue are the exception: the ticket
+has an id made of job and slot, so that it is enqueued again until the record says so, and
+exists once.
+
+Work is cancelled at the end of the term. It must never start a run whose record it did not
+create.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import LeadershipLost, StaleEpochError, VersionConflict
+from squall.coordination.queue.records import Ticket
+from squall.coordination.scheduler.due import Calendar, due_now
+from squall.coordination.scheduler.records import (
+    HISTORY_MAX,
+    ORDERS,
+    RUN_TTL_S,
+    SCHEDULES,
+    HandlerMissing,
+    JobRecord,
+    Outcome,
+    RunEnded,
+    RunHistory,
+    RunOrder,
+    RunRecord,
+    RunsMissed,
+    RunStarted,
+    Schedules,
+    history_key,
+    run_key,
+    slot_of,
+)
+from squall.coordination.stores.interface import (
+    ABSENT,
+    Appended,
+    Changed,
+    Put,
+    Remove,
+    Watch,
+    Write,
+)
+from squall.coordination.terms import Term
+from squall.coordination.waits import while_leading
+
+if TYPE_CHECKING:
+    from squall.coordination.scheduler.plugin import Scheduler
+
+SLICE_S = 5.0
+SOON_S = 0.001
+BUSY_S = 0.1
+KEPT_S = 366 * 86_400.0
+STOP_S = 5.0
+
+
+class Runner:
+    """Of one term."""
+
+    def __init__(self, scheduler: Scheduler, parts: Assembly, term: Term) -> None:
+        self._scheduler = scheduler
+        self._parts = parts
+        self._term = term
+        self._tasks = parts.tasks.group("scheduler")
+        self._jobs: dict[str, JobRecord] = {}
+        self._version = ""
+        self._calendars: dict[str, tuple[JobRecord, Calendar]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._told: set[str] = set()
+        self._orders_wait = False
+
+    async def take_over(self) -> None:
+        """Puts the schedule under this epoch, and ends what predecessors left."""
+        self._tasks.start("end of term", self._cancel_at_end())
+        while True:
+            await self._read()
+            try:
+                await self._decide({})
+                break
+            except VersionConflict:
+                continue
+        for name in self._jobs:
+            await self._interrupt(name)
+
+    async def turn(self) -> None:
+        await self._read()
+        for name, job in list(self._jobs.items()):
+            if job.enabled:
+                await self._look(name, job)
+        await self._orders()
+        await self._wait()
+
+    async def _cancel_at_end(self) -> None:
+        await self._term.ended.wait()
+        for task in self._running.values():
+            task.cancel()
+
+    async def stop(self) -> None:
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_S)
+
+    # Due times.
+
+    async def _look(self, name: str, job: JobRecord) -> None:
+        if not job.queue and name not in self._scheduler.handlers:
+            if name not in self._told:
+                self._told.add(name)
+                self._parts.bus.emit(HandlerMissing(job=name))
+            return
+        now = self._scheduler.now()
+        due = due_now(job, self._calendar(name, job), now)
+        if due.missed:
+            missed = due.missed
+            self._parts.bus.emit(
+                RunsMissed(job=name, count=len(missed), first=missed[0], last=missed[-1])
+            )
+        for time_s in due.run:
+            catches_up = len(due.run) > 1
+            if name in self._running and (catches_up or job.overlap == "queue"):
+                return
+            if now < time_s + self._delay_s(name, time_s, job.jitter):
+                return
+            is_last = time_s == due.run[-1]
+            await self._begin(name, slot_of(time_s), time_s, due.decided if is_last else time_s)
+        if due.missed and not due.run:
+            await self._note(name, due.decided)
+
+    async def _begin(self, name: str, slot: str, due: float, decided: float | None) -> None:
+        """Creates the record; who does not create it does nothing more."""
+        job = self._jobs[name]
+        overlaps = name in self._running
+        run = RunRecord(
+            job=name,
+            slot=slot,
+            due=due,
+            outcome="skipped" if overlaps else "running",
+            member=self._parts.member_id,
+            epoch=self._term.epoch,
+            started=self._scheduler.now(),
+        )
+        key = run_key(name, slot)
+        created = Put(key, self._parts.codec.encode(run), expect=ABSENT, ttl_s=RUN_TTL_S)
+        try:
+            opened = "" if overlaps else slot
+            (version, *_) = await self._decide({name: (decided, opened)}, created)
+        except VersionConflict as conflict:
+            if conflict.key == key:
+                # Decided before us; the schedule did not hear of it.
+                if decided is not None:
+                    await self._note(name, decided)
+                return
+            if conflict.applied == 0:
+                return  # The schedule changed: it is read again, and this is looked at again.
+            # The record is ours, the note is not written yet: the next turn writes it.
+            (found,) = await self._parts.patient.get(key)
+            version = "" if found is None else found.version
+        metrics = self._parts.metrics
+        lag = metrics.families.schedule_lag_s
+        metrics.gauge(lag, name).set(max(0.0, run.started - due))
+        self._parts.bus.emit(RunStarted(job=name, slot=slot, due=due, epoch=self._term.epoch))
+        if overlaps:
+            await self._ended(run, "skipped", "the run before it has not ended", version)
+        elif job.queue:
+            await self._enqueue(run, job, version)
+        else:
+            token = self._tasks.start(f"job {name}", self._run(run, job, version))
+            if token.task is not None:
+                self._running[name] = token.task
+
+    async def _run(self, run: RunRecord, job: JobRecord, version: str) -> None:
+        outcome: Outcome = "ok"
+        error = ""
+        try:
+            async with asyncio.timeout(job.max_runtime):
+                await self._scheduler.handlers[run.job](run)
+        except TimeoutError as late:
+            outcome, error = "timeout", str(late) or f"longer than {job.max_runtime:g} s"
+        except asyncio.CancelledError:
+            self._running.pop(run.job, None)
+            raise
+        except Exception as failed:
+            outcome, error = "failed", f"{type(failed).__name__}: {failed}"
+        try:
+            await self._ended(run, outcome, error, version)
+        except (LeadershipLost, StaleEpochError):
+            return
+        finally:
+            self._running.pop(run.job, None)
+
+    async def _enqueue(self, run: RunRecord, job: JobRecord, version: str) -> None:
+        queue = self._scheduler.queues.get(job.queue)
+        if queue is None:
+            await self._ended(run, "failed", f"queue {job.queue} is not known here", version)
+            return
+        digest = hashlib.sha256(f"{run.job}/{run.slot}".encode()).hexdigest()[:32]
+        ticket = Ticket(
+            ticket_id=f"s-{digest}",
+            queue=job.queue,
+            payload=job.payload,
+            max_attempts=queue.max_attempts,
+            created_at=self._parts.store_time(),
+        )
+        await self._term.write(*queue.enqueue_writes(ticket))
+        await self._ended(run, "enqueued", "", version)
+
+    async def _ended(self, run: RunRecord, outcome: Outcome, error: str, version: str) -> None:
+        ended = msgspec.structs.replace(
+            run, outcome=outcome, error=error, ended=self._scheduler.now()
+        )
+        await self._term.write(
+            Put(
+                run_key(run.job, run.slot),
+                self._parts.codec.encode(ended),
+                expect=version,
+                ttl_s=RUN_TTL_S,
+            )
+        )
+        await self._remember(ended)
+        metrics = self._parts.metrics
+        metrics.counter(metrics.families.schedule_runs, run.job, outcome).add()
+        self._parts.bus.emit(RunEnded(job=run.job, slot=run.slot, outcome=outcome, error=error))
+
+    async def _remember(self, run: RunRecord) -> None:
+        key = history_key(run.job)
+        (found,) = await self._parts.patient.get(key)
+        known = None if found is None else self._parts.codec.read(RunHistory, found.value)
+        runs = ((*known.runs, run) if known is not None else (run,))[-HISTORY_MAX:]
+        value = self._parts.codec.encode(RunHistory(runs=runs))
+        try:
+            expect = ABSENT if found is None else found.version
+            await self._term.write(Put(key, value, expect=expect, ttl_s=KEPT_S, silent=True))
+        except VersionConflict:
+            await self._remember(run)
+
+    # What predecessors left, and what people ask for.
+
+    async def _interrupt(self, name: str) -> None:
+        """The last run that was begun, or one that the schedule did not hear of."""
+        job = self._jobs[name]
+        unseen = slot_of(self._calendar(name, job).after(job.decided))
+        for slot in (job.opened, unseen):
+            if not slot:
+                continue
+            key = run_key(name, slot)
+            (found,) = await self._parts.patient.get(key)
+            run = None if found is None else self._parts.codec.read(RunRecord, found.value)
+            if found is None or run is None or run.outcome != "running":
+                continue
+            if job.queue:
+                await self._enqueue(run, job, found.version)
+            else:
+                await self._ended(run, "interrupted", "its coordinator ended", found.version)
+
+    async def _orders(self) -> None:
+        self._orders_wait = False
+        for item in await self._parts.patient.read(ORDERS, limit=100):
+            order = self._parts.codec.read(RunOrder, item.value)
+            job = None if order is None else self._jobs.get(order.job)
+            if order is not None and job is not None:
+                if order.job in self._running:
+                    self._orders_wait = True
+                    continue
+                if job.queue or order.job in self._scheduler.handlers:
+                    await self._begin(order.job, item.id, self._scheduler.now(), None)
+            await self._term.write(Remove(ORDERS, item.cursor))
+
+    # The schedule.
+
+    async def _note(self, name: str, decided: float) -> None:
+        try:
+            await self._decide({name: (decided, "")})
+        except VersionConflict:
+            await self._read()
+
+    async def _decide(
+        self, decided: dict[str, tuple[float | None, str]], *first: Write
+    ) -> tuple[str, ...]:
+        jobs = dict(self._jobs)
+        for name, (time_s, opened) in decided.items():
+            job = jobs[name]
+            jobs[name] = msgspec.structs.replace(
+                job,
+                decided=max(job.decided, time_s or 0.0),
+                opened=opened or job.opened,
+            )
+        value = self._parts.codec.encode(Schedules(jobs=jobs))
+        expect = self._version or ABSENT
+        written = await self._term.write(
+            *first, Put(SCHEDULES, value, expect=expect, ttl_s=KEPT_S, silent=True)
+        )
+        self._jobs, self._version = jobs, written[-1]
+        return written
+
+    async def _read(self) -> None:
+        (found,) = await self._parts.patient.get(SCHEDULES)
+        if found is None:
+            self._jobs, self._version = {}, ""
+        elif found.version != self._version:
+            read = self._parts.codec.read(Schedules, found.value)
+            self._jobs, self._version = (read.jobs if read else {}), found.version
+
+    def _calendar(self, name: str, job: JobRecord) -> Calendar:
+        known = self._calendars.get(name)
+        definition = msgspec.structs.replace(job, decided=0.0)
+        if known is None or known[0] != definition:
+            known = (definition, Calendar(job))
+            self._calendars[name] = known
+        return known[1]
+
+    async def _wait(self) -> None:
+        now = self._scheduler.now()
+        limit_s = SLICE_S
+        for name, job in self._jobs.items():
+            if job.enabled and (job.queue or name in self._scheduler.handlers):
+                due = self._calendar(name, job).after(job.decided)
+                at = due + self._delay_s(name, due, job.jitter)
+                if name in self._running:
+                    at = max(at, now + BUSY_S)
+                limit_s = min(limit_s, at - now)
+        watches: list[Watch] = [Changed(SCHEDULES, self._version)]
+        if self._orders_wait:
+            limit_s = min(limit_s, BUSY_S)
+        else:
+            watches.append(Appended(ORDERS))
+        call = self._parts.patient.wait(*watches, timeout_s=max(SOON_S, limit_s))
+        await while_leading(self._tasks, self._term, call)
+
+    @staticmethod
+    def _delay_s(name: str, due: float, jitter: float) -> float:
+        """The same for all members, so that a change of coordinator moves nothing."""
+        if jitter <= 0.0:
+            return 0.0
+        digest = hashlib.sha256(f"{name}/{due}".encode()).digest()
+        return jitter * int.from_bytes(digest[:4], "big") / 2**32

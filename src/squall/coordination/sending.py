@@ -1,0 +1,204 @@
+"""Sends signals: signed, bound to the sender's incarnation, repeated under one id.
+
+A repeat carries the very same bytes, so that a receiver that had the first one only
+acknowledges again. Only an acknowledgment of exactly this signal, signed, counts. It must
+never send for an incarnation that was declared dead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squall.coordination import events, keys
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import (
+    ConfigurationError,
+    InboxFullError,
+    MemberFencedError,
+    SignalDeliveryError,
+    StoreUnavailableError,
+    StreamFullError,
+    UnknownMemberError,
+    VersionConflict,
+)
+from squall.coordination.mailbox import Context
+from squall.coordination.options import Options
+from squall.coordination.records import Signal, SignalAck
+from squall.coordination.stores.interface import Append, Changed, Write, make_key
+from squall.coordination.timeouts import signal_delay
+
+ID_BYTES = 12
+KNOWN_MAX = 10_000
+
+
+class Sender:
+    """Of one member."""
+
+    def __init__(self, parts: Assembly, context: Context, options: Options) -> None:
+        self._parts = parts
+        self._context = context
+        self._options = options
+        self._known: set[str] = set()
+        """Receivers that were seen registered."""
+
+    async def send(
+        self,
+        receiver_id: str,
+        type: str,
+        *,
+        iteration: int,
+        payload: Any,
+        correlation_id: str | None,
+        epoch: int,
+        allow_unknown: bool,
+        expires_in: float = keys.SIGNAL_LIFE_S,
+    ) -> Signal:
+        signal = self._make(
+            receiver_id, type, iteration, payload, correlation_id, epoch, expires_in
+        )
+        await self._check_receiver(receiver_id, allow_unknown)
+        await self._append(signal, self._encode(signal))
+        return signal
+
+    async def send_with_retry(
+        self,
+        receiver_id: str,
+        type: str,
+        *,
+        iteration: int,
+        payload: Any,
+        correlation_id: str | None,
+        epoch: int,
+        allow_unknown: bool,
+        max_retries: int,
+    ) -> SignalAck:
+        signal = self._make(
+            receiver_id, type, iteration, payload, correlation_id, epoch, keys.SIGNAL_LIFE_S
+        )
+        await self._check_receiver(receiver_id, allow_unknown)
+        encoded = self._encode(signal)
+        last_error = "no acknowledgment"
+        for attempt in range(max_retries):
+            try:
+                await self._append(signal, encoded)
+                ack = await self._acknowledged(signal)
+                if ack is not None:
+                    return ack
+                last_error = f"no acknowledgment within {self._options.ack_timeout:g} s"
+            except StoreUnavailableError as error:
+                last_error = str(error)
+            if attempt + 1 < max_retries:
+                spread = self._parts.random.uniform(0.9, 1.1)
+                await self._parts.clock.sleep(
+                    signal_delay(attempt, self._options.retry_base, spread)
+                )
+        self._unreachable(receiver_id, max_retries, last_error)
+        raise SignalDeliveryError(receiver_id, signal.signal_id, max_retries, last_error)
+
+    def _make(
+        self,
+        receiver_id: str,
+        type: str,
+        iteration: int,
+        payload: Any,
+        correlation_id: str | None,
+        epoch: int,
+        expires_in: float,
+    ) -> Signal:
+        make_key(type)
+        if correlation_id:
+            make_key(correlation_id)
+        now = self._parts.store_time()
+        return Signal(
+            signal_id=self._parts.runtime.entropy(ID_BYTES).hex(),
+            correlation_id=correlation_id or "",
+            sender_id=self._parts.member_id,
+            sender_incarnation=self._context.incarnation(),
+            receiver_id=receiver_id,
+            type=type,
+            iteration=iteration,
+            payload=payload,
+            epoch=epoch,
+            timestamp=now,
+            expires_at=now + expires_in,
+        )
+
+    def _encode(self, signal: Signal) -> bytes:
+        try:
+            return self._parts.codec.encode(signal)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"payload is {builtin_name(signal.payload)}: it must be plain JSON data"
+                f" ({error}); payload={{'done': 3}} is right"
+            ) from None
+
+    async def _check_receiver(self, receiver_id: str, allow_unknown: bool) -> None:
+        key = keys.member(receiver_id)
+        if allow_unknown or receiver_id in self._known:
+            return
+        (found,) = await self._parts.patient.get(key)
+        if found is None:
+            raise UnknownMemberError(receiver_id)
+        if len(self._known) < KNOWN_MAX:
+            self._known.add(receiver_id)
+
+    async def _append(self, signal: Signal, encoded: bytes) -> None:
+        check = self._context.alive()
+        append = Append(
+            keys.inbox(signal.receiver_id),
+            signal.signal_id,
+            encoded,
+            ttl_s=keys.SIGNAL_TTL_S,
+            limit=self._options.max_inbox,
+        )
+        writes: tuple[Write, ...] = (append,) if check is None else (check, append)
+        metrics = self._parts.metrics
+        try:
+            await self._parts.patient.write(*writes)
+        except StreamFullError as full:
+            metrics.counter(metrics.families.signals_sent, "full").add()
+            raise InboxFullError(signal.receiver_id, full.limit) from None
+        except VersionConflict:
+            metrics.counter(metrics.families.signals_sent, "fenced").add()
+            raise MemberFencedError(self._parts.member_id, self._context.incarnation()) from None
+        metrics.counter(metrics.families.signals_sent, "sent").add()
+
+    async def _acknowledged(self, signal: Signal) -> SignalAck | None:
+        key = keys.ack(signal.sender_id, signal.signal_id)
+        clock = self._parts.clock
+        deadline = clock.now() + self._options.ack_timeout
+        while (left_s := deadline - clock.now()) > 0.0:
+            if not await self._parts.patient.wait(Changed(key, ""), timeout_s=left_s):
+                continue
+            (found,) = await self._parts.patient.get(key)
+            ack = None if found is None else self._parts.codec.read(SignalAck, found.value)
+            if ack is not None and self._fits(ack, signal):
+                metrics = self._parts.metrics
+                latency_s = max(0.0, self._parts.store_time() - signal.timestamp)
+                metrics.histogram(metrics.families.signal_latency_s).observe(latency_s)
+                return ack
+            # A record that is no answer to us: it must not make this loop spin.
+            await clock.sleep(min(left_s, 0.1))
+        return None
+
+    @staticmethod
+    def _fits(ack: SignalAck, signal: Signal) -> bool:
+        return (
+            ack.signal_id == signal.signal_id
+            and ack.receiver_id == signal.receiver_id
+            and ack.sender_id == signal.sender_id
+        )
+
+    def _unreachable(self, receiver_id: str, attempts: int, error: str) -> None:
+        self._parts.bus.emit(
+            events.CoordinatorUnreachable(
+                coordinator_id=receiver_id,
+                reason="signal_delivery_failure",
+                attempts=attempts,
+                error=error,
+            )
+        )
+
+
+def builtin_name(value: object) -> str:
+    return type(value).__name__

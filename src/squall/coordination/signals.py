@@ -1,0 +1,298 @@
+"""Signals of one member: send, acknowledge, wait, handle.
+
+    await coordinator.send_signal_with_retry("worker-2", "wake", payload={"job": 7})
+    signal = await coordinator.block_until_signal(correlation_id="job-7", timeout=600)
+
+    async for signal in coordinator.signals.iterate(types=["progress"]):
+        ...
+
+The parts are `sending`, `mailbox` and `waiting`; this file is what people call, and the
+loop of handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import Any
+
+from squall.coordination import events, keys
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import (
+    BlockingTimeoutError,
+    ConfigurationError,
+    CoordinationError,
+    StoreUnavailableError,
+)
+from squall.coordination.inbox import Entry, Wanted
+from squall.coordination.mailbox import Context, Mailbox
+from squall.coordination.options import RETRIES_RANGE, Options
+from squall.coordination.records import MemberRecord, Signal, SignalAck, WaitState
+from squall.coordination.sending import Sender
+from squall.coordination.stores.interface import ANY, Put, Remove, Write
+from squall.coordination.timing import wrong
+from squall.coordination.waiting import Waiter
+
+HANDLER_TRIES = 5
+HANDLER_BACKOFF_S = (1.0, 2.0, 4.0, 8.0)
+
+
+class Delivery:
+    """What a handler gets: the signal, and a place for writes that happen with it or not at
+    all."""
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
+        self.writes: list[Write] = []
+
+    def also(self, *writes: Write) -> None:
+        """Done in the same step that marks the signal delivered. Without transactions (S3)
+        give each the condition `ABSENT` and a key that names the signal."""
+        self.writes += writes
+
+
+Handler = Callable[[Delivery], Awaitable[None] | None]
+
+
+class Signals:
+    """Of one member; made and run by `Coordinator`."""
+
+    def __init__(self, parts: Assembly, context: Context, options: Options) -> None:
+        self._parts = parts
+        self._options = options
+        self._context = context
+        self.mailbox = Mailbox(parts, context)
+        self._sender = Sender(parts, context, options)
+        self._waiter = Waiter(parts, self.mailbox, options)
+
+    def start(self) -> None:
+        self._parts.tasks.start("inbox", self.mailbox.run(), essential=True)
+        self._parts.tasks.start("wait states", self._waiter.keep())
+
+    async def send_signal(
+        self,
+        receiver_id: str,
+        type: str,
+        *,
+        iteration: int = 0,
+        payload: Any = None,
+        correlation_id: str | None = None,
+        epoch: int = 0,
+        allow_unknown: bool = False,
+    ) -> Signal:
+        """Appends to the receiver's inbox and returns; durable as the store is. A coordinator
+        passes `epoch=term.epoch` with its orders."""
+        return await self._sender.send(
+            receiver_id,
+            type,
+            iteration=iteration,
+            payload=payload,
+            correlation_id=correlation_id,
+            epoch=epoch,
+            allow_unknown=allow_unknown,
+        )
+
+    async def send_signal_with_retry(
+        self,
+        receiver_id: str,
+        type: str,
+        *,
+        iteration: int = 0,
+        payload: Any = None,
+        correlation_id: str | None = None,
+        epoch: int = 0,
+        allow_unknown: bool = False,
+        max_retries: int | None = None,
+    ) -> SignalAck:
+        """Returns when the receiver acknowledged; `max_retries` counts all attempts.
+        `SignalDeliveryError` after the last one."""
+        tries = self._options.max_retries if max_retries is None else max_retries
+        low, high = RETRIES_RANGE
+        if not low <= tries <= high:
+            wrong("max_retries", tries, f"it must be within {low} .. {high}", "3")
+        return await self._sender.send_with_retry(
+            receiver_id,
+            type,
+            iteration=iteration,
+            payload=payload,
+            correlation_id=correlation_id,
+            epoch=epoch,
+            allow_unknown=allow_unknown,
+            max_retries=tries,
+        )
+
+    async def block_until_signal(
+        self,
+        *,
+        correlation_id: str | None = None,
+        types: Collection[str] = (),
+        from_: str | Sequence[str] = (),
+        timeout: float | None = None,  # noqa: ASYNC109  the name that callers expect
+        expected_duration: float | None = None,
+        planned_duration: float | None = None,
+        task_type: str = "",
+    ) -> Signal:
+        """The first verified signal that matches all filters, also one that came before.
+        `BlockingTimeoutError`, `DeadCoordinatorError` or `StateLostError` otherwise."""
+        senders = (from_,) if isinstance(from_, str) else tuple(from_)
+        limit_s = await self._waiter.limit_of(
+            timeout, expected_duration, planned_duration, task_type
+        )
+        return await self._waiter.wait(correlation_id, tuple(types), senders, limit_s, task_type)
+
+    async def wait_all(
+        self, correlation_ids: Sequence[str], timeout_s: float | None = None
+    ) -> dict[str, Signal]:
+        """One signal for each; what came in time is in `partial` of the timeout error."""
+        return await self._gather(correlation_ids, timeout_s, len(correlation_ids))
+
+    async def wait_any(
+        self, correlation_ids: Sequence[str], timeout_s: float | None = None
+    ) -> dict[str, Signal]:
+        """At least one of them."""
+        return await self._gather(correlation_ids, timeout_s, 1)
+
+    def on_signal(self, type: str, handler: Handler) -> Callable[[], None]:
+        """Calls `handler(delivery)` for each signal of the type, "*" for all, one after
+        another; acknowledged after it returned. The result takes the handler away."""
+        queue: asyncio.Queue[Entry] = asyncio.Queue()
+        wanted = Wanted(types=() if type == "*" else (type,))
+        number = self.mailbox.take(wanted, queue.put_nowait)
+        token = self._parts.tasks.start(f"signals {type}", self._handle_all(queue, handler))
+
+        def remove() -> None:
+            self.mailbox.forget(number)
+            self._parts.tasks.cancel(token)
+            while not queue.empty():
+                self.mailbox.give_back(queue.get_nowait())
+
+        return remove
+
+    async def iterate(
+        self, types: Collection[str] = (), from_: Collection[str] = ()
+    ) -> AsyncIterator[Signal]:
+        """Signals as they come. One is acknowledged when the next one is asked for; a body
+        that raises or leaves the loop gives its signal back."""
+        wanted = Wanted(types=tuple(types), senders=tuple(from_))
+        while True:
+            entry = await self.mailbox.take_one(wanted)
+            done = False
+            try:
+                yield entry.signal
+                await self._deliver(entry)
+                done = True
+            finally:
+                if not done:
+                    self.mailbox.give_back(entry)
+
+    async def open_waits(self) -> tuple[WaitState, ...]:
+        """What this id waited for before it was restarted: call `block_until_signal` again
+        with the same correlation id."""
+        return await self._waiter.written_down()
+
+    async def adopt_inbox(self, dead_id: str) -> None:
+        """Reads also the inbox of a member that is dead or has left."""
+        (found,) = await self._parts.patient.get(keys.member(dead_id))
+        known = None if found is None else self._parts.codec.read(MemberRecord, found.value)
+        if known is None or known.status == "alive":
+            raise ConfigurationError(
+                f"dead_id is {dead_id!r}: only the inbox of a member that is dead or has left"
+                " is adopted"
+            )
+        self.mailbox.adopt(dead_id)
+
+    @property
+    def blocked(self) -> int:
+        """Callers that wait now."""
+        return self._waiter.open_count
+
+    # Inside.
+
+    async def _gather(
+        self, correlation_ids: Sequence[str], timeout_s: float | None, enough: int
+    ) -> dict[str, Signal]:
+        found: dict[str, Signal] = {}
+        came = asyncio.Event()
+
+        async def one(correlation_id: str) -> None:
+            found[correlation_id] = await self.block_until_signal(
+                correlation_id=correlation_id, timeout=limit_s
+            )
+            came.set()
+
+        limit_s = await self._waiter.limit_of(timeout_s, None, None, "")
+        tokens = [self._parts.tasks.start("wait", one(each)) for each in correlation_ids]
+        try:
+            async with asyncio.timeout(limit_s):
+                while len(found) < enough:
+                    came.clear()
+                    await came.wait()
+        except TimeoutError:
+            raise BlockingTimeoutError(
+                self._parts.member_id, ", ".join(correlation_ids), limit_s, {}, found
+            ) from None
+        finally:
+            for token in tokens:
+                self._parts.tasks.cancel(token)
+        return found
+
+    async def _handle_all(self, queue: asyncio.Queue[Entry], handler: Handler) -> None:
+        while True:
+            entry = await queue.get()
+            try:
+                await self._handle(entry, handler)
+            except asyncio.CancelledError:
+                self.mailbox.give_back(entry)
+                raise
+            except CoordinationError as error:
+                # Fenced: it is delivered again to the next incarnation.
+                self._parts.on_failure("signal_not_delivered", error)
+                await self._parts.clock.sleep(HANDLER_BACKOFF_S[0])
+                queue.put_nowait(entry)
+
+    async def _handle(self, entry: Entry, handler: Handler) -> None:
+        if not entry.handled and await self.mailbox.refused_late(entry):
+            return
+        delivery = Delivery(entry.signal)
+        for attempt in range(HANDLER_TRIES):
+            try:
+                if not entry.handled:
+                    result = handler(delivery)
+                    if inspect.isawaitable(result):
+                        await result
+                    entry.handled = True
+                    entry.effects = tuple(delivery.writes)
+                break
+            except Exception as error:
+                self._parts.on_failure("signal_handler_failed", error)
+                self._parts.bus.emit(events.ErrorEvent(error=error))
+                delivery = Delivery(entry.signal)
+                pause_s = HANDLER_BACKOFF_S[min(attempt, len(HANDLER_BACKOFF_S) - 1)]
+                await self._parts.clock.sleep(pause_s)
+        else:
+            await self._quarantine(entry)
+            return
+        await self._deliver(entry)
+
+    async def _deliver(self, entry: Entry) -> None:
+        """Again and again while the store does not answer; the handler ran already."""
+        while True:
+            try:
+                await self.mailbox.delivered(entry, entry.effects)
+                return
+            except StoreUnavailableError:
+                await self._parts.clock.sleep(HANDLER_BACKOFF_S[0])
+
+    async def _quarantine(self, entry: Entry) -> None:
+        """No handler could take it; its sender hears nothing."""
+        await self._parts.patient.write(
+            Put(
+                keys.quarantine(entry.receiver_id, entry.signal.signal_id),
+                self._parts.codec.encode(entry.signal),
+                expect=ANY,
+                ttl_s=keys.QUARANTINE_TTL_S,
+            ),
+            Remove(entry.stream, entry.cursor),
+        )
+        self.mailbox.inbox.done(entry)

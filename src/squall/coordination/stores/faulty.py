@@ -1,0 +1,135 @@
+"""A store that fails on purpose, for tests and simulations.
+
+Wraps any store and draws from a seeded source what goes wrong with each call: it does not
+arrive, its reply is lost after it took effect, it takes long. It must never change what an
+operation means when it lets it through.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from squall.coordination.stores.errors import StoreUnavailableError
+from squall.coordination.stores.interface import (
+    Capabilities,
+    Claim,
+    Depth,
+    Fence,
+    Item,
+    Page,
+    Record,
+    Store,
+    Watch,
+    Write,
+)
+from squall.runtime.interfaces import Clock
+
+T = TypeVar("T")
+
+
+@dataclass
+class Faults:
+    """Change it while the store is in use."""
+
+    lost_requests: float = 0.0
+    """Share of calls that do nothing and fail."""
+    lost_replies: float = 0.0
+    """Share of calls that take effect and fail."""
+    delay_s: float = 0.0
+    """Longest delay before a call takes effect; each draws its own."""
+    reply_delay_s: float = 0.0
+    """Longest delay after it took effect."""
+    down: bool = False
+    """Nothing gets through."""
+
+
+class FaultyStore:
+    """`on_write`, if given, is awaited before each write: a hook to stop a member there."""
+
+    def __init__(
+        self,
+        inner: Store,
+        clock: Clock,
+        source: random.Random,
+        faults: Faults | None = None,
+        *,
+        on_write: Callable[[Sequence[Write]], Awaitable[None]] | None = None,
+    ) -> None:
+        self.inner = inner
+        self.faults = faults or Faults()
+        self.failed = 0
+        self._clock = clock
+        self._random = source
+        self._on_write = on_write
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    async def now_ms(self) -> int:
+        return await self._call(self.inner.now_ms)
+
+    async def get(self, *keys: str) -> tuple[Record | None, ...]:
+        return await self._call(lambda: self.inner.get(*keys))
+
+    async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
+        if self._on_write is not None:
+            await self._on_write(writes)
+        return await self._call(lambda: self.inner.write(*writes, fence=fence))
+
+    async def list(self, kind: str, *, idle_ms: int = 0, after: str = "", limit: int = 100) -> Page:
+        call = self.inner.list
+        return await self._call(lambda: call(kind, idle_ms=idle_ms, after=after, limit=limit))
+
+    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+        return await self._call(lambda: self.inner.sweep(kind, limit=limit))
+
+    async def count(self) -> Mapping[str, int]:
+        return await self._call(self.inner.count)
+
+    async def read(self, stream: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
+        return await self._call(lambda: self.inner.read(stream, after=after, limit=limit))
+
+    async def take(
+        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+    ) -> Sequence[Claim]:
+        call = self.inner.take
+        return await self._call(
+            lambda: call(stream, owner, lease_s=lease_s, limit=limit, request=request)
+        )
+
+    async def depth(self, stream: str) -> Depth:
+        return await self._call(lambda: self.inner.depth(stream))
+
+    async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
+        return await self._call(lambda: self.inner.wait(*watches, timeout_s=timeout_s))
+
+    async def probe(self) -> None:
+        await self.inner.probe()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        faults = self.faults
+        if faults.delay_s > 0.0:
+            await self._clock.sleep(self._random.uniform(0.0, faults.delay_s))
+        if faults.down or self._random.random() < faults.lost_requests:
+            raise self._failure("the request was lost")
+        result = await call()
+        if faults.reply_delay_s > 0.0:
+            await self._clock.sleep(self._random.uniform(0.0, faults.reply_delay_s))
+        if faults.down or self._random.random() < faults.lost_replies:
+            raise self._failure("the reply was lost")
+        return result
+
+    def _failure(self, what: str) -> StoreUnavailableError:
+        self.failed += 1
+        return StoreUnavailableError(f"{self.url}: {what}")

@@ -1,0 +1,76 @@
+"""From a URL to a store that was tried.
+
+memory://                                   one process
+sqlite:///relative.db  sqlite:////abs/file  several processes of one machine
+redis://host:6379/0  rediss://  unix://     Redis
+s3://bucket/prefix?endpoint=...&region=...  S3 or what speaks like it
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from squall.api.errors import ConfigError
+from squall.coordination.metrics import CoordinationMetrics
+from squall.coordination.stores.guard import GuardedStore
+from squall.coordination.stores.interface import DEFAULT_PREFIX, Store
+from squall.coordination.stores.memory import MemoryStore
+from squall.coordination.stores.redis import RedisStore
+from squall.coordination.stores.s3 import S3Store
+from squall.coordination.stores.sqlite import SqliteStore
+from squall.runtime.interfaces import Clock
+from squall.runtime.log import Log
+
+
+def make_store(
+    url: str,
+    clock: Clock,
+    source: random.Random,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    environment: str = "",
+    log: Log | None = None,
+) -> Store:
+    """Not connected, not probed, not guarded."""
+    scheme, found, rest = url.partition(":")
+    if scheme == "memory" and rest.strip("/") == "":
+        return MemoryStore(clock)
+    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
+        return SqliteStore(Path(rest[3:]), clock, source, prefix=prefix)
+    if scheme in {"redis", "rediss", "unix"} and found:
+        return RedisStore(
+            url,
+            clock,
+            source,
+            prefix=prefix,
+            allow_eviction=environment == "development",
+            log=log,
+        )
+    if scheme == "s3" and rest.startswith("//") and len(rest) > 2:
+        return S3Store(url, clock, source, prefix=prefix, log=log)
+    raise ConfigError(
+        f"{scheme}: is not a store: use memory://, sqlite:///file, redis://host:6379/0 or "
+        "s3://bucket/prefix"
+    )
+
+
+async def open_store(
+    url: str,
+    clock: Clock,
+    source: random.Random,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    environment: str = "",
+    metrics: CoordinationMetrics | None = None,
+    log: Log | None = None,
+) -> GuardedStore:
+    """A store that keeps its conditions, with retries and a circuit breaker. What cannot
+    be used is refused here, and nothing stays open."""
+    store = make_store(url, clock, source, prefix=prefix, environment=environment, log=log)
+    try:
+        await store.probe()
+    except BaseException:
+        await store.close()
+        raise
+    return GuardedStore(store, clock, source, metrics=metrics, log=log)

@@ -1,0 +1,375 @@
+"""The store on Redis: one script per operation, one connection for commands and one for waits.
+
+Redis 6.2 or newer, with `noeviction`: every key of the library carries an expiry, so any
+evicting policy could drop leases and signals under memory pressure. What it guarantees is
+what one Redis primary guarantees; see docs/coordination/stores.md for fail-overs.
+
+It must never use KEYS or SCAN, nor touch a key outside of its prefix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squall.coordination.stores import redis_scripts as scripts
+from squall.coordination.stores.errors import (
+    StaleClaimError,
+    StaleEpochError,
+    StoreError,
+    StoreUnavailableError,
+    StreamFullError,
+    UnsafeStoreError,
+    VersionConflict,
+)
+from squall.coordination.stores.interface import (
+    ABSENT,
+    ANY,
+    DEFAULT_PREFIX,
+    REMEMBERED_S,
+    Append,
+    Capabilities,
+    Check,
+    Claim,
+    Condition,
+    Delete,
+    Depth,
+    Fence,
+    Item,
+    Listed,
+    Page,
+    Put,
+    Record,
+    Remove,
+    Watch,
+    Write,
+    check_ids,
+    check_prefix,
+    make_key,
+)
+from squall.coordination.stores.probe import probe
+from squall.coordination.stores.redis_line import Address, Line, LineLost, Refused
+from squall.coordination.stores.redis_waits import SLICE_S, RedisWaits
+from squall.runtime.interfaces import Clock
+from squall.runtime.log import Log
+from squall.runtime.tasks import TaskRunner
+
+OLDEST_VERSION = (6, 2)
+ANSWER_S = 5.0
+TOKEN_BYTES = 12
+REMEMBERED_MS = round(REMEMBERED_S * 1000)
+BULK_BYTES = 256 * 1024
+"""Commands above it have a line of their own: a heartbeat must not wait behind them."""
+BULK_ANSWER_S = 30.0
+AWAY = frozenset(
+    {"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "BUSY", "NOREPLICAS"}
+)
+"""Answers of a server that cannot do it now."""
+KEPT_OUT = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
+SWEEP_PAGE = 100
+CAPABILITIES = Capabilities(
+    transactions=True,
+    blocking_wait=True,
+    native_expiry=True,
+    store_clock=True,
+    conditional_delete=True,
+    cross_process=True,
+    cross_host=True,
+)
+
+
+class RedisStore:
+    """Use `open_store`, which also probes."""
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        source: random.Random,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        allow_eviction: bool = False,
+        log: Log | None = None,
+    ) -> None:
+        self._url = shown_url(url)
+        self._tag = "{" + check_prefix(prefix) + "}"
+        self._random = source
+        self._allow_eviction = allow_eviction
+        self._log = log
+        self._shas: dict[str, str] = {}
+        try:
+            address = Address.of(url)
+        except ValueError as error:
+            raise StoreError(f"{self.url} is not the address of a Redis: {error}") from None
+        self._line = Line(address, clock, ANSWER_S)
+        self._bulk = Line(address, clock, BULK_ANSWER_S)
+        self._tasks = TaskRunner(clock, source)
+        waiting = Line(address, clock, SLICE_S + ANSWER_S)
+        self._waits = RedisWaits(self, waiting, clock, self._tasks, self._tag, self._token())
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    async def now_ms(self) -> int:
+        seconds, micros = await self.command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def get(self, *keys: str) -> tuple[Record | None, ...]:
+        read_ms, *found = await self.script(scripts.GET, *keys)
+        return tuple(_record(key, fields, read_ms) for key, fields in zip(keys, found, strict=True))
+
+    async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
+        found = await self._write(writes, fence)
+        return tuple(part.decode() for part in found)
+
+    async def write_and_get(
+        self, writes: Sequence[Write], keys: Sequence[str]
+    ) -> tuple[tuple[str, ...], tuple[Record | None, ...]]:
+        """Both in one step, the reading last."""
+        *versions, (read_ms, *found) = await self._write(writes, None, keys)
+        records = zip(keys, found, strict=True)
+        return (
+            tuple(part.decode() for part in versions),
+            tuple(_record(key, fields, read_ms) for key, fields in records),
+        )
+
+    async def _write(
+        self, writes: Sequence[Write], fence: Fence | None, keys: Sequence[str] = ()
+    ) -> list[Any]:
+        check_ids(writes)
+        scope, epoch = ("", 0) if fence is None else (fence.scope, fence.epoch)
+        flat: list[str | int | bytes] = [len(keys), *keys]
+        for write in writes:
+            fields = self._encoded(write)
+            flat += (len(fields), *fields)
+        code, *rest = await self.script(
+            scripts.WRITE, scope, epoch, self._token(), REMEMBERED_MS, *flat
+        )
+        if code:
+            raise _refusal(code, rest[0], writes, fence)
+        return rest
+
+    async def list(self, kind: str, *, idle_ms: int = 0, after: str = "", limit: int = 100) -> Page:
+        begin, _, key = after.partition(":")
+        read_ms, *found = await self.script(
+            scripts.LIST, make_key(kind), idle_ms, begin or "-inf", key, limit + 1
+        )
+        pairs = [(found[at].decode(), int(float(found[at + 1]))) for at in range(0, len(found), 2)]
+        page = pairs[:limit]
+        return Page(
+            entries=tuple(
+                Listed(key=name, modified_ms=modified_ms, idle_ms=max(0, read_ms - modified_ms))
+                for name, modified_ms in page
+            ),
+            after=f"{page[-1][1]}:{page[-1][0]}" if len(pairs) > limit else "",
+        )
+
+    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+        removed, after = 0, ""
+        while removed < limit:
+            page = await self.list(kind, after=after, limit=SWEEP_PAGE)
+            if page.entries:
+                keys = [entry.key for entry in page.entries]
+                removed += int(await self.script(scripts.SWEEP, kind, *keys))
+            after = page.after
+            if not after:
+                break
+        return removed
+
+    async def count(self) -> Mapping[str, int]:
+        found = await self.script(scripts.COUNT)
+        counts: dict[str, int] = {}
+        for at in range(0, len(found), 2):
+            kind = found[at].decode()
+            counts[kind] = counts.get(kind, 0) + int(found[at + 1])
+        return {kind: number for kind, number in counts.items() if number}
+
+    async def read(self, stream: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
+        birth, number = split_cursor(after)
+        read_ms, found_birth, *found = await self.script(scripts.READ, stream, birth, number, limit)
+        return tuple(
+            _item(found_birth, found[at], found[at + 1], read_ms) for at in range(0, len(found), 2)
+        )
+
+    async def take(
+        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+    ) -> Sequence[Claim]:
+        read_ms, birth, *found = await self.script(
+            scripts.TAKE, stream, make_key(owner), request, round(lease_s * 1000), limit
+        )
+        claims: list[Claim] = []
+        for at in range(0, len(found), 4):
+            number, body, attempt, until_ms = found[at : at + 4]
+            claims.append(
+                Claim(
+                    item=_item(birth, number, body, read_ms),
+                    claim=f"{owner}:{int(attempt)}:{int(number)}",
+                    attempt=int(attempt),
+                    until_ms=int(float(until_ms)),
+                )
+            )
+        return tuple(claims)
+
+    async def depth(self, stream: str) -> Depth:
+        items, held, oldest_ms = await self.script(scripts.DEPTH, stream)
+        return Depth(items=items, held=held, oldest_ms=max(0, oldest_ms))
+
+    async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
+        return await self._waits.wait(watches, timeout_s)
+
+    async def probe(self) -> None:
+        """Version, eviction, conditions."""
+        server = await self.info("server")
+        version = server.get("redis_version", "0.0")
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_VERSION:
+            raise UnsafeStoreError(f"{self.url} is Redis {version}: 6.2 or newer is needed")
+        memory = await self.info("memory")
+        policy, limit = memory.get("maxmemory_policy", ""), int(memory.get("maxmemory", "0"))
+        if limit > 0 and policy != "noeviction":
+            what = (
+                f"{self.url} evicts keys when its memory is full (maxmemory-policy {policy}), and "
+                "every coordination key carries a TTL and could be evicted: set noeviction"
+            )
+            if not self._allow_eviction:
+                raise UnsafeStoreError(what)
+            if self._log is not None:
+                self._log.warning("store_may_evict", message=what)
+        await probe(self, scratch=self._token())
+
+    async def memory(self) -> tuple[int, int]:
+        """Bytes in use, and the limit or 0."""
+        memory = await self.info("memory")
+        return int(memory.get("used_memory", "0")), int(memory.get("maxmemory", "0"))
+
+    async def close(self) -> None:
+        await self._waits.close()
+        await self._tasks.shutdown(ANSWER_S)
+        self._line.close()
+        self._bulk.close()
+
+    async def info(self, section: str) -> dict[str, str]:
+        found: bytes = await self.command("INFO", section)
+        lines = found.decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    async def script(self, text: str, *arguments: str | int | bytes) -> Any:
+        """Runs a script by its digest, and sends its text when the server lacks it."""
+        sha = self._shas.get(text)
+        if sha is None:
+            sha = self._shas[text] = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        try:
+            return await self.command("EVALSHA", sha, 1, self._tag, *arguments)
+        except ScriptMissing:
+            return await self.command("EVAL", text, 1, self._tag, *arguments)
+
+    async def command(self, *arguments: str | int | bytes, line: Line | None = None) -> Any:
+        packed = self._line.packed(*arguments)
+        if line is None:
+            line = self._line if len(packed) <= BULK_BYTES else self._bulk
+        try:
+            return await line.call(packed)
+        except Refused as refused:
+            raise self._error(refused) from None
+        except LineLost as error:
+            raise StoreUnavailableError(f"{self.url}: {error}") from error
+
+    def _error(self, refused: Refused) -> StoreError:
+        code = refused.code
+        if code == "NOSCRIPT":
+            return ScriptMissing(str(refused))
+        if code in KEPT_OUT or "invalid password" in str(refused):
+            return StoreError(f"{self.url} refuses the credentials: {refused}")
+        if code in AWAY:
+            return StoreUnavailableError(f"{self.url}: {refused}")
+        return StoreError(f"{self.url}: {refused}")
+
+    def _encoded(self, write: Write) -> Sequence[str | int | bytes]:
+        if isinstance(write, Put):
+            ttl_s, token = write.ttl_s, write.token or self._token()
+            ttl_ms = -1 if ttl_s is None else max(1, round(ttl_s * 1000))
+            condition = _condition(write.expect)
+            return (1, write.key, write.value, *condition, ttl_ms, int(write.silent), token)
+        if isinstance(write, Check):
+            return (3, write.key, *_condition(write.expect))
+        if isinstance(write, Remove):
+            return (6, write.stream, *split_cursor(write.cursor), write.claim)
+        if isinstance(write, Append):
+            ttl_ms, silent = round(write.ttl_s * 1000), int(write.silent)
+            return (4, write.stream, write.id, write.value, ttl_ms, write.limit, silent)
+        if isinstance(write, Delete):
+            return (2, write.key, *_condition(write.expect), int(write.silent))
+        lease_ms = round(write.lease_s * 1000)
+        return (5, write.stream, *split_cursor(write.cursor), write.claim, lease_ms)
+
+    def _token(self) -> str:
+        return self._random.randbytes(TOKEN_BYTES).hex()
+
+
+class ScriptMissing(StoreError):
+    """The server was restarted, or its scripts were flushed."""
+
+
+def shown_url(url: str) -> str:
+    """Without user and password."""
+    scheme, _, rest = url.partition("://")
+    place = rest.rpartition("@")[2].partition("?")[0]
+    return f"{scheme}://{place}"
+
+
+def split_cursor(cursor: str) -> tuple[str, str]:
+    birth, _, number = cursor.rpartition(".")
+    return birth, number or "0"
+
+
+def _condition(expect: Condition) -> tuple[int, str]:
+    if expect is ANY:
+        return 0, ""
+    if expect is ABSENT:
+        return 1, ""
+    return 2, str(expect)
+
+
+def _record(key: str, fields: Sequence[bytes | None], read_ms: int) -> Record | None:
+    value, version, epoch, modified_ms, expires_ms = fields
+    if value is None or version is None or epoch is None or modified_ms is None:
+        return None
+    return Record(
+        key=key,
+        value=value,
+        version=version.decode(),
+        epoch=int(epoch),
+        modified_ms=int(modified_ms),
+        read_ms=read_ms,
+        expires_ms=int(expires_ms) if expires_ms else None,
+    )
+
+
+def _item(birth: bytes, number: bytes, body: bytes, read_ms: int) -> Item:
+    appended_ms, item_id, value = body.split(b"|", 2)
+    return Item(
+        cursor=f"{birth.decode()}.{int(number)}",
+        id=item_id.decode(),
+        value=value,
+        appended_ms=int(appended_ms),
+        read_ms=read_ms,
+    )
+
+
+def _refusal(code: int, detail: Any, writes: Sequence[Write], fence: Fence | None) -> Exception:
+    if code == 1:
+        return VersionConflict(detail.decode())
+    if code == 2:
+        return StaleClaimError(
+            detail.decode(), f"a claim of {detail.decode()} is not the present one"
+        )
+    if code == 3 and fence is not None:
+        return StaleEpochError(fence.scope, fence.epoch, int(detail) if detail else None)
+    stream = next(write.stream for write in writes if isinstance(write, Append))
+    return StreamFullError(stream, int(detail))

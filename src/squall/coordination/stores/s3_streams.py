@@ -1,0 +1,353 @@
+"""Streams on S3: numbered slots, each created once, without a listing anywhere.
+
+An append creates the first free slot; whoever loses it tries the next. A removed item
+leaves its slot as a marker, so that slots stay dense and the end is found by asking for the
+next one. Markers at the front are dropped after `meta` says so, and never before: an append
+looks at `meta` after it created its slot, and if the slot lies before that front (its writer
+slept while others went on) it appends again behind. So no item is created where nobody
+reads.
+
+Numbers are never used twice, and streams do not expire as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+
+from squall.coordination.stores.errors import (
+    StaleClaimError,
+    StoreUnavailableError,
+    StreamFullError,
+)
+from squall.coordination.stores.interface import (
+    Append,
+    Claim,
+    Depth,
+    Extend,
+    Item,
+    Remove,
+)
+from squall.coordination.stores.s3_objects import S3Objects
+
+STREAMS = "~streams"
+BIRTH = "s3"
+TRIES = 64
+KEPT_MARKERS = 32
+"""Behind the front: a repeat of a removal still finds its own."""
+DROP_AT_ONCE = 32
+LOOKS_AT_HELD = 8
+
+
+class Slot(msgspec.Struct, omit_defaults=True):
+    """The first line of a slot's object; the value follows."""
+
+    i: str
+    a: int
+    c: str = ""
+    n: int = 0
+    u: int = 0
+    q: str = ""
+    r: bool = False
+
+
+class Seen(msgspec.Struct):
+    """A slot as it was last read or written by us."""
+
+    etag: str
+    slot: Slot
+    value: bytes = b""
+
+
+class View:
+    """What this process knows of one stream; never trusted for a decision by itself."""
+
+    def __init__(self) -> None:
+        self.front = 0
+        """Slots up to this one are dropped."""
+        self.last = 0
+        """Slots up to this one were there."""
+        self.seen: dict[int, Seen] = {}
+        self.numbers: dict[str, int] = {}
+        self.requests: dict[str, str] = {}
+        """The last take of each owner here, to know a repeat."""
+
+    def note(self, number: int, seen: Seen) -> None:
+        self.last = max(self.last, number)
+        self.seen[number] = seen
+        self.numbers.setdefault(seen.slot.i, number)
+
+    def open_numbers(self) -> list[int]:
+        return sorted(number for number, seen in self.seen.items() if not seen.slot.r)
+
+
+class S3Streams:
+    def __init__(self, objects: S3Objects, root: str, now_ms: Callable[[], Awaitable[int]]) -> None:
+        self._objects = objects
+        self._root = root
+        self._now_ms = now_ms
+        self._views: dict[str, View] = {}
+
+    async def append(self, write: Append) -> str:
+        view = await self._updated(write.stream)
+        if write.id in view.numbers:
+            return _cursor(view.numbers[write.id])
+        if len(view.open_numbers()) >= write.limit:
+            await self._refresh(write.stream, view, view.open_numbers())
+            if len(view.open_numbers()) >= write.limit:
+                raise StreamFullError(write.stream, write.limit)
+        slot = Slot(i=write.id, a=await self._now_ms())
+        body = _body(slot, write.value)
+        for _ in range(TRIES):
+            number = max(view.front, view.last) + 1
+            etag = await self._objects.create(self._slot_name(write.stream, number), body)
+            if etag is not None:
+                view.note(number, Seen(etag, slot, write.value))
+                if await self._front(write.stream, view) < number:
+                    return _cursor(number)
+                # Created before the front: `_front` has forgotten it again.
+                continue
+            found = await self._look(write.stream, view, number)
+            if found is not None and found.slot.i == write.id:
+                return _cursor(number)
+        raise StoreUnavailableError(f"{write.stream} grows too fast to be appended to")
+
+    async def read(self, stream: str, after: str, limit: int) -> tuple[Item, ...]:
+        begin = _number(after)
+        view = await self._updated(stream)
+        wanted = [number for number in view.open_numbers() if number > begin]
+        await self._refresh(stream, view, wanted[:limit])
+        read_ms = await self._now_ms()
+        return tuple(
+            _item(number, view.seen[number], read_ms)
+            for number in wanted
+            if number in view.seen and not view.seen[number].slot.r
+        )[:limit]
+
+    async def take(
+        self, stream: str, owner: str, lease_ms: int, limit: int, request: str
+    ) -> tuple[Claim, ...]:
+        view = await self._updated(stream)
+        now_ms = await self._now_ms()
+        if request and view.requests.get(owner) == request:
+            repeated = await self._claims_of(stream, view, owner, request, now_ms)
+            if repeated:
+                return repeated
+        if request:
+            view.requests[owner] = request
+        claims: list[Claim] = []
+        for number in await self._candidates(stream, view, now_ms):
+            if len(claims) == limit:
+                break
+            seen = await self._look(stream, view, number)
+            if seen is None or seen.slot.r or seen.slot.u > now_ms:
+                continue
+            attempt = seen.slot.n + 1
+            slot = msgspec.structs.replace(
+                seen.slot,
+                c=f"{owner}:{attempt}:{number}",
+                n=attempt,
+                u=now_ms + lease_ms,
+                q=request,
+            )
+            if await self._change(stream, view, number, seen, slot):
+                claims.append(_claim(number, view.seen[number], now_ms))
+        return tuple(claims)
+
+    async def is_takeable(self, stream: str) -> bool:
+        view = await self._updated(stream)
+        now_ms = await self._now_ms()
+        for number in await self._candidates(stream, view, now_ms):
+            seen = await self._look(stream, view, number)
+            if seen is not None and not seen.slot.r and seen.slot.u <= now_ms:
+                return True
+        return False
+
+    async def depth(self, stream: str) -> Depth:
+        view = await self._updated(stream)
+        await self._refresh(stream, view, view.open_numbers())
+        now_ms = await self._now_ms()
+        slots = [view.seen[number].slot for number in view.open_numbers()]
+        return Depth(
+            items=len(slots),
+            held=sum(slot.u > now_ms for slot in slots),
+            oldest_ms=max(0, now_ms - slots[0].a) if slots else 0,
+        )
+
+    async def extend(self, write: Extend) -> None:
+        view = self._view(write.stream)
+        number = _number(write.cursor)
+        for _ in range(TRIES):
+            seen = await self._look(write.stream, view, number)
+            if seen is None or seen.slot.r:
+                raise _stale(write)
+            if write.lease_s == 0.0 and seen.slot.u == 0:
+                return
+            if not write.claim or seen.slot.c != write.claim:
+                raise _stale(write)
+            if write.lease_s > 0.0:
+                until_ms = await self._now_ms() + round(write.lease_s * 1000)
+                slot = msgspec.structs.replace(seen.slot, u=until_ms)
+            else:
+                slot = msgspec.structs.replace(seen.slot, u=0, c="")
+            if await self._change(write.stream, view, number, seen, slot):
+                return
+        raise StoreUnavailableError(f"an item of {write.stream} changes too fast to be held")
+
+    async def remove(self, write: Remove) -> None:
+        view = self._view(write.stream)
+        number = _number(write.cursor)
+        for _ in range(TRIES):
+            seen = await self._look(write.stream, view, number)
+            if seen is None or (seen.slot.r and not write.claim):
+                if write.claim:
+                    raise _stale(write)
+                return
+            if write.claim and seen.slot.c != write.claim:
+                raise _stale(write)
+            if seen.slot.r:
+                return
+            slot = msgspec.structs.replace(seen.slot, r=True)
+            if await self._change(write.stream, view, number, seen, slot):
+                await self._drop(write.stream, view)
+                return
+        raise StoreUnavailableError(f"an item of {write.stream} changes too fast to be removed")
+
+    async def _claims_of(
+        self, stream: str, view: View, owner: str, request: str, now_ms: int
+    ) -> tuple[Claim, ...]:
+        """What a take got whose reply was lost."""
+        await self._refresh(stream, view, view.open_numbers())
+        return tuple(
+            _claim(number, view.seen[number], now_ms)
+            for number in view.open_numbers()
+            if view.seen[number].slot.q == request
+            and view.seen[number].slot.c.startswith(f"{owner}:")
+        )
+
+    def _view(self, stream: str) -> View:
+        return self._views.setdefault(stream, View())
+
+    def _slot_name(self, stream: str, number: int) -> str:
+        return f"{self._root}/{STREAMS}/{stream}/slot/{number:020d}"
+
+    def _meta_name(self, stream: str) -> str:
+        return f"{self._root}/{STREAMS}/{stream}/meta"
+
+    async def _front(self, stream: str, view: View) -> int:
+        found = await self._objects.fetch(self._meta_name(stream))
+        if found is None:
+            await self._objects.create(self._meta_name(stream), b"0")
+            return view.front
+        view.front = max(view.front, int(found.body))
+        for number in [number for number in view.seen if number <= view.front]:
+            gone = view.seen.pop(number)
+            view.numbers.pop(gone.slot.i, None)
+        return view.front
+
+    async def _updated(self, stream: str) -> View:
+        """Front and end are those of now; what lies between may be older."""
+        view = self._view(stream)
+        view.last = max(await self._front(stream, view), view.last)
+        while await self._look(stream, view, view.last + 1) is not None:
+            pass
+        return view
+
+    async def _look(self, stream: str, view: View, number: int) -> Seen | None:
+        known = view.seen.get(number)
+        if known is not None and known.slot.r:
+            return known
+        found = await self._objects.fetch(self._slot_name(stream, number))
+        if found is None:
+            gone = view.seen.pop(number, None)
+            if gone is not None:
+                view.numbers.pop(gone.slot.i, None)
+            return None
+        line, _, value = found.body.partition(b"\n")
+        seen = Seen(found.etag, msgspec.json.decode(line, type=Slot), value)
+        view.note(number, seen)
+        return seen
+
+    async def _refresh(self, stream: str, view: View, numbers: Iterable[int]) -> None:
+        limit = asyncio.Semaphore(LOOKS_AT_HELD)
+
+        async def look(number: int) -> None:
+            async with limit:
+                await self._look(stream, view, number)
+
+        await asyncio.gather(*(look(number) for number in numbers))
+
+    async def _candidates(self, stream: str, view: View, now_ms: int) -> list[int]:
+        """Free by what we know first; then some of the held, which may have been given back."""
+        free: list[int] = []
+        held: list[int] = []
+        for number in view.open_numbers():
+            (held if view.seen[number].slot.u > now_ms else free).append(number)
+        return free + held[:LOOKS_AT_HELD]
+
+    async def _change(self, stream: str, view: View, number: int, seen: Seen, slot: Slot) -> bool:
+        value = b"" if slot.r else seen.value
+        name = self._slot_name(stream, number)
+        etag = await self._objects.replace(name, _body(slot, value), seen.etag)
+        if etag is None:
+            return False
+        view.note(number, Seen(etag, slot, value))
+        return True
+
+    async def _drop(self, stream: str, view: View) -> None:
+        """Moves the front over markers, then deletes them; what nobody can append to."""
+        front = view.front
+        while front + 1 in view.seen and view.seen[front + 1].slot.r:
+            front += 1
+        front -= KEPT_MARKERS
+        if front - view.front < DROP_AT_ONCE:
+            return
+        found = await self._objects.fetch(self._meta_name(stream))
+        if found is None or int(found.body) >= front:
+            return
+        body = str(front).encode()
+        if await self._objects.replace(self._meta_name(stream), body, found.etag) is None:
+            return
+        begin, view.front = int(found.body) + 1, front
+        names = [self._slot_name(stream, number) for number in range(begin, front + 1)]
+        await asyncio.gather(*(self._objects.delete(name) for name in names))
+
+
+def _body(slot: Slot, value: bytes) -> bytes:
+    return msgspec.json.encode(slot) + b"\n" + value
+
+
+def _cursor(number: int) -> str:
+    return f"{BIRTH}.{number}"
+
+
+def _number(cursor: str) -> int:
+    birth, _, number = cursor.rpartition(".")
+    return int(number) if birth == BIRTH else 0
+
+
+def _item(number: int, seen: Seen, read_ms: int) -> Item:
+    return Item(
+        cursor=_cursor(number),
+        id=seen.slot.i,
+        value=seen.value,
+        appended_ms=seen.slot.a,
+        read_ms=read_ms,
+    )
+
+
+def _claim(number: int, seen: Seen, read_ms: int) -> Claim:
+    return Claim(
+        item=_item(number, seen, read_ms),
+        claim=seen.slot.c,
+        attempt=seen.slot.n,
+        until_ms=seen.slot.u,
+    )
+
+
+def _stale(write: Extend | Remove) -> StaleClaimError:
+    return StaleClaimError(
+        write.stream, f"claim {write.claim} of {write.stream} is not the present one"
+    )

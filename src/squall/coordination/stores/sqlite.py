@@ -1,0 +1,284 @@
+"""The store in one file, for several processes of one machine.
+
+SQLite in WAL mode. Each operation is one transaction in a thread of its own; writes begin
+with `BEGIN IMMEDIATE`, so that what a condition saw cannot change before its write. It
+survives `kill -9` of any process; a loss of power may lose the last moments, but nothing is
+torn (`synchronous=NORMAL`).
+
+Waits look at the file's change counter every 50 ms and read tables only when it moved.
+Network file systems are refused: their locks do not hold.
+
+Store time is the machine's CLOCK_BOOTTIME plus an offset that the file keeps per boot of
+the machine: it is the same for all processes, whatever happens to the wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from squall.coordination.stores import sqlite_rows as rows
+from squall.coordination.stores.errors import (
+    StoreError,
+    StoreUnavailableError,
+    UnsafeStoreError,
+)
+from squall.coordination.stores.interface import (
+    DEFAULT_PREFIX,
+    Capabilities,
+    Claim,
+    Depth,
+    Fence,
+    Item,
+    Page,
+    Record,
+    Takeable,
+    Watch,
+    Write,
+    check_ids,
+    check_prefix,
+    make_key,
+)
+from squall.coordination.stores.probe import probe
+from squall.coordination.stores.sqlite_write import Batch
+from squall.runtime.interfaces import Clock
+
+T = TypeVar("T")
+BUSY_S = 5.0
+LOOK_S = 0.05
+TOKEN_BYTES = 12
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"}
+CAPABILITIES = Capabilities(
+    transactions=True,
+    blocking_wait=False,
+    native_expiry=False,
+    store_clock=True,
+    conditional_delete=True,
+    cross_process=True,
+    cross_host=False,
+)
+
+
+class SqliteStore:
+    """Use `open_store`. Prefixes of one file are separate stores."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        source: random.Random,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> None:
+        self._path = path
+        self._prefix = check_prefix(prefix)
+        self._clock = clock
+        self._random = source
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="squall-sqlite")
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="squall-sqlite-look")
+        self._connection: sqlite3.Connection | None = None
+        self._looking: sqlite3.Connection | None = None
+        self._offset_ms = 0
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self._path}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    async def now_ms(self) -> int:
+        return await self._run(lambda _, now_ms: now_ms)
+
+    async def get(self, *keys: str) -> tuple[Record | None, ...]:
+        return await self._run(
+            lambda db, now_ms: tuple(rows.record(db, self._prefix, key, now_ms) for key in keys)
+        )
+
+    async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
+        check_ids(writes)
+        token = self._random.randbytes(TOKEN_BYTES).hex()
+
+        def apply(db: sqlite3.Connection, now_ms: int) -> tuple[str, ...]:
+            return Batch(db, self._prefix, now_ms, token).apply(writes, fence)
+
+        return await self._run(apply, writes=True)
+
+    async def list(self, kind: str, *, idle_ms: int = 0, after: str = "", limit: int = 100) -> Page:
+        make_key(kind)
+        return await self._run(
+            lambda db, now_ms: rows.page(db, self._prefix, kind, idle_ms, after, limit, now_ms)
+        )
+
+    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+        return await self._run(
+            lambda db, now_ms: rows.sweep(db, self._prefix, kind, limit, now_ms), writes=True
+        )
+
+    async def count(self) -> Mapping[str, int]:
+        return await self._run(lambda db, now_ms: rows.count(db, self._prefix, now_ms))
+
+    async def read(self, stream: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
+        return await self._run(
+            lambda db, now_ms: rows.read(db, self._prefix, stream, after, limit, now_ms)
+        )
+
+    async def take(
+        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+    ) -> Sequence[Claim]:
+        make_key(owner)
+        lease_ms = round(lease_s * 1000)
+        return await self._run(
+            lambda db, now_ms: rows.take(
+                db, self._prefix, stream, owner, lease_ms, limit, request, now_ms
+            ),
+            writes=True,
+        )
+
+    async def depth(self, stream: str) -> Depth:
+        return await self._run(lambda db, now_ms: rows.depth(db, self._prefix, stream, now_ms))
+
+    async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
+        deadline = self._clock.now() + timeout_s
+        due_s = 0.0
+        seen: int | None = None
+        while True:
+            changed = await self._changed()
+            if changed != seen or self._clock.now() >= due_s:
+                seen = changed
+                holding, due_ms = await self._run(
+                    lambda db, now_ms: rows.holding(db, self._prefix, watches, now_ms)
+                )
+                if holding:
+                    return holding
+                due_s = self._clock.now() + due_ms / 1000.0
+            left_s = deadline - self._clock.now()
+            if left_s <= 0.0:
+                return frozenset()
+            # A claim that runs out changes nothing in the file.
+            timed = any(isinstance(watch, Takeable) for watch in watches)
+            pause_s = min(LOOK_S, max(0.001, due_s - self._clock.now())) if timed else LOOK_S
+            await self._clock.sleep(min(left_s, pause_s))
+
+    async def probe(self) -> None:
+        await probe(self, scratch=self._random.randbytes(TOKEN_BYTES).hex())
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._close)
+        await loop.run_in_executor(self._looks, self._close_looking)
+        self._thread.shutdown(wait=False)
+        self._looks.shutdown(wait=False)
+
+    async def _run(
+        self, work: Callable[[sqlite3.Connection, int], T], *, writes: bool = False
+    ) -> T:
+        """Shielded: a cancelled caller must not leave a transaction half done."""
+        call = asyncio.get_running_loop().run_in_executor(
+            self._thread, self._transaction, work, writes
+        )
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            call.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    def _transaction(self, work: Callable[[sqlite3.Connection, int], T], writes: bool) -> T:
+        try:
+            db = self._connection or self._open()
+            db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            try:
+                now_ms = self._offset_ms + int(self._clock.boot_time() * 1000.0)
+                result = work(db, now_ms)
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+            return result
+        except sqlite3.OperationalError as error:
+            raise self._failure(error) from error
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"{self.url} cannot be used: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        check_file_system(self._path)
+        try:
+            db = self._connect()
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            db.execute("BEGIN IMMEDIATE")
+            rows.create_tables(db)
+            self._offset_ms = rows.time_offset_ms(
+                db, machine_boot(), self._clock.wall(), self._clock.boot_time()
+            )
+            db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise self._failure(error) from error
+        self._connection = db
+        return db
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+
+    async def _changed(self) -> int:
+        if self._connection is None:
+            await self.now_ms()
+        return await asyncio.get_running_loop().run_in_executor(self._looks, self._data_version)
+
+    def _data_version(self) -> int:
+        """Moves when any other connection wrote; so the looking one never writes."""
+        if self._looking is None:
+            self._looking = self._connect()
+        return int(self._looking.execute("PRAGMA data_version").fetchone()[0])
+
+    def _failure(self, error: sqlite3.OperationalError) -> Exception:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            return StoreUnavailableError(f"{self.url}: {text} for {BUSY_S:g} s")
+        return StoreError(f"{self.url} cannot be used: {text}")
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _close_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.close()
+            self._looking = None
+
+
+def machine_boot() -> str:
+    """Tells one boot of the machine from the next; "" where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def check_file_system(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise StoreError(f"sqlite:///{path} cannot be used: there is no directory {path.parent}")
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    best, kind = "", ""
+    for line in mounts:
+        _, point, found, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        if path.resolve().is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, found
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise UnsafeStoreError(
+            f"sqlite:///{path} is on {kind}, a network file system whose locks do not hold: "
+            "use a local disk, or Redis or S3 for several machines"
+        )

@@ -1,0 +1,163 @@
+"""Turns what the parts of a member do into events, metrics and log lines.
+
+It decides nothing and must never raise into what it is told by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from squall.coordination import election_messages as messages
+from squall.coordination import events
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import CoordinationError, EpochRegressionError, StateLostError
+from squall.coordination.rolling import Changes, Ring
+
+FLAPPING_ADVICE = "raise lease_ttl or min_epoch_duration; look at the network and at crashes"
+
+
+class Teller:
+    """Of one member."""
+
+    def __init__(self, parts: Assembly) -> None:
+        self._parts = parts
+        self._metrics = parts.metrics
+        self._families = parts.metrics.families
+        self._changes = Changes()
+        self.election_durations = Ring()
+        self._vacant_since: float | None = parts.clock.now()
+        self._regressed = False
+        self._sent = self._metrics.counter(self._families.heartbeats, "sent")
+        self._isolated = self._metrics.gauge(self._families.isolated)
+
+    def emit(self, event: events.Event) -> None:
+        self._parts.bus.emit(event)
+
+    def beat(self, sequence: int, reached: bool) -> None:
+        if reached:
+            self._sent.add()
+            self._isolated.set(0.0)
+            self.emit(events.WorkerHeartbeat(worker_id=self._parts.member_id, sequence=sequence))
+            return
+        self._metrics.counter(self._families.heartbeats, "failed").add()
+        if self._parts.log is not None:
+            self._parts.log.warning("heartbeat_failed", sequence=sequence)
+
+    def contention(self, duration_s: float, ratio: float) -> None:
+        self._metrics.counter(self._families.contention).add()
+        self.emit(
+            events.ContentionDetected(
+                duration=duration_s,
+                expected=self._parts.timing.heartbeat_interval,
+                ratio=ratio,
+            )
+        )
+
+    def isolated(self, silent_s: float) -> None:
+        self._isolated.set(1.0)
+        self.emit(events.Isolated(coordinator_id=self._parts.member_id, silent_s=silent_s))
+
+    def stale_order(self, task_epoch: int, current_epoch: int) -> None:
+        self._metrics.counter(self._families.epoch_drift).add()
+        if self._parts.log is not None:
+            self._parts.log.warning(
+                "stale_epoch", task_epoch=task_epoch, current_epoch=current_epoch
+            )
+
+    def fenced(self) -> None:
+        self._metrics.counter(self._families.fencing_rejections).add()
+
+    def ended(self, cause: CoordinationError, highest_epoch: int) -> None:
+        """The incarnation is over."""
+        if isinstance(cause, StateLostError):
+            self.emit(
+                events.StateLost(
+                    coordinator_id=self._parts.member_id, highest_epoch_seen=highest_epoch
+                )
+            )
+        if self._parts.log is not None:
+            self._parts.log.warning("incarnation_ended", reason=str(cause))
+
+    def recovered(self, member_id: str) -> None:
+        self.emit(
+            events.CoordinatorRecovered(
+                coordinator_id=member_id, previous_health="dead", was_dead=True
+            )
+        )
+
+    def election(self, effect: messages.Effect) -> None:
+        """What the election core asked for, or says."""
+        metrics, families = self._metrics, self._families
+        match effect:
+            case messages.WriteLease(purpose=messages.Purpose.STAND):
+                metrics.counter(families.elections, "stood").add()
+            case messages.FindRank():
+                if self._vacant_since is None:
+                    self._vacant_since = self._parts.clock.now()
+            case messages.WriteLease(purpose=messages.Purpose.RENEW):
+                metrics.counter(families.renewals, "sent").add()
+            case messages.Promote(epoch):
+                metrics.counter(families.promotions).add()
+                metrics.gauge(families.is_leader).set(1.0)
+                self.emit(events.CoordinatorPromoted(worker_id=self._parts.member_id, epoch=epoch))
+            case messages.Demote(epoch, reason):
+                metrics.counter(families.demotions, reason).add()
+                metrics.gauge(families.is_leader).set(0.0)
+                if reason == "fenced":
+                    self.fenced()
+                self.emit(
+                    events.CoordinatorDemoted(
+                        worker_id=self._parts.member_id, epoch=epoch, reason=reason
+                    )
+                )
+            case messages.PhaseChanged(phase, duration_s):
+                self.emit(events.ColdStartPhaseChanged(phase=phase, duration=duration_s))
+            case messages.HolderChanged():
+                self._holder_changed(effect)
+            case messages.Regressed(seen, found):
+                if not self._regressed:
+                    self._regressed = True
+                    self.emit(events.ErrorEvent(error=EpochRegressionError(seen, found)))
+            case messages.TermRenewed(epoch, ends_at):
+                self.emit(
+                    events.EpochRenewed(
+                        worker_id=self._parts.member_id, epoch=epoch, new_term_ends_at=ends_at
+                    )
+                )
+            case _:
+                pass
+
+    def follow(self, p99: Callable[[], float], active: Callable[[], float]) -> None:
+        """Gauges that are asked when somebody looks."""
+        metrics, families = self._metrics, self._families
+        metrics.gauge(families.heartbeat_p99_s).follow(p99)
+        metrics.gauge(families.active_coordinators).follow(active)
+
+    def _holder_changed(self, effect: messages.HolderChanged) -> None:
+        lease, now = effect.lease, self._parts.clock.now()
+        metrics, families = self._metrics, self._families
+        self._regressed = False
+        metrics.gauge(families.epoch).set(lease.epoch)
+        metrics.gauge(families.leader_seen).set(1.0)
+        metrics.gauge(families.lease_ttl_s).set(lease.lease_ttl)
+        metrics.counter(families.leader_changes).add()
+        if self._vacant_since is not None:
+            self.election_durations.add(now - self._vacant_since)
+            metrics.histogram(families.election_s).observe(now - self._vacant_since)
+            self._vacant_since = None
+        self.emit(
+            events.CoordinatorElected(
+                worker_id=lease.worker_id,
+                epoch=lease.epoch,
+                lease_expires_at=lease.elected_at + lease.lease_ttl,
+                active_workers=len(lease.standbys) + 1,
+            )
+        )
+        self.emit(events.LeaderChanged(old=effect.old, new=lease.worker_id, epoch=lease.epoch))
+        changes = self._changes.note(now)
+        if changes is not None:
+            self.emit(
+                events.Flapping(
+                    changes=changes, window=self._changes.window_s, advice=FLAPPING_ADVICE
+                )
+            )

@@ -1,0 +1,209 @@
+"""How often members beat, when they are stale, dead or deposed, and which mixes are refused.
+
+Every duration is in seconds. A `Timing` that passed `check_timing` keeps these relations:
+three beats fit into a lease and into `heartbeat_ttl`; a member is stale at `heartbeat_ttl`
+and dead `max_warnings` checks later, which is exactly `dead_after`; records outlive the
+decision about them. It must never accept a mix in which a live member can be declared dead
+by one lost beat, nor one in which a dead one is never noticed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from squall.coordination.errors import ConfigurationError
+
+Environment = Literal["development", "staging", "production"]
+ENVIRONMENTS: tuple[Environment, ...] = ("development", "staging", "production")
+LOCAL_LIMIT = 0.8
+"""The part of a lease after which its holder stops acting, counted from the send of the last
+successful renewal. The rest covers clocks whose rates differ and a reply on its way."""
+BEATS_PER_LEASE = 3.0
+CLEANUP_PERIOD_S = 300.0
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """One profile. Members of a namespace must use the same one."""
+
+    heartbeat_interval: float = 5.0
+    heartbeat_ttl: float = 90.0
+    """Age of the last beat, in store time, at which a member is stale."""
+    dead_after: float = 120.0
+    monitor_interval: float = 10.0
+    max_warnings: int = 3
+    lease_ttl: float = 15.0
+    min_epoch_duration: float = 60.0
+    max_epoch_duration: float = 300.0
+    cold_start_observation_window: float = 15.0
+    cold_start_preparation_delay: float = 5.0
+    rank_delay: float = 0.2
+    """How long each place in the order of ids waits before it stands."""
+    rank_delay_cap: float = 2.0
+    retention: float = 900.0
+    """How long a heartbeat record is kept: the stale limit of cleanup and one period of it."""
+    work_interval: float = 1.0
+
+    @property
+    def local_limit(self) -> float:
+        return self.lease_ttl * LOCAL_LIMIT
+
+    @property
+    def failover(self) -> float:
+        """The longest time without a coordinator after a crash of one."""
+        return self.lease_ttl + self.heartbeat_interval
+
+
+PROFILES: dict[str, Timing] = {
+    "normal": Timing(),
+    "small": Timing(heartbeat_interval=3.0, heartbeat_ttl=60.0, dead_after=90.0, lease_ttl=9.0),
+    "large": Timing(
+        heartbeat_interval=10.0,
+        heartbeat_ttl=180.0,
+        dead_after=240.0,
+        monitor_interval=20.0,
+        lease_ttl=30.0,
+    ),
+    "s3": Timing(heartbeat_interval=30.0, lease_ttl=90.0, work_interval=5.0),
+    "fast": Timing(
+        heartbeat_interval=0.3,
+        heartbeat_ttl=2.0,
+        dead_after=3.5,
+        monitor_interval=0.5,
+        lease_ttl=1.5,
+        min_epoch_duration=0.0,
+        max_epoch_duration=30.0,
+        cold_start_observation_window=0.0,
+        cold_start_preparation_delay=0.0,
+        rank_delay=0.02,
+        rank_delay_cap=0.2,
+        retention=900.0,
+        work_interval=0.1,
+    ),
+}
+"""`fast` is for tests: it needs `unsafe_timings`."""
+
+
+def timing_of(profile: str | Timing) -> Timing:
+    if isinstance(profile, Timing):
+        return profile
+    found = PROFILES.get(profile)
+    if found is None:
+        raise ConfigurationError(
+            f"profile is {profile!r}: {', '.join(PROFILES)} are known, or give a Timing"
+        )
+    return found
+
+
+def check_timing(
+    timing: Timing, *, environment: Environment | None, unsafe_timings: bool = False
+) -> None:
+    """Raises `ConfigurationError` with the option, its value, the rule and what would be right."""
+    if unsafe_timings and environment == "production":
+        raise ConfigurationError(
+            "unsafe_timings is True: production refuses it; leave it out, or set"
+            " environment to 'development'"
+        )
+    _check_numbers(timing)
+    _check_relations(timing)
+    if not unsafe_timings:
+        _check_pace(timing)
+
+
+def _check_numbers(timing: Timing) -> None:
+    may_be_zero = {
+        *("min_epoch_duration", "cold_start_observation_window", "cold_start_preparation_delay"),
+        *("rank_delay", "rank_delay_cap"),
+    }
+    for name in timing.__struct_fields__:
+        value: Any = getattr(timing, name)
+        lowest = 0.0 if name in may_be_zero else 1e-3
+        if not math.isfinite(value) or value < lowest:
+            wrong(name, value, "it must be a positive, finite number of seconds", "5.0")
+
+
+def _check_relations(timing: Timing) -> None:
+    """What no switch lifts: with these wrong, live members are declared dead, or dead ones
+    never are."""
+    if timing.max_warnings < 1:
+        wrong("max_warnings", timing.max_warnings, "at least one warning comes first", "3")
+    if timing.dead_after < timing.heartbeat_ttl:
+        wrong(
+            "dead_after",
+            timing.dead_after,
+            f"it must not be below heartbeat_ttl ({timing.heartbeat_ttl:g}):"
+            " live members would be declared dead",
+            f"{timing.heartbeat_ttl + timing.max_warnings * timing.monitor_interval:g}",
+        )
+    needed = timing.heartbeat_ttl + timing.max_warnings * timing.monitor_interval
+    if timing.dead_after < needed - 1e-9:
+        wrong(
+            "dead_after",
+            timing.dead_after,
+            "it must be heartbeat_ttl + max_warnings x monitor_interval:"
+            " live members would be declared dead",
+            f"{needed:g}",
+        )
+    if timing.retention < timing.dead_after + min(CLEANUP_PERIOD_S, timing.dead_after):
+        wrong(
+            "retention",
+            timing.retention,
+            "a record must outlive dead_after and a period of cleanup,"
+            " else a death would be invisible",
+            f"{timing.dead_after + CLEANUP_PERIOD_S:g}",
+        )
+    if timing.lease_ttl < 2.0 * timing.heartbeat_interval:
+        wrong(
+            "lease_ttl",
+            timing.lease_ttl,
+            "a lease must live through one lost renewal: at least twice heartbeat_interval",
+            f"{BEATS_PER_LEASE * timing.heartbeat_interval:g}",
+        )
+    if timing.min_epoch_duration > timing.max_epoch_duration:
+        wrong(
+            "min_epoch_duration",
+            timing.min_epoch_duration,
+            f"it must not be above max_epoch_duration ({timing.max_epoch_duration:g})",
+            "60",
+        )
+
+
+def _check_pace(timing: Timing) -> None:
+    """The rules that only a test may lift."""
+    interval = timing.heartbeat_interval
+    if timing.heartbeat_ttl < interval:
+        wrong(
+            "heartbeat_ttl",
+            timing.heartbeat_ttl,
+            f"it must not be below heartbeat_interval ({interval:g}): it expires between beats",
+            f"{3 * interval:g}",
+        )
+    if timing.heartbeat_ttl < 3 * interval:
+        wrong(
+            "heartbeat_ttl",
+            timing.heartbeat_ttl,
+            f"three beats of heartbeat_interval ({interval:g}) must fit into it",
+            f"{3 * interval:g}",
+        )
+    if interval >= 60:
+        wrong("heartbeat_interval", interval, "from 60 on a death takes over 5 min to see", "5")
+    if interval <= 1:
+        wrong("heartbeat_interval", interval, "at 1 or less leadership flips back and forth", "5")
+    if timing.lease_ttl <= 2 or timing.lease_ttl < BEATS_PER_LEASE * interval:
+        wrong(
+            "lease_ttl",
+            timing.lease_ttl,
+            f"three renewals of heartbeat_interval ({interval:g}) must fit into it, and it must"
+            " be above 2: leadership flips back and forth",
+            f"{max(BEATS_PER_LEASE * interval, 3.0):g}",
+        )
+    if timing.min_epoch_duration < 60:
+        wrong("min_epoch_duration", timing.min_epoch_duration, "it must be at least 60", "60")
+    if not 5 <= timing.monitor_interval <= 30:
+        wrong("monitor_interval", timing.monitor_interval, "it must be within 5 .. 30", "10")
+
+
+def wrong(option: str, value: object, rule: str, example: str) -> None:
+    raise ConfigurationError(f"{option} is {value!r}: {rule}; {option}={example} is right")

@@ -1,0 +1,1 @@
+"""Central expiry. See docs/coordination/ttl.md."""

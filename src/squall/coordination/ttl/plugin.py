@@ -1,0 +1,206 @@
+"""Removes expired records, on the coordinator only.
+
+    ttl = Ttl()
+    ttl.register("session", expires_after=3600.0)
+
+Each removal is conditional on the version that was seen as expired, and fenced: a record that
+was refreshed meanwhile stays, and a coordinator that was replaced removes nothing. Pages and
+their progress are in the store, so that a successor goes on where a sweep stopped. One record
+that cannot be removed does not stop the others.
+
+`get` is for readers: what is past its time is absent at once, also if nobody removed it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from squall.coordination.errors import (
+    LeadershipLost,
+    StaleEpochError,
+    StoreUnavailableError,
+    VersionConflict,
+)
+from squall.coordination.plugin import CoordinatorPlugin
+from squall.coordination.stores.interface import ABSENT, ANY, Delete, Put, Record, Write, make_key
+from squall.coordination.ttl.records import (
+    ARCHIVE,
+    PROGRESS,
+    Action,
+    Callback,
+    Progress,
+    Rule,
+    SweepFinished,
+    SweepStarted,
+    check_rule,
+)
+
+INTERVAL_S = 300.0
+PAGE = 100
+PAGE_LISTING = 1000
+ARCHIVE_TTL_S = 30 * 86_400.0
+PROGRESS_TTL_S = 7 * 86_400.0
+SWEEP_PAGES = 100
+
+
+class Ttl(CoordinatorPlugin):
+    """Register the same rules on every member: any of them may lead."""
+
+    name = "ttl"
+
+    def __init__(self, *, ttl_interval: float = INTERVAL_S) -> None:
+        super().__init__()
+        self.work_interval = ttl_interval
+        self._rules: list[Rule] = []
+        self.scanned = self.deleted = self.failed = 0
+        """Of the last sweep of this member."""
+
+    def register(
+        self,
+        prefix: str,
+        *,
+        expires_after: float | None = None,
+        expires_field: str = "",
+        action: Action = "delete",
+        callback: Callback | None = None,
+    ) -> None:
+        """`prefix` is a kind of records, or a kind and the parts below it. With a callback
+        the record is removed after the callback has returned; it may be called again for one
+        whose removal failed."""
+        rule = Rule(
+            prefix=prefix,
+            expires_after=expires_after,
+            expires_field=expires_field,
+            action="callback" if callback is not None and action == "delete" else action,
+            callback=callback,
+        )
+        check_rule(rule)
+        self._rules.append(rule)
+
+    async def get(self, key: str) -> Record | None:
+        """As the store has it, or None when a rule says that its time is over."""
+        (found,) = await self.coordinator.store.get(key)
+        now = self.coordinator.parts.store_time()
+        if found is None or any(
+            rule.covers(key) and rule.is_expired(found, now) for rule in self._rules
+        ):
+            return None
+        return found
+
+    async def touch(self, key: str, *, ttl_s: float | None = None) -> bool:
+        """Writes it once more as it is, so that its age begins anew. False if it is gone."""
+        while True:
+            found = await self.get(key)
+            if found is None:
+                return False
+            try:
+                put = Put(key, found.value, expect=found.version, ttl_s=ttl_s, silent=True)
+                await self.coordinator.store.write(put)
+                return True
+            except VersionConflict:
+                continue
+
+    async def coordinator_work(self) -> None:
+        parts = self.coordinator.parts
+        begun = parts.clock.now()
+        self.scanned = self.deleted = self.failed = 0
+        parts.bus.emit(SweepStarted(epoch=self.term.epoch))
+        progress, version = await self._progress()
+        for rule in self._rules:
+            version = await self._apply(rule, progress, version)
+            progress = msgspec.structs.replace(progress, after={**progress.after, rule.prefix: ""})
+        self.deleted += await self._sweep_store()
+        await self._note(msgspec.structs.replace(progress, finished=parts.store_time()), version)
+        duration_s = parts.clock.now() - begun
+        metrics = parts.metrics
+        metrics.histogram(metrics.families.cleanup_s).observe(duration_s)
+        metrics.counter(metrics.families.expired_records).add(self.deleted)
+        parts.bus.emit(
+            SweepFinished(
+                epoch=self.term.epoch,
+                scanned=self.scanned,
+                deleted=self.deleted,
+                failed=self.failed,
+                duration=duration_s,
+            )
+        )
+
+    async def _apply(self, rule: Rule, progress: Progress, version: str) -> str:
+        async for records, after in self._pages(rule, progress.after.get(rule.prefix, "")):
+            now = self.coordinator.parts.store_time()
+            for record in records:
+                self.scanned += 1
+                if rule.is_expired(record, now):
+                    await self._remove(rule, record)
+            known = {**progress.after, rule.prefix: after}
+            version = await self._note(msgspec.structs.replace(progress, after=known), version)
+        return version
+
+    async def _pages(self, rule: Rule, after: str) -> AsyncIterator[tuple[list[Record], str]]:
+        store = self.coordinator.store
+        capabilities = store.capabilities
+        lists = capabilities.cross_host and not capabilities.blocking_wait
+        idle_ms = 0 if rule.expires_after is None else round(rule.expires_after * 1000.0)
+        while True:
+            page = await store.list(
+                rule.kind, idle_ms=idle_ms, after=after, limit=PAGE_LISTING if lists else PAGE
+            )
+            names = [entry.key for entry in page.entries if rule.covers(entry.key)]
+            found = await store.get(*names) if names else ()
+            after = page.after
+            yield [record for record in found if record is not None], after
+            if not after:
+                return
+
+    async def _remove(self, rule: Rule, record: Record) -> None:
+        """What was written meanwhile has another version, and stays."""
+        try:
+            if rule.callback is not None:
+                await rule.callback(record)
+            writes: list[Write] = [Delete(record.key, record.version)]
+            if rule.action == "archive":
+                # Repeatable, so it may come first: the removal decides.
+                key = make_key(ARCHIVE, *record.key.split("/"))
+                writes.insert(0, Put(key, record.value, expect=ANY, ttl_s=ARCHIVE_TTL_S))
+            await self.term.write(*writes)
+            self.deleted += 1
+        except (LeadershipLost, StaleEpochError, StoreUnavailableError):
+            raise
+        except VersionConflict:
+            return
+        except Exception as error:
+            self.failed += 1
+            self.coordinator.parts.on_failure("ttl_record_failed", error)
+
+    async def _sweep_store(self) -> int:
+        """What expired by the store's own limit, where the store does not drop it itself."""
+        store = self.coordinator.store
+        if store.capabilities.native_expiry:
+            return 0
+        removed = 0
+        for kind in await store.count():
+            for _ in range(SWEEP_PAGES):
+                self.term.check()
+                found = await store.sweep(kind, limit=PAGE)
+                removed += found
+                if found < PAGE:
+                    break
+        return removed
+
+    async def _progress(self) -> tuple[Progress, str]:
+        """Rewritten under this epoch before anything is removed."""
+        (found,) = await self.coordinator.store.get(PROGRESS)
+        read = None
+        if found is not None:
+            read = self.coordinator.parts.codec.read(Progress, found.value)
+        progress = read or Progress()
+        return progress, await self._note(progress, "" if found is None else found.version)
+
+    async def _note(self, progress: Progress, version: str) -> str:
+        value = self.coordinator.parts.codec.encode(progress)
+        (written,) = await self.term.write(
+            Put(PROGRESS, value, expect=version or ABSENT, ttl_s=PROGRESS_TTL_S, silent=True)
+        )
+        return written

@@ -1,0 +1,285 @@
+"""Blocking waits: until a signal that matches, a limit, or the death of who should send it.
+
+A wait is written down before it begins, so that a restarted caller can go on with it, and
+taken out when it ends. A cancelled wait leaves its signal to a later one. It must never
+end by a signal that is not verified, nor outlive its limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from squall.coordination import events, keys
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import (
+    BlockingTimeoutError,
+    DeadCoordinatorError,
+    StoreUnavailableError,
+    VersionConflict,
+)
+from squall.coordination.inbox import Wanted
+from squall.coordination.mailbox import Mailbox
+from squall.coordination.options import Options
+from squall.coordination.records import MemberRecord, Schema, Signal, WaitState, WaitStates
+from squall.coordination.stores.interface import ABSENT, ANY, Put
+from squall.coordination.timeouts import (
+    SAMPLES_KEPT,
+    adaptive_timeout,
+    check_timeout,
+    default_timeout,
+    planned_timeout,
+)
+from squall.runtime.identity import variable
+
+WRITE_DOWN_S = 0.05
+REFRESH_S = keys.STATE_TTL_S / 2.0
+CLAIM_RETRIES = 5
+
+
+class Durations(Schema, frozen=True, kw_only=True):
+    """The last finished waits of one kind of task."""
+
+    samples: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Waited:
+    """How one wait is counted."""
+
+    task_type: str
+    begun: float
+
+
+class Waiter:
+    """Of one member."""
+
+    def __init__(self, parts: Assembly, mailbox: Mailbox, options: Options) -> None:
+        self._parts = parts
+        self._mailbox = mailbox
+        self._options = options
+        self._default_s = default_timeout(options.environment, variable("BLOCKING_TIMEOUT"))
+        self._open: dict[str, WaitState] = {}
+        self._dirty = asyncio.Event()
+        self._next = 0
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    async def limit_of(
+        self,
+        timeout_s: float | None,
+        expected_duration: float | None,
+        planned_duration: float | None,
+        task_type: str,
+    ) -> float:
+        """Which limit applies; refuses one that cannot be right."""
+        planned = planned_duration is not None
+        if timeout_s is None:
+            if planned_duration is not None:
+                timeout_s = planned_timeout(planned_duration)
+            elif expected_duration is not None:
+                timeout_s = 2.0 * expected_duration
+            elif task_type:
+                timeout_s = adaptive_timeout(await self._samples(task_type), self._default_s)
+            else:
+                timeout_s = self._default_s
+        check_timeout(
+            timeout_s,
+            max_timeout=self._options.max_timeout,
+            expected_duration=expected_duration,
+            planned=planned,
+        )
+        return timeout_s
+
+    async def wait(
+        self,
+        correlation_id: str | None,
+        types: Collection[str],
+        senders: Sequence[str],
+        timeout_s: float,
+        task_type: str,
+    ) -> Signal:
+        waited = Waited(task_type, self._parts.clock.now())
+        name = self._write_down(correlation_id, types, senders, timeout_s)
+        watch = None
+        me = asyncio.current_task()
+        gone: list[str] = []
+        if senders and me is not None:
+            watching = self._watch_senders(senders, gone, me)
+            watch = self._parts.tasks.start("wait senders", watching)
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                signal = await self._take(Wanted(correlation_id, types, senders))
+            await self._count(waited, "signal")
+            return signal
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            await self._count(waited, "timeout")
+            raise await self._timed_out(correlation_id, senders, waited) from None
+        except asyncio.CancelledError:
+            if gone and me is not None and me.uncancel() == 0:
+                await self._count(waited, "dead")
+                raise DeadCoordinatorError(", ".join(senders), gone[0]) from None
+            raise
+        finally:
+            if watch is not None:
+                self._parts.tasks.cancel(watch)
+            self._open.pop(name, None)
+            self._dirty.set()
+
+    async def _take(self, wanted: Wanted) -> Signal:
+        while True:
+            entry = await self._mailbox.take_one(wanted)
+            try:
+                if await self._mailbox.delivered(entry):
+                    return entry.signal
+            except BaseException:
+                self._mailbox.give_back(entry)
+                raise
+
+    async def _timed_out(
+        self, correlation_id: str | None, senders: Sequence[str], waited: Waited
+    ) -> BlockingTimeoutError:
+        took_s = self._parts.clock.now() - waited.begun
+        metrics = self._parts.metrics
+        metrics.counter(metrics.families.timeouts).add()
+        self._parts.bus.emit(
+            events.WaitTimedOut(correlation_id=correlation_id or "", waited=took_s)
+        )
+        try:
+            health = await self._health(senders)
+        except StoreUnavailableError:
+            health = dict.fromkeys(senders, "unknown")
+        return BlockingTimeoutError(self._parts.member_id, correlation_id or "", took_s, health)
+
+    # Who should send it.
+
+    async def _health(self, senders: Sequence[str]) -> dict[str, str]:
+        if not senders:
+            return {}
+        found = await self._parts.urgent.get(*map(keys.member, senders))
+        health: dict[str, str] = {}
+        for sender, record in zip(senders, found, strict=True):
+            known = None if record is None else self._parts.codec.read(MemberRecord, record.value)
+            health[sender] = "unknown" if known is None else known.status
+        return health
+
+    async def _watch_senders(
+        self, senders: Sequence[str], gone: list[str], waiting: asyncio.Task[object]
+    ) -> None:
+        """Cancels the wait when all are dead or left and none came back in `dead_after`."""
+        clock, timing = self._parts.clock, self._parts.timing
+        since: float | None = None
+        while True:
+            try:
+                health = await self._health(senders)
+            except StoreUnavailableError:
+                health = {}
+            if health and all(state in ("dead", "left") for state in health.values()):
+                since = since if since is not None else clock.now()
+                if clock.now() - since >= timing.dead_after:
+                    gone.append(f"{', '.join(set(health.values()))}, and no successor came")
+                    waiting.cancel()
+                    return
+            else:
+                since = None
+            await clock.sleep(timing.monitor_interval)
+
+    # What is written down.
+
+    def _write_down(
+        self,
+        correlation_id: str | None,
+        types: Collection[str],
+        senders: Sequence[str],
+        timeout_s: float,
+    ) -> str:
+        self._next += 1
+        now = self._parts.store_time()
+        name = correlation_id or f"any-{self._next}"
+        self._open[name] = WaitState(
+            member_id=self._parts.member_id,
+            correlation_id=correlation_id or "",
+            awaiting=tuple(senders),
+            signal_types=tuple(types),
+            started_at=now,
+            deadline=now + timeout_s,
+        )
+        self._dirty.set()
+        return name
+
+    async def keep(self) -> None:
+        """Writes the open waits down, all at once and not more often than needed."""
+        key = keys.state(self._parts.member_id)
+        while True:
+            try:
+                async with asyncio.timeout(REFRESH_S):
+                    await self._dirty.wait()
+            except TimeoutError:
+                if not self._open:
+                    continue
+            self._dirty.clear()
+            states = WaitStates(waits=dict(self._open))
+            put = Put(
+                key,
+                self._parts.codec.encode(states),
+                expect=ANY,
+                ttl_s=keys.STATE_TTL_S,
+                silent=True,
+            )
+            try:
+                await self._parts.urgent.write(put)
+            except StoreUnavailableError:
+                self._dirty.set()
+                await self._parts.clock.sleep(1.0)
+            await self._parts.clock.sleep(WRITE_DOWN_S)
+
+    async def written_down(self) -> tuple[WaitState, ...]:
+        """What this id waited for when it was last alive."""
+        (found,) = await self._parts.patient.get(keys.state(self._parts.member_id))
+        states = None if found is None else self._parts.codec.read(WaitStates, found.value)
+        return () if states is None else tuple(states.waits.values())
+
+    # What is learnt.
+
+    async def _count(self, waited: Waited, outcome: str) -> None:
+        took_s = self._parts.clock.now() - waited.begun
+        metrics = self._parts.metrics
+        metrics.histogram(metrics.families.blocking_s, waited.task_type or "none", outcome).observe(
+            took_s
+        )
+        if waited.task_type and outcome != "dead":
+            try:
+                await self._learn(waited.task_type, took_s)
+            except StoreUnavailableError:
+                return
+
+    async def _samples(self, task_type: str) -> tuple[float, ...]:
+        (found,) = await self._parts.patient.get(keys.durations(task_type))
+        known = None if found is None else self._parts.codec.read(Durations, found.value)
+        return () if known is None else known.samples
+
+    async def _learn(self, task_type: str, took_s: float) -> None:
+        key = keys.durations(task_type)
+        for _ in range(CLAIM_RETRIES):
+            (found,) = await self._parts.patient.get(key)
+            known = None if found is None else self._parts.codec.read(Durations, found.value)
+            samples = (*(() if known is None else known.samples), round(took_s, 3))
+            durations = Durations(samples=samples[-SAMPLES_KEPT:])
+            put = Put(
+                key,
+                self._parts.codec.encode(durations),
+                expect=ABSENT if found is None else found.version,
+                ttl_s=keys.TOMBSTONE_TTL_S,
+                silent=True,
+            )
+            try:
+                await self._parts.patient.write(put)
+            except VersionConflict:
+                continue
+            return

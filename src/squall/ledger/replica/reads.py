@@ -1,0 +1,135 @@
+"""Heartbeat rounds: how a primary learns that it still is one.
+
+A round is a heartbeat with a number. A member acknowledges it only in status normal in
+that view. A quorum of acknowledgments confirms everything that was asked before the round
+began: strong reads, execution grants, "still primary". There is no lease and no clock in
+it. A primary without a quorum for check_quorum_s steps down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from squall.ledger.replica.effects import Confirmed, Unconfirmed
+from squall.ledger.replica.messages import Heartbeat, Packet, RoundAck
+from squall.ledger.replica.state import Core
+from squall.ledger.replica.types import Status
+from squall.runtime.interfaces import NodeId
+
+
+class Round(NamedTuple):
+    number: int
+    at: float
+    tokens: tuple[int, ...]
+    commit: int
+
+
+class Rounds:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.number = 0
+        self._open: deque[Round] = deque()
+        self._acked: dict[NodeId, int] = {}
+        self._waiting: list[int] = []
+        self._quorum_at = 0.0
+        self._beat_at = 0.0
+        self.listeners: tuple[NodeId, ...] = ()
+        """Others who get heartbeats: learners."""
+
+    def lead(self) -> None:
+        """A new view: nothing of the former one counts."""
+        self._open.clear()
+        self._acked.clear()
+        self._quorum_at = self._core.now
+        self.begin()
+
+    def begin(self) -> None:
+        core = self._core
+        self.number += 1
+        tokens, self._waiting = tuple(self._waiting), []
+        self._open.append(Round(self.number, core.now, tokens, core.commit))
+        self._acked[core.me.node] = self.number
+        self._beat_at = core.now + core.timers.heartbeat_s
+        heartbeat = Heartbeat(
+            self.number, core.commit, core.log.base_op + 1, core.clock.read(core.now)
+        )
+        core.send((*core.others(), *self.listeners), heartbeat)
+        self._count()
+
+    def confirm(self, token: int) -> None:
+        if not self.may_confirm():
+            self._core.effects.append(Unconfirmed((token,)))
+            return
+        self._waiting.append(token)
+        if not any(each.tokens for each in self._open):
+            self.begin()
+
+    def may_confirm(self) -> bool:
+        """Not before all that was inherited is committed, nor with the epoch's last command
+        in the log, committed or not."""
+        core = self._core
+        return core.leading and core.serving and not core.holds_members()
+
+    def drop(self) -> None:
+        tokens = [token for each in self._open for token in each.tokens] + self._waiting
+        self._open.clear()
+        self._waiting = []
+        if tokens:
+            self._core.effects.append(Unconfirmed(tuple(tokens)))
+
+    # As a follower.
+
+    def acknowledges(self, packet: Packet) -> bool:
+        core = self._core
+        return core.status is Status.NORMAL and packet.fence == core.fence and not core.leading
+
+    def acknowledge(self, packet: Packet, heartbeat: Heartbeat) -> None:
+        core = self._core
+        checksum = core.log.checksum(core.durable_op)
+        if checksum is None:
+            return
+        ack = RoundAck(heartbeat.round, packet.boot, core.durable_op, checksum, core.version)
+        core.send(packet.sender.node, ack, after=core.promised, fence=packet.fence)
+
+    # As the primary.
+
+    def acked(self, packet: Packet, ack: RoundAck) -> None:
+        core = self._core
+        if ack.primary != core.boot:
+            return
+        node = packet.sender.node
+        self._acked[node] = max(self._acked.get(node, 0), ack.round)
+        self._count()
+
+    def tick(self) -> None:
+        core = self._core
+        if core.now - self._quorum_at > core.timers.check_quorum_s:
+            core.step_down("no quorum answers")
+        elif core.oldest_sync_s() > core.timers.sync_limit_s:
+            core.step_down("its disk does not answer")
+        elif core.now >= self._beat_at:
+            self.begin()
+
+    def deadline(self) -> float:
+        return self._beat_at
+
+    def shift(self, gap: float) -> None:
+        self._quorum_at += gap
+
+    def _count(self) -> None:
+        core = self._core
+        config = core.config
+        if config is None:
+            return
+        rounds = sorted((self._acked.get(node, 0) for node in config.nodes), reverse=True)
+        reached = rounds[config.quorum - 1]
+        while self._open and self._open[0].number <= reached:
+            done = self._open.popleft()
+            self._quorum_at = max(self._quorum_at, done.at)
+            if done.tokens and self.may_confirm():
+                core.effects.append(Confirmed(done.tokens, core.fence, done.commit))
+            elif done.tokens:
+                core.effects.append(Unconfirmed(done.tokens))
+        if self._waiting and not any(each.tokens for each in self._open):
+            self.begin()

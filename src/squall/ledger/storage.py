@@ -1,0 +1,52 @@
+"""Whose data directory this is: written once, when the directory is made.
+
+A directory without it holds no ledger. It is a small file with a checksum, replaced
+whole; a damaged one is never guessed.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from squall.ledger.interface import LedgerDamaged, LedgerFailed
+from squall.runtime.interfaces import Disk
+
+FORMAT = 1
+NAME = "storage"
+_MAGIC = b"SqST"
+_SEED = zlib.crc32(_MAGIC)
+
+
+class Storage(msgspec.Struct, frozen=True):
+    node: str
+    storage_id: str
+    """Random, made with the directory; in every vote and acknowledgment of a group."""
+    wal_identity: bytes
+    format: int = FORMAT
+
+
+async def load_storage(disk: Disk, directory: str) -> Storage | None:
+    path = f"{directory}/{NAME}"
+    try:
+        content = await disk.read(path)
+    except FileNotFoundError:
+        return None
+    data = content[8:]
+    checksum = zlib.crc32(data, _SEED).to_bytes(4, "little")
+    if content[:4] != _MAGIC or content[4:8] != checksum:
+        raise LedgerDamaged(f"{path} is damaged: restore the data directory from a backup")
+    try:
+        storage = msgspec.msgpack.decode(data, type=Storage)
+    except msgspec.DecodeError as error:
+        raise LedgerFailed(f"{path} cannot be understood: {error}") from None
+    if storage.format > FORMAT:
+        raise LedgerFailed(f"{path} was written by a newer Squall; start that one")
+    return storage
+
+
+async def save_storage(disk: Disk, directory: str, storage: Storage) -> None:
+    data = msgspec.msgpack.encode(storage)
+    checksum = zlib.crc32(data, _SEED).to_bytes(4, "little")
+    await disk.write_atomic(f"{directory}/{NAME}", _MAGIC + checksum + data)

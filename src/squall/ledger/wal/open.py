@@ -1,0 +1,61 @@
+"""Opens a log for writing: recovery, a new segment, the writer's task."""
+
+from __future__ import annotations
+
+from squall.ledger.directories import make_directories
+from squall.ledger.settings import WalSettings
+from squall.ledger.wal.errors import Damage, WalDamaged
+from squall.ledger.wal.format import FileHeader
+from squall.ledger.wal.log import Wal
+from squall.ledger.wal.recovery import Recovered, begin, recover, release, remove_leftovers, rewrite
+from squall.ledger.wal.segments import SegmentTable, make_segment
+from squall.runtime.interfaces import Clock, Disk, File
+from squall.runtime.tasks import TaskRunner
+
+
+async def open_wal(
+    disk: Disk,
+    clock: Clock,
+    tasks: TaskRunner,
+    directory: str,
+    identity: bytes,
+    settings: WalSettings,
+    *,
+    needed_from: int = 1,
+    must_exist: bool = False,
+) -> Wal:
+    """The caller holds the lock of the data directory. Records below `needed_from` are
+    covered by a checkpoint. Raises `WalDamaged` and leaves everything as it is, or
+    OSError."""
+    await make_directories(disk, directory)
+    found = await recover(disk, directory, identity, needed_from)
+    if found is None:
+        if must_exist:
+            raise WalDamaged(Damage.GAP, directory, 0, "all segments are gone")
+        recovered, file = await _first(disk, directory, identity, settings)
+    else:
+        recovered = found[0]
+        last = recovered.table.active
+        scan = found[1]
+        number = last.number + 1
+        first_lsn, first_block = scan.synced_lsn + 1, recovered.next_block
+        fresh = make_segment(directory, identity, number, first_lsn, first_block)
+        blocks, count, recovered.rewritten = rewrite(scan, fresh, first_block)
+        header = FileHeader(identity, number, first_lsn, first_block)
+        segment, file = await begin(disk, directory, header, settings.segment_bytes, blocks)
+        recovered.table.add(segment)
+        recovered.next_block += count
+        # A process that was killed could not do this itself. The content stays.
+        await release(await disk.open(last.path))
+    await remove_leftovers(disk, directory, recovered.table)
+    wal = Wal(disk, clock, directory, identity, settings, recovered, file)
+    wal.start(tasks)
+    return wal
+
+
+async def _first(
+    disk: Disk, directory: str, identity: bytes, settings: WalSettings
+) -> tuple[Recovered, File]:
+    header = FileHeader(identity, 1, 1, 1)
+    segment, file = await begin(disk, directory, header, settings.segment_bytes)
+    return Recovered(SegmentTable([segment]), 1, 1, 1), file

@@ -1,0 +1,116 @@
+"""Which segment files there are, and where in them a record lies.
+
+A segment holds the records from its `first_lsn` up to the first of any later segment:
+a later one that begins lower has cut off what was behind it. So a cut, and the tail that
+recovery writes anew, are nothing but new segments, and nothing on disk is ever changed
+in place.
+
+Pure bookkeeping, without I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from squall.ledger.wal.format import FILE_HEADER_BYTES, seed_of
+
+MARK_BYTES = 64 * 1024
+"""One remembered position per so many bytes."""
+PARTIAL = ".new"
+_NAME = re.compile(r"segment_(\d{8,})\.wal")
+
+
+def segment_name(number: int) -> str:
+    return f"segment_{number:08d}.wal"
+
+
+def segment_number(name: str) -> int | None:
+    """None for any other name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+@dataclass(slots=True)
+class Segment:
+    number: int
+    first_lsn: int
+    first_block: int
+    path: str
+    seed: int
+    readable: int = FILE_HEADER_BYTES
+    """Bytes that are durable and whole, as far as they were looked at."""
+    marks: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(first LSN, offset) of some blocks, rising."""
+
+    def mark(self, lsn: int, offset: int) -> None:
+        if not self.marks or offset - self.marks[-1][1] >= MARK_BYTES:
+            self.marks.append((lsn, offset))
+
+    def before(self, lsn: int) -> int:
+        """Offset of a block at or before the one that holds `lsn`."""
+        place = bisect_right(self.marks, lsn, key=lambda mark: mark[0]) - 1
+        return self.marks[place][1] if place >= 0 else FILE_HEADER_BYTES
+
+
+def make_segment(
+    directory: str, identity: bytes, number: int, first_lsn: int, first_block: int
+) -> Segment:
+    path = f"{directory}/{segment_name(number)}"
+    return Segment(number, first_lsn, first_block, path, seed_of(identity, number))
+
+
+class Hold:
+    """Keeps compaction from deleting the records from `lsn` on, until released."""
+
+    def __init__(self, holds: dict[Hold, None], lsn: int) -> None:
+        self.lsn = lsn
+        self._holds = holds
+        holds[self] = None
+
+    def release(self) -> None:
+        self._holds.pop(self, None)
+
+
+class SegmentTable:
+    """The segments in the order of their numbers; the last one is written to."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.holds: dict[Hold, None] = {}
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def first_lsn(self) -> int:
+        return self.segments[0].first_lsn
+
+    def end_of(self, index: int) -> int | None:
+        """The first number that is not in that segment; None for the active one."""
+        later = self.segments[index + 1 :]
+        return min(segment.first_lsn for segment in later) if later else None
+
+    def locate(self, lsn: int) -> tuple[Segment, int | None]:
+        """The segment that holds `lsn`, and its end; `lsn` is at least `first_lsn`."""
+        # Void segments are dropped at once, so the first numbers rise.
+        place = bisect_right(self.segments, lsn, key=lambda segment: segment.first_lsn) - 1
+        return self.segments[place], self.end_of(place)
+
+    def add(self, segment: Segment, *, reset: bool = False) -> list[Segment]:
+        """Makes it the active one; returns those that hold nothing any more."""
+        void = [other for other in self.segments if reset or other.first_lsn >= segment.first_lsn]
+        self.segments = [other for other in self.segments if other not in void]
+        self.segments.append(segment)
+        return void
+
+    def obsolete(self, below_lsn: int) -> list[Segment]:
+        """Whole segments under `below_lsn` and under every hold; they leave the table."""
+        limit = min((below_lsn, *(hold.lsn for hold in self.holds)))
+        count = 0
+        while count < len(self.segments) - 1 and self.segments[count + 1].first_lsn <= limit:
+            count += 1
+        gone, self.segments = self.segments[:count], self.segments[count:]
+        return gone

@@ -1,0 +1,1 @@
+"""Programs of a cluster, composed from the parts below: manager, worker, client."""

@@ -1,0 +1,55 @@
+"""The store of agents and their clients: opened, tried, and refused in one line.
+
+Everything of store mode lies under one prefix. A store is tried before it is used: one that
+does not keep its conditions is refused, whatever it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from squall.api.errors import UsageError
+from squall.coordination.errors import StoreUnavailableError
+from squall.coordination.stores.errors import StoreError
+from squall.coordination.stores.interface import Store
+from squall.coordination.stores.opening import make_store
+from squall.runtime.interfaces import Runtime
+
+DEFAULT_PREFIX = "squall"
+SCHEMES = ("redis", "rediss", "unix", "s3", "sqlite")
+OPENS_S = 20.0
+
+
+def check_url(url: str, flag: str = "--store") -> str:
+    """The address of a store that several processes can share."""
+    scheme, colon, _ = url.partition(":")
+    if scheme == "memory":
+        raise UsageError(f"{flag} {url}: memory lives inside of one process; nobody else sees it")
+    if not colon or scheme not in SCHEMES:
+        raise UsageError(
+            f"{flag} {url}: write redis://host:6379/0, s3://bucket/prefix or sqlite:///file"
+        )
+    return url
+
+
+@asynccontextmanager
+async def opened_store(url: str, prefix: str, runtime: Runtime) -> AsyncGenerator[Store]:
+    """Tried, and closed at the end. Repeats are left to who uses it."""
+    store = make_store(check_url(url), runtime.clock, runtime.random, prefix=prefix)
+    try:
+        await _tried(store)
+        yield store
+    finally:
+        await store.close()
+
+
+async def _tried(store: Store) -> None:
+    try:
+        async with asyncio.timeout(OPENS_S):
+            await store.probe()
+    except TimeoutError:
+        raise StoreError(f"{store.url}: no answer within {OPENS_S:g} s") from None
+    except StoreUnavailableError as error:
+        raise StoreError(f"{store.url}: the store does not answer: {error}") from None

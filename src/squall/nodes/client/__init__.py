@@ -1,0 +1,1 @@
+"""The client: submits a file, follows the job, takes the result."""

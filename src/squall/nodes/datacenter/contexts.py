@@ -1,0 +1,79 @@
+"""What workflows hand over to later ones, as on one machine.
+
+A context is collected once, when its workflow is over, and committed before the next
+layer starts. Of several shares the lowest-numbered one that gives a name wins; of several
+attempts at a share, the earliest. Values are opaque bytes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from squall.nodes.messages import SpecValues
+from squall.stats.manifest import FileManifest, WorkflowManifest
+from squall.stats.record import RecordEnd
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    values: dict[str, bytes] = {}
+    """For workflows that depend on it."""
+    provided: dict[str, bytes] = {}
+    """Given by its `@state` hooks."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Context)
+
+
+def encode_context(context: Context) -> bytes:
+    return _encode(context)
+
+
+def decode_context(data: bytes) -> Context:
+    return _decode.decode(data) if data else Context()
+
+
+def collect(ends: Iterable[RecordEnd]) -> Context:
+    """`ends` in the order of (share, attempt)."""
+    values: dict[str, bytes] = {}
+    provided: dict[str, bytes] = {}
+    for end in ends:
+        for name, value in end.values.items():
+            values.setdefault(name, value)
+        for name, value in end.provided.items():
+            provided.setdefault(name, value)
+    return Context(values=values, provided=provided)
+
+
+def handed_over(
+    manifest: FileManifest, workflow: WorkflowManifest, contexts: Mapping[str, Context]
+) -> SpecValues:
+    """Values for the context of a workflow, and for its `Use` hooks as "hook.argument".
+    `contexts` holds every workflow that is over, in the order of the file."""
+    values: dict[str, bytes] = {}
+    received: dict[str, bytes] = {}
+    for name in workflow.depends:
+        values.update(contexts[name].values if name in contexts else {})
+    for source, context in contexts.items():
+        targets = manifest.workflow(source).provides
+        given = {
+            key: value
+            for key, value in context.provided.items()
+            if workflow.name in targets.get(key, [])
+        }
+        uses = [use for use in workflow.uses if source in use.sources]
+        for use in uses:
+            for argument in use.arguments:
+                if argument in given:
+                    received.setdefault(f"{use.hook}.{argument}", given[argument])
+        values |= {key: value for key, value in given.items() if uses or key in workflow.wants}
+    return SpecValues(values=values, received=received)
+
+
+def exports_of(manifest: FileManifest, name: str) -> list[str]:
+    """Names that others need from this workflow."""
+    return sorted(
+        {want for other in manifest.workflows if name in other.depends for want in other.wants}
+    )

@@ -1,0 +1,1 @@
+"""The manager: plans, places, watches and merges; the log decides."""

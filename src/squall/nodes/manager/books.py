@@ -1,0 +1,145 @@
+"""What the job's leader knows of a running job: every attempt's record so far, the sums,
+the thresholds.
+
+Parts of telemetry may come late, twice or not at all. A part is added only if it begins
+where the last one ended; anything else is answered with what is known, and the worker
+sends what is missing. So no report counts twice, and totals never fall. All of this is
+volatile: a manager that starts anew asks for whole records, and the result of a job is
+assembled from records that are committed, never from here.
+"""
+
+from __future__ import annotations
+
+from squall.engine.books import Books, Notes
+from squall.engine.options import RunOptions
+from squall.nodes.identity import AttemptKey
+from squall.nodes.messages import TelemetryPart
+from squall.stats.manifest import FileManifest
+from squall.stats.record import AttemptRecord
+from squall.stats.record_builder import RecordBuilder
+from squall.stats.report_sums import over_shares
+from squall.stats.reports import WindowReport
+from squall.stats.snapshot import Snapshot
+from squall.stats.threshold_binding import bind_all
+from squall.stats.thresholds import ThresholdResult
+
+EARLY_S = 0.25
+"""The last second of a workflow is shorter, and clocks of two machines differ a little."""
+
+
+class JobBooks:
+    """One job. `warmup_s` and thresholds are those of its submission."""
+
+    def __init__(self, manifest: FileManifest, options: RunOptions) -> None:
+        self._warmup_s = options.warmup_s
+        self._books = Books(manifest, bind_all(manifest, options.thresholds), options.warmup_s)
+        self._records: dict[AttemptKey, RecordBuilder] = {}
+        self._health_at: dict[int, float] = {}
+        self._waiting: list[WindowReport] = []
+        self._levels: dict[str, dict[int, tuple[int, int]]] = {}
+        """Users, and busy ones, that each share of a workflow told last."""
+
+    def take(self, part: TelemetryPart, worker: str) -> int:
+        """Adds what is new in a part; the sequence up to which this attempt is known."""
+        builder = self._records.get(part.key)
+        taken = builder.sequence if builder is not None else 0
+        if part.after > taken or part.upto <= taken:
+            return taken
+        one_by_one = part.upto - part.after == len(part.reports)
+        if taken and not one_by_one and part.after:
+            return taken
+        if taken and not one_by_one:
+            # So much is missing that the worker sent the whole. The live sums keep what
+            # they have; the record, which counts in the end, is complete again.
+            self._replace(part, worker)
+            return part.upto
+        if builder is None:
+            key = part.key
+            builder = self._records[key] = RecordBuilder(
+                AttemptRecord(
+                    workflow=key.workflow,
+                    share=key.share,
+                    attempt=key.attempt,
+                    worker=worker,
+                    joined_s=part.joined_s,
+                ),
+                warmup_s=self._warmup_s,
+            )
+        reports = part.reports[taken - part.after :] if one_by_one else part.reports
+        for report in reports:
+            builder.add(report)
+        self._waiting += reports
+        builder.sequence = part.upto
+        for health in part.health:
+            if health.at_s > self._health_at.get(health.process, -1.0):
+                self._health_at[health.process] = health.at_s
+                builder.add(health)
+                self._books.add(health)
+        for error in part.errors:
+            builder.add(error)
+            self._books.add(error)
+        return part.upto
+
+    def _replace(self, part: TelemetryPart, worker: str) -> None:
+        key = part.key
+        record = AttemptRecord(
+            workflow=key.workflow,
+            share=key.share,
+            attempt=key.attempt,
+            worker=worker,
+            joined_s=part.joined_s,
+        )
+        builder = self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s)
+        for report in (*part.reports, *part.health, *part.errors):
+            builder.add(report)
+        builder.sequence = part.upto
+
+    def judged(self) -> list[ThresholdResult]:
+        """What the thresholds say now, judged second by second."""
+        return self._books.close(())[0]
+
+    def fill(self, key: AttemptKey, record: AttemptRecord) -> None:
+        """A committed record of an attempt that this leader has not heard of: after a
+        restart, the attempts that are over by then."""
+        if key in self._records:
+            return
+        self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s)
+        self._waiting += record.reports
+        for report in (*record.health, *record.errors):
+            self._books.add(report)
+
+    def knows(self, key: AttemptKey) -> bool:
+        return key in self._records
+
+    def record(self, key: AttemptKey) -> AttemptRecord | None:
+        """The attempt's record as far as it reached this manager."""
+        builder = self._records.get(key)
+        return builder.record if builder is not None else None
+
+    def started(self, workflow: str, at_s: float) -> None:
+        """When a workflow began, on the clock of the job."""
+        self._books.stats.workflows[workflow].started_at_s = at_s
+
+    def second(self, now_s: float, notes: Notes) -> tuple[Snapshot, str]:
+        """The moment, and the threshold that ends the job now, if one does."""
+        self._add_up(now_s)
+        return self._books.second(now_s, notes)
+
+    def _add_up(self, now_s: float) -> None:
+        """Reports of all shares become one for each workflow and window before they are
+        added: with thousands of shares that is most of a manager's work. The second that
+        is not over yet waits."""
+        ready: list[WindowReport] = []
+        later: list[WindowReport] = []
+        for report in self._waiting:
+            began_s = self._books.stats.workflows[report.workflow].started_at_s
+            (ready if began_s + report.window + 1 <= now_s + EARLY_S else later).append(report)
+        self._waiting = later
+        for report in ready:
+            levels = self._levels.setdefault(report.workflow, {})
+            levels[report.share] = (report.users, report.busy)
+        for merged in over_shares(ready):
+            levels = self._levels[merged.workflow].values()
+            merged.users = sum(users for users, _ in levels)
+            merged.busy = sum(busy for _, busy in levels)
+            self._books.add(merged)

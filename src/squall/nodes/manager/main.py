@@ -1,0 +1,50 @@
+"""A manager as a process: `squall manager`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from squall.nodes.manager.node import ManagerNode, ManagerPlan
+from squall.runtime.log import Log, StreamSink
+from squall.runtime.real import RealRuntime
+from squall.runtime.real_run import Frame, run
+from squall.runtime.tasks import TaskFailure, TaskInfo, TaskRunner
+
+SHUTDOWN_S = 10.0
+
+
+def run_manager(plan: ManagerPlan, *, name: str, data: Path) -> int:
+    """Until SIGTERM; the exit code of the process."""
+    logs: list[Log] = []
+
+    def failed(failure: TaskFailure) -> None:
+        for log in logs:
+            log.error("task_failed", task=failure.name, error=failure.error)
+
+    def unfinished(tasks: tuple[TaskInfo, ...]) -> None:
+        for log in logs:
+            log.error("did_not_stop", tasks=", ".join(task.name for task in tasks))
+
+    async def main(runtime: RealRuntime, tasks: TaskRunner, stop: asyncio.Event) -> int:
+        settings = plan.settings.log
+        log = Log(
+            StreamSink(sys.stderr, as_json=settings.json),
+            runtime.clock,
+            level=settings.level,
+            events_per_s=settings.events_per_s,
+            burst=settings.burst,
+        ).bind(node=runtime.node, boot=runtime.boot)
+        logs.append(log)
+        return await ManagerNode(runtime, tasks, plan, log).run(stop)
+
+    data.mkdir(parents=True, exist_ok=True)
+    frame = Frame(
+        node=name,
+        data_dir=data,
+        shutdown_s=SHUTDOWN_S,
+        on_failure=failed,
+        on_unfinished=unfinished,
+    )
+    return run(main, frame)

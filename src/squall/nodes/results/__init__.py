@@ -1,0 +1,1 @@
+"""From attempts' records to the one result of a job."""

@@ -1,0 +1,148 @@
+"""Members that coordinate through a store, under faults of members, store and the way there.
+
+The real `Coordinator` runs; only the store is a model (`coordination_store`). Promises: no
+two members act in one epoch, nobody acts after the end of its lease, fenced writes never go
+back to an old epoch, what is acknowledged was handled and took effect once, a death is
+decided once about a silent incarnation, forged signals have no effect. When the faults end,
+some members alone must elect, act and exchange signals again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from squall.runtime.interfaces import Runtime
+from squall.scenarios.coordination_checks import Acting, SignalBook, StoreBook
+from squall.scenarios.coordination_intruder import intrude
+from squall.scenarios.coordination_member import TIMING, MemberProgram
+from squall.scenarios.coordination_mutants import MUTANTS, mutated
+from squall.scenarios.coordination_store import STORE, StoreMachine, draw_ways
+from squall.sim.checks import check
+from squall.sim.faults import Faults
+from squall.sim.node import State
+from squall.sim.run import Scenario
+from squall.sim.swarm import CLOCK, NETWORK, PROCESS, Fault, draw_swarm
+from squall.sim.world import World
+
+FAULTY_S = 30
+CONVERGE_S = 25.0
+FAULTS = (*PROCESS, *NETWORK, *CLOCK, Fault.SHUFFLE)
+
+
+async def hunt(world: World, acting: Acting) -> None:
+    """Strikes the one that leads: random faults rarely hit it in the right moment."""
+    draw = world.random("hunt")
+    pause_s = draw.uniform(2.0, 8.0)
+    while True:
+        await asyncio.sleep(draw.expovariate(1.0 / pause_s))
+        name = acting.last_node
+        if not name or not world.nodes[name].runs:
+            continue
+        lasts_s = draw.uniform(0.3, 2.5 * TIMING.lease_ttl)
+        way = draw.randrange(4)
+        if way == 0:
+            mend = world.partition([name], [STORE])
+            await asyncio.sleep(lasts_s)
+            mend()
+        elif way == 1:
+            world.kill(name)
+        else:
+            (world.pause if way == 2 else world.suspend)(name)
+            await asyncio.sleep(lasts_s)
+            world.resume(name)
+
+
+async def outages(world: World) -> None:
+    """The store is away now and then, or stands still."""
+    draw = world.random("outages")
+    pause_s = draw.choice((10.0, 20.0, 1000.0))
+    while True:
+        await asyncio.sleep(draw.expovariate(1.0 / pause_s))
+        if not world.nodes[STORE].runs:
+            continue
+        lasts_s = draw.uniform(0.1, 6.0)
+        if draw.random() < 0.5:
+            world.pause(STORE)
+            await asyncio.sleep(lasts_s)
+            world.resume(STORE)
+        else:
+            world.kill(STORE)
+            await asyncio.sleep(lasts_s)
+            world.start(STORE)
+
+
+async def supervise(world: World, names: list[str]) -> None:
+    """Starts again what ended by itself."""
+    while True:
+        await asyncio.sleep(1.0)
+        for name in names:
+            if world.nodes[name].state is State.ENDED:
+                world.start(name)
+
+
+async def scenario(world: World) -> None:
+    with mutated(world.mutant):
+        await _scenario(world)
+
+
+async def _scenario(world: World) -> None:
+    draw = world.random("scenario")
+    members = [f"m{number}" for number in range(draw.choice((2, 3, 4, 5)))]
+    acting, signals, book = Acting(world), SignalBook(world), StoreBook(world, TIMING)
+    machine = StoreMachine(world, draw_ways(world.random("ways")), book.wrote)
+    machine.members = members
+    world.watch(acting, signals)
+
+    async def program(runtime: Runtime) -> None:
+        probe = world.probe(runtime.node)
+        await MemberProgram(runtime, machine, probe).run()
+
+    world.add(STORE, machine.program)
+    for name in members:
+        world.add(name, program, exits_on=(OSError, *_expected()))
+    swarm = draw_swarm(world.random("swarm"), FAULTS, longest_s=(2.0, 10.0))
+    faults = Faults(world, swarm, members)
+    world.start()
+    trouble = [
+        asyncio.ensure_future(hunt(world, acting)),
+        asyncio.ensure_future(outages(world)),
+        asyncio.ensure_future(intrude(world, machine, members)),
+    ]
+    await faults.run(world.parameter("seconds", FAULTY_S))
+    for each in trouble:
+        each.cancel()
+    core = draw.sample(members, draw.randint(2, len(members)))
+    machine.heal(core)
+    world.resume(STORE)
+    if not world.nodes[STORE].runs:
+        world.start(STORE)
+    faults.end(core)
+    supervising = asyncio.ensure_future(supervise(world, core))
+    healed, before = world.now, len(signals.acked)
+    await world.eventually(
+        lambda: acting.last_at > healed + TIMING.lease_ttl and acting.last_node in core,
+        within_s=CONVERGE_S,
+        what=f"one of {','.join(core)} acts",
+    )
+    await world.eventually(
+        lambda: len(signals.acked) > before + 2, within_s=CONVERGE_S, what="signals are acked"
+    )
+    supervising.cancel()
+    lost = sorted(text for text in signals.acked if text not in book.effects)
+    check(not lost, f"acknowledged without effect: {', '.join(lost)}")
+
+
+def _expected() -> tuple[type[BaseException], ...]:
+    """A process may end by these, and its supervisor starts it again."""
+    from squall.coordination.errors import DuplicateMemberError, StoreUnavailableError
+
+    return (DuplicateMemberError, StoreUnavailableError)
+
+
+SCENARIO = Scenario(
+    "coordination",
+    "members of a store elect, fence, beat and signal under faults of all kinds",
+    scenario,
+    mutants=MUTANTS,
+    limit_s=600.0,
+)

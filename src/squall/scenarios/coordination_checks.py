@@ -1,0 +1,165 @@
+"""What must hold whatever happens to members and store of the coordination scenario.
+
+The members tell what they did; the store shows every write that took effect. The checks
+see both, which no member can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from squall.coordination import keys
+from squall.coordination.stores.interface import Append, Delete, Fence, Put, Write
+from squall.coordination.timing import Timing
+from squall.sim.checks import Event, check
+from squall.sim.world import World
+
+SLACK_MS = 2
+
+
+class Acting:
+    """Never two members acting in one epoch; nobody acts after a higher epoch acted."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._epoch = 0
+        self._holder: tuple[str, int] = ("", 0)
+        self.last_at = 0.0
+        self.last_node = ""
+
+    def observe(self, event: Event) -> None:
+        if event.name != "acts":
+            return
+        epoch, holder = event.fields["epoch"], (event.node, event.fields["incarnation"])
+        check(
+            epoch >= self._epoch,
+            f"{event.node} acts in epoch {epoch} after epoch {self._epoch} acted",
+        )
+        if epoch > self._epoch:
+            if self._epoch:
+                self._world.count("changes of the coordinator")
+            self._epoch, self._holder = epoch, holder
+        check(
+            holder == self._holder,
+            f"{self._holder} and {holder} both act in epoch {epoch}",
+        )
+        self.last_at, self.last_node = event.time, event.node
+
+
+class SignalBook:
+    """Acknowledged means handled; one boot handles a signal once; nothing that was not sent
+    is handled; orders are obeyed in the order of epochs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._sent: set[str] = set()
+        self._handled: dict[tuple[str, str], int] = {}
+        self._ever: set[str] = set()
+        self.acked: set[str] = set()
+
+    def observe(self, event: Event) -> None:
+        fields = event.fields
+        match event.name:
+            case "sends":
+                self._sent.add(fields["text"])
+            case "handles":
+                text, boot = fields["text"], fields["boot"]
+                check(text in self._sent, f"{event.node} handles {text!r}, which nobody sent")
+                self._ever.add(text)
+                count = self._handled.get((boot, text), 0) + 1
+                self._handled[boot, text] = count
+                check(count == 1, f"{event.node} handles {text!r} twice in one boot")
+            case "acked":
+                check(fields["text"] in self._ever, f"{fields['text']!r} is acked, not handled")
+                self.acked.add(fields["text"])
+                self._world.count("acknowledged signals")
+            case "obeys":
+                check(
+                    fields["epoch"] >= fields["known"],
+                    f"{event.node} obeys epoch {fields['epoch']} and knows {fields['known']}",
+                )
+                self._world.count("orders obeyed")
+            case _:
+                pass
+
+
+class StoreBook:
+    """What the records may go through: leases never fall, a death replaces a stale heartbeat
+    of that incarnation, once, and ends it for good."""
+
+    def __init__(self, world: World, timing: Timing) -> None:
+        self.world = world
+        self._timing = timing
+        self._epoch = 0
+        self._journal = 0
+        self._dead: dict[str, int] = {}
+        self._beats: dict[str, tuple[int, str, float]] = {}
+        self.effects: dict[str, int] = {}
+        self._tokens: set[str] = set()
+
+    def wrote(self, writes: Sequence[Write], fence: Fence | None) -> None:
+        try:
+            for write in writes:
+                self._look(write, fence)
+        except Exception as error:
+            self.world.loop.fail(error, "", None)
+
+    def _look(self, write: Write, fence: Fence | None) -> None:
+        match write:
+            case Put():
+                if write.token in self._tokens:
+                    return
+                self._tokens.add(write.token)
+                self._put(write)
+            case Delete(key=key) if key.startswith("heartbeat/"):
+                self._beats.pop(keys.member_id_of(key), None)
+            case Append(stream="journal"):
+                assert fence is not None
+                check(
+                    fence.epoch >= self._journal,
+                    f"epoch {fence.epoch} writes after epoch {self._journal} wrote",
+                )
+                self._journal = fence.epoch
+            case _:
+                pass
+
+    def _put(self, write: Put) -> None:
+        if write.key == keys.LEADER:
+            epoch = _fields(write.value)["epoch"]
+            check(epoch >= self._epoch, f"the lease falls from epoch {self._epoch} to {epoch}")
+            self._epoch = epoch
+        elif write.key.startswith("heartbeat/"):
+            self._beat(keys.member_id_of(write.key), _fields(write.value))
+        elif write.key.startswith("effect/"):
+            text = write.value.decode()
+            self.effects[text] = self.effects.get(text, 0) + 1
+            check(self.effects[text] == 1, f"{text!r} takes effect twice")
+
+    def _beat(self, member_id: str, fields: dict[str, Any]) -> None:
+        incarnation, status = fields["incarnation"], fields.get("status", "alive")
+        dead = self._dead.get(member_id, -1)
+        if status == "alive":
+            check(incarnation > dead, f"{member_id} beats as {incarnation}, which is dead")
+            self._beats[member_id] = (incarnation, status, self.world.now)
+            return
+        check(incarnation != dead, f"{member_id} {incarnation} is declared dead twice")
+        before = self._beats.get(member_id)
+        if before is not None:
+            check(
+                before[0] <= incarnation,
+                f"{member_id} {incarnation} is declared dead, {before[0]} lives",
+            )
+            age_s = self.world.now - before[2]
+            check(
+                before[0] != incarnation or age_s > self._timing.heartbeat_ttl * 0.95,
+                f"{member_id} is declared dead {age_s:.2f} s after a beat",
+            )
+        self._dead[member_id] = incarnation
+        self.world.count("deaths")
+
+
+def _fields(value: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(value, type=dict[str, Any])

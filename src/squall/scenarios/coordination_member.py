@@ -1,0 +1,115 @@
+"""What a member of the coordination scenario does: acts when it leads, sends and handles.
+
+While it leads it acts, appends to a fenced journal and orders the others about. All the
+time it sends signals that must be acknowledged, and its handler leaves an effect in the
+step that marks a signal delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from squall.coordination.coordinator import Coordinator
+from squall.coordination.errors import CoordinationError, SignalError
+from squall.coordination.signals import Delivery
+from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
+from squall.coordination.terms import Term
+from squall.coordination.timing import Timing
+from squall.runtime.interfaces import Runtime
+from squall.scenarios.coordination_store import SimStore, StoreMachine
+from squall.sim.checks import Probe
+
+TIMING = Timing(
+    heartbeat_interval=0.5,
+    heartbeat_ttl=3.0,
+    dead_after=4.5,
+    monitor_interval=0.5,
+    lease_ttl=2.0,
+    min_epoch_duration=0.0,
+    max_epoch_duration=10.0,
+    cold_start_observation_window=0.5,
+    cold_start_preparation_delay=0.2,
+    rank_delay=0.05,
+    rank_delay_cap=0.3,
+    retention=60.0,
+    work_interval=0.1,
+)
+SECRET = "0123456789abcdef" * 4
+
+
+class MemberProgram:
+    """One boot of one member."""
+
+    def __init__(self, runtime: Runtime, machine: StoreMachine, probe: Probe) -> None:
+        self._runtime = runtime
+        self._machine = machine
+        self._probe = probe
+        self._sent = 0
+        self._coordinator = Coordinator(
+            SimStore(machine, runtime.node),
+            member_id=runtime.node,
+            runtime=runtime,
+            profile=TIMING,
+            unsafe_timings=True,
+            secret=SECRET,
+            ack_timeout=1.0,
+            retry_base=0.2,
+            work=self._work,
+        )
+
+    async def run(self) -> None:
+        async with self._coordinator:
+            self._coordinator.on_signal("note", self._handle)
+            self._coordinator.on_signal("order", self._obey)
+            self._probe("registered", incarnation=self._coordinator.incarnation)
+            while True:
+                await self._runtime.clock.sleep(self._runtime.random.uniform(0.2, 1.0))
+                await self._send()
+
+    async def _work(self, term: Term) -> None:
+        self._act(term)
+        await term.write(Append("journal", self._name("journal"), b"", ttl_s=3600.0, limit=10**6))
+        self._act(term)
+        receiver = self._other()
+        try:
+            await self._coordinator.send_signal(
+                receiver, "order", epoch=term.epoch, allow_unknown=True
+            )
+        except SignalError:
+            return
+
+    def _act(self, term: Term) -> None:
+        if term.valid:
+            coordinator = self._coordinator
+            self._probe("acts", epoch=term.epoch, incarnation=coordinator.incarnation)
+
+    async def _send(self) -> None:
+        text = self._name("note")
+        self._probe("sends", text=text)
+        try:
+            await self._coordinator.send_signal_with_retry(
+                self._other(), "note", payload={"text": text}, allow_unknown=True
+            )
+        except CoordinationError:
+            return
+        self._probe("acked", text=text)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        signal = delivery.signal
+        text = signal.payload["text"]
+        await asyncio.sleep(0)
+        self._probe("handles", text=text, boot=self._runtime.boot)
+        key = make_key("effect", signal.signal_id)
+        delivery.also(Put(key, text.encode(), expect=ABSENT, ttl_s=3600.0))
+
+    def _obey(self, delivery: Delivery) -> None:
+        known = self._coordinator.current_epoch
+        self._probe("obeys", epoch=delivery.signal.epoch, known=known)
+
+    def _other(self) -> str:
+        others = [each for each in self._machine.members if each != self._runtime.node]
+        return self._runtime.random.choice(others)
+
+    def _name(self, kind: str) -> str:
+        self._sent += 1
+        return f"{kind}.{self._runtime.boot}.{self._sent}"

@@ -1,0 +1,166 @@
+"""Builds the cumulative record of one attempt from its reports, and keeps it small.
+
+Reports go in one by one, each counted once by `sequence`. Beyond `POINTS_MAX` windows
+neighbours are added together, twice as wide each time, never across the end of the
+warm-up: who leaves the warm-up out leaves out the same whatever the width. Reports that
+a receiver has not acknowledged stay apart for a while, so that it can be sent just those.
+
+Pure: no clock, no input or output.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import deque
+
+import msgspec
+
+from squall.api.errors import SquallError
+from squall.stats.record import ERRORS_MAX, POINTS_MAX, AttemptRecord, RecordEnd
+from squall.stats.report_sums import joined, joined_health
+from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+
+RECENT_MAX = 900
+"""Reports that are also kept one by one; a receiver that lacks more takes the whole."""
+RECORD_MAX_BYTES = 64 * 1024 * 1024
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(AttemptRecord)
+
+
+class RecordBroken(SquallError):
+    """The bytes are no record."""
+
+
+class RecordBuilder:
+    """`record` may hold reports already; they count as one sequence."""
+
+    def __init__(self, record: AttemptRecord, *, warmup_s: float = 0.0) -> None:
+        self.record = record
+        self._boundary = math.ceil(warmup_s)
+        self._recent: deque[tuple[int, WindowReport]] = deque(maxlen=RECENT_MAX)
+        self._known = {(error.row, error.reason, error.location) for error in record.errors}
+        self._health_at: dict[int, float] = {}
+        self._health_width = 1
+
+    @property
+    def sequence(self) -> int:
+        return self.record.sequence
+
+    @sequence.setter
+    def sequence(self, value: int) -> None:
+        self.record.sequence = value
+
+    def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
+        if isinstance(report, WindowReport):
+            self._add_window(report)
+        elif isinstance(report, HealthReport):
+            self._add_health(report)
+        else:
+            self._add_error(report)
+
+    def close(self, end: RecordEnd) -> None:
+        """An end beyond the last report is a silence: its process died."""
+        self.record.end = end
+
+    def since(self, sequence: int) -> list[WindowReport] | None:
+        """The reports after a sequence, one by one; None when they are not apart any more
+        and the receiver has to take the whole record."""
+        missing = self.sequence - sequence
+        if missing <= 0:
+            return []
+        if missing > len(self._recent):
+            return None
+        return [report for number, report in self._recent if number > sequence]
+
+    def _add_window(self, report: WindowReport) -> None:
+        record = self.record
+        record.sequence += 1
+        record.silent_from_s = max(record.silent_from_s, float(report.window + 1))
+        self._recent.append((record.sequence, report))
+        group = self._group(report.window, record.width_s)
+        reports = record.reports
+        place = len(reports)
+        while place and self._group(reports[place - 1].window, record.width_s) > group:
+            place -= 1
+        if place and self._group(reports[place - 1].window, record.width_s) == group:
+            reports[place - 1] = joined(reports[place - 1], report)
+        else:
+            reports.insert(place, report)
+        while len(reports) > POINTS_MAX:
+            record.width_s *= 2
+            reports[:] = self.widened(reports, record.width_s)
+
+    def widened(self, reports: list[WindowReport], width_s: int) -> list[WindowReport]:
+        """Neighbours added together, in windows of this width."""
+        merged: list[WindowReport] = []
+        last: int | None = None
+        for report in reports:
+            group = self._group(report.window, width_s)
+            if merged and group == last:
+                merged[-1] = joined(merged[-1], report)
+            else:
+                merged.append(report)
+            last = group
+        return merged
+
+    def _group(self, window: int, width_s: int) -> int:
+        """Counted from the end of the warm-up, so that no group reaches across it."""
+        return (window - self._boundary) // width_s
+
+    def _add_health(self, report: HealthReport) -> None:
+        health = self.record.health
+        before_s = self._health_at.get(report.process)
+        if before_s is not None and report.at_s <= before_s:
+            return
+        self._health_at[report.process] = report.at_s
+        health.append(report)
+        if len(health) > POINTS_MAX:
+            self._health_width *= 2
+            health[:] = self._health_widened(health)
+
+    def _health_widened(self, reports: list[HealthReport]) -> list[HealthReport]:
+        merged: list[HealthReport] = []
+        spans: list[float] = []
+        last_at: dict[int, float] = {}
+        for report in reports:
+            before_s = last_at.get(report.process)
+            start_s = max(report.at_s - 1.0, 0.0) if before_s is None else before_s
+            last_at[report.process] = report.at_s
+            span_s = max(report.at_s - start_s, 0.0)
+            if merged and self._health_joins(merged[-1], report):
+                merged[-1] = joined_health(merged[-1], spans[-1], report, span_s)
+                spans[-1] += span_s
+            else:
+                merged.append(report)
+                spans.append(span_s)
+        return merged
+
+    def _health_joins(self, one: HealthReport, two: HealthReport) -> bool:
+        first, second = (max(round(each.at_s) - 1, 0) for each in (one, two))
+        width = self._health_width
+        same = self._group(first, width) == self._group(second, width)
+        return one.process == two.process and same
+
+    def _add_error(self, error: ErrorSample) -> None:
+        kind = (error.row, error.reason, error.location)
+        if kind not in self._known and len(self.record.errors) < ERRORS_MAX:
+            self._known.add(kind)
+            self.record.errors.append(error)
+
+
+def encode_record(record: AttemptRecord) -> bytes:
+    return zlib.compress(_encode(record), 6)
+
+
+def decode_record(data: bytes) -> AttemptRecord:
+    """`RecordBroken` for anything that `encode_record` did not make."""
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(data, RECORD_MAX_BYTES)
+        if not unpacker.eof:
+            raise RecordBroken("a record is cut off, or larger than a record may be")
+        return _decoder.decode(plain)
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RecordBroken(f"a record cannot be read: {error}") from None

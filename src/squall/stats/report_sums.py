@@ -1,0 +1,182 @@
+"""Adds reports: seconds into wider windows, and the shares of a workflow into one.
+
+Counts and buckets are added, nothing is averaged; whatever is added in whichever order,
+the totals that statistics make of the sum are those of the parts. Levels are not amounts:
+within a share the highest of a window counts, over shares the levels are added.
+
+Plain data in and out; nothing that was given is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from squall.stats.histogram import summed
+from squall.stats.reports import (
+    Blocked,
+    CheckDelta,
+    HealthReport,
+    HistogramData,
+    MetricDelta,
+    OutcomeDelta,
+    RequestsDelta,
+    RowDelta,
+    StartsDelta,
+    WindowReport,
+)
+
+
+def widened(reports: Iterable[WindowReport], width_s: int) -> list[WindowReport]:
+    """One report for each share and window of this width, ordered by window, then share.
+    A window is named by its first second. Width 1 joins reports of the same second."""
+    groups: dict[tuple[str, int, int], list[WindowReport]] = {}
+    for report in reports:
+        first = report.window - report.window % width_s
+        groups.setdefault((report.workflow, first, report.share), []).append(report)
+    return [
+        group[0]
+        if len(group) == 1 and group[0].window == first
+        else _added(group, share=share, window=first, levels=max)
+        for (_, first, share), group in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+def over_shares(reports: Iterable[WindowReport], width_s: int = 1) -> list[WindowReport]:
+    """One report for each workflow and window, as of a single share."""
+    groups: dict[tuple[str, int], list[WindowReport]] = {}
+    for report in widened(reports, width_s):
+        groups.setdefault((report.workflow, report.window), []).append(report)
+    return [
+        _added(group, share=0, window=window, levels=sum) for (_, window), group in groups.items()
+    ]
+
+
+def joined(one: WindowReport, two: WindowReport) -> WindowReport:
+    """Two reports of a share as one of the earlier window; the second is the later one."""
+    window = min(one.window, two.window)
+    return _added((one, two), share=one.share, window=window, levels=max)
+
+
+def joined_health(one: HealthReport, one_s: float, two: HealthReport, two_s: float) -> HealthReport:
+    """Of one process; each stands for so many seconds, and so does the CPU of both."""
+    both_s = one_s + two_s
+    cpu = (one.cpu * one_s + two.cpu * two_s) / both_s if both_s else max(one.cpu, two.cpu)
+    blocked: dict[tuple[str, str, str, str], float] = {}
+    for each in (*one.blocked, *two.blocked):
+        where = (each.workflow, each.step, each.location, each.call)
+        blocked[where] = blocked.get(where, 0.0) + each.seconds
+    return HealthReport(
+        process=one.process,
+        at_s=max(one.at_s, two.at_s),
+        cpu=cpu,
+        lag=summed((one.lag, two.lag)),
+        gc_max_s=max(one.gc_max_s, two.gc_max_s),
+        rss_mb=max(one.rss_mb, two.rss_mb),
+        blocked=[Blocked(*where, seconds) for where, seconds in blocked.items()],
+    )
+
+
+def _added(
+    group: Sequence[WindowReport],
+    *,
+    share: int,
+    window: int,
+    levels: Callable[[Iterable[int]], int],
+) -> WindowReport:
+    rows: dict[str, list[RowDelta]] = {}
+    checks: dict[str, CheckDelta] = {}
+    metrics: dict[str, list[MetricDelta]] = {}
+    for report in group:
+        for row in report.rows:
+            rows.setdefault(row.name, []).append(row)
+        for check in report.checks:
+            known = checks.setdefault(check.name, CheckDelta(check.name, 0, 0))
+            known.passed += check.passed
+            known.failed += check.failed
+        for metric in report.metrics:
+            metrics.setdefault(metric.name, []).append(metric)
+    return WindowReport(
+        workflow=group[0].workflow,
+        share=share,
+        window=window,
+        rows=[_row(parts) for parts in rows.values()],
+        iteration=_row([report.iteration for report in group]),
+        checks=list(checks.values()),
+        metrics=[_metric(parts) for parts in metrics.values()],
+        starts=_starts([report.starts for report in group]),
+        requests=RequestsDelta(
+            *(
+                sum(getattr(report.requests, name) for report in group)
+                for name in RequestsDelta.__struct_fields__
+            )
+        ),
+        dns=_optional([report.dns for report in group]),
+        connect=_optional([report.connect for report in group]),
+        tls=_optional([report.tls for report in group]),
+        users=levels(report.users for report in group),
+        busy=levels(report.busy for report in group),
+    )
+
+
+def _row(parts: Sequence[RowDelta]) -> RowDelta:
+    outcomes: dict[tuple[str, bool], list[OutcomeDelta]] = {}
+    for part in parts:
+        for outcome in part.outcomes:
+            outcomes.setdefault((outcome.key, outcome.ok), []).append(outcome)
+    return RowDelta(
+        name=parts[0].name,
+        protocol=parts[0].protocol or parts[-1].protocol,
+        started=sum(part.started for part in parts),
+        interrupted=sum(part.interrupted for part in parts),
+        outcomes=[
+            OutcomeDelta(
+                key,
+                ok,
+                sum(outcome.count for outcome in same),
+                sum(outcome.exchanges for outcome in same),
+                _sum([outcome.service for outcome in same]),
+            )
+            for (key, ok), same in outcomes.items()
+        ],
+        response=_optional([part.response for part in parts]),
+        first_byte=_optional([part.first_byte for part in parts]),
+    )
+
+
+def _starts(parts: Sequence[StartsDelta]) -> StartsDelta:
+    return StartsDelta(
+        planned=sum(part.planned for part in parts),
+        made=sum(part.made for part in parts),
+        late=sum(part.late for part in parts),
+        late_max_s=max(part.late_max_s for part in parts),
+        dropped=sum(part.dropped for part in parts),
+        interrupted=sum(part.interrupted for part in parts),
+    )
+
+
+def _metric(parts: Sequence[MetricDelta]) -> MetricDelta:
+    told = [part for part in parts if part.count]
+    if not told:
+        return parts[0]
+    return MetricDelta(
+        name=parts[0].name,
+        kind=parts[0].kind,
+        unit=parts[0].unit,
+        count=sum(part.count for part in told),
+        sum=sum(part.sum for part in told),
+        last=told[-1].last,
+        minimum=min(part.minimum for part in told),
+        maximum=max(part.maximum for part in told),
+        hits=sum(part.hits for part in told),
+        values=_optional([part.values for part in told]),
+    )
+
+
+def _optional(parts: Sequence[HistogramData | None]) -> HistogramData | None:
+    """None only where no part has one: an empty histogram still says that a row has it."""
+    given = [part for part in parts if part is not None]
+    return _sum(given) if given else None
+
+
+def _sum(parts: Sequence[HistogramData]) -> HistogramData:
+    return parts[0] if len(parts) == 1 else summed(parts)

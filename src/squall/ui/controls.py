@@ -1,0 +1,26 @@
+"""What a person at the screen may do to the run.
+
+The screen offers a key only for what is there: a local run can be stopped, a cluster's
+control path may also pause and change the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Controls:
+    """`stop` ends gracefully, `stop_now` cancels what runs; both may be called again."""
+
+    stop: Callable[[], None]
+    stop_now: Callable[[], None]
+    pause: Callable[[], None] | None = None
+    resume: Callable[[], None] | None = None
+    adjust: Callable[[float], None] | None = None
+    """Multiplies the load: 1.1 is a tenth more."""
+
+    @property
+    def can_pause(self) -> bool:
+        return self.pause is not None and self.resume is not None

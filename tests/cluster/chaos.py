@@ -1,0 +1,56 @@
+"""The whole matrix of faults and moments, with a printed table: `make chaos`.
+
+    make chaos ARGS="--only SIGSTOP --moment mid --stop-s 20"
+
+Exit code 1 if any case shows a problem. It takes a while: every case is a datacenter of
+its own that lives through its job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from chaos_cases import GROUP, MOMENTS, ONE_MANAGER, SUBMIT, Row, moments_of, play
+
+from target_fixture import running_target
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="faults whose name holds this text")
+    parser.add_argument("--moment", choices=(*MOMENTS, SUBMIT), help="only this moment")
+    parser.add_argument("--stop-s", type=float, default=20.0, help="length of a SIGSTOP")
+    options = parser.parse_args()
+    faults = [fault for fault in (*ONE_MANAGER, *GROUP) if options.only in fault.name]
+    cases = bad = 0
+    print(_line("fault", "moment", "status", "exit", "counted", "target", "u", "losses", "s"))
+    with running_target(["--seed", "7"]) as target:
+        for fault in faults:
+            for moment in moments_of(fault):
+                if options.moment not in (None, moment):
+                    continue
+                cases += 1
+                row = play(fault, moment, target, stop_s=options.stop_s)
+                bad += bool(row.found)
+                print(_shown(row), flush=True)
+                for problem in row.found:
+                    print(f"    PROBLEM {problem}", flush=True)
+    print(f"{cases} cases, {bad} with problems")
+    return 1 if bad else 0
+
+
+def _shown(row: Row) -> str:
+    return _line(
+        row.fault, row.moment, row.status, row.code, row.counted, row.target, row.unknown,
+        row.losses, f"{row.seconds:.0f}",
+    )  # fmt: skip
+
+
+def _line(*words: object) -> str:
+    widths = (40, 8, 12, 5, 8, 8, 6, 7, 4)
+    return " ".join(f"{word!s:<{width}}" for word, width in zip(words, widths, strict=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

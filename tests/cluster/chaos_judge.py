@@ -1,0 +1,84 @@
+"""What must be true of a job whatever was done to the machines under it.
+
+The judge compares three witnesses: the results document, the target's own counts, and
+what is left on the machine. It knows nothing of the fault, only whether a worker was
+lost for good or for a while (then, and only then, something may be unknown).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+OVERLAP_SLACK_S = 0.0
+OPEN_EXCESS = 1.05
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the plan allows at the target."""
+
+    users: int = 0
+    """Closed model: never more requests in flight than this."""
+    rate_per_s: float = 0.0
+    """Open model: never more arrivals than 1.05 times this in any second."""
+
+
+def problems(
+    document: dict[str, Any], counts: dict[str, Any], load: Load, *, worker_lost: bool
+) -> list[str]:
+    """One line for each thing that is not as it must be; empty when all is well."""
+    return [
+        *_sums(document, counts, worker_lost),
+        *_double_load(counts),
+        *_too_much(counts, load),
+    ]
+
+
+def _sums(document: dict[str, Any], counts: dict[str, Any], worker_lost: bool) -> Iterator[str]:
+    """counted <= the target's count <= counted + interrupted + unknown outcome + u."""
+    requests = [workflow["requests"] for workflow in document["workflows"] if workflow["requests"]]
+    sent = sum(each["sent"] for each in requests)
+    answered = sum(each["answered"] for each in requests)
+    unknown = sum(loss.get("unknown_requests") or 0 for loss in document["losses"])
+    total = counts["total"]
+    if unknown and not worker_lost:
+        yield f"{unknown} requests are called unknown although no worker was lost"
+    if answered > total:
+        yield f"{answered} answers are counted, the target gave only {total}"
+    if total > sent + unknown:
+        yield f"the target saw {total} requests, the result accounts for {sent} + {unknown}"
+
+
+def _double_load(counts: dict[str, Any]) -> Iterator[str]:
+    """Attempts at one share follow each other; they never overlap."""
+    by_share: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for name, times in counts["attempt_times"].items():
+        share, _, attempt = name.rpartition("#")
+        if share:
+            by_share.setdefault(share, []).append((int(attempt), times))
+    for share, attempts in by_share.items():
+        attempts.sort(key=lambda entry: entry[0])
+        for (number, former), (_, later) in pairwise(attempts):
+            if later["first_s"] < former["last_s"] - OVERLAP_SLACK_S:
+                over_s = former["last_s"] - later["first_s"]
+                yield f"{share}: attempt {number} sent {over_s:.3f} s into the next"
+
+
+def _too_much(counts: dict[str, Any], load: Load) -> Iterator[str]:
+    if load.users and counts["max_concurrent_requests"] > load.users:
+        yield f"{counts['max_concurrent_requests']} requests in flight with {load.users} users"
+    if load.rate_per_s:
+        seconds: dict[str, int] = {}
+        for times in counts["attempt_times"].values():
+            for second, arrived in times["seconds"].items():
+                seconds[second] = seconds.get(second, 0) + arrived
+        # A second of the target's clock may hold the edges of two of the plan's seconds,
+        # and a start that was late by less than 1 s still counts: two seconds together.
+        ordered = sorted((int(second), arrived) for second, arrived in seconds.items())
+        for (second, arrived), (after, more) in pairwise(ordered):
+            most = 2 * load.rate_per_s * OPEN_EXCESS + 2
+            if after == second + 1 and arrived + more > most:
+                yield f"{arrived + more} arrivals in two seconds, the plan allows {most:.0f}"

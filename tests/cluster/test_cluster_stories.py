@@ -1,0 +1,158 @@
+"""What happens to a job when its surroundings change at an awkward moment: a result that
+cannot be delivered, a worker that dies while others queue, a job that needs more time.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from cluster_lab import SQUALL, Cluster, cluster
+
+from target_fixture import TargetHandle
+
+LOAD = """
+class Load(Workflow):
+    vus = 2
+    duration = "{seconds}s"
+    {more}
+
+    @step()
+    async def get(self, url: URL = "/?delay=10ms") -> HTTPResponse:
+        return await self.client.http.get(url, headers=SENDER)
+"""
+DONE = (0, 98)
+"""Done, on a machine that was perhaps too busy for its measurements to be valid."""
+
+
+def load(seconds: float, more: str = "") -> str:
+    return LOAD.format(seconds=seconds, more=more)
+
+
+def sent(document: dict[str, Any]) -> int:
+    return sum(each["requests"]["sent"] for each in document["workflows"] if each["requests"])
+
+
+def submitted(dc: Cluster, text: str, *words: str) -> str:
+    file = dc.write(text)
+    ended = dc.squall("submit", file, "--to", dc.addresses, "--host", dc.target.url, *words)
+    assert ended.code == 0, ended.err
+    return ended.out.split()[-1]
+
+
+def waited(dc: Cluster, job: str, *states: str, within_s: float = 40.0) -> dict[str, Any]:
+    until = time.monotonic() + within_s
+    while (view := dc.ask("status", job))["state"] not in states:
+        assert time.monotonic() < until, view
+        time.sleep(0.1)
+    return view
+
+
+def test_a_result_that_cannot_be_delivered_waits_and_the_cores_are_free_meanwhile(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    cluster_target.reset()
+    with cluster(tmp_path, cluster_target, workers=1, proxied=True) as dc:
+        assert dc.proxy is not None
+        running = dc.run(dc.write(load(3)))
+        dc.wait_load(1)
+        time.sleep(2.3)
+        dc.proxy.hold()
+        until = time.monotonic() + 15.0
+        while dc.busy_cores("w1"):
+            assert time.monotonic() < until, "its cores are still busy"
+            time.sleep(0.05)
+        time.sleep(2.0)
+        dc.proxy.heal()
+        ended = running.end()
+        assert ended.code in DONE, ended.err
+        assert ended.document["status"] == "completed"
+        assert sent(ended.document) == cluster_target.counts()["total"]
+
+
+def test_a_queued_exclusive_job_runs_on_the_workers_that_are_left(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    cluster_target.reset()
+    with cluster(tmp_path, cluster_target, workers=2) as dc:
+        first = submitted(dc, load(120))
+        waited(dc, first, "running")
+        exclusive = submitted(dc, load(1, 'priority = "exclusive"'))
+        view = dc.ask("status", exclusive)
+        assert (view["state"], view["position"]) == ("queued", 1)
+        dc.kill("w2")
+        assert dc.squall("cancel", first, "--now", "--to", dc.addresses).code == 0
+        assert waited(dc, exclusive, "completed")["workflows"][0]["cores"] == 1
+        waited(dc, first, "cancelled")
+        assert dc.leftovers() == []
+
+
+def test_a_job_gets_more_time_within_its_cap_and_a_repeat_adds_nothing(dc: Cluster) -> None:
+    job = submitted(dc, load(30))
+    waited(dc, job, "running")
+    for wanted, has in (("20s", 20.0), ("20s", 20.0), ("10s", 20.0), ("2h", 60.0)):
+        assert dc.ask("adjust", job, "--extend", wanted)["extended_s"] == has
+    said = dc.squall("adjust", job, "--extend", "30s", "--to", dc.addresses)
+    assert said.code == 0 and "1m00s beyond its timeout" in said.out, said.out
+    dc.squall("cancel", job, "--now", "--to", dc.addresses)
+    waited(dc, job, "cancelled")
+    late = dc.squall("adjust", job, "--extend", "30s", "--to", dc.addresses)
+    assert late.code == 2 and "is over" in late.err, late.err
+
+
+def test_why_tells_the_whole_story_of_a_job_that_is_over(dc: Cluster) -> None:
+    job = submitted(dc, load(1))
+    waited(dc, job, "completed")
+    answer = dc.ask("why", job)
+    told = "\n".join(answer["events"])
+    assert "Load placed: 2 shares on 2 workers" in told and "completed" in told, answer
+    assert any("completed" in line for line in answer["lines"]), answer
+
+
+def test_one_share_is_told_in_the_singular(dc: Cluster) -> None:
+    job = submitted(dc, load(1).replace("vus = 2", "vus = 1"))
+    waited(dc, job, "completed")
+    assert any("1 share on 1 worker" in line for line in dc.ask("why", job)["events"])
+
+
+def test_names_that_nobody_could_write_are_refused(dc: Cluster) -> None:
+    words = ("--managers", dc.addresses, "--timers", "fast")
+    for flags in (("--dc", "a b/.."), ("--dc", "lab", "--name", "../w")):
+        ended = dc.squall("worker", *flags, *words)
+        assert ended.code == 2, ended.err
+        assert len(ended.err.strip().splitlines()) == 1 and "a name has" in ended.err, ended.err
+    wrong = dc.squall("worker", "--dc", "elsewhere", *words)
+    last = wrong.err.strip().splitlines()[-1]
+    assert wrong.code != 0 and "this is datacenter lab, not elsewhere" in last, wrong.err
+
+
+def test_a_dev_datacenter_with_a_folder_keeps_its_secret_and_its_jobs(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    cluster_target.reset()
+    flow = tmp_path / "flow.py"
+    flow.write_text("from squall import URL, HTTPResponse, Workflow, step\nSENDER = {}\n" + load(1))
+    secret = tmp_path / "data" / "secret"
+    secrets: list[str] = []
+    jobs: list[list[str]] = []
+    for _ in range(2):
+        words = [str(SQUALL), "dev", "--data", str(tmp_path / "data"), "--workers", "1", "--json"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            to = ["--to", json.loads(process.stdout.readline())["to"], "--secret-file", str(secret)]
+            if not jobs:
+                run = [str(SQUALL), "submit", str(flow), "--host", cluster_target.url, *to]
+                subprocess.run(run, check=True, capture_output=True, cwd=tmp_path)
+            listed = subprocess.run(
+                [str(SQUALL), "jobs", "--json", *to], check=True, capture_output=True, text=True
+            )
+            jobs.append([each["job"] for each in json.loads(listed.stdout)["jobs"]])
+            secrets.append(secret.read_text())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(40) == 0
+    assert secrets[0] == secrets[1] and jobs[0] == jobs[1] != []
+    assert secret.stat().st_mode & 0o077 == 0

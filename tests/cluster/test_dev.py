@@ -1,0 +1,196 @@
+"""`squall dev` and the commands around it: what a person meets in the first two minutes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import squall
+from target_fixture import TargetHandle, running_target
+
+SQUALL = str(Path(sys.executable).with_name("squall"))
+FLOW = """
+from squall import URL, Feed, HTTPResponse, Workflow, step
+from names import STEP
+
+class Shop(Workflow):
+    vus = 4
+    iterations = 200
+    user = Feed("data/users.csv")
+    thresholds = ["errors < 1%"]
+
+    @step()
+    async def home(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+@dataclass
+class Dev:
+    folder: Path
+    facts: dict[str, Any]
+    process: subprocess.Popen[str]
+    target: TargetHandle
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"SQUALL_TO": self.facts["to"], "SQUALL_SECRET_FILE": self.facts["secret_file"]}
+        return os.environ | own | {"XDG_STATE_HOME": str(self.folder / "state"), "CI": "1"}
+
+    def squall(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SQUALL, *words],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environment | changes,
+            timeout=60,
+            check=False,
+        )
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`squall run` on this datacenter."""
+        return self.squall(
+            "run", "flow.py", "--to", self.facts["to"], "--host", self.target.url, *words
+        )
+
+    def ask(self, *words: str) -> Any:
+        return json.loads(self.squall(*words, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Generator[Dev]:
+    folder = tmp_path_factory.mktemp("dev")
+    (folder / "data").mkdir()
+    (folder / "data" / "users.csv").write_text("name\nada\nbob\n")
+    (folder / "names.py").write_text("STEP = 'home'\n")
+    (folder / "flow.py").write_text(FLOW)
+    process = subprocess.Popen(
+        [SQUALL, "dev", "--timers", "fast", "--json", "--data", str(folder / "dc")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with running_target() as target:
+        try:
+            yield Dev(folder, json.loads(process.stdout.readline()), process, target)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(40)
+            process.stdout.close()
+
+
+def test_a_run_on_the_cluster_is_the_run_on_this_machine(dev: Dev) -> None:
+    dev.target.reset()
+    remote = dev.run("--json", "remote.json", "-q")
+    assert remote.returncode == 0, remote.stderr
+    assert dev.target.counts()["total"] == 200
+    local = dev.squall(
+        "run", "flow.py", "--host", dev.target.url, "--workers", "2", "--json", "local.json", "-q"
+    )
+    assert local.returncode == 0, local.stderr
+    there, here = (
+        json.loads((dev.folder / name).read_text()) for name in ("remote.json", "local.json")
+    )
+    assert there.keys() == here.keys()
+    for key in ("status", "passed", "exit_code", "losses", "notes", "checks", "metrics"):
+        assert there[key] == here[key], key
+    ours, theirs = here["workflows"][0], there["workflows"][0]
+    assert ours.keys() == theirs.keys()
+    for each in (ours, theirs):
+        # How often a user reconnected is the target's and the moment's matter.
+        for key in ("connections", "reconnects", "bytes_sent", "bytes_received"):
+            del each["requests"][key]
+    for key in ("name", "status", "shape", "profile", "starts", "requests"):
+        assert ours[key] == theirs[key], key
+    assert theirs["steps"][0]["count"] == ours["steps"][0]["count"] == 200
+    assert [t["expression"] for t in there["thresholds"]] == ["errors < 1%"]
+
+
+def test_a_detached_job_is_followed_and_cancelled(dev: Dev) -> None:
+    words = ("flow.py", "--host", dev.target.url, "-u", "2", "-d", "60s")
+    job = dev.squall("submit", *words).stdout.strip()
+    assert dev.ask("status", job)["state"] in ("queued", "preparing", "running")
+    assert dev.squall("why", job).stdout.startswith(job)
+    assert dev.ask("jobs")["jobs"][0]["job"] == job
+    assert dev.ask("cancel", job) == {"state": "stopping", "repeated": False}
+    watched = dev.squall("watch", job, "-q")
+    assert watched.returncode == 105, watched.stderr
+    assert "interrupted" in watched.stdout.splitlines()[0]
+    again = dev.squall("cancel", job)
+    assert (again.returncode, again.stdout) == (0, f"job {job} is over: cancelled\n")
+
+
+def test_the_same_key_is_the_same_job(dev: Dev) -> None:
+    words = ("submit", "flow.py", "--host", dev.target.url, "--key", "nightly")
+    first, second = dev.squall(*words), dev.squall(*words)
+    assert first.stdout == second.stdout != ""
+    assert "submitted before with this key" in second.stderr
+    other = dev.squall(*words, "-u", "3")
+    assert other.returncode == 2 and "choose another key" in other.stderr
+
+
+def test_bad_input_is_one_line_each(dev: Dev) -> None:
+    (dev.folder / "broken.py").write_text("raise ValueError('no')\n")
+    elsewhere = dev.folder / "env" / "site-packages"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "farlib.py").write_text("")
+    (dev.folder / "far.py").write_text(f"import farlib\n{FLOW}")
+    to = ("--to", dev.facts["to"], "--host", dev.target.url, "-q")
+    cases = [
+        (dev.squall("status", "x-1"), 2, "no job x-1 here"),
+        (dev.squall("cancel", "x-1"), 2, "no job x-1 here"),
+        (dev.squall("drain", "w9"), 2, "w9"),
+        (dev.squall("jobs", "--to", "127.0.0.1:1"), 3, "nobody listens there"),
+        (dev.squall("jobs", SQUALL_SECRET_FILE="", SQUALL_SECRET="x" * 20), 3, "wrong secret"),
+        (dev.squall("jobs", "--cluster", "other"), 3, "wrong secret or not a Squall node"),
+        (dev.squall("run", "broken.py", *to), 107, "broken.py:1  ValueError: no"),
+        (dev.squall("run", "far.py", *to, PYTHONPATH=str(elsewhere)), 104, "farlib"),
+    ]
+    for ended, code, text in cases:
+        assert ended.returncode == code, ended
+        assert len(ended.stderr.strip().splitlines()) == 1 and text in ended.stderr, ended
+
+
+def test_python_submits_streams_and_gets_the_result(
+    dev: Dev, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(dev.folder / "state"))
+    facts = dev.facts
+
+    async def main() -> None:
+        async with squall.Client([facts["to"]], secret_file=facts["secret_file"]) as client:
+            job = await client.submit(
+                dev.folder / "flow.py", host=dev.target.url, vus=2, duration="2s"
+            )
+            seen = [snapshot async for snapshot in job.stream()]
+            result = await job.result()
+            assert result.passed and result.step("home").count > 0
+            assert seen and seen[-1].elapsed_s <= 4.0
+            assert (await job.status()).state == "completed"
+            assert {node.role for node in await client.nodes()} == {"manager", "worker"}
+
+    asyncio.run(main())
+
+
+def test_ctrl_c_ends_all_of_it(dev: Dev) -> None:
+    """The last one: it ends the datacenter of this module."""
+    pids = [node["pid"] for node in dev.facts["nodes"]]
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.process.wait(40) == 0
+    until = time.monotonic() + 5
+    while time.monotonic() < until and any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.05)
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

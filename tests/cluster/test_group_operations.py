@@ -1,0 +1,153 @@
+"""What operators do to a group of managers while jobs run: real processes, real disks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from chaos_cases import OPEN, RATE_PER_S
+from chaos_judge import Load, problems
+from cluster_lab import Cluster
+from group_lab import add_manager, arrivals, group, jobs, listed, states, status, until
+
+from target_fixture import TargetHandle
+
+SECONDS = 10
+
+
+def test_hand_over_and_a_replaced_manager_leave_no_gap_in_the_load(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    cluster_target.reset()
+    with Cluster(tmp_path, cluster_target, managers=3, workers=2) as made:
+        until(lambda: set(states(made).values()) == {"leads", "follows"}, "all members answer")
+        run = made.run(made.write(OPEN.format(rate=RATE_PER_S, seconds=SECONDS)))
+        made.wait_load()
+
+        before = status(made)
+        ended = group(made, "handover", "--json")
+        assert ended.code == 0, ended.err
+        handed = json.loads(ended.out)
+        assert handed["leader"] != before.leader and handed["took_ms"] > 0.0
+        assert status(made).view > before.view
+
+        lost = "m3" if handed["leader"] != "m3" else "m1"
+        kept = [name for name in ("m1", "m2", "m3") if name != lost]
+        made.kill(lost)
+        shutil.rmtree(tmp_path / lost)
+        address = add_manager(made, "m4", listed(made, *kept))
+        ended = group(made, "replace", lost, f"m4={address}")
+        assert ended.code == 0, ended.err
+        assert f"{lost} may be switched off" in ended.out
+        again = group(made, "replace", lost, f"m4={address}")
+        assert again.code == 0 and "it is so already" in again.out
+        until(lambda: states(made).get("m4") in ("leads", "follows"), "m4 takes part")
+        assert sorted(states(made)) == sorted([*kept, "m4"])
+
+        why = made.squall("why", jobs(made)[0], "--to", made.addresses)
+        assert "leads the managers (epoch 1" in why.out, why.out
+
+        result = run.end()
+        assert result.code == 0, result.err
+        counts = cluster_target.counts()
+        load = Load(rate_per_s=RATE_PER_S)
+        assert problems(result.document, counts, load, worker_lost=False) == []
+        assert result.document["losses"] == []
+        assert all(arrived > 0 for arrived in arrivals(cluster_target)), arrivals(cluster_target)
+
+        # The new member counts: without another of the old ones the group goes on.
+        made.kill(kept[0])
+        assert len(jobs(made)) == 1, "the group serves"
+        shown = made.ask("nodes")["nodes"]
+        until(lambda: states(made).get(kept[0]) == "silent", "a dead manager is silent")
+        assert {"m4", kept[1]} <= {node["name"] for node in shown if node["role"] == "manager"}
+
+
+def test_a_wiped_manager_waits_until_it_is_admitted_again(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    with Cluster(tmp_path, cluster_target, managers=3, workers=0) as made:
+        until(lambda: set(states(made).values()) == {"leads", "follows"}, "all members answer")
+        leader = status(made).leader
+        address = dict(each.split("=") for each in listed(made, "m1", "m2", "m3").split(","))
+        made.kill(leader)
+        shutil.rmtree(tmp_path / leader)
+        made.start(leader)
+        until(lambda: states(made).get(leader) == "waits", "a wiped member does not take part")
+        assert f"squall group replace {leader} {leader}=" in group(made, "status").out
+        ended = group(made, "replace", leader, f"{leader}={address[leader]}")
+        assert ended.code == 0, ended.err
+        until(lambda: set(states(made).values()) == {"leads", "follows"}, "it takes part again")
+        assert status(made).epoch == 1
+
+        refused = group(made, "replace", "m9", "m8=127.0.0.1:1")
+        assert refused.code == 2 and len(refused.err.strip().splitlines()) == 1, refused.err
+
+
+def test_a_group_grows_from_one_is_backed_up_and_recovered(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    with Cluster(tmp_path, cluster_target, managers=1, workers=1) as made:
+        alone = group(made, "handover")
+        assert alone.code == 2 and "was started alone" in alone.err
+        assert states(made) == {"m1": "leads"}
+        file = made.write(OPEN.format(rate=RATE_PER_S, seconds=1))
+        assert made.run(file).end().code == 0
+        job = jobs(made)[0]
+        copy = tmp_path / "copy"
+        ended = made.squall("backup", str(tmp_path / "m1"), str(copy))
+        assert ended.code == 0 and "checked" in ended.out, ended.err
+
+        made.stop("m1")
+        one = listed(made, "m1")
+        words = made.nodes["m1"].words
+        two, three = add_manager(made, "m2", one), add_manager(made, "m3", one)
+        words[words.index("--members") + 1] = f"{one},m2={two},m3={three}"
+        made.start("m1")
+        until(lambda: states(made).get("m1") == "leads", "m1 leads alone")
+        # The lease is that of the group by its log, not of the managers that are named.
+        assert lease_s(made) == 5.0
+        ended = group(made, "add", f"m2={two}", f"m3={three}")
+        assert ended.code == 0, ended.err
+        until(lambda: sorted(states(made).values()) == ["follows", "follows", "leads"], "three")
+        assert jobs(made) == [job]
+        assert lease_s(made) == 2.5
+        ended = group(made, "remove", "m2")
+        assert ended.code == 2 and "a group has 1, 3 or 5" in ended.err
+
+        for name in ("m1", "m2", "m3"):
+            made.kill(name)
+        wrong = made.squall("recover", str(tmp_path / "m2"))
+        assert wrong.code == 2 and "--force" in wrong.err
+        ended = made.squall("recover", "--force", str(tmp_path / "m2"))
+        assert ended.code == 0 and "1 completed" in ended.out, ended.err + ended.out
+        ended = made.squall("restore", str(copy), str(tmp_path / "restored"))
+        assert ended.code == 0, ended.err
+        for name, data in (("m2", "m2"), ("m1", "restored")):
+            _alone(made, name, data)
+            assert jobs(made) == [job]
+            assert status(made).epoch >= 1000
+            shown = made.squall("watch", job, "--to", made.addresses)
+            assert shown.code == 0, shown.err
+            made.kill(name)
+
+
+def lease_s(made: Cluster) -> float:
+    """What a worker is told when it registers."""
+    made.kill("w1")
+    before = made.nodes["w1"].said().count(" lease_s=")
+    made.start("w1")
+    until(lambda: made.nodes["w1"].said().count(" lease_s=") > before, "w1 registers")
+    return float(made.nodes["w1"].said().rpartition(" lease_s=")[2].split()[0])
+
+
+def _alone(made: Cluster, name: str, data: str) -> None:
+    """A group of one at the address that clients know."""
+    address = made.addresses.split(",")[0]
+    made.nodes[name].words[:] = [
+        "manager", "--dc", "lab", "--name", name, "--listen", address,
+        "--members", f"{name}={address}", "--timers", made.timers,
+        "--data", str(made.folder / data),
+    ]  # fmt: skip
+    made.start(name)

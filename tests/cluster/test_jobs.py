@@ -1,0 +1,406 @@
+"""Jobs on a datacenter of real processes behave as `squall run` does on one machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_lab import Cluster, Ended
+
+GET = "return await self.client.http.get(url, headers=SENDER)"
+SIMPLE = f"""
+class Load(Workflow):
+    vus = 4
+    duration = "1s"
+
+    @step()
+    async def get(self, url: URL = "/?delay=10ms") -> HTTPResponse:
+        {GET}
+"""
+LONG = SIMPLE.replace('"1s"', '"30s"')
+DONE = (0, 98)
+"""Done, on a machine that was perhaps too busy for its measurements to be valid."""
+
+
+def ran(dc: Cluster, text: str, *words: str) -> Ended:
+    return dc.run(dc.write(text), *words).end()
+
+
+def sent(document: dict[str, Any]) -> int:
+    return sum(each["requests"]["sent"] for each in document["workflows"] if each["requests"])
+
+
+def submitted(dc: Cluster, text: str, *words: str) -> str:
+    """The id of a job that was left alone."""
+    file = dc.write(text)
+    ended = dc.squall("submit", file, "--to", dc.addresses, "--host", dc.target.url, *words)
+    assert ended.code == 0, ended.err
+    return ended.out.split()[-1]
+
+
+def waited(dc: Cluster, job: str, *states: str, within_s: float = 30.0) -> dict[str, Any]:
+    until = time.monotonic() + within_s
+    while True:
+        view = dc.ask("status", job)
+        view = view.get("job", view) if isinstance(view.get("job"), dict) else view
+        if view["state"] in states:
+            return view
+        assert time.monotonic() < until, view
+        time.sleep(0.1)
+
+
+# The same as on one machine.
+
+
+def test_counts_equal_the_targets_and_the_exit_code_is_that_of_a_local_run(dc: Cluster) -> None:
+    ended = ran(dc, SIMPLE)
+    assert ended.code in DONE, ended.err
+    document = ended.document
+    assert document["status"] == "completed"
+    assert sent(document) == dc.target.counts()["total"] > 100
+    assert document["workflows"][0]["vus"] == 4
+    assert dc.target.counts()["max_concurrent_requests"] <= 4
+    assert len(dc.target.counts()["attempts"]) == 4
+    assert "VALID" in ended.out
+    assert ended.code == document["exit_code"]
+
+
+def test_a_failed_threshold_is_exit_code_99(dc: Cluster) -> None:
+    ended = ran(dc, SIMPLE, "--threshold", "get.p(50) < 1ms")
+    assert ended.code in (98, 99), ended.err
+    assert [t["passed"] for t in ended.document["thresholds"] if not t["builtin"]] == [False]
+
+
+def test_a_threshold_that_aborts_ends_the_job_early(dc: Cluster) -> None:
+    began = time.monotonic()
+    ended = ran(dc, LONG, "--threshold", "get.p(50) < 1ms, abort after 1s")
+    assert ended.code == 99, ended.err
+    assert ended.document["aborted_by"]
+    assert time.monotonic() - began < 25.0
+
+
+def test_values_flow_from_layer_to_layer(dc: Cluster) -> None:
+    text = f"""
+class Setup(Workflow):
+    @step()
+    async def token(self) -> str:
+        return "sesame"
+
+    @state("Shop")
+    def door(self) -> Provide[int]:
+        return 7
+
+@depends("Setup")
+class Shop(Workflow):
+    vus = 4
+    iterations = 12
+
+    @state("Setup")
+    def opened(self, door: int = -1, dour: int = -2) -> Use[int]:
+        return door, dour
+
+    @step()
+    async def order(self, token: str = "none", url: URL = "/order") -> HTTPResponse:
+        self.check("token", token == "sesame")
+        self.check("door", self.opened() == (7, -2))
+        {GET}
+"""
+    ended = ran(dc, text)
+    assert ended.code in DONE, ended.err
+    assert dc.target.counts()["paths"] == {"/order": 12}
+    checks = {each["name"]: each for each in ended.document["checks"]}
+    assert checks["token"]["failed"] == checks["door"]["failed"] == 0
+    assert checks["token"]["passed"] == 12
+
+
+def test_a_failed_workflow_skips_its_dependents_and_the_job_is_partial(dc: Cluster) -> None:
+    text = f"""
+class A(Workflow):
+    @step()
+    async def a(self) -> None:
+        raise RuntimeError("no tenant")
+
+@depends("A")
+class B(Workflow):
+    iterations = 2
+    @step()
+    async def b(self, url: URL = "/b") -> HTTPResponse:
+        {GET}
+
+class C(Workflow):
+    iterations = 3
+    @step()
+    async def c(self, url: URL = "/c") -> HTTPResponse:
+        {GET}
+
+@depends("C")
+class D(Workflow):
+    iterations = 4
+    @step()
+    async def d(self, url: URL = "/d") -> HTTPResponse:
+        {GET}
+
+@depends("A", "D", when="always")
+class Teardown(Workflow):
+    @step()
+    async def clean(self, url: URL = "/clean") -> None:
+        await self.client.http.delete(url)
+"""
+    ended = ran(dc, text)
+    assert ended.code in (98, 107), ended.err
+    assert dc.target.counts()["paths"] == {"/c": 3, "/d": 4, "/clean": 1}
+    statuses = {each["name"]: each["status"] for each in ended.document["workflows"]}
+    assert statuses == {
+        "A": "failed", "B": "skipped", "C": "completed", "D": "completed", "Teardown": "completed",
+    }  # fmt: skip
+    assert ended.document["status"] == "partial"
+    assert "no tenant" in ended.document["workflows"][0]["error"]
+
+
+def test_each_row_of_a_feed_is_given_out_once_over_all_workers(dc: Cluster) -> None:
+    rows = "\n".join(["user", *(f"u{n}" for n in range(40))])
+    (dc.folder / "users.csv").write_text(rows + "\n")
+    (dc.folder / "pricing.py").write_text("FACTOR = 3\n")
+    text = """
+import pricing
+class Load(Workflow):
+    vus = 4
+    iterations = 40
+    rows = Feed("users.csv", take="once")
+
+    @step()
+    async def get(self, url: URL = "/user") -> HTTPResponse:
+        assert pricing.FACTOR == 3
+        user = self.rows["user"]
+        return await self.client.http.get(f"/user?user={user}&count_field=user")
+"""
+    ended = ran(dc, text)
+    assert ended.code in DONE, ended.err + ended.out
+    assert dc.target.counts()["fields"]["user"] == {f"u{n}": 1 for n in range(40)}
+
+
+def test_an_open_model_keeps_its_rate_over_the_workers(dc: Cluster) -> None:
+    text = SIMPLE.replace("vus = 4", "rate = 100\n    max_vus = 20").replace('"1s"', '"2s"')
+    ended = ran(dc, text)
+    assert ended.code in DONE, ended.err
+    assert ended.document["workflows"][0]["starts"]["planned"] == 200
+    assert dc.target.counts()["total"] == sent(ended.document) <= 200
+
+
+def test_secrets_reach_the_workflow_and_never_the_managers_disk(dc: Cluster) -> None:
+    text = f"""
+class Load(Workflow):
+    iterations = 2
+    @step()
+    async def get(self, url: URL = "/") -> HTTPResponse:
+        self.check("secret", os.environ["API_TOKEN"] == "hush-hush-4711")
+        {GET}
+"""
+    ended = ran(dc, text, "--secret", "API_TOKEN=hush-hush-4711")
+    assert ended.code in DONE, ended.err
+    assert ended.document["checks"][0]["failed"] == 0
+    for path in Path(dc.folder / "m1").rglob("*"):
+        assert not path.is_file() or b"hush-hush-4711" not in path.read_bytes(), path
+    assert "hush-hush" not in ended.out + ended.err
+
+
+# What people do with jobs.
+
+
+def test_the_same_key_is_the_same_job_and_another_file_is_a_conflict(dc: Cluster) -> None:
+    first = submitted(dc, SIMPLE, "--key", "nightly-1")
+    assert submitted(dc, SIMPLE, "--key", "nightly-1") == first
+    file = dc.write(SIMPLE.replace("vus = 4", "vus = 3"))
+    words = ("--to", dc.addresses, "--host", dc.target.url, "--key", "nightly-1")
+    ended = dc.squall("submit", file, *words)
+    assert ended.code != 0
+    assert "nightly-1" in ended.err and len(ended.err.strip().splitlines()) == 1, ended.err
+    waited(dc, first, "completed")
+
+
+def test_a_cancelled_job_stops_runs_its_teardown_and_keeps_its_result(dc: Cluster) -> None:
+    text = (
+        LONG
+        + """
+@depends("Load", when="always")
+class Teardown(Workflow):
+    @step()
+    async def clean(self, url: URL = "/clean") -> None:
+        await self.client.http.delete(url)
+"""
+    )
+    command = dc.run(dc.write(text))
+    dc.wait_load(20)
+    job = dc.jobs()[0]["job"]
+    assert dc.squall("cancel", job, "--to", dc.addresses).code == 0
+    again = dc.squall("cancel", job, "--to", dc.addresses)
+    assert again.code == 0, again.err
+    ended = command.end()
+    assert ended.code == 105, ended.err
+    counts = dc.target.counts()
+    assert sent(ended.document) == counts["total"]
+    assert counts["paths"]["/clean"] == 1
+    assert waited(dc, job, "cancelled")["state"] == "cancelled"
+    time.sleep(0.5)
+    assert dc.target.counts()["total"] == counts["total"]
+
+
+def test_ctrl_c_ends_the_job_gracefully(dc: Cluster) -> None:
+    command = dc.run(dc.write(LONG))
+    dc.wait_load(20)
+    command.interrupt()
+    ended = command.end()
+    assert ended.code == 105, ended.err
+    assert sent(ended.document) == dc.target.counts()["total"]
+
+
+def test_load_is_paused_resumed_and_changed_while_it_runs(dc: Cluster) -> None:
+    text = LONG.replace("vus = 4", "rate = 40\n    max_vus = 30")
+    job = submitted(dc, text)
+    dc.wait_load(20)
+    assert dc.squall("adjust", job, "--pause", "--to", dc.addresses).code == 0
+    time.sleep(1.2)
+    paused = dc.target.counts()["total"]
+    time.sleep(1.5)
+    assert dc.target.counts()["total"] <= paused + 2
+    words = ("adjust", job, "--resume", "--rate", "160", "--to", dc.addresses)
+    changed = dc.squall(*words)
+    assert changed.code == 0, changed.err
+    time.sleep(1.5)
+    before = dc.target.counts()["total"]
+    time.sleep(2.0)
+    assert 200 <= dc.target.counts()["total"] - before <= 440
+    assert dc.squall("cancel", job, "--now", "--to", dc.addresses).code == 0
+    waited(dc, job, "cancelled")
+
+
+def test_a_drained_worker_gets_no_new_work(dc: Cluster) -> None:
+    assert dc.squall("drain", "w2", "--to", dc.addresses).code == 0
+    try:
+        ended = ran(dc, SIMPLE)
+        assert ended.code in DONE, ended.err
+        nodes = {node["name"]: node for node in dc.ask("nodes")["nodes"]}
+        assert nodes["w2"]["state"] in ("draining", "drained")
+        assert len(dc.target.counts()["attempts"]) == 2
+    finally:
+        assert dc.squall("drain", "w2", "--resume", "--to", dc.addresses).code == 0
+
+
+def test_jobs_queue_when_all_cores_are_taken_and_an_exclusive_one_gets_its_turn(
+    dc: Cluster,
+) -> None:
+    wide = SIMPLE.replace('"1s"', '"2s"')
+    exclusive = wide.replace("vus = 4", 'vus = 4\n    priority = "exclusive"')
+    first = submitted(dc, LONG.replace('"30s"', '"300s"'))
+    waited(dc, first, "running")
+    jobs = [submitted(dc, text) for text in (wide, exclusive, wide)]
+    views = {view["job"]: view for view in dc.jobs()}
+    assert [views[job]["state"] for job in jobs] == ["queued"] * 3, views
+    assert views[jobs[1]]["position"] == 1
+    assert dc.squall("cancel", first, "--now", "--to", dc.addresses).code == 0
+    for job in jobs:
+        waited(dc, job, "completed", within_s=60.0)
+    used = [n for n in dc.ask("nodes")["nodes"] if n["role"] == "worker"]
+    assert all(node["free"] == node["cores"] for node in used)
+
+
+def test_status_why_and_nodes_say_where_things_are(dc: Cluster) -> None:
+    job = submitted(dc, LONG)
+    dc.wait_load(5)
+    status = dc.squall("status", job, "--to", dc.addresses)
+    assert status.code == 0 and "running" in status.out
+    why = dc.squall("why", job, "--to", dc.addresses)
+    assert why.code == 0 and "Load" in why.out and "placed" in why.out
+    nodes = dc.squall("nodes", "--to", dc.addresses)
+    assert all(name in nodes.out for name in ("m1", "w1", "w2"))
+    watch = dc.begin("watch", job, "--to", dc.addresses)
+    time.sleep(1.0)
+    dc.squall("cancel", job, "--now", "--to", dc.addresses)
+    ended = watch.end()
+    assert ended.code == 105
+    assert re.search(r"\d+/s", ended.out + ended.err)
+
+
+# Mistakes: one clear line, and the cluster unharmed.
+
+
+def one_line(ended: Ended, code: int, *parts: str) -> None:
+    assert ended.code == code, (ended.code, ended.err)
+    lines = [line for line in ended.err.strip().splitlines() if line.strip()]
+    assert len(lines) == 1, ended.err
+    for part in parts:
+        assert part in lines[0], lines[0]
+
+
+def test_an_unknown_job_is_named(dc: Cluster) -> None:
+    for words in (("status",), ("cancel",), ("why",), ("watch",), ("adjust", "--pause")):
+        command, *flags = words
+        one_line(dc.squall(command, "zzzz-1", *flags, "--to", dc.addresses), 2, "zzzz-1")
+
+
+def test_a_dead_address_is_exit_code_3(dc: Cluster) -> None:
+    file = dc.write(SIMPLE)
+    ended = dc.squall("run", file, "--to", "127.0.0.1:9", "--patience", "1s")
+    assert ended.code == 3, ended.err
+    assert "127.0.0.1:9" in ended.err
+
+
+def test_a_wrong_secret_is_told(dc: Cluster) -> None:
+    wrong = dc.folder / "wrong-secret"
+    wrong.write_text("not the secret of this laboratory")
+    ended = dc.squall("jobs", "--to", dc.addresses, "--secret-file", str(wrong))
+    one_line(ended, 3, "wrong secret or not a Squall node")
+
+
+def test_a_module_that_the_worker_lacks_is_named_before_anything_starts(
+    dc: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "fancy_maths.py").write_text("ONE = 1\n")
+    (packages / "fancy_words.py").write_text("TWO = 2\n")
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    ended = ran(dc, "import fancy_maths, fancy_words\n" + SIMPLE)
+    assert ended.code in (104, 107), (ended.code, ended.err)
+    assert "fancy_maths" in ended.err + ended.out and "fancy_words" in ended.err + ended.out
+    assert dc.target.counts()["total"] == 0
+
+
+def test_a_bundle_that_is_too_large_is_refused_with_its_largest_file(dc: Cluster) -> None:
+    with (dc.folder / "huge.csv").open("wb") as file:
+        file.truncate(80 * 1024 * 1024)
+    text = SIMPLE.replace("vus = 4", 'vus = 4\n    rows = Feed("huge.csv")')
+    ended = ran(dc, text)
+    (dc.folder / "huge.csv").unlink()
+    assert ended.code != 0
+    assert "huge.csv" in ended.err, ended.err
+    assert dc.target.counts()["total"] == 0
+
+
+def test_code_that_raises_in_preparation_fails_the_job_once(dc: Cluster) -> None:
+    text = f"""
+class Load(Workflow):
+    vus = 2
+    duration = "1s"
+
+    @action(at="start")
+    async def begin(self) -> None:
+        raise RuntimeError("no licence")
+
+    @step()
+    async def get(self, url: URL = "/") -> HTTPResponse:
+        {GET}
+"""
+    ended = ran(dc, text)
+    local = dc.squall("run", "flow.py", "--host", dc.target.url, "--workers", "1")
+    assert ended.code == local.code, (ended.err, local.err)
+    assert "no licence" in ended.err + ended.out
+
+
+def test_commands_speak_json(dc: Cluster) -> None:
+    assert "jobs" in json.loads(dc.squall("jobs", "--json", "--to", dc.addresses).out)
+    assert "nodes" in json.loads(dc.squall("nodes", "--json", "--to", dc.addresses).out)

@@ -1,0 +1,204 @@
+"""What is done to a worker's processes: kill -9, SIGSTOP, a manager that falls silent.
+
+The target counts what arrives: load must end with the lease, whoever is dead or asleep,
+and what the records say must be what the target saw, or the missing part is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from worker_lab import WorkerProcess, closed_load, open_load, sent, worker_under_manager
+
+from squall.engine.machine import mark
+from squall.nodes.messages import StopOrder
+from squall.stats.record_builder import decode_record
+from target_fixture import TargetHandle
+
+
+async def quiet(target: TargetHandle) -> bool:
+    """Nothing arrives for a while."""
+    before = target.counts()["total"]
+    await asyncio.sleep(0.4)
+    return target.counts()["total"] == before
+
+
+@pytest.mark.asyncio
+async def test_the_lease_ends_the_load_while_the_main_process_stands_still(
+    tmp_path: Path, target: TargetHandle
+) -> None:
+    async with worker_under_manager(tmp_path) as (manager, worker):
+        manager.lease_s = 1.0
+        share = manager.want(open_load(100.0, 60.0), target.url)
+        await manager.begin(share)
+        await manager.until(lambda: target.counts()["total"] > 20)
+        worker.send(signal.SIGSTOP)
+        stopped = manager.now
+        while not await quiet(target):
+            assert manager.now - stopped < 4.0, "the load goes on without a lease"
+        assert len(worker.cores()) >= 1
+        seen = target.counts()["total"]
+        worker.send(signal.SIGCONT)
+        await manager.until(lambda: share in manager.records)
+        record = manager.records[share]
+        assert record.end is not None and record.end.cut == "lease ended"
+        assert sent(record) == seen == target.counts()["total"]
+
+
+@pytest.mark.asyncio
+async def test_a_silent_manager_ends_the_load(tmp_path: Path, target: TargetHandle) -> None:
+    async with worker_under_manager(tmp_path) as (manager, _):
+        manager.lease_s = 1.0
+        share = manager.want(closed_load(2, 60.0), target.url)
+        await manager.begin(share)
+        await manager.until(lambda: target.counts()["total"] > 20)
+        manager.answers = False
+        silent = manager.now
+        while not await quiet(target):
+            assert manager.now - silent < 4.0, "the load goes on without a lease"
+        manager.answers = True
+        await manager.until(lambda: share in manager.records)
+        assert sent(manager.records[share]) == target.counts()["total"]
+
+
+@pytest.mark.asyncio
+async def test_cores_die_with_their_main_process_and_the_next_boot_tells_what_they_did(
+    tmp_path: Path, target: TargetHandle
+) -> None:
+    async with worker_under_manager(tmp_path) as (manager, worker):
+        manager.lease_s = 30.0
+        share = manager.want(open_load(50.0, 60.0), target.url)
+        await manager.begin(share)
+        await manager.until(lambda: manager.sent.get(share, 0) > 0)
+        await asyncio.sleep(2.5)
+        worker.end(signal.SIGKILL)
+        killed = manager.now
+        while worker.cores():
+            assert manager.now - killed < 2.0, "core processes outlive their parent"
+            await asyncio.sleep(0.02)
+        seen = target.counts()["total"]
+        manager.wanted.clear()
+        worker.start()
+        await manager.until(lambda: len(manager.registrations) == 2)
+        again = manager.registrations[1]
+        assert again.boot != manager.registrations[0].boot and again.proven
+        [held] = again.held
+        assert held.key == share and not held.complete
+        record = decode_record(manager.held[held.digest])
+        assert record.end is None
+        # A report per second reaches the file a second later at most; nothing is invented.
+        assert manager.sent[share] * 0.3 <= sent(record) <= seen
+        assert target.counts()["total"] == seen
+
+
+@pytest.mark.asyncio
+async def test_a_restart_kills_what_a_former_boot_left_running(
+    tmp_path: Path, target: TargetHandle
+) -> None:
+    async with worker_under_manager(tmp_path) as (manager, worker):
+        worker.end(signal.SIGKILL)
+        former = {**os.environ, **mark(worker.data, "an older boot")}
+        elsewhere = {**os.environ, **mark(tmp_path / "elsewhere", "another")}
+        orphan = await asyncio.create_subprocess_exec("sleep", "60", env=former)
+        other = await asyncio.create_subprocess_exec("sleep", "60", env=elsewhere)
+        worker.start()
+        await manager.until(lambda: len(manager.registrations) == 2)
+        assert manager.registrations[1].proven
+        assert await orphan.wait() == -signal.SIGKILL
+        assert other.returncode is None
+        other.kill()
+        await other.wait()
+
+
+@pytest.mark.asyncio
+async def test_a_core_that_is_killed_is_told_as_a_cut(tmp_path: Path, target: TargetHandle) -> None:
+    async with worker_under_manager(tmp_path) as (manager, worker):
+        share = manager.want(open_load(50.0, 60.0), target.url)
+        await manager.begin(share)
+        await manager.until(lambda: manager.sent.get(share, 0) > 0)
+        [core] = worker.cores()
+        os.kill(core, signal.SIGKILL)
+        await manager.until(lambda: share in manager.records)
+        record = manager.records[share]
+        assert record.end is not None and "SIGKILL" in record.end.cut
+        assert 0 < sent(record) <= target.counts()["total"]
+        assert core not in worker.cores()
+
+
+@pytest.mark.asyncio
+async def test_a_complete_record_survives_the_death_of_its_worker(
+    tmp_path: Path, target: TargetHandle
+) -> None:
+    async with worker_under_manager(tmp_path) as (manager, worker):
+        manager.frees = False
+        share = manager.want(open_load(50.0, 1.0), target.url)
+        await manager.begin(share)
+        await manager.until(lambda: share in manager.records)
+        worker.end(signal.SIGKILL)
+        manager.wanted.clear()
+        manager.held.clear()
+        worker.start()
+        await manager.until(lambda: len(manager.registrations) == 2)
+        [held] = manager.registrations[1].held
+        assert held.key == share and held.complete
+        manager.frees = True
+        await manager.until(lambda: not manager.statuses and manager.requests > 3)
+        assert sent(decode_record(manager.held[held.digest])) == target.counts()["total"]
+        assert not list((worker.data / "outbox").iterdir())
+
+
+STUCK = """
+    import subprocess, time
+    from squall import URL, HTTPResponse, Workflow, step
+    class Flow(Workflow):
+        @step()
+        async def get(self, url: URL = "/") -> HTTPResponse:
+            response = await self.client.http.get(url)
+            subprocess.Popen(["sleep", "60"])
+            time.sleep(60)
+            return response
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_core_that_does_not_stop_is_killed_with_all_it_started(
+    tmp_path: Path, target: TargetHandle
+) -> None:
+    async with worker_under_manager(tmp_path) as (manager, worker):
+        manager.bundle(STUCK, target.url)
+        share = manager.want(closed_load(1, 60.0), target.url)
+        await manager.begin(share)
+        await manager.until(lambda: target.counts()["total"] == 1)
+        await manager.until(lambda: len(worker.cores()) == 2)
+        stuck = worker.cores()
+        manager.change(share, stop=StopOrder(key=share, now=True, why="cancelled"))
+        await manager.until(lambda: share in manager.records)
+        record = manager.records[share]
+        assert record.end is not None and record.end.cut == "cancelled"
+        await manager.until(lambda: not set(stuck) & set(worker.cores()))
+
+
+@pytest.mark.asyncio
+async def test_a_manager_that_is_gone_is_left_for_the_next(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        async with worker_under_manager(tmp_path, others=[port]) as (manager, _):
+            assert len(manager.registrations) == 1
+
+
+@pytest.mark.asyncio
+async def test_two_workers_cannot_use_one_directory(tmp_path: Path) -> None:
+    async with worker_under_manager(tmp_path) as (manager, worker):
+        second = WorkerProcess(manager, tmp_path)
+        second.start()
+        assert second.process is not None
+        code = await asyncio.to_thread(second.process.wait, 20.0)
+        assert code == 1 and "another worker uses this data directory" in second.said()
+        assert len(manager.registrations) == 1
+        assert worker.process is not None and worker.process.poll() is None

@@ -1,0 +1,154 @@
+"""The four stores, each with a place of its own per test.
+
+A place can be opened several times: as several processes would. Redis is the one of this
+machine, S3 is moto's server over HTTP. A store that is missing fails in CI and skips on a
+laptop."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from squall.coordination.stores.interface import Store
+from squall.coordination.stores.memory import MemoryStore
+from squall.coordination.stores.opening import make_store
+from squall.runtime.real import RealClock
+
+REDIS_URL = os.environ.get("SQUALL_TEST_REDIS", "redis://127.0.0.1:6379/0")
+KINDS = ("memory", "sqlite", "redis", "s3")
+BUCKET = "coordination"
+
+
+class Place:
+    """Where one test keeps its state."""
+
+    def __init__(self, kind: str, url: str, prefix: str) -> None:
+        self.kind = kind
+        self.url = url
+        self.prefix = prefix
+        self._memory: MemoryStore | None = None
+        self._stack = AsyncExitStack()
+
+    async def open(self) -> Store:
+        """Another client of the same place; memory has only one."""
+        if self.kind == "memory":
+            if self._memory is None:
+                self._memory = MemoryStore(RealClock())
+            return self._memory
+        store = make_store(self.url, RealClock(), random.Random(), prefix=self.prefix)
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+def missing(what: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    import redis
+
+    client = redis.Redis.from_url(REDIS_URL)
+    try:
+        client.ping()
+    except redis.exceptions.ConnectionError as error:
+        missing(f"no Redis at {REDIS_URL}: {error}")
+    finally:
+        client.close()
+    return REDIS_URL
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """moto in a thread of this process. On a machine without idle cores it answers sooner
+    there than in a process of its own, where each request waits twice for a core."""
+    from moto.server import ThreadedMotoServer
+
+    with s3_credentials():
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        make_bucket(endpoint)
+        yield endpoint
+        server.stop()
+
+
+@contextmanager
+def s3_credentials() -> Iterator[None]:
+    """Those that moto takes."""
+    names = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def make_bucket(endpoint: str, within_s: float = 120.0) -> None:
+    import boto3
+    import botocore.exceptions
+
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            client.create_bucket(Bucket=BUCKET)
+            break
+        except botocore.exceptions.EndpointConnectionError:
+            assert time.monotonic() < deadline, "moto does not answer"
+            time.sleep(0.1)
+    client.close()
+
+
+def url_of(kind: str, request: pytest.FixtureRequest, folder: Path, prefix: str) -> str:
+    if kind == "sqlite":
+        return f"sqlite:///{folder / 'store.db'}"
+    if kind == "redis":
+        return request.getfixturevalue("redis_url")
+    if kind == "s3":
+        endpoint = request.getfixturevalue("s3_endpoint")
+        return f"s3://{BUCKET}/{prefix}?endpoint={endpoint}&region=us-east-1"
+    return "memory://"
+
+
+@pytest_asyncio.fixture(params=KINDS)
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    prefix = f"test.{uuid.uuid4().hex[:12]}"
+    place = Place(request.param, url_of(request.param, request, tmp_path, prefix), prefix)
+    yield place
+    await place.close()
+    if place.kind == "redis":
+        forget_redis(place.url, prefix)
+
+
+@pytest_asyncio.fixture
+async def store(place: Place) -> Store:
+    return await place.open()
+
+
+def forget_redis(url: str, prefix: str) -> None:
+    import redis
+
+    client = redis.Redis.from_url(url)
+    for key in client.scan_iter(match="{" + prefix + "}*", count=1000):
+        client.delete(key)
+    client.close()

@@ -1,0 +1,255 @@
+"""The acceptance of the coordination library at full size, as a command.
+
+    python tests/services/coordination/full_acceptance.py queue --store redis
+    python tests/services/coordination/full_acceptance.py all --store s3
+
+`queue`: 5,000 tickets (S3: 500), ten workers, every five seconds one of them or the coordinator
+is killed and started again. `schedule`: a job every two seconds for two minutes with three kills
+of the coordinator, and records that expire. `outage` (S3): errors 500, 503 and no answer at all,
+20 s each. `clock`: one member an hour off. Each ends with 0 if every promise held, over
+everything that the processes wrote down; the tests beside have the same at a smaller size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coordination_places import BUCKET, REDIS_URL, forget_redis, make_bucket, s3_credentials
+from faulty_s3 import FaultyS3
+from process_lab import Lab
+from process_worker import EVERY_S, QUEUE, SECRET, VISIBILITY_S
+from test_queue_processes import WorkLab, check_runs, check_tickets
+
+from squall.coordination import Coordinator, Queue
+from squall.coordination.stores.opening import make_store
+from squall.runtime.real import RealClock
+
+KINDS = ("sqlite", "redis", "s3")
+PARTS = ("queue", "schedule", "outage", "clock")
+ORDER_KEYS = ("", "", "ada", "bob")
+KILL_EVERY_S = 5.0
+OUTAGE_S = 20.0
+MANY = 1_000_000
+S3_SCALE = 3.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("part", choices=(*PARTS, "all"))
+    parser.add_argument("--store", choices=(*KINDS, "all"), default="all")
+    parser.add_argument("--tickets", type=int, default=0, help="5000, on S3 500")
+    parser.add_argument("--workers", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the schedule")
+    options = parser.parse_args()
+    failed = False
+    for kind in KINDS if options.store == "all" else (options.store,):
+        for part in PARTS if options.part == "all" else (options.part,):
+            if part == "outage" and kind != "s3":
+                continue
+            begun = time.monotonic()
+            try:
+                told = PARTS_OF[part](kind, options)
+                print(f"{part} on {kind}: holds, {told}, {time.monotonic() - begun:.0f} s")
+            except AssertionError:
+                failed = True
+                print(f"{part} on {kind}: FAILED\n{traceback.format_exc()[-3000:]}")
+            sys.stdout.flush()
+    return 1 if failed else 0
+
+
+@contextmanager
+def served(kind: str) -> Iterator[tuple[str, str, Path]]:
+    """URL, prefix and a folder; S3 is moto in a process of its own."""
+    prefix = f"accept.{uuid.uuid4().hex[:12]}"
+    with tempfile.TemporaryDirectory() as folder:
+        journals = Path(folder, "journals")
+        journals.mkdir()
+        if kind == "sqlite":
+            yield f"sqlite:///{folder}/store.db", prefix, journals
+        elif kind == "redis":
+            try:
+                yield REDIS_URL, prefix, journals
+            finally:
+                forget_redis(REDIS_URL, prefix)
+        else:
+            with moto_server() as endpoint:
+                yield _s3_url(endpoint, prefix), prefix, journals
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    program = Path(sys.executable).with_name("moto_server")
+    command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
+    with s3_credentials():
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        endpoint = f"http://127.0.0.1:{port}"
+        try:
+            make_bucket(endpoint)
+            yield endpoint
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _s3_url(endpoint: str, prefix: str) -> str:
+    return f"s3://{BUCKET}/{prefix}?endpoint={endpoint}&region=us-east-1"
+
+
+def _scale(kind: str) -> float:
+    return S3_SCALE if kind == "s3" else 1.0
+
+
+def _queue(kind: str, options: argparse.Namespace) -> str:
+    tickets = options.tickets or (500 if kind == "s3" else 5000)
+    with served(kind) as (url, prefix, folder):
+        members = [f"w{number}" for number in range(options.workers)]
+        lab = WorkLab(url, prefix, folder, members, _scale(kind))
+        try:
+            return asyncio.run(_run_queue(lab, tickets))
+        finally:
+            lab.close()
+
+
+async def _run_queue(lab: WorkLab, tickets: int) -> str:
+    for name in lab.members:
+        lab.start(name)
+    store = make_store(lab.url, RealClock(), random.Random(), prefix=lab.prefix)
+    producer = Queue(QUEUE, visibility_timeout=VISIBILITY_S * lab.scale)
+    options = {"profile": lab.timing, "unsafe_timings": True, "secret": SECRET}
+    made: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    kills = 0
+    async with Coordinator(store, producer, eligible=False, **options):
+
+        async def produce() -> None:
+            for number in range(tickets):
+                key = ORDER_KEYS[number % len(ORDER_KEYS)]
+                ticket_id = await producer.enqueue(number, order_key=key)
+                made[ticket_id], numbers[ticket_id] = key, number
+
+        async def strike() -> None:
+            nonlocal kills
+            while True:
+                await asyncio.sleep(KILL_EVERY_S)
+                acts = lab.lines("acts")
+                leader = acts[-1]["member"] if acts else lab.members[0]
+                victim = leader if kills % 2 == 0 else random.choice(lab.members)
+                lab.kill(victim)
+                kills += 1
+                lab.start(victim)
+
+        striking = asyncio.ensure_future(strike())
+        await produce()
+        # Twice under one name is one ticket.
+        twice = [await producer.enqueue(-1, dedup_id="once") for _ in range(2)]
+        assert twice[0] == twice[1]
+        made[twice[0]], numbers[twice[0]] = "", -1
+        finals = {each: await producer.result(each, within=900.0) for each in made}
+        striking.cancel()
+    await store.close()
+    states = {each: final.state for each, final in finals.items()}
+    dead = list(states.values()).count("dead_letter")
+    check_tickets(lab, made, numbers, states, strikes=kills * 2)
+    lab.check()
+    stale = sum(line["error"] == "StaleClaimError" for line in lab.lines("refused"))
+    return f"{len(made)} tickets, {kills} kills, {dead} dead letters, {stale} late completions"
+
+
+def _schedule(kind: str, options: argparse.Namespace) -> str:
+    """The job of a worker is due every half a second; so it is four times as dense as asked."""
+    with served(kind) as (url, prefix, folder):
+        lab = WorkLab(url, prefix, folder, ["a", "b", "c"], _scale(kind))
+        try:
+            for name in lab.members:
+                lab.start(name)
+            lab.until_acts(0.0, within_s=60.0 * lab.scale)
+            for _ in range(3):
+                time.sleep(options.seconds / 4.0)
+                leader = lab.leader()
+                lab.kill(leader)
+                lab.until_acts(
+                    time.monotonic(),
+                    by=[each for each in lab.members if each != leader],
+                    within_s=lab.failover_s,
+                )
+                lab.start(leader)
+            time.sleep(options.seconds / 4.0)
+        finally:
+            lab.close()
+        check_runs(lab)
+        lab.check()
+        slots = {line["slot"] for line in lab.lines("ran")}
+        due = options.seconds / (EVERY_S * lab.scale)
+        assert len(slots) > 0.5 * due, f"{len(slots)} of about {due:.0f} due times ran"
+        return f"{len(slots)} due times, each once, 3 kills of the coordinator"
+
+
+def _outage(kind: str, options: argparse.Namespace) -> str:
+    told: list[str] = []
+    with served(kind) as (url, prefix, folder):
+        endpoint = url.partition("endpoint=")[2].partition("&")[0]
+        proxy = FaultyS3(endpoint)
+        lab = Lab(_s3_url(proxy.endpoint, prefix), prefix, folder, ["a", "b"], _scale(kind))
+        try:
+            for name in lab.members:
+                lab.start(name)
+            lab.until_acts(0.0, within_s=90.0)
+            lab.until_acked(0.0)
+            for status in (500, 503, 0):
+                proxy.fail_next(MANY, status) if status else proxy.hang()
+                time.sleep(OUTAGE_S)
+                assert not [
+                    line for line in lab.lines("acts") if line["at"] > time.monotonic() - 2.0
+                ], "somebody acts though nothing answers"
+                proxy.fail_next(0, 503)
+                proxy.answer_again()
+                back = time.monotonic()
+                took_s = lab.until_acts(back, within_s=3 * lab.failover_s)
+                lab.until_acked(back)
+                told.append(f"{status or 'no answer'}: led again after {took_s:.1f} s")
+            assert lab.lines("dead") == []
+        finally:
+            lab.close()
+            proxy.close()
+        lab.check()
+    return "; ".join(told)
+
+
+def _clock(kind: str, options: argparse.Namespace) -> str:
+    with served(kind) as (url, prefix, folder):
+        lab = Lab(url, prefix, folder, ["a", "b", "c"], _scale(kind))
+        try:
+            for name, offset in (("a", 3600.0), ("b", 0.0), ("c", -3600.0)):
+                lab.start(name, offset=offset)
+            lab.until_acts(0.0, within_s=60.0 * lab.scale)
+            since = time.monotonic()
+            time.sleep(3.0 * lab.timing.dead_after)
+            lab.until_acts(since, within_s=lab.failover_s)
+            assert lab.lines("dead") == []
+            acked = {line["member"] for line in lab.lines("acked")}
+            assert acked == {"a", "b", "c"}, f"only signals of {acked} were believed"
+        finally:
+            lab.close()
+        lab.check()
+        return "an hour early and an hour late, no death, all signals believed"
+
+
+PARTS_OF = {"queue": _queue, "schedule": _schedule, "outage": _outage, "clock": _clock}
+
+if __name__ == "__main__":
+    sys.exit(main())

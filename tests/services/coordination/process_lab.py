@@ -1,0 +1,139 @@
+"""A group of member processes, and what must hold of everything that they wrote down."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from process_member import scaled
+
+SLACK_S = 6.0
+"""For a busy machine: processes start and are scheduled late."""
+
+
+class Lab:
+    """Starts members, strikes them, reads their journals."""
+
+    def __init__(
+        self, url: str, prefix: str, folder: Path, members: list[str], scale: float = 1.0
+    ) -> None:
+        self.timing = scaled(scale)
+        self.failover_s = self.timing.failover + SLACK_S * scale
+        self.death_s = self.timing.dead_after + self.failover_s
+        self.scale = scale
+        self.url = url
+        self.prefix = prefix
+        self.folder = folder
+        self.members = members
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, member: str, *, offset: float = 0.0) -> None:
+        options = {
+            "url": self.url,
+            "prefix": self.prefix,
+            "member": member,
+            "others": ",".join(each for each in self.members if each != member),
+            "journal": str(self.folder / f"{member}.jsonl"),
+            "offset": str(offset),
+            "scale": str(self.scale),
+        }
+        script = Path(__file__).with_name("process_member.py")
+        errors = (self.folder / f"{member}.err").open("ab")
+        self.processes[member] = subprocess.Popen(
+            [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
+        )
+        errors.close()
+
+    def kill(self, member: str) -> None:
+        process = self.processes.pop(member)
+        process.kill()
+        process.wait()
+
+    def pause(self, member: str) -> None:
+        self.processes[member].send_signal(signal.SIGSTOP)
+
+    def resume(self, member: str) -> None:
+        self.processes[member].send_signal(signal.SIGCONT)
+
+    def close(self) -> list[int]:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        codes: list[int] = []
+        for process in self.processes.values():
+            try:
+                codes.append(process.wait(15))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(process.wait())
+        return codes
+
+    # What they wrote.
+
+    def lines(self, *what: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for path in self.folder.glob("*.jsonl"):
+            for line in path.read_bytes().splitlines():
+                record = json.loads(line)
+                if not what or record["what"] in what:
+                    found.append(record)
+        return sorted(found, key=lambda record: record["at"])
+
+    def leader(self) -> str:
+        """Who acted last."""
+        return self.lines("acts")[-1]["member"]
+
+    def until(self, condition: Callable[[], object], within_s: float, what: str) -> float:
+        begun = time.monotonic()
+        while not condition():
+            if time.monotonic() - begun > within_s:
+                errors = "".join(
+                    path.read_text()[-2000:] for path in sorted(self.folder.glob("*.err"))
+                )
+                raise AssertionError(f"not within {within_s:.1f} s: {what}\n{errors}")
+            time.sleep(0.05)
+        return time.monotonic() - begun
+
+    def until_acts(self, since: float, *, by: list[str] | None = None, within_s: float) -> float:
+        return self.until(
+            lambda: any(
+                line["at"] > since and (by is None or line["member"] in by)
+                for line in self.lines("acts")
+            ),
+            within_s,
+            f"somebody of {by or 'all'} acts",
+        )
+
+    def until_acked(self, since: float) -> None:
+        self.until(
+            lambda: any(line["at"] > since for line in self.lines("acked")),
+            20.0 * self.scale,
+            "a signal is acknowledged",
+        )
+
+    def check(self) -> None:
+        """The promises, over the whole time."""
+        epoch, holder = 0, ""
+        for line in self.lines("acts"):
+            assert line["epoch"] >= epoch, f"{line} after epoch {epoch} of {holder}"
+            if line["epoch"] > epoch:
+                epoch, holder = line["epoch"], line["boot"]
+            assert line["boot"] == holder, f"{line}: epoch {epoch} belongs to {holder}"
+        handled = {line["text"] for line in self.lines("handled")}
+        acked = {line["text"] for line in self.lines("acked")}
+        assert acked <= handled
+        twice: set[tuple[str, str]] = set()
+        for line in self.lines("handled"):
+            key = (line["boot"], line["text"])
+            assert key not in twice, f"{line} again"
+            twice.add(key)
+        # Who loses the lead between telling a death and noting that it did leaves it to the
+        # next one, under the same id; nobody tells one twice.
+        deaths = [(line["boot"], line["death"]) for line in self.lines("dead")]
+        assert len(deaths) == len(set(deaths)), deaths

@@ -1,0 +1,140 @@
+"""A member in a process of its own, for tests that kill, stop and cut it off.
+
+It writes what it does to a file, one JSON line each, stamped with the machine's monotonic
+clock: acts (only while its term is valid), fenced writes, signals sent, handled and
+acknowledged, deaths that it told. Run as `python process_member.py '{json options}'`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import msgspec
+
+from squall.coordination import CoordinationError, Coordinator, Term, Timing
+from squall.coordination.events import CoordinatorDead, CoordinatorDemoted
+from squall.coordination.signals import Delivery
+from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
+from squall.coordination.stores.opening import make_store
+from squall.runtime.real import RealClock, RealRuntime
+
+TIMING = Timing(
+    heartbeat_interval=0.4,
+    heartbeat_ttl=2.4,
+    dead_after=3.9,
+    monitor_interval=0.5,
+    lease_ttl=2.0,
+    min_epoch_duration=0.0,
+    max_epoch_duration=30.0,
+    cold_start_observation_window=0.2,
+    cold_start_preparation_delay=0.0,
+    rank_delay=0.05,
+    rank_delay_cap=0.3,
+    retention=60.0,
+    work_interval=0.1,
+)
+
+
+def scaled(factor: float) -> Timing:
+    """For a store whose operations take long."""
+    short = {
+        name: getattr(TIMING, name) * factor
+        for name in (
+            *("heartbeat_interval", "heartbeat_ttl", "dead_after", "monitor_interval"),
+            *("lease_ttl", "max_epoch_duration", "work_interval"),
+        )
+    }
+    return msgspec.structs.replace(TIMING, **short)
+
+
+class WrongClock(RealClock):
+    """Off by so much; only people look at it."""
+
+    def __init__(self, offset_s: float) -> None:
+        self._offset_s = offset_s
+
+    def wall(self) -> float:
+        return super().wall() + self._offset_s
+
+
+class Journal:
+    def __init__(self, path: str, member: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._member = member
+        self._boot = f"{member}.{os.getpid()}"
+
+    def note(self, what: str, **fields: object) -> None:
+        line = {"at": time.monotonic(), "what": what, "member": self._member, "boot": self._boot}
+        os.write(self._file, json.dumps(line | fields).encode() + b"\n")
+
+
+async def main(options: dict[str, str]) -> None:
+    member, others = options["member"], options["others"].split(",")
+    journal = Journal(options["journal"], member)
+    runtime = RealRuntime(member)
+    runtime.clock = WrongClock(float(options.get("offset", "0")))
+    store = make_store(options["url"], RealClock(), random.Random(), prefix=options["prefix"])
+    number = 0
+
+    def name() -> str:
+        nonlocal number
+        number += 1
+        return f"{member}.{os.getpid()}.{number}"
+
+    async def work(term: Term) -> None:
+        if term.valid:
+            journal.note("acts", epoch=term.epoch)
+        await term.write(Append("journal", name(), b"", ttl_s=3600.0, limit=100_000))
+        journal.note("wrote", epoch=term.epoch)
+
+    async def handle(delivery: Delivery) -> None:
+        journal.note("handled", text=delivery.signal.payload)
+        key = make_key("effect", delivery.signal.signal_id)
+        delivery.also(Put(key, b"1", expect=ABSENT, ttl_s=3600.0))
+
+    coordinator = Coordinator(
+        store,
+        member_id=member,
+        runtime=runtime,
+        profile=scaled(float(options["scale"])),
+        unsafe_timings=True,
+        secret="0123456789abcdef" * 4,
+        ack_timeout=1.0,
+        retry_base=0.2,
+        work=work,
+    )
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with coordinator:
+        journal.note("started", incarnation=coordinator.incarnation)
+        coordinator.on_signal("note", handle)
+        coordinator.on(
+            CoordinatorDead,
+            lambda event: journal.note("dead", death=event.death_id, dead=event.coordinator_id),
+        )
+        coordinator.on(
+            CoordinatorDemoted, lambda event: journal.note("demoted", reason=event.reason)
+        )
+        while not stop.is_set():
+            text = name()
+            try:
+                await coordinator.send_signal_with_retry(
+                    random.choice(others), "note", payload=text, allow_unknown=True
+                )
+                journal.note("acked", text=text)
+            except CoordinationError as error:
+                journal.note("not_acked", text=text, error=type(error).__name__)
+            await asyncio.sleep(0.2)
+    await store.close()
+    await runtime.close()
+    journal.note("left")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,333 @@
+"""What members promise each other, on each of the four stores: death, rebirth,
+acknowledgments, forged records, waits, a changed secret.
+
+The same promises are tested in virtual time with many more faults; here the stores are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from coordination_places import Place
+
+from squall.coordination import events, keys
+from squall.coordination.coordinator import Coordinator
+from squall.coordination.errors import (
+    BlockingTimeoutError,
+    DeadCoordinatorError,
+    SignalDeliveryError,
+)
+from squall.coordination.records import Codec, MemberRecord, Signal, SignalAck
+from squall.coordination.secrets import generate_secret
+from squall.coordination.signals import Delivery
+from squall.coordination.signing import Keyring
+from squall.coordination.stores.interface import ABSENT, ANY, Append, Delete, Put
+from squall.coordination.timing import Timing
+
+pytestmark = pytest.mark.asyncio
+SECRET = "0123456789abcdef" * 4
+TIMING = Timing(
+    heartbeat_interval=0.3,
+    heartbeat_ttl=1.8,
+    dead_after=3.0,
+    monitor_interval=0.4,
+    lease_ttl=1.5,
+    min_epoch_duration=0.0,
+    max_epoch_duration=60.0,
+    cold_start_observation_window=0.0,
+    cold_start_preparation_delay=0.0,
+    rank_delay=0.02,
+    rank_delay_cap=0.2,
+    retention=60.0,
+    work_interval=0.1,
+)
+
+
+class Group:
+    """Members of one place, each with a connection of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.scale = 4.0 if place.kind == "s3" else 1.0
+        self._stack = AsyncExitStack()
+
+    @property
+    def timing(self) -> Timing:
+        slower = {
+            name: getattr(TIMING, name) * self.scale
+            for name in (
+                *("heartbeat_interval", "heartbeat_ttl", "dead_after", "monitor_interval"),
+                *("lease_ttl", "rank_delay_cap"),
+            )
+        }
+        return msgspec.structs.replace(TIMING, **slower)
+
+    async def member(self, member_id: str, **options: Any) -> Coordinator:
+        chosen: dict[str, Any] = {
+            "secret": SECRET,
+            "ack_timeout": 0.8 * self.scale,
+            "retry_base": 0.1,
+        } | options
+        made = Coordinator(
+            await self.place.open(),
+            member_id=member_id,
+            profile=self.timing,
+            unsafe_timings=True,
+            **chosen,
+        )
+        return await self._stack.enter_async_context(made)
+
+    async def two(self) -> tuple[Coordinator, Coordinator]:
+        return await self.member("a"), await self.member("b")
+
+    async def until(self, condition: Callable[[], object], what: str, within: float = 15.0) -> None:
+        try:
+            async with asyncio.timeout(within * self.scale):
+                while not condition():
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"not in time: {what}") from None
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@asynccontextmanager
+async def group_on(place: Place) -> AsyncGenerator[Group]:
+    group = Group(place)
+    try:
+        yield group
+    finally:
+        await group.close()
+
+
+async def test_death_is_noticed_though_the_record_was_deleted(place: Place) -> None:
+    """Three checks, one death, and cleanup of this member only."""
+    async with group_on(place) as group:
+        a, b = await group.two()
+        await group.until(lambda: a.is_coordinator or b.is_coordinator, "one leads")
+        leader = a if a.is_coordinator else b
+        warned: list[str] = []
+        dead: list[events.CoordinatorDead] = []
+        cleaned: list[str] = []
+        leader.on(events.HeartbeatWarning, lambda event: warned.append(event.health))
+        leader.on(events.CoordinatorDead, dead.append)
+        leader.on(events.CleanupComplete, lambda event: cleaned.append(event.coordinator_id))
+        store = await place.open()
+        codec = leader.parts.codec
+        record = MemberRecord(member_id="coord-1", incarnation=3, hostname="x", pid=1)
+        await store.write(
+            Put(keys.member("coord-1"), codec.encode(record), expect=ANY, ttl_s=60.0),
+            Put(keys.heartbeat("coord-1"), b"?", expect=ANY, ttl_s=0.05),
+            Append(keys.inbox("coord-1"), "s1", b"{}", ttl_s=60.0),
+        )
+        await group.until(lambda: cleaned, "it is dead and cleaned up")
+        assert warned == ["warning", "critical", "dead"]
+        assert [(event.coordinator_id, event.incarnation) for event in dead] == [("coord-1", 3)]
+        assert leader.get_statistics().coordinators_marked_dead == 1
+        assert len(await store.read(keys.inbox("coord-1"))) == 1
+        assert {"a", "b"} <= set(await leader.active_workers())
+
+
+async def test_dead_is_terminal_and_the_process_goes_on_as_a_new_incarnation(place: Place) -> None:
+    async with group_on(place) as group:
+        a, b = await group.two()
+        await group.until(lambda: a.is_coordinator or b.is_coordinator, "one leads")
+        leader, other = (a, b) if a.is_coordinator else (b, a)
+        back: list[events.CoordinatorRecovered] = []
+        other.on(events.CoordinatorRecovered, back.append)
+        before = other.incarnation
+        # Its beats get nowhere until it is dead.
+        urgent = other.parts.urgent
+        silent = asyncio.Event()
+
+        def lost(call: Callable[..., Any]) -> Callable[..., Any]:
+            async def sent(*arguments: Any, **rest: Any) -> Any:
+                if not silent.is_set():
+                    await asyncio.sleep(3600.0)
+                return await call(*arguments, **rest)
+
+            return sent
+
+        urgent.write = lost(urgent.write)  # type: ignore[method-assign]
+        urgent.write_and_get = lost(urgent.write_and_get)  # type: ignore[method-assign]
+        dead: list[str] = []
+        leader.on(events.CoordinatorDead, lambda event: dead.append(event.coordinator_id))
+        await group.until(lambda: dead, "it is declared dead", 20.0)
+        silent.set()
+        await group.until(lambda: back, "it is back", 20.0)
+        assert back[0].was_dead and other.incarnation > before
+        leader.on_signal("note", lambda delivery: None)
+        await other.send_signal_with_retry(leader.member_id, "note")
+
+
+async def test_signals_wait_in_order_and_only_their_own_ack_counts(place: Place) -> None:
+    async with group_on(place) as group:
+        a = await group.member("a")
+        for number in range(3):
+            await a.send_signal("b", "wake", payload=number, allow_unknown=True)
+        b = await group.member("b")
+        got: list[int] = []
+
+        async def handle(delivery: Delivery) -> None:
+            got.append(delivery.signal.payload)
+            key = f"effect/{delivery.signal.signal_id}"
+            delivery.also(Put(key, b"1", expect=ABSENT, ttl_s=60.0))
+
+        b.on_signal("wake", handle)
+        await group.until(lambda: len(got) == 3, "all are delivered")
+        assert got == [0, 1, 2]
+        store = await place.open()
+        old = SignalAck(signal_id="old", receiver_id="b", sender_id="a", received_at=0.0)
+        ack = Put(keys.ack("a", "old"), a.parts.codec.encode(old), expect=ANY, ttl_s=60.0)
+        await store.write(ack)
+        unheard: list[events.CoordinatorUnreachable] = []
+        a.on(events.CoordinatorUnreachable, unheard.append)
+        lonely, heard = await asyncio.gather(
+            a.send_signal_with_retry("b", "lonely"),
+            a.send_signal_with_retry("b", "wake", payload=3),
+            return_exceptions=True,
+        )
+        assert isinstance(lonely, SignalDeliveryError) and lonely.attempts == 3
+        assert isinstance(heard, SignalAck)
+        assert [(each.reason, each.attempts) for each in unheard] == [
+            ("signal_delivery_failure", 3)
+        ]
+        left = [each.id for each in await store.read(keys.inbox("b"))]
+        assert left == [lonely.signal_id], "repeats kept their id"
+
+
+FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "bad_signature": lambda fields: fields.update(payload="forged"),
+    "missing": lambda fields: fields.pop("signature"),
+    "malformed": lambda fields: fields.update(signature="zz"),
+    "unknown_key": lambda fields: fields.update(key_id="0" * 16),
+}
+
+
+async def test_forged_signals_are_refused_and_the_wait_goes_on(place: Place) -> None:
+    async with group_on(place) as group:
+        a, b = await group.two()
+        refused: list[str] = []
+        b.on(events.SignalRejected, lambda event: refused.append(event.reason))
+        waiting = asyncio.ensure_future(
+            b.block_until_signal(correlation_id="job", timeout=60.0 * group.scale)
+        )
+        store, now = await place.open(), a.parts.store_time()
+        signal = Signal(
+            signal_id="s",
+            correlation_id="job",
+            sender_id="a",
+            sender_incarnation=a.incarnation,
+            receiver_id="b",
+            type="completion",
+            payload="good",
+            timestamp=now,
+            expires_at=now + 60.0,
+        )
+        elsewhere = Codec(Keyring.of([SECRET], "production", "default"))
+        for number, (reason, forge) in enumerate(FORGERIES.items()):
+            named = msgspec.structs.replace(signal, signal_id=f"s{number}")
+            fields = msgspec.json.decode(a.parts.codec.encode(named))
+            forge(fields)
+            value = msgspec.json.encode(fields)
+            await store.write(Append(keys.inbox("b"), f"s{number}", value, ttl_s=60.0))
+            await group.until(lambda reason=reason: reason in refused, reason)
+        other = elsewhere.encode(msgspec.structs.replace(signal, signal_id="other"))
+        await store.write(Append(keys.inbox("b"), "other", other, ttl_s=60.0))
+        late = a.parts.codec.encode(
+            msgspec.structs.replace(signal, signal_id="late", timestamp=now - 90.0, expires_at=now)
+        )
+        await store.write(Append(keys.inbox("b"), "late", late, ttl_s=60.0))
+        await group.until(lambda: "expired" in refused, "expired")
+        assert refused.count("unknown_key") == 2
+        await a.send_signal("b", "completion", correlation_id="job", payload="good")
+        found = await waiting
+        assert found.payload == "good" and found.signal_id not in {"other", "late"}
+
+
+async def test_waits_end_with_their_signal_their_time_or_the_death_of_the_sender(
+    place: Place,
+) -> None:
+    async with group_on(place) as group:
+        a, b = await group.two()
+        await group.until(lambda: a.is_coordinator or b.is_coordinator, "one leads")
+        await a.send_signal("b", "completion", correlation_id="foreign", payload=1)
+        await a.send_signal("b", "completion", correlation_id="early", payload=2)
+        early = await b.block_until_signal(correlation_id="early", timeout=20.0)
+        assert early.payload == 2
+        with pytest.raises(BlockingTimeoutError):
+            await b.block_until_signal(correlation_id="never", from_="a", timeout=0.5)
+        waiting = asyncio.ensure_future(
+            b.block_until_signal(correlation_id="late", from_="a", timeout=1800.0)
+        )
+        async with asyncio.timeout(10.0):
+            while [wait.correlation_id for wait in await b.signals.open_waits()] != ["late"]:
+                await asyncio.sleep(0.05)
+        await a.stop()
+        with pytest.raises(DeadCoordinatorError):
+            await asyncio.wait_for(waiting, 25.0 * group.scale)
+
+
+async def test_a_secret_is_changed_under_traffic(place: Place) -> None:
+    """Old, both, signed with the new one, new: nothing is refused or lost."""
+    new = generate_secret()
+    async with group_on(place) as group:
+        a, b = await group.two()
+        refused: list[str] = []
+        for member in (a, b):
+            member.on(events.SignalRejected, lambda event: refused.append(event.reason))
+            member.on_signal("note", lambda delivery: None)
+        done = asyncio.Event()
+        sent = 0
+
+        async def talk() -> None:
+            nonlocal sent
+            while not done.is_set():
+                await a.send_signal_with_retry("b", "note")
+                await b.send_signal_with_retry("a", "note")
+                sent += 2
+
+        talking = asyncio.ensure_future(talk())
+        a.reload_secrets([SECRET, new])
+        await asyncio.sleep(0.5)
+        b.reload_secrets([SECRET, new])
+        await group.until(
+            lambda: all(
+                ring is not None and ring.signing_id == ring.key_ids[-1]
+                for ring in (a.parts.codec.keyring, b.parts.codec.keyring)
+            ),
+            "both sign with the new one",
+            30.0,
+        )
+        before = sent
+        await group.until(lambda: sent > before + 2, "signals go on")
+        done.set()
+        await talking
+        a.reload_secrets([new])
+        b.reload_secrets([new])
+        await a.send_signal_with_retry("b", "note")
+        assert refused == []
+
+
+async def test_a_heartbeat_that_was_deleted_by_hand_comes_back(place: Place) -> None:
+    async with group_on(place) as group:
+        a, b = await group.two()
+        dead: list[events.CoordinatorDead] = []
+        for member in (a, b):
+            member.on(events.CoordinatorDead, dead.append)
+        store = await place.open()
+        await store.write(Delete(keys.heartbeat("b"), ANY))
+
+        async def is_back() -> bool:
+            return "b" in await a.active_workers()
+
+        async with asyncio.timeout(15.0 * group.scale):
+            while not await is_back():
+                await asyncio.sleep(0.05)
+        assert dead == []

@@ -1,0 +1,278 @@
+"""The queue on all four stores: order, claims, ends, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from coordination_places import Place
+
+from squall.coordination import (
+    Append,
+    ConfigurationError,
+    Coordinator,
+    CoordinatorPlugin,
+    Queue,
+    StaleClaimError,
+)
+from squall.coordination.errors import BlockingTimeoutError
+from squall.coordination.queue.claims import ClaimedTicket
+from squall.coordination.queue.records import TicketStateError, TicketTooLargeError
+
+SECRET = "d02746e8fe001fc518d7ee0ec726c0a4fc469d42ee7aa55dddb1676f7baedc1f"
+
+
+@asynccontextmanager
+async def member(
+    place: Place, *plugins: CoordinatorPlugin, **options: object
+) -> AsyncIterator[Coordinator]:
+    store = await place.open()
+    chosen = {"profile": "fast", "unsafe_timings": True, "secret": SECRET} | options
+    async with Coordinator(store, *plugins, **chosen) as coordinator:
+        yield coordinator
+
+
+async def take(queue: Queue, count: int) -> list[ClaimedTicket]:
+    """So many tickets, open."""
+    got: list[ClaimedTicket] = []
+    async with asyncio.timeout(60.0):
+        claims = queue.claim()
+        async for ticket in claims:
+            got.append(ticket)
+            if len(got) == count:
+                break
+        await claims.aclose()
+    return got
+
+
+@pytest.mark.asyncio
+async def test_tickets_are_taken_in_order_and_done_once(place: Place) -> None:
+    queue = Queue("mail")
+    async with member(place, queue):
+        made = [await queue.enqueue({"n": number}) for number in range(5)]
+        seen: list[int] = []
+        for _ in made:
+            (ticket,) = await take(queue, 1)
+            async with ticket:
+                seen.append(ticket.payload["n"])
+                ticket.result = ticket.payload["n"] * 2
+        assert seen == [0, 1, 2, 3, 4]
+        final = await queue.result(made[3], within=10.0)
+        assert (final.state, final.result, final.attempt) == ("done", 6, 1)
+        stats = await queue.stats()
+        assert (stats.pending, stats.published, stats.claimed) == (0, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_priority_overtakes_what_is_not_published(place: Place) -> None:
+    queue = Queue("mail", window=1)
+    async with member(place, queue, eligible=False) as producer:
+        low = [await queue.enqueue("low") for _ in range(2)]
+        high = await queue.enqueue("high", priority=5)
+        with pytest.raises(BlockingTimeoutError):
+            await queue.result(low[0], within=0.05)
+        assert producer.current_coordinator is None
+        assert (await queue.stats()).pending == 3
+        other = Queue("mail", window=1)
+        async with member(place, other):
+            order: list[str] = []
+            for _ in range(3):
+                (ticket,) = await take(queue, 1)
+                order.append(ticket.ticket_id)
+                await ticket.complete()
+            assert order == [high, *low]
+
+
+@pytest.mark.asyncio
+async def test_an_order_key_runs_one_after_another(place: Place) -> None:
+    queue = Queue("mail")
+    async with member(place, queue):
+        first = await queue.enqueue(1, order_key="ada")
+        second = await queue.enqueue(2, order_key="ada", priority=9)
+        free = await queue.enqueue(3)
+        tickets = {ticket.ticket_id: ticket for ticket in await take(queue, 2)}
+        assert set(tickets) == {first, free}
+        await tickets[first].complete()
+        (ticket,) = await take(queue, 1)
+        assert ticket.ticket_id == second
+        await ticket.complete()
+        await tickets[free].complete()
+
+
+@pytest.mark.asyncio
+async def test_a_failing_ticket_becomes_a_dead_letter_and_can_be_driven_again(
+    place: Place,
+) -> None:
+    queue = Queue("mail", max_attempts=2, retry_base=0.01)
+    async with member(place, queue):
+        made = await queue.enqueue({"to": "nobody"})
+        for attempt in (1, 2):
+            (ticket,) = await take(queue, 1)
+            assert ticket.attempt == attempt
+            async with ticket:
+                raise ValueError("no such address")
+        final = await queue.result(made, within=10.0)
+        assert (final.state, final.attempt) == ("dead_letter", 2)
+        assert "no such address" in final.error
+        dead = [letter.ticket_id async for letter, _ in queue.dead_letters()]
+        assert dead == [made]
+        again = await queue.redrive(made)
+        (ticket,) = await take(queue, 1)
+        assert (ticket.ticket_id, ticket.payload) == (again, {"to": "nobody"})
+        await ticket.complete()
+        assert (await queue.stats()).dead_letters == 0
+        with pytest.raises(TicketStateError, match="not a dead letter"):
+            await queue.redrive(made)
+
+
+@pytest.mark.asyncio
+async def test_a_claim_that_ran_out_goes_to_another_and_the_late_one_is_refused(
+    place: Place,
+) -> None:
+    queue = Queue("mail", visibility_timeout=1.0)
+    async with member(place, queue) as coordinator:
+        made = await queue.enqueue("x")
+        (slow,) = await take(queue, 1)
+        queue.closed(slow)  # As if its process slept: nobody renews the claim.
+        (quick,) = await take(queue, 1)
+        assert (quick.ticket_id, quick.attempt) == (made, 2)
+        with pytest.raises(StaleClaimError):
+            await slow.complete("late")
+        await quick.complete("in time")
+        final = await queue.final(made)
+        assert final is not None
+        assert (final.result, final.attempt) == ("in time", 2)
+        (aside,) = await coordinator.store.get(f"late/mail/{made}/1")
+        assert aside is not None
+        with pytest.raises(StaleClaimError):
+            await quick.complete("twice")
+
+
+@pytest.mark.asyncio
+async def test_the_claim_is_renewed_while_the_work_lasts(place: Place) -> None:
+    queue = Queue("mail", visibility_timeout=1.5)
+    async with member(place, queue):
+        await queue.enqueue("x")
+        (ticket,) = await take(queue, 1)
+        await asyncio.sleep(2.5)
+        await ticket.complete("done")
+
+
+@pytest.mark.asyncio
+async def test_work_whose_claim_is_lost_is_cancelled(place: Place) -> None:
+    queue = Queue("mail", visibility_timeout=0.9)
+    async with member(place, queue):
+        made = await queue.enqueue("x")
+        (ticket,) = await take(queue, 1)
+
+        async def work() -> None:
+            async with ticket:
+                assert await queue.cancel(made)
+                await asyncio.sleep(30.0)
+
+        with pytest.raises(StaleClaimError):
+            await work()
+        final = await queue.final(made)
+        assert final is not None
+        assert final.state == "cancelled"
+        assert not await queue.cancel(made)
+
+
+@pytest.mark.asyncio
+async def test_an_id_against_doubles_gives_one_ticket(place: Place) -> None:
+    queue = Queue("mail")
+    async with member(place, queue):
+        first = await queue.enqueue(1, dedup_id="order 7")
+        assert await queue.enqueue(2, dedup_id="order 7") == first
+        (ticket,) = await take(queue, 1)
+        assert ticket.payload == 1
+        await ticket.complete()
+        assert await queue.enqueue(3, dedup_id="order 7") == first
+        assert await queue.peek() == []
+
+
+@pytest.mark.asyncio
+async def test_tickets_wait_for_their_time_and_expire(place: Place) -> None:
+    queue = Queue("mail")
+    async with member(place, queue):
+        soon = await queue.enqueue("soon", delay=1.0)
+        never = await queue.enqueue("never", delay=5.0, start_within=0.1)
+        assert (await queue.result(never, within=20.0)).state == "expired"
+        (ticket,) = await take(queue, 1)
+        assert ticket.ticket_id == soon
+        await ticket.complete()
+
+
+@pytest.mark.asyncio
+async def test_a_big_payload_is_kept_apart_and_a_huge_one_is_refused(place: Place) -> None:
+    queue = Queue("mail")
+    async with member(place, queue) as coordinator:
+        text = "x" * 300_000
+        made = await queue.enqueue(text)
+        (found,) = await coordinator.store.get(f"payload/mail/{made}")
+        assert found is not None
+        (ticket,) = await take(queue, 1)
+        assert ticket.payload == text
+        await ticket.complete()
+        (gone,) = await coordinator.store.get(f"payload/mail/{made}")
+        assert gone is None
+        with pytest.raises(TicketTooLargeError):
+            await queue.enqueue("x" * (16 * 1024 * 1024))
+        with pytest.raises(ConfigurationError, match="JSON"):
+            await queue.enqueue(object())
+
+
+@pytest.mark.asyncio
+async def test_a_forged_ticket_is_not_handed_out(place: Place) -> None:
+    queue = Queue("mail")
+    async with member(place, queue) as coordinator:
+        forged = b'{"v":1,"ticket_id":"evil","queue":"mail","payload":"rm"}'
+        for stream in (queue.keys.queued, queue.keys.ready):
+            await coordinator.store.write(Append(stream, "evil", forged, ttl_s=60.0))
+        good = await queue.enqueue("good")
+        (ticket,) = await take(queue, 1)
+        assert ticket.ticket_id == good
+        await ticket.complete()
+
+
+@pytest.mark.asyncio
+async def test_leaving_gives_open_tickets_back(place: Place) -> None:
+    first, second = Queue("mail"), Queue("mail")
+    async with member(place, second):
+        async with member(place, first):
+            made = await first.enqueue("x")
+            (ticket,) = await take(first, 1)
+            assert ticket.is_open
+        (again,) = await take(second, 1)
+        assert (again.ticket_id, again.attempt) == (made, 2)
+        await again.complete()
+
+
+@pytest.mark.asyncio
+async def test_a_claim_longer_than_a_life_is_refused(place: Place) -> None:
+    with pytest.raises(ConfigurationError, match="visibility_timeout"):
+        async with member(place, Queue("mail", visibility_timeout=3600.0)):
+            pass
+
+
+@pytest.mark.asyncio
+async def test_workers_share_what_there_is(place: Place) -> None:
+    queues = [Queue("mail"), Queue("mail")]
+    count = 6 if place.kind == "s3" else 20
+    done: list[int] = []
+
+    async def handle(payload: int) -> int:
+        done.append(payload)
+        return payload
+
+    async with member(place, queues[0]), member(place, queues[1]):
+        workers = [asyncio.ensure_future(queue.consume(handle, concurrency=3)) for queue in queues]
+        made = [await queues[0].enqueue(number) for number in range(count)]
+        for ticket_id in made:
+            assert (await queues[1].result(ticket_id, within=60.0)).state == "done"
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+    assert sorted(done) == list(range(count))

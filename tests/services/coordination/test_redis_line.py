@@ -1,0 +1,154 @@
+"""The one connection that all commands of a process share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_store_faults import RedisServer, own_redis
+
+from squall.coordination.stores import redis_line
+from squall.coordination.stores.errors import StoreError
+from squall.coordination.stores.interface import ANY, Put
+from squall.coordination.stores.opening import make_store
+from squall.coordination.stores.redis_line import Address, Line, LineLost, Refused
+from squall.runtime.real import RealClock
+
+__all__ = ["own_redis"]
+pytestmark = pytest.mark.asyncio
+CLOCK = RealClock()
+LIMIT_S = 30.0
+
+
+@contextmanager
+def opened(url: str, answer_s: float = LIMIT_S) -> Iterator[Line]:
+    line = Line(Address.of(url), CLOCK, answer_s)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+async def connections(line: Line) -> int:
+    found: bytes = await line.call(line.packed("CLIENT", "LIST", "TYPE", "normal"))
+    return len(found.splitlines())
+
+
+def strike(server: RedisServer, number: signal.Signals) -> None:
+    process = server._process  # pyright: ignore[reportPrivateUsage]
+    assert process is not None
+    os.kill(process.pid, number)
+
+
+async def test_many_commands_share_one_connection_and_get_their_own_answers(own_redis: Any) -> None:
+    with opened(own_redis().url) as line:
+        answers = await asyncio.gather(
+            *(line.call(line.packed("ECHO", str(number))) for number in range(500))
+        )
+        assert answers == [str(number).encode() for number in range(500)]
+        assert await connections(line) == 1
+
+
+async def test_a_caller_that_is_cancelled_disturbs_nobody(own_redis: Any) -> None:
+    with opened(own_redis().url) as line:
+        calls = [
+            asyncio.ensure_future(line.call(line.packed("ECHO", str(number))))
+            for number in range(100)
+        ]
+        await asyncio.sleep(0)
+        for call in calls[::3]:
+            call.cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for number, answer in enumerate(answers):
+            if number % 3:
+                assert answer == str(number).encode()
+            else:
+                assert isinstance(answer, asyncio.CancelledError)
+        assert await connections(line) == 1
+
+
+async def test_an_error_is_the_answer_to_one_command_only(own_redis: Any) -> None:
+    with opened(own_redis().url) as line:
+        good, bad, again = await asyncio.gather(
+            line.call(line.packed("ECHO", "a")),
+            line.call(line.packed("EVALSHA", "0" * 40, 0)),
+            line.call(line.packed("ECHO", "b")),
+            return_exceptions=True,
+        )
+        assert (good, again) == (b"a", b"b")
+        assert isinstance(bad, Refused) and bad.code == "NOSCRIPT"
+
+
+async def test_a_server_that_stands_still_is_given_up_and_found_again(own_redis: Any) -> None:
+    server = own_redis()
+    with opened(server.url, answer_s=0.3) as line:
+        assert await line.call(line.packed("PING")) == b"PONG"
+        strike(server, signal.SIGSTOP)
+        try:
+            calls = [line.call(line.packed("PING")) for _ in range(3)]
+            failed = await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            strike(server, signal.SIGCONT)
+        assert all(isinstance(each, LineLost) for each in failed)
+    with opened(server.url) as line:
+        assert await line.call(line.packed("PING")) == b"PONG"
+
+
+async def test_who_gave_up_after_a_while_gets_a_new_connection(
+    own_redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_line, "SUSPICIOUS_S", 0.05)
+    server = own_redis()
+    with opened(server.url) as line:
+        await line.call(line.packed("PING"))
+        strike(server, signal.SIGSTOP)
+        try:
+            patient = asyncio.ensure_future(line.call(line.packed("ECHO", "late")))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await line.call(line.packed("PING"))
+        finally:
+            strike(server, signal.SIGCONT)
+        assert await patient == b"late"
+        assert await line.call(line.packed("PING")) == b"PONG"
+        assert await connections(line) == 2
+
+
+async def test_passwords_databases_and_sockets(own_redis: Any, tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    server = own_redis("--unixsocket", str(path))
+    with opened(server.url.replace("/0", "/3")) as line, opened(f"unix://{path}?db=3") as other:
+        await line.call(line.packed("SET", "a", b"1"))
+        assert await other.call(other.packed("GET", "a")) == b"1"
+        await line.call(line.packed("CONFIG", "SET", "requirepass", "hush"))
+    secret = server.url.replace("redis://", "redis://:hush@")
+    with opened(secret) as line:
+        assert await line.call(line.packed("GET", "a")) is None
+    for url in (server.url, secret.replace("hush", "psst")):
+        store = make_store(url, CLOCK, random.Random(1))
+        with pytest.raises(StoreError, match="refuses the credentials") as refused:
+            await store.get("leader")
+        assert "psst" not in str(refused.value) and "hush" not in repr(Address.of(secret))
+        await store.close()
+
+
+async def test_a_large_record_does_not_hold_up_the_others(own_redis: Any) -> None:
+    server = own_redis()
+    store = make_store(server.url, CLOCK, random.Random(1))
+    large = b"x" * 4_000_000
+    await asyncio.gather(
+        store.write(Put("plan/large", large, expect=ANY, ttl_s=60.0)),
+        *(store.write(Put(f"plan/{n}", b"1", expect=ANY, ttl_s=60.0)) for n in range(20)),
+    )
+    (found,) = await store.get("plan/large")
+    assert found is not None and found.value == large
+    with opened(server.url) as line:
+        assert await connections(line) == 3
+    await store.close()

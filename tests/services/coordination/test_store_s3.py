@@ -1,0 +1,159 @@
+"""What is special about S3: slots that are dropped, requests that are counted, its time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from email.utils import formatdate
+
+import pytest
+import pytest_asyncio
+from coordination_places import BUCKET
+from faulty_s3 import FaultyS3
+
+from squall.coordination.stores import s3_streams
+from squall.coordination.stores.interface import (
+    ABSENT,
+    ANY,
+    Append,
+    Appended,
+    Changed,
+    Delete,
+    Extend,
+    Fence,
+    Put,
+    Remove,
+    Takeable,
+)
+from squall.coordination.stores.s3 import S3Store
+from squall.coordination.stores.s3_objects import ServiceClock
+from squall.runtime.real import RealClock
+
+STREAM = "signal/a"
+
+
+@pytest.fixture
+def proxy(s3_endpoint: str) -> Iterator[FaultyS3]:
+    server = FaultyS3(s3_endpoint)
+    yield server
+    server.close()
+
+
+def url(proxy: FaultyS3) -> str:
+    return f"s3://{BUCKET}/own?endpoint={proxy.endpoint}&region=us-east-1"
+
+
+@pytest_asyncio.fixture
+async def stores(proxy: FaultyS3) -> AsyncIterator[list[S3Store]]:
+    prefix = f"p{random.getrandbits(48)}"
+    opened = [S3Store(url(proxy), RealClock(), random.Random(), prefix=prefix) for _ in range(3)]
+    yield opened
+    for store in opened:
+        await store.close()
+
+
+def add(name: str) -> Append:
+    return Append(STREAM, name, b"", ttl_s=60.0)
+
+
+@pytest.mark.asyncio
+async def test_an_item_is_never_created_where_nobody_reads(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer looks for the end of the stream and sleeps. Meanwhile others append, read and
+    drop what they read: the slot that it found free is free again, and lies in the past."""
+    monkeypatch.setattr(s3_streams, "KEPT_MARKERS", 0)
+    monkeypatch.setattr(s3_streams, "DROP_AT_ONCE", 1)
+    slow, other, reader = stores
+    await slow.write(add("first"))
+    updated = slow._streams._updated
+
+    async def sleeps_after(stream: str) -> s3_streams.View:
+        view = await updated(stream)
+        for number in range(3):
+            await other.write(add(f"o{number}"))
+        for item in await reader.read(STREAM):
+            await reader.write(Remove(STREAM, item.cursor))
+        return view
+
+    monkeypatch.setattr(slow._streams, "_updated", sleeps_after)
+    await slow.write(add("late"))
+    assert [item.id for item in await reader.read(STREAM)] == ["late"]
+    assert [item.id for item in await other.read(STREAM)] == ["late"]
+
+
+@pytest.mark.asyncio
+async def test_dropped_slots_are_gone_and_a_reader_that_slept_goes_on_behind_them(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_streams, "KEPT_MARKERS", 1)
+    monkeypatch.setattr(s3_streams, "DROP_AT_ONCE", 2)
+    writer, reader, sleeper = stores
+    (old,) = await writer.write(add("s0"))
+    assert len(await sleeper.read(STREAM)) == 1
+    for number in range(1, 8):
+        await writer.write(add(f"s{number}"))
+    for item in (await reader.read(STREAM))[:7]:
+        await reader.write(Remove(STREAM, item.cursor))
+    slots = [
+        found.name
+        async for found in reader._objects.listing(reader._root)
+        if "/slot/" in found.name
+    ]
+    assert len(slots) <= 4
+    assert [item.id for item in await sleeper.read(STREAM, after=old)] == ["s7"]
+    assert [item.id for item in await writer.read(STREAM)] == ["s7"]
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_listed_on_a_hot_path(proxy: FaultyS3, stores: list[S3Store]) -> None:
+    store = stores[0]
+    fence = Fence("leader", 1)
+    (lease,) = await store.write(Put("leader", b"", expect=ABSENT, ttl_s=None), fence=fence)
+    await store.write(Put("leader", b"r", expect=lease, ttl_s=None), fence=fence)
+    (beat,) = await store.write(Put("heartbeat/a", b"", expect=ANY, ttl_s=60.0))
+    proxy.requests.clear()
+    await store.write(Put("heartbeat/a", b"", expect=beat, ttl_s=60.0, silent=True))
+    assert proxy.requests == ["PUT"], "a heartbeat is one PUT"
+    await store.write(Put("plan/a", b"", expect=ANY, ttl_s=60.0), fence=fence)
+    await store.write(add("s1"), add("s2"))
+    (first, second) = await store.read(STREAM)
+    (claim,) = await store.take(STREAM, "w", lease_s=5.0)
+    await store.write(Extend(STREAM, first.cursor, claim.claim, 5.0))
+    await store.write(Remove(STREAM, first.cursor, claim.claim))
+    await store.wait(
+        Changed("never"), Appended(STREAM, second.cursor), Takeable("none/q"), timeout_s=0.6
+    )
+    await store.write(Delete("plan/a", ANY))
+    assert "LIST" not in proxy.requests and len(proxy.requests) > 10
+    await store.list("heartbeat")
+    assert proxy.requests[-1] == "LIST"
+
+
+class Hand:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def test_service_time_is_narrowed_by_rounded_answers_and_follows_a_step() -> None:
+    hand = Hand()
+    clock = ServiceClock(hand)  # type: ignore[arg-type]
+    assert not clock.is_fresh
+    offset_s = 1_700_000_000.3
+
+    def answer(at: float) -> None:
+        hand.time = at + 0.02
+        clock.observe(formatdate(int(at + 0.01 + offset_s), usegmt=True), at, at + 0.02)
+
+    for step in range(40):
+        answer(100.0 + step * 0.17)
+    assert clock.is_fresh
+    assert abs(clock.now_ms() - (hand.time + offset_s) * 1000.0) < 150.0
+    offset_s += 3600.0
+    answer(108.0)
+    assert abs(clock.now_ms() - (hand.time + offset_s) * 1000.0) < 600.0
+    hand.time += 61.0
+    assert not clock.is_fresh

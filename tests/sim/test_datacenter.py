@@ -1,0 +1,44 @@
+"""A whole datacenter in the simulation: clean under faults, and every bug is found."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from squall.scenarios.campaign import run_campaign
+from squall.scenarios.registry import find
+
+JOBS = min(os.cpu_count() or 1, 8)
+SHORT = {"seconds": "18", "jobs": "3"}
+CLEAN_SEEDS = 100
+GROUP_SEEDS = 16
+MUTANT_SEEDS = 200
+
+
+@pytest.mark.timeout(400)
+def test_jobs_end_once_with_exact_sums() -> None:
+    seeds = range(1, CLEAN_SEEDS + 1)
+    result = run_campaign("datacenter", seeds, jobs=JOBS, parameters=SHORT)
+    assert [(failed.seed, failed.failure) for failed in result.failures] == []
+    assert result.seeds == CLEAN_SEEDS
+    assert result.tally["attempts that followed another"] > 10
+    assert result.tally["jobs completed"] > CLEAN_SEEDS
+
+
+@pytest.mark.timeout(400)
+def test_jobs_end_once_with_a_group_of_managers() -> None:
+    seeds = range(1, GROUP_SEEDS + 1)
+    parameters = SHORT | {"managers": "3"}
+    result = run_campaign("datacenter", seeds, jobs=JOBS, parameters=parameters)
+    assert [(failed.seed, failed.failure) for failed in result.failures] == []
+    assert result.tally["jobs completed"] >= GROUP_SEEDS
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mutant", find("datacenter").mutants)
+def test_a_broken_rule_of_the_lease_is_found(mutant: str) -> None:
+    seeds = range(1, MUTANT_SEEDS + 1)
+    result = run_campaign("datacenter", seeds, mutant=mutant, jobs=JOBS)
+    assert result.failures, f"{mutant} survived {MUTANT_SEEDS} seeds"
+    assert "CheckFailed" in result.failures[0].failure

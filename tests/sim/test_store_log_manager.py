@@ -1,0 +1,88 @@
+"""Managers whose log lies in a store: whoever leads goes on with the jobs of the one before."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from squall.coordination.stores.interface import Store
+from squall.nodes.agent.ledger import open_store_log
+from squall.nodes.manager.group_api import IN_A_STORE
+from squall.nodes.manager.node import ManagerNode, ManagerPlan
+from squall.runtime.interfaces import Runtime
+from squall.runtime.log import Log, MemorySink
+from squall.runtime.tasks import TaskRunner
+from squall.scenarios import datacenter
+from squall.scenarios.datacenter import CLUSTER, DATACENTER, PORT, SECRET, Asked, Lab
+from squall.sim.run import Scenario, run_seed
+from squall.sim.world import World
+from squall.wire.errors import RemoteError
+from squall.wire.secrets import Secrets
+from unit.nodes.agent.store_log_lab import SMALL, CountedStore, Leave
+
+
+async def manager(runtime: Runtime, lab: Lab, store: Store, term: Leave) -> None:
+    tasks = TaskRunner(runtime.clock, runtime.random)
+    plan = ManagerPlan(
+        datacenter=DATACENTER,
+        listen=("", PORT),
+        members={str(runtime.node): (str(runtime.node), PORT)},
+        secrets=Secrets.of_node(SECRET),
+        cluster=CLUSTER,
+        settings=lab.settings,
+        timers=lab.manager_timers,
+        metrics=("", PORT + 1),
+        opener=open_store_log(store, term=term, settings=SMALL),
+    )
+    node = ManagerNode(runtime, tasks, plan, Log(MemorySink(), runtime.clock))
+    lab.managers[runtime.node] = node
+    await node.run(asyncio.Event())
+
+
+async def scenario(world: World) -> None:
+    world.parameters["managers"] = "3"
+    lab = datacenter._lab(world)  # pyright: ignore[reportPrivateUsage]
+    store, terms = CountedStore(world), {name: Leave(n) for n, name in enumerate(lab.members, 1)}
+    draw = world.random("scenario")
+    for name in lab.members:
+        world.add(name, lambda runtime: manager(runtime, lab, store, terms[runtime.node]))
+    for name in ("w1", "w2", "w3"):
+        world.add(name, lambda runtime: datacenter.worker(runtime, lab))
+    for number in range(3):
+        asked = Asked(datacenter._submission(draw, number))  # pyright: ignore[reportPrivateUsage]
+        lab.asked.append(asked)
+        world.add(f"c{number}", lambda runtime, a=asked: datacenter.client(runtime, lab, a, None))
+    running = asyncio.ensure_future(lab.engine.run())
+    first, second, third = lab.members
+    world.start(first, "w1", "w2", "w3", "c0", "c1", "c2")
+    await world.eventually(
+        lambda: all(asked.job for asked in lab.asked), within_s=60.0, what="jobs are accepted"
+    )
+    await asyncio.sleep(3.0)
+    world.kill(first)
+    world.start(second)
+    await asyncio.sleep(4.0)
+    (shown,) = lab.managers[second]._group.view().members  # pyright: ignore[reportPrivateUsage]
+    assert (shown.name, shown.state) == (second, "leads")
+    with pytest.raises(RemoteError, match=IN_A_STORE[:40]):
+        lab.managers[second]._group._group()  # pyright: ignore[reportPrivateUsage]
+    # The next one begins while this one still believes to lead.
+    world.start(third)
+    await asyncio.sleep(2.0)
+    assert lab.managers[second].director is None
+    assert lab.managers[third].director is not None
+    await world.eventually(
+        lambda: all(asked.result is not None for asked in lab.asked),
+        within_s=240.0,
+        what="every accepted job ends",
+    )
+    for asked in lab.asked:
+        datacenter._judge(lab, asked)  # pyright: ignore[reportPrivateUsage]
+    running.cancel()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_jobs_survive_two_changes_of_the_leader(seed: int) -> None:
+    outcome = run_seed(Scenario("test", "", scenario), seed)
+    assert outcome.clean, outcome.failure + "\n" + outcome.details + "\n".join(outcome.tail[-20:])

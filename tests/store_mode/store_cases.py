@@ -1,0 +1,292 @@
+"""The faults of store mode, the moments at which they strike, and how one case is played.
+
+A case is one store, three agents, one job, one fault, one moment. `play` returns a row of
+the table: what happened, and every problem that the judge of the datacenter's cases found.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chaos_judge import Load, problems
+from cluster_lab import Command, Ended
+from store_lab import Moto, Place, RedisPlace, StoreLab, place_of
+
+from target_fixture import TargetHandle
+
+USERS = 6
+RATE_PER_S = 90
+AGENTS = 3
+CORES = 1
+ENDS_WITHIN_S = 240.0
+STAYS_QUIET_S = 1.5
+CLOSED = """
+class Load(Workflow):
+    vus = {users}
+    duration = "{seconds}s"
+
+    @step()
+    async def get(self, url: URL = "/?delay=20ms") -> HTTPResponse:
+        return await self.client.http.get(url, headers=SENDER)
+"""
+OPEN = """
+class Load(Workflow):
+    rate = {rate}
+    max_vus = 60
+    duration = "{seconds}s"
+
+    @step()
+    async def get(self, url: URL = "/?delay=20ms") -> HTTPResponse:
+        return await self.client.http.get(url, headers=SENDER)
+"""
+MOMENTS = ("start", "mid", "last")
+
+
+@dataclass
+class Stage:
+    """What a fault can reach."""
+
+    lab: StoreLab
+    place: Place
+    stop_s: float
+
+
+Act = Callable[[Stage], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    act: Act
+    worker_lost: bool = False
+    """Something of an agent's last moments may be unknown, or a share was cut."""
+    seconds: int = 10
+    """How long the job must be for the fault to be over before it ends."""
+    stops: int = 0
+    """How many times `stop_s` the job is longer."""
+    forgets: bool = False
+    """The job is gone: its submitter must hear that, with exit code 3."""
+    words: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ("redis", "sqlite", "s3")
+    refills: bool = True
+    """Lost shares go on elsewhere."""
+
+
+@dataclass(frozen=True)
+class Row:
+    kind: str
+    fault: str
+    moment: str
+    status: str
+    code: int
+    counted: int
+    target: int
+    unknown: int
+    losses: int
+    seconds: float
+    found: tuple[str, ...]
+
+
+def kill_coordinator(stage: Stage) -> None:
+    stage.lab.kill(stage.lab.leader())
+
+
+def kill_coordinator_restart(stage: Stage) -> None:
+    name = stage.lab.leader()
+    stage.lab.kill(name)
+    time.sleep(1.0)
+    stage.lab.start(name)
+
+
+def kill_agent(stage: Stage) -> None:
+    stage.lab.kill(stage.lab.others()[0])
+
+
+def kill_agent_restart(stage: Stage) -> None:
+    name = stage.lab.others()[0]
+    stage.lab.kill(name)
+    time.sleep(1.0)
+    stage.lab.start(name)
+
+
+def kill_two(stage: Stage) -> None:
+    leader = stage.lab.leader()
+    other = next(name for name in stage.lab.running() if name != leader)
+    stage.lab.kill(leader)
+    stage.lab.kill(other)
+
+
+def pause_agent(stage: Stage) -> None:
+    name = stage.lab.others()[0]
+    stage.lab.pause(name)
+    time.sleep(stage.stop_s)
+    stage.lab.resume(name)
+
+
+def pause_coordinator(stage: Stage) -> None:
+    name = stage.lab.leader()
+    stage.lab.pause(name)
+    time.sleep(stage.stop_s)
+    stage.lab.resume(name)
+
+
+def store_away(stage: Stage) -> None:
+    stage.place.leave()
+    time.sleep(stage.stop_s)
+    stage.place.come_back()
+
+
+def store_away_briefly(stage: Stage) -> None:
+    stage.place.leave()
+    time.sleep(1.0)
+    stage.place.come_back()
+
+
+def restart_empty(stage: Stage) -> None:
+    assert isinstance(stage.place, RedisPlace)
+    stage.place.restart_empty()
+
+
+GO_ON = ("--on-agent-loss", "continue")
+FAULTS = (
+    Fault("nothing happens", lambda stage: None, seconds=4),
+    Fault("kill -9 coordinator", kill_coordinator, worker_lost=True, seconds=18),
+    Fault("kill -9 coordinator, restarted", kill_coordinator_restart, worker_lost=True, seconds=14),
+    Fault("kill -9 another agent", kill_agent, worker_lost=True, seconds=14),
+    Fault("kill -9 another agent, restarted", kill_agent_restart, worker_lost=True, seconds=12),
+    Fault("kill -9 two of three agents", kill_two, worker_lost=True, seconds=15),
+    Fault("SIGSTOP agent", pause_agent, worker_lost=True, seconds=8, stops=1),
+    Fault("SIGSTOP coordinator", pause_coordinator, worker_lost=True, seconds=10, stops=1),
+    Fault("store away for 1 s", store_away_briefly, seconds=8),
+    Fault("store away", store_away, worker_lost=True, seconds=10, stops=1),
+    Fault("Redis restarted empty", restart_empty, seconds=20, forgets=True, kinds=("redis",)),
+    Fault(
+        "continue: kill -9 another agent", kill_agent, worker_lost=True, seconds=8, words=GO_ON,
+        refills=False,
+    ),
+    Fault("continue: store away", store_away, seconds=14, stops=1, words=GO_ON),
+)  # fmt: skip
+
+
+def fault_named(name: str) -> Fault:
+    return next(each for each in FAULTS if each.name == name)
+
+
+def play(
+    kind: str, fault: Fault, moment: str, target: TargetHandle, moto: Moto | None, *, stop_s: float
+) -> Row:
+    """One case from an empty store to an empty machine."""
+    target.reset()
+    began = time.monotonic()
+    slow = 2 if kind == "s3" else 1
+    seconds = slow * fault.seconds + round(fault.stops * stop_s)
+    with tempfile.TemporaryDirectory(prefix="squall-store-") as folder:
+        place = place_of(kind, Path(folder), moto)
+        lab = StoreLab(Path(folder), target, place, agents=AGENTS, cores=CORES)
+        with lab:
+            text = OPEN if moment == "start" else CLOSED
+            file = lab.write(text.format(users=USERS, rate=RATE_PER_S, seconds=seconds))
+            command = lab.run(file, *fault.words)
+            _wait_for(moment, lab, seconds)
+            fault.act(Stage(lab, place, stop_s))
+            row = _judged(lab, command, kind, fault, moment, target, began)
+        left = _left(lab)
+        if left:
+            row = replace(row, found=(*row.found, f"left behind: {left}"))
+    return row
+
+
+def _wait_for(moment: str, lab: StoreLab, seconds: int) -> None:
+    lab.wait_load(within_s=90.0)
+    time.sleep({"start": 0.0, "mid": 2.0, "last": seconds - 0.7}[moment])
+
+
+def _left(lab: StoreLab) -> list[str]:
+    until = time.monotonic() + 5.0
+    while (left := lab.leftovers()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+def _judged(
+    lab: StoreLab,
+    command: Command,
+    kind: str,
+    fault: Fault,
+    moment: str,
+    target: TargetHandle,
+    began: float,
+) -> Row:
+    ended = command.end(ENDS_WITHIN_S)
+    load = Load(rate_per_s=RATE_PER_S) if moment == "start" else Load(users=USERS)
+    found: list[str] = []
+    document = None
+    if fault.forgets:
+        found += _forgotten(ended, lab, target)
+    elif not ended.results.exists():
+        found.append(f"no results document; exit code {ended.code}: {ended.err.strip()[-400:]}")
+    else:
+        document = ended.document
+        found += problems(document, target.counts(), load, worker_lost=fault.worker_lost)
+        found += _one_result(lab, fault, document)
+    if "Traceback" in ended.err or "Traceback" in ended.out:
+        found.append("a traceback was shown")
+    found += [f"{name} said Traceback" for name, node in lab.nodes.items() if _broke(node.said())]
+    losses = document["losses"] if document else []
+    workflows = document["workflows"] if document else []
+    return Row(
+        kind=kind,
+        fault=fault.name,
+        moment=moment,
+        status=document["status"] if document else "lost",
+        code=ended.code,
+        counted=sum(each["requests"]["sent"] for each in workflows if each["requests"]),
+        target=target.counts()["total"],
+        unknown=sum(loss.get("unknown_requests") or 0 for loss in losses),
+        losses=len(losses),
+        seconds=time.monotonic() - began,
+        found=tuple(f"{each}" for each in found),
+    )
+
+
+def _broke(said: str) -> bool:
+    return "Traceback" in said
+
+
+def _one_result(lab: StoreLab, fault: Fault, document: dict[str, object]) -> list[str]:
+    jobs = lab.jobs()
+    found: list[str] = []
+    if len(jobs) != 1:
+        found.append(f"{len(jobs)} jobs instead of one")
+    if any(job["state"] not in {"completed", "partial", "failed"} for job in jobs):
+        found.append(f"the job is {jobs[0]['state']}")
+    if document["status"] != "completed":
+        found.append(f"status {document['status']}, expected completed")
+    losses = document["losses"]
+    assert isinstance(losses, list)
+    if not fault.refills:
+        if not losses:
+            found.append("no loss is told although an agent was lost for good")
+        if any(loss.get("refilled_by") for loss in losses):
+            found.append("a share was refilled although its load was to be done without")
+    return found
+
+
+def _forgotten(ended: Ended, lab: StoreLab, target: TargetHandle) -> list[str]:
+    """The submitter hears plainly what was lost, and nobody goes on with it."""
+    found: list[str] = []
+    if ended.code != 3:
+        found.append(f"exit code {ended.code} for a job that is gone: {ended.err[-300:]}")
+    if "is lost" not in ended.err:
+        found.append(f"it is not said that the job is lost: {ended.err[-300:]}")
+    before = target.counts()["total"]
+    time.sleep(STAYS_QUIET_S)
+    if target.counts()["total"] != before:
+        found.append("load goes on although its job is gone")
+    # The agents are of use again without anybody's help.
+    lab.wait_ready()
+    return found

@@ -1,0 +1,62 @@
+"""The whole matrix of stores, faults and moments, with a printed table: `make chaos-store`.
+
+    make chaos-store ARGS="--store redis --only SIGSTOP --moment mid --stop-s 20"
+
+Exit code 1 if any case shows a problem. It takes a while: every case is a store and three
+agents of its own that live through their job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from store_cases import FAULTS, MOMENTS, Row, play
+from store_lab import KINDS, moto_running
+
+from target_fixture import running_target
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--store", choices=KINDS, help="only this kind of store")
+    parser.add_argument("--only", default="", help="faults whose name holds this text")
+    parser.add_argument("--moment", choices=MOMENTS, help="only this moment; default: mid")
+    parser.add_argument("--all-moments", action="store_true")
+    parser.add_argument("--stop-s", type=float, default=20.0, help="length of a SIGSTOP or outage")
+    options = parser.parse_args()
+    moments = MOMENTS if options.all_moments else (options.moment or "mid",)
+    kinds = (options.store,) if options.store else KINDS
+    faults = [fault for fault in FAULTS if options.only in fault.name]
+    cases = bad = 0
+    print(
+        _line("store", "fault", "moment", "status", "exit", "counted", "target", "u", "lost", "s")
+    )
+    with running_target(["--seed", "7"]) as target, moto_running() as moto:
+        for kind in kinds:
+            for fault in faults:
+                for moment in moments if kind in fault.kinds else ():
+                    row = play(kind, fault, moment, target, moto, stop_s=options.stop_s)
+                    cases += 1
+                    bad += bool(row.found)
+                    print(_shown(row), flush=True)
+                    for problem in row.found:
+                        print(f"    PROBLEM {problem}", flush=True)
+    print(f"{cases} cases, {bad} with problems")
+    return 1 if bad else 0
+
+
+def _shown(row: Row) -> str:
+    return _line(
+        row.kind, row.fault, row.moment, row.status, row.code, row.counted, row.target,
+        row.unknown, row.losses, f"{row.seconds:.0f}",
+    )  # fmt: skip
+
+
+def _line(*words: object) -> str:
+    widths = (7, 34, 7, 12, 5, 8, 8, 7, 5, 4)
+    return " ".join(f"{word!s:<{width}}" for word, width in zip(words, widths, strict=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Measures what agents ask of their store, at their normal pace: the figures of
+`squall.nodes.agent.cost`.
+
+    PYTHONPATH=tests:tests/cluster:tests/store_mode \\
+        .venv/bin/python tests/store_mode/store_cost.py --store s3 --agents 3
+
+The model of S3 writes a line for each request; Redis counts for itself (commands inside of its
+scripts too: `evalsha` is what agents ask). Idle for a minute, then with a run of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+from store_cases import CLOSED
+from store_lab import RedisPlace, StoreLab, moto_running, place_of
+
+from target_fixture import running_target
+
+
+class Meter(Protocol):
+    def read(self) -> Counter[str]: ...
+
+
+class RedisMeter:
+    def __init__(self, place: RedisPlace) -> None:
+        self._place = place
+
+    def read(self) -> Counter[str]:
+        import redis
+
+        client = redis.Redis.from_url(self._place.url)
+        found: Counter[str] = Counter()
+        stats = client.info("stats")
+        found["bytes in"] = int(stats["total_net_input_bytes"])
+        found["bytes out"] = int(stats["total_net_output_bytes"])
+        for name, each in client.info("commandstats").items():
+            found[name.removeprefix("cmdstat_")] = int(each["calls"])
+        client.close()
+        return found
+
+
+class Relay:
+    """Stands before a server and counts the bytes in both directions, heads included."""
+
+    def __init__(self, to_port: int) -> None:
+        self._to_port = to_port
+        self.counts: Counter[str] = Counter()
+        self.port = 0
+        self._ready = threading.Event()
+        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
+        self._ready.wait()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = int(server.sockets[0].getsockname()[1])
+        self._ready.set()
+        await server.serve_forever()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._to_port)
+        await asyncio.gather(
+            self._pass(reader, back, "bytes in"), self._pass(there, writer, "bytes out")
+        )
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                self.counts[name] += len(data)
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+class S3Meter:
+    """Reads the lines that the server wrote, one for each request."""
+
+    def __init__(self, log: Path, relay: Relay) -> None:
+        self._log = log
+        self._relay = relay
+
+    def read(self) -> Counter[str]:
+        found = self._relay.counts.copy()
+        for line in self._log.read_text(errors="replace").splitlines():
+            words = line.partition('"')[2].split()
+            if words[:1] and words[0] in ("GET", "PUT", "POST", "DELETE", "HEAD"):
+                found["LIST" if "list-type=2" in words[1] else words[0]] += 1
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--store", choices=("redis", "s3"), default="redis")
+    parser.add_argument("--agents", type=int, default=3)
+    parser.add_argument("--idle-s", type=float, default=60.0)
+    parser.add_argument("--run-s", type=int, default=120)
+    options = parser.parse_args()
+    with (
+        running_target(["--seed", "7"]) as target,
+        tempfile.TemporaryDirectory() as name,
+        moto_running(Path(name) / "moto.log") as moto,
+    ):
+        folder = Path(name)
+        relay = Relay(moto.port)
+        moto.endpoint = f"http://127.0.0.1:{relay.port}"
+        place = place_of(options.store, folder, moto)
+        lab = StoreLab(folder, target, place, agents=options.agents, timers="lan")
+        meter: Meter = S3Meter(folder / "moto.log", relay)
+        if isinstance(place, RedisPlace):
+            meter = RedisMeter(place)
+        with lab:
+            time.sleep(10.0)
+            _show("idle", options.agents, *_counted(meter, options.idle_s))
+            file = lab.write(CLOSED.format(users=options.agents, seconds=options.run_s))
+            before, began = meter.read(), time.monotonic()
+            command = lab.run(file, "--quiet")
+            lab.wait_load(within_s=120.0)
+            started, start = meter.read(), time.monotonic()
+            _show("start", options.agents, started - before, start - began)
+            _show("running", options.agents, *_counted(meter, options.run_s - 20.0))
+            ended, last = meter.read(), time.monotonic()
+            command.end(300.0)
+            _show("end", options.agents, meter.read() - ended, time.monotonic() - last)
+    return 0
+
+
+def _counted(meter: Meter, seconds: float) -> tuple[Counter[str], float]:
+    before, began = meter.read(), time.monotonic()
+    time.sleep(seconds)
+    return meter.read() - before, time.monotonic() - began
+
+
+def _show(what: str, agents: int, counts: Counter[str], seconds: float) -> None:
+    requests = sum(n for name, n in counts.items() if not name.startswith("bytes"))
+    minutes = seconds / 60.0
+    print(
+        f"{what:8} {seconds:6.1f} s  {requests:7} requests, per agent and minute "
+        f"{requests / minutes / agents:8.1f} ({requests / seconds / agents:.2f}/s), "
+        f"kB {sum(n for k, n in counts.items() if k.startswith('bytes')) / 1000:.0f}",
+        {name: round(n / minutes / agents, 1) for name, n in counts.most_common(9)},
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

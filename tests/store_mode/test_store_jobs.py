@@ -1,0 +1,188 @@
+"""What people do with agents behind a store: the same as with a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos_judge import Load, problems
+from faulty_s3 import FaultyS3
+from store_lab import BUCKET, Moto, RedisPlace, StoreLab, listening_ports
+
+import squall
+from target_fixture import TargetHandle
+
+FLOW = """
+class Load(Workflow):
+    vus = 4
+    duration = "{seconds}s"
+
+    @step()
+    async def get(self, url: URL = "/?delay=20ms") -> HTTPResponse:
+        return await self.client.http.get(url, headers=SENDER)
+"""
+SHORT = """
+class Load(Workflow):
+    vus = 1
+    iterations = 5
+
+    @step()
+    async def get(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url, headers=SENDER)
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_lab(
+    tmp_path_factory: pytest.TempPathFactory, store_target: TargetHandle
+) -> Iterator[StoreLab]:
+    """Two agents with two cores each on a Redis of their own; no job runs between tests. They
+    have the timers of real ones, because nobody is hurt here and a machine may be busy."""
+    folder = tmp_path_factory.mktemp("store")
+    place = RedisPlace(folder)
+    with StoreLab(folder, store_target, place, agents=2, cores=2, timers="lan") as made:
+        yield made
+
+
+@pytest.fixture
+def lab(shared_lab: StoreLab, counting: TargetHandle) -> StoreLab:
+    return shared_lab
+
+
+def test_agents_and_their_core_processes_listen_nowhere(lab: StoreLab) -> None:
+    for node in lab.nodes.values():
+        for pid in (node.pid, *node.children()):
+            assert listening_ports(pid) == []
+
+
+def test_two_jobs_run_at_once_and_each_counts_its_own(lab: StoreLab) -> None:
+    file = lab.write(FLOW.format(seconds=4))
+    both = [lab.run(file, "-u", "1"), lab.run(file, "-u", "1")]
+    ended = [command.end() for command in both]
+    assert [each.code for each in ended] == [0, 0], ended
+    counted = [each.document["workflows"][0]["requests"]["sent"] for each in ended]
+    assert sum(counted) == lab.target.counts()["total"]
+    assert min(counted) > 0.5 * max(counted)
+
+
+def test_ten_jobs_that_are_queued_all_end_once(
+    lab: StoreLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in lab.environment.items():
+        monkeypatch.setenv(name, value)
+    file = str(lab.folder / lab.write(SHORT, "short.py"))
+
+    async def submitted() -> list[int]:
+        async with squall.Client(store=lab.place.url) as client:
+            jobs = [await client.submit(file, host=lab.target.url) for _ in range(10)]
+            assert len({job.id for job in jobs}) == 10
+            results = [await job.result() for job in jobs]
+            return [int(result.exit_code) for result in results]
+
+    assert asyncio.run(submitted()) == [0] * 10
+    assert lab.target.counts()["total"] == 50
+
+
+def test_a_key_gives_the_same_job_and_watch_shows_the_same_result(lab: StoreLab) -> None:
+    file = lab.write(SHORT, "short.py")
+    words = ("submit", file, *lab.reach, "--host", lab.target.url, "--key", "one")
+    first, again = lab.squall(*words), lab.squall(*words)
+    assert (first.code, again.code) == (0, 0), first.err
+    job = first.out.strip()
+    assert again.out.strip() == job and "submitted before" in again.err
+    shown = [lab.squall("watch", job, *lab.reach, "--json") for _ in range(2)]
+    documents = [json.loads(each.out) for each in shown]
+    assert documents[0] == documents[1]
+    assert documents[0]["workflows"][0]["requests"]["sent"] == 5
+    assert lab.target.counts()["total"] == 5
+
+
+def test_a_job_is_adjusted_explained_and_cancelled_while_it_runs(lab: StoreLab) -> None:
+    command = lab.run(lab.write(FLOW.format(seconds=300)))
+    lab.wait_load(20)
+    job = next(each for each in lab.jobs() if each["state"] == "running")["job"]
+    assert lab.squall("adjust", job, *lab.reach, "--pause").code == 0
+    assert _stays_quiet(lab.target), "a paused job went on"
+    paused = lab.target.counts()["total"]
+    assert lab.squall("adjust", job, *lab.reach, "--resume").code == 0
+    lab.wait_load(paused + 20)
+    why = lab.squall("why", job, *lab.reach)
+    assert why.code == 0 and "leads the managers" in why.out
+    assert lab.squall("cancel", job, *lab.reach).code == 0
+    ended = command.end()
+    assert ended.code == 105, ended.err
+    assert ended.document["status"] == "interrupted"
+    found = problems(ended.document, lab.target.counts(), Load(users=4), worker_lost=False)
+    assert not found
+
+
+def _stays_quiet(target: TargetHandle) -> bool:
+    until = time.monotonic() + 5.0
+    before = -1
+    while (now := target.counts()["total"]) != before and time.monotonic() < until:
+        before = now
+        time.sleep(0.5)
+    return now == before
+
+
+def test_a_wrong_secret_is_one_line_and_nothing_runs(lab: StoreLab, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("quite another secret than theirs")
+    file = lab.write(SHORT, "short.py")
+    ended = lab.squall("run", file, *lab.reach, "--secret-file", str(other))
+    assert ended.code == 3
+    assert ended.err.strip().splitlines()[-1].startswith(f"{lab.place.url}: ")
+    assert "wrong secret" in ended.err
+    agent = lab.squall("agent", *lab.reach, "--secret-file", str(other), "--cores", "1")
+    assert agent.code == 104
+    assert "another secret" in agent.err.strip().splitlines()[-1]
+    assert lab.target.counts()["total"] == 0
+
+
+def test_a_run_before_any_agent_waits_and_says_so(tmp_path: Path, counting: TargetHandle) -> None:
+    place = RedisPlace(tmp_path)
+    lab = StoreLab(tmp_path, counting, place, agents=1, timers="lan")
+    try:
+        place.start()
+        file = lab.write(SHORT)
+        asked = lab.squall("jobs", *lab.reach)
+        assert asked.code == 3 and "start one: squall agent" in asked.err
+        command = lab.run(file)
+        time.sleep(2.0)
+        assert command.process.poll() is None
+        lab.start("a1")
+        ended = command.end()
+        assert ended.code == 0, f"{ended.err}\n{lab.logs()}"
+        assert "no agent was ever there; waiting for one" in ended.err
+        assert lab.stop("a1") == 0, lab.logs()
+    finally:
+        lab.__exit__()
+
+
+def test_a_store_without_conditional_writes_is_refused(
+    tmp_path: Path, moto: Moto, counting: TargetHandle
+) -> None:
+    proxy = FaultyS3(moto.endpoint)
+    proxy.ignored_header = "if-none-match"
+    url = f"s3://{BUCKET}/unsafe?endpoint={proxy.endpoint}&region=us-east-1"
+    plain = _Plain(tmp_path, counting)
+    try:
+        file = plain.write(SHORT)
+        for words in (("agent", "--store", url), ("run", file, "--store", url)):
+            ended = plain.squall(*words)
+            assert ended.code == 104, ended.err
+            assert "is not safe for coordination" in ended.err.strip().splitlines()[-1]
+    finally:
+        proxy.close()
+    assert counting.counts()["total"] == 0
+
+
+class _Plain(StoreLab):
+    """Commands alone."""
+
+    def __init__(self, folder: Path, target: TargetHandle) -> None:
+        super().__init__(folder, target, RedisPlace(folder), agents=0)

@@ -1,0 +1,30 @@
+"""A terminal that takes nothing, as of a suspended connection, does not keep a run's end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from squall.cli import screen
+
+
+def test_what_a_stuck_terminal_does_not_take_is_thrown_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outside, terminal = pty.openpty()
+    monkeypatch.setattr(sys, "__stderr__", SimpleNamespace(fileno=lambda: terminal))
+    monkeypatch.setattr(screen, "CLOSE_WAIT_S", 0.05)
+    writer = threading.Thread(target=os.write, args=(terminal, b"x" * 200_000), daemon=True)
+    writer.start()
+    writer.join(0.2)
+    assert writer.is_alive(), "nobody reads, so the writer is stuck"
+    with screen._unstuck():  # pyright: ignore[reportPrivateUsage]
+        writer.join(30.0)
+    assert not writer.is_alive()
+    os.close(outside)
+    os.close(terminal)

@@ -1,0 +1,299 @@
+"""The replica's core by itself: a few members, messages passed by hand, time by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from squall.api.errors import UsageError
+from squall.ledger.interface import Fence
+from squall.ledger.replica.effects import (
+    Confirmed,
+    EnteredEpoch,
+    MembersAnswer,
+    Persist,
+    Send,
+    Serves,
+    SteppedDown,
+    Unconfirmed,
+)
+from squall.ledger.replica.messages import PrepareOk, StartView, Vote
+from squall.ledger.replica.types import (
+    Member,
+    Status,
+    StorageId,
+    Timers,
+    formed_config,
+)
+from squall.runtime.interfaces import NodeId
+from unit.ledger.replica.replica_lab import Disk, Lab
+
+
+def three() -> Lab:
+    lab = Lab("a", "b", "c")
+    lab.run(0.5)
+    return lab
+
+
+def test_three_form_a_group_and_commit_on_all() -> None:
+    lab = three()
+    assert lab.primary() == "a"
+    lab.submit("a", b"one", b"two")
+    lab.run(0.2)
+    for name in "abc":
+        assert lab.applied(name) == [b"one", b"two"]
+
+
+def test_a_group_of_one_leads_a_higher_view_at_each_start() -> None:
+    lab = Lab("a")
+    lab.run(0.2)
+    before = lab.members["a"].fence
+    lab.submit("a", b"one")
+    lab.start("a")
+    lab.run(0.2)
+    assert lab.members["a"].core.serving
+    assert lab.members["a"].fence > before
+
+
+def test_two_members_are_refused() -> None:
+    with pytest.raises(UsageError, match="use 1, 3 or 5"):
+        formed_config((Member(NodeId("a"), StorageId("1")), Member(NodeId("b"), StorageId("2"))))
+
+
+def test_timers_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match="check_quorum_s"):
+        Timers(0.1, 1.0, 0.9, 0.1, 0.1)
+
+
+def test_a_group_does_not_form_without_all_its_members() -> None:
+    lab = Lab("a", "b", peers=("a", "b", "c"))
+    lab.run(1.0)
+    assert all(each.core.status is Status.FORMING for each in lab.members.values())
+
+
+def test_an_entry_is_committed_only_when_a_quorum_has_it_on_disk() -> None:
+    lab = three()
+    lab.stalled = {"a", "b"}
+    lab.submit("a", b"one")
+    assert lab.applied("a") == []
+    lab.stalled = {"a"}
+    effects, lab.unsynced["b"] = lab.unsynced["b"], []
+    lab.take("b", [effect for effect in effects if isinstance(effect, Persist | Send)])
+    lab.settle()
+    assert lab.applied("a") == [b"one"]
+
+
+def test_an_acknowledgment_waits_for_its_record() -> None:
+    lab = three()
+    lab.stalled = {"b"}
+    lab.submit("a", b"one")
+    held = [e for e in lab.unsynced["b"] if isinstance(e, Send) and e.after]
+    assert any(isinstance(send.packet.body, PrepareOk) for send in held)
+
+
+def test_what_was_committed_survives_the_primary() -> None:
+    lab = three()
+    lab.submit("a", b"one")
+    lab.cut = {"a"}
+    lab.run(1.5)
+    new = lab.primary()
+    assert new != "a"
+    assert lab.members[new].fence > Fence(0, 0)
+    lab.submit(new, b"two")
+    lab.cut = set()
+    lab.run(0.5)
+    for name in "abc":
+        assert lab.applied(name) == [b"one", b"two"]
+
+
+def test_an_isolated_primary_steps_down_and_what_it_alone_stored_is_gone() -> None:
+    lab = three()
+    lab.cut = {"a"}
+    lab.submit("a", b"lost")
+    lab.run(1.5)
+    assert isinstance(lab.last("a", SteppedDown), SteppedDown)
+    lab.submit(lab.primary(), b"kept")
+    lab.cut = set()
+    lab.run(0.5)
+    assert lab.applied("a") == [b"kept"]
+
+
+def test_a_restarted_primary_does_not_go_on_in_its_view() -> None:
+    lab = three()
+    lab.start("a")
+    assert not lab.members["a"].core.leading
+    lab.run(1.5)
+    assert lab.members[lab.primary()].fence > Fence(0, 0)
+
+
+def test_votes_are_refused_while_the_primary_is_heard() -> None:
+    lab = three()
+    before = len(lab.told["c"])
+    lab.members["b"].views.stand()
+    lab.take("b", lab.members["b"].core.take())
+    lab.settle()
+    votes = [e for e in lab.told["c"][before:] if isinstance(e, Send)]
+    assert not any(isinstance(send.packet.body, Vote) for send in votes)
+    assert lab.primary() == "a"
+
+
+def test_a_confirmation_needs_a_round_of_a_quorum() -> None:
+    lab = three()
+    lab.take("a", lab.members["a"].confirm(7, lab.now))
+    lab.settle()
+    confirmed = lab.last("a", Confirmed)
+    assert isinstance(confirmed, Confirmed)
+    assert confirmed.tokens == (7,)
+    lab.cut = {"a"}
+    lab.take("a", lab.members["a"].confirm(8, lab.now))
+    lab.run(1.0)
+    assert isinstance(lab.last("a", Unconfirmed), Unconfirmed)
+
+
+def test_a_hand_over_needs_no_timeout() -> None:
+    lab = three()
+    begun, effects = lab.members["a"].begin_hand_over(lab.now)
+    lab.take("a", effects)
+    lab.settle()
+    assert begun
+    assert lab.primary() == "b"
+
+
+def test_a_late_start_view_does_not_shorten_the_log() -> None:
+    lab = three()
+    lab.cut = {"a"}
+    lab.run(1.5)
+    new = lab.primary()
+    starts = [
+        e.packet
+        for e in lab.told[new]
+        if isinstance(e, Send) and isinstance(e.packet.body, StartView)
+    ]
+    lab.submit(new, b"one", b"two")
+    other = next(name for name in "bc" if name != new)
+    last = lab.members[other].core.log.last
+    lab.take(other, lab.members[other].handle(starts[0], lab.now))
+    assert lab.members[other].core.log.last == last
+
+
+def test_an_empty_disk_learns_and_votes_only_after_its_replacement() -> None:
+    lab = three()
+    lab.submit("a", b"one")
+    lab.disks["c"] = Disk("another disk")
+    lab.start("c")
+    lab.run(0.5)
+    assert lab.members["c"].core.status is Status.LEARNER
+    assert lab.applied("c")[-1:] == [b"one"]
+    lab.cut = {"b"}
+    lab.run(0.6)
+    assert not any(each.core.serving for name, each in lab.members.items() if name != "b")
+    lab.cut = set()
+    lab.run(1.0)
+    primary = lab.primary()
+    members = tuple(each.core.me for each in lab.members.values())
+    lab.take(primary, lab.members[primary].change_members(1, members, lab.now))
+    lab.run(1.5)
+    answer = lab.last(primary, MembersAnswer)
+    assert isinstance(answer, MembersAnswer)
+    assert answer.refusal == ""
+    assert lab.members[lab.primary()].fence.epoch == 1
+    assert lab.members["c"].core.status is Status.NORMAL
+
+
+def test_one_member_becomes_three_in_one_command() -> None:
+    lab = Lab("a", "b", "c", peers=("a",))
+    lab.run(0.5)
+    lab.submit("a", b"one")
+    lab.run(0.3)
+    members = tuple(each.core.me for each in lab.members.values())
+    lab.take("a", lab.members["a"].change_members(1, members, lab.now))
+    lab.run(1.0)
+    assert isinstance(lab.last("b", EnteredEpoch), EnteredEpoch)
+    lab.submit(lab.primary(), b"two")
+    lab.run(0.3)
+    for name in "abc":
+        assert lab.applied(name) == [b"one", b"two"]
+
+
+def test_members_change_one_at_a_time() -> None:
+    lab = three()
+    config = lab.members["a"].core.config
+    assert config is not None
+    lab.take("a", lab.members["a"].change_members(1, config.members[:1], lab.now))
+    answer = lab.last("a", MembersAnswer)
+    assert isinstance(answer, MembersAnswer)
+    assert "one at a time" in answer.refusal
+
+
+def test_the_group_clock_goes_on_over_a_change_of_primary() -> None:
+    lab = three()
+    lab.run(1.0)
+    before = lab.members["a"].group_ms(lab.now)
+    lab.cut = {"a"}
+    lab.run(2.0)
+    after = lab.members[lab.primary()].group_ms(lab.now)
+    assert 1_950 <= after - before <= 2_050
+
+
+def test_a_lagging_member_takes_what_it_missed() -> None:
+    lab = three()
+    lab.cut = {"c"}
+    for number in range(30):
+        lab.submit("a", b"%d" % number)
+    lab.cut = set()
+    lab.run(1.0)
+    assert lab.applied("c") == [b"%d" % number for number in range(30)]
+
+
+def test_a_member_that_was_cut_off_for_long_ends_no_view_when_it_returns() -> None:
+    lab = three()
+    lab.cut = {"c"}
+    lab.run(60.0)
+    lab.submit("a", b"meanwhile")
+    assert lab.members["c"].fence == Fence(0, 0), "it only asks whether it would be voted for"
+    lab.cut = set()
+    lab.run(2.0)
+    assert {lab.members[name].fence for name in "abc"} == {Fence(0, 0)}
+    assert lab.primary() == "a" and lab.applied("c") == [b"meanwhile"]
+
+
+def test_a_member_alone_never_leads() -> None:
+    lab = three()
+    lab.cut = {"a", "b"}
+    lab.run(30.0)
+    # Nobody reaches anybody else: each is alone.
+    assert not any(lab.members[name].core.serving for name in "abc")
+    assert isinstance(lab.last("a", SteppedDown), SteppedDown)
+
+
+def test_a_replica_with_a_hole_holds_everything_before_the_next_commit() -> None:
+    lab = three()
+    lab.submit("a", b"one")
+    lab.cut = {"c"}
+    lab.submit("a", b"two")
+    lab.cut = {"a"}
+    lab.run(3.0)
+    assert lab.primary() in "bc"
+    lab.submit(lab.primary(), b"three")
+    lab.run(0.2)
+    assert lab.applied("c") == [b"one", b"two", b"three"]
+    lab.cut = {lab.primary()}
+    lab.run(3.0)
+    lab.submit(lab.primary(), b"four")
+    lab.cut = set()
+    lab.run(1.0)
+    for name in "abc":
+        assert lab.applied(name) == [b"one", b"two", b"three", b"four"]
+
+
+def test_a_newer_command_version_needs_every_member() -> None:
+    lab = three()
+    refusal, effects = lab.members["a"].activate(2, lab.now)
+    lab.take("a", effects)
+    assert "not supported" in refusal
+
+
+def test_serving_is_told_once_per_view() -> None:
+    lab = three()
+    lab.run(1.0)
+    told = [effect for effect in lab.told["a"] if isinstance(effect, Serves)]
+    assert [effect.fence for effect in told] == [Fence(0, 0)]

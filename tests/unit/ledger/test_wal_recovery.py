@@ -1,0 +1,187 @@
+"""What a start finds after an end that was not in order, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from squall.ledger.settings import Durability, WalSettings
+from squall.ledger.wal.errors import Damage, WalDamaged
+from squall.ledger.wal.format import FILE_HEADER_BYTES
+from squall.ledger.wal.log import Wal
+from unit.ledger.memory_disk import MemoryDisk
+from unit.ledger.wal_lab import SMALL, all_of, body, fill, opened, segments
+
+pytestmark = pytest.mark.asyncio
+
+
+async def killed_with(count: int, *, clean: bool = False) -> MemoryDisk:
+    disk = MemoryDisk()
+    async with opened(disk, clean=clean) as wal:
+        await fill(wal, range(1, count + 1))
+    return disk
+
+
+def copy_of(disk: MemoryDisk) -> MemoryDisk:
+    copy = MemoryDisk()
+    copy.files = {path: bytearray(content) for path, content in disk.files.items()}
+    return copy
+
+
+async def numbers(wal: Wal) -> list[int]:
+    return [record.lsn for record in await all_of(wal)]
+
+
+async def test_ten_starts_give_one_row_of_numbers() -> None:
+    disk = MemoryDisk()
+    for start in range(10):
+        async with opened(disk, clean=start % 2 == 0) as wal:
+            await fill(wal, range(start * 10 + 1, start * 10 + 11))
+    async with opened(disk) as wal:
+        records = await all_of(wal)
+    assert [record.lsn for record in records] == list(range(1, 101))
+    assert [record.body for record in records] == [body(number) for number in range(1, 101)]
+
+
+async def test_a_tail_torn_at_any_byte_costs_nothing_that_was_acknowledged_before() -> None:
+    whole = await killed_with(5)
+    (path,) = segments(whole)
+    content = bytes(whole.files[path])
+    async with opened(copy_of(whole), clean=False) as wal:
+        assert await numbers(wal) == [1, 2, 3, 4, 5]
+    block = (len(content) - FILE_HEADER_BYTES) // 5
+    for cut in range(len(content) - block, len(content)):
+        for rest in (b"", bytes(len(content) - cut)):
+            disk = copy_of(whole)
+            disk.files[path] = bytearray(content[:cut] + rest)
+            async with opened(disk) as wal:
+                assert await numbers(wal) == [1, 2, 3, 4]
+                assert wal.recovered.torn_bytes == len(disk.files[path]) - (len(content) - block)
+                await fill(wal, range(5, 7))
+            async with opened(disk) as wal:
+                assert await numbers(wal) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_flipped_bit_is_a_torn_tail_in_the_last_block_and_damage_before() -> None:
+    whole = await killed_with(6)
+    (path,) = segments(whole)
+    size = len(whole.files[path])
+    block = (size - FILE_HEADER_BYTES) // 6
+    for place in range(size):
+        disk = copy_of(whole)
+        disk.files[path][place] ^= 1 << place % 8
+        before = copy_of(disk)
+        if place >= size - block:
+            async with opened(disk, clean=False) as wal:
+                assert await numbers(wal) == [1, 2, 3, 4, 5]
+            continue
+        with pytest.raises(WalDamaged) as caught:
+            async with opened(disk):
+                pass
+        assert caught.value.damage is Damage.CORRUPTION
+        assert caught.value.path == path
+        offset = 0 if place < FILE_HEADER_BYTES else place - (place - FILE_HEADER_BYTES) % block
+        assert caught.value.offset == offset
+        assert disk.files == before.files
+
+
+async def test_after_a_clean_close_damage_in_the_last_records_is_no_torn_tail() -> None:
+    disk = await killed_with(3, clean=True)
+    (path,) = segments(disk)
+    async with opened(copy_of(disk)) as wal:
+        assert wal.recovered.clean
+    block = disk.files[path].index(body(3))
+    disk.files[path][block] ^= 1
+    with pytest.raises(WalDamaged, match="was durable"):
+        async with opened(disk):
+            pass
+
+
+async def test_damage_in_an_older_segment_is_found_unless_a_checkpoint_covers_it() -> None:
+    disk = MemoryDisk()
+    async with opened(disk, clean=False) as wal:
+        await fill(wal, range(1, 41), size=1000)
+    first = segments(disk)[0]
+    disk.files[first][-1] ^= 1
+    with pytest.raises(WalDamaged, match=first):
+        async with opened(copy_of(disk)):
+            pass
+    async with opened(disk, needed_from=20) as wal:
+        assert [record.lsn for record in await all_of(wal, 20)] == list(range(20, 41))
+
+
+async def test_a_missing_segment_is_a_gap() -> None:
+    disk = MemoryDisk()
+    async with opened(disk, clean=False) as wal:
+        await fill(wal, range(1, 21), size=1000)
+    del disk.files[segments(disk)[2]]
+    with pytest.raises(WalDamaged) as caught:
+        async with opened(disk):
+            pass
+    assert caught.value.damage is Damage.GAP
+    disk.files.clear()
+    with pytest.raises(WalDamaged, match="all segments are gone"):
+        async with opened(disk, must_exist=True):
+            pass
+
+
+@pytest.mark.parametrize("length", [2_000_000, 0xFFFFFFFF])
+async def test_a_huge_length_is_damage_and_nothing_is_allocated_for_it(length: int) -> None:
+    disk = await killed_with(3)
+    (path,) = segments(disk)
+    place = FILE_HEADER_BYTES + 40
+    disk.files[path][place : place + 4] = length.to_bytes(4, "little")
+    with pytest.raises(WalDamaged):
+        async with opened(disk):
+            pass
+
+
+async def test_a_segment_of_another_log_is_refused() -> None:
+    disk, other = await killed_with(2), MemoryDisk()
+    async with opened(other) as wal:
+        await fill(wal, range(1, 3))
+    (path,) = segments(disk)
+    disk.files[path][8:24] = b"another identity"
+    with pytest.raises(WalDamaged):
+        async with opened(disk):
+            pass
+    disk = await killed_with(2)
+    disk.files["wal/segment_00000009.wal"] = disk.files[segments(disk)[0]]
+    with pytest.raises(WalDamaged, match="says that it is segment"):
+        async with opened(disk):
+            pass
+
+
+async def test_a_start_writes_anew_what_nothing_vouches_for() -> None:
+    """The last sync may have failed: its bytes can be read and are not on the medium."""
+    disk = await killed_with(3)
+    old = segments(disk)
+    disk.calls.clear()
+    async with opened(disk, clean=False) as wal:
+        assert wal.recovered.rewritten == 1
+        assert disk.calls.index("sync") < disk.calls.index(f"rename {segments(disk)[-1]}")
+        assert await numbers(wal) == [1, 2, 3]
+    assert body(3) in disk.files[segments(disk)[-1]]
+    assert segments(disk)[:-1] == old
+
+
+async def test_starts_without_writes_leave_no_files_behind() -> None:
+    disk = MemoryDisk()
+    for _ in range(5):
+        async with opened(disk):
+            pass
+    assert len(segments(disk)) == 1
+    disk.files["wal/segment_00000099.wal.new"] = bytearray(b"half")
+    async with opened(disk):
+        pass
+    assert not [path for path in disk.files if path.endswith(".new")]
+
+
+async def test_unsynced_blocks_behind_a_hole_are_a_torn_tail_when_nothing_was_promised() -> None:
+    disk = MemoryDisk()
+    settings = WalSettings(durability=Durability.WRITE, segment_bytes=4096)
+    async with opened(disk, settings, clean=False) as wal:
+        await fill(wal, range(1, 5))
+    (path,) = segments(disk)
+    disk.files[path][disk.files[path].index(body(2))] ^= 1
+    async with opened(disk, SMALL) as wal:
+        assert await numbers(wal) == [1]

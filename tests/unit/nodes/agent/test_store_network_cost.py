@@ -1,0 +1,135 @@
+"""What a network over an object store costs: requests per second, idle and busy."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from squall.api.errors import ConfigError
+from squall.nodes.agent.network import StoreNetwork
+from squall.nodes.agent.pace import AT_ONCE, OBJECTS, ONE_FILE, Pace, pace_of
+from squall.wire.limits import WireLimits
+from store_network_lab import RECORDS, Lab, Recorder, rest, until
+from wire_fakes import run
+
+
+def on_s3() -> Lab:
+    lab = Lab(RECORDS)
+    lab.pace = OBJECTS
+    return lab
+
+
+def echo(recorder: Recorder, data: bytes) -> None:
+    recorder.end.send(data)
+
+
+async def rate(network: StoreNetwork, work: Callable[[], Awaitable[None]], seconds: float) -> float:
+    before = network.counters.requests
+    await work()
+    return (network.counters.requests - before) / seconds
+
+
+def test_an_idle_dialler_asks_about_once_a_second() -> None:
+    async def main() -> None:
+        lab = on_s3()
+        a, b, _, _ = await lab.pair()
+        assert await rate(a.network, lambda: rest(600.0), 600.0) < 1.2
+        assert await rate(b.network, lambda: rest(600.0), 600.0) < 1.2
+        await lab.close()
+
+    run(main())
+
+
+def test_a_session_every_three_seconds_stays_below_two_requests_a_second() -> None:
+    async def main() -> None:
+        lab = on_s3()
+        a, b = lab.process("a"), lab.process("b")
+        b.on_data = echo
+        await b.listen()
+        near = await a.dial("b", 20.0)
+
+        async def sessions() -> None:
+            for turn in range(1, 101):
+                near.end.send(b"x" * 500)
+                await until(lambda turn=turn: len(near.data) == turn * 500, step_s=0.05)
+                await rest(3.0)
+
+        begun = a.clock.now()
+        before = a.network.counters.requests
+        await sessions()
+        spent_s = a.clock.now() - begun
+        assert (a.network.counters.requests - before) / spent_s < 2.0
+        await lab.close()
+
+    run(main())
+
+
+def test_a_busy_agent_stays_below_five_requests_a_second() -> None:
+    async def main() -> None:
+        lab = on_s3()
+        a, b = lab.process("a"), lab.process("b")
+        b.on_data = echo
+        await b.listen()
+        near = await a.dial("b", 20.0)
+
+        async def busy() -> None:
+            for _ in range(3000):
+                near.end.send(b"x" * 500)
+                await rest(0.1)
+
+        assert await rate(a.network, busy, 300.0) < 5.0
+        await until(lambda: len(near.data) == 3000 * 500)
+        await lab.close()
+
+    run(main())
+
+
+def test_nothing_is_asked_while_nobody_is_connected() -> None:
+    async def main() -> None:
+        lab = on_s3()
+        a, _, near, _ = await lab.pair()
+        near.end.close()
+        await until(lambda: bool(near.closed))
+        await rest(20.0)
+        assert await rate(a.network, lambda: rest(800.0), 800.0) == 0.0
+        await lab.close()
+
+    run(main())
+
+
+def test_a_megabyte_takes_few_requests() -> None:
+    async def main() -> None:
+        lab = on_s3()
+        a, _, near, far = await lab.pair()
+        before = a.network.counters.letters_out
+        near.end.send(bytes(3 * 1024 * 1024))
+        await until(lambda: len(far.data) == 3 * 1024 * 1024)
+        assert a.network.counters.letters_out - before == 1
+        await lab.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "pace"),
+    [
+        ("memory://", AT_ONCE),
+        ("redis://host:6379/0", AT_ONCE),
+        ("unix:///run/redis.sock", AT_ONCE),
+        ("sqlite:///file.db", ONE_FILE),
+        ("s3://bucket/prefix?region=x", OBJECTS),
+    ],
+)
+def test_each_kind_of_store_has_its_pace(url: str, pace: Pace) -> None:
+    assert pace_of(url) is pace
+
+
+def test_another_scheme_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="etcd: is not a store"):
+        pace_of("etcd://host")
+
+
+def test_links_that_would_die_of_an_honest_round_trip_are_refused() -> None:
+    with pytest.raises(ConfigError, match="do not fit a store with round trips of 5 s"):
+        Pace(round_trip_s=5.0, wire=WireLimits())

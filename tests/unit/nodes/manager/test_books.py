@@ -1,0 +1,125 @@
+"""Telemetry of a job: late, repeated and missing parts never count twice."""
+
+from __future__ import annotations
+
+import msgspec
+
+from squall.engine.options import RunOptions
+from squall.nodes.identity import Attempt, AttemptKey, JobId
+from squall.nodes.manager.books import JobBooks
+from squall.nodes.messages import TelemetryPart
+from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
+from squall.stats.reports import RequestsDelta, RowDelta, StartsDelta, WindowReport
+
+KEY = AttemptKey(JobId("g-1"), "Load", 0, Attempt(1))
+OTHER = AttemptKey(JobId("g-1"), "Load", 1, Attempt(1))
+
+
+def books() -> JobBooks:
+    workflow = WorkflowManifest(
+        name="Load",
+        profile=Profile(vus=2, max_vus=2),
+        steps=[StepManifest(name="get", protocol="http")],
+    )
+    return JobBooks(FileManifest(path="f.py", workflows=[workflow]), RunOptions(file="f.py"))
+
+
+def window(second: int, share: int = 0, sent: int = 10) -> WindowReport:
+    return WindowReport(
+        workflow="Load",
+        share=share,
+        window=second,
+        rows=[],
+        iteration=RowDelta("iteration", ""),
+        starts=StartsDelta(planned=sent, made=sent),
+        requests=RequestsDelta(sent=sent, answered=sent),
+        users=1,
+        busy=1,
+    )
+
+
+def part(after: int, *seconds: int, key: AttemptKey = KEY) -> TelemetryPart:
+    reports = [window(second, key.share) for second in seconds]
+    return TelemetryPart(key=key, after=after, upto=after + len(seconds), reports=reports)
+
+
+def made(job: JobBooks, now_s: float = 100.0) -> int:
+    snapshot, _ = job.second(now_s, [])
+    return snapshot.workflows[0].made if snapshot.workflows else 0
+
+
+def test_parts_in_order_are_added() -> None:
+    job = books()
+    assert job.take(part(0, 0), "w1") == 1
+    assert job.take(part(1, 1, 2), "w1") == 3
+    assert made(job) == 30
+
+
+def test_a_part_that_comes_twice_counts_once() -> None:
+    job = books()
+    job.take(part(0, 0, 1), "w1")
+    assert job.take(part(0, 0, 1), "w1") == 2
+    assert made(job) == 20
+
+
+def test_of_a_part_that_overlaps_only_the_new_is_added() -> None:
+    job = books()
+    job.take(part(0, 0, 1), "w1")
+    assert job.take(part(1, 1, 2), "w1") == 3
+    assert made(job) == 30
+
+
+def test_a_gap_is_answered_with_what_is_known() -> None:
+    job = books()
+    job.take(part(0, 0), "w1")
+    assert job.take(part(3, 3), "w1") == 1
+    assert made(job) == 10
+
+
+def test_a_manager_without_a_base_takes_the_whole_record() -> None:
+    whole = TelemetryPart(key=KEY, after=0, upto=700, reports=[window(0, sent=7000)])
+    job = books()
+    assert job.take(part(3, 3), "w1") == 0
+    assert job.take(whole, "w1") == 700
+    assert made(job) == 7000
+
+
+def test_a_whole_record_on_top_of_a_base_completes_the_record_and_counts_nothing_twice() -> None:
+    job = books()
+    job.take(part(0, 0, 1), "w1")
+    assert made(job) == 20
+    whole = TelemetryPart(key=KEY, after=0, upto=1200, reports=[window(0, sent=12000)])
+    assert job.take(whole, "w1") == 1200
+    assert made(job) == 20
+    record = job.record(KEY)
+    assert record is not None
+    assert sum(report.requests.sent for report in record.reports) == 12000
+
+
+def test_users_of_all_shares_are_added_and_a_late_share_changes_no_other() -> None:
+    job = books()
+    job.take(part(0, 0), "w1")
+    job.take(part(0, 0, key=OTHER), "w2")
+    snapshot, _ = job.second(1.0, [])
+    assert snapshot.workflows[0].users == 2
+    job.take(part(1, 1), "w1")
+    snapshot, _ = job.second(2.0, [])
+    assert snapshot.workflows[0].users == 2
+    assert snapshot.workflows[0].made == 30
+
+
+def test_a_second_that_is_not_over_waits() -> None:
+    job = books()
+    job.take(part(0, 0, 1, 2), "w1")
+    assert made(job, 1.0) == 10
+    assert made(job, 3.0) == 30
+
+
+def test_the_cut_of_an_attempt_is_what_reached_the_manager() -> None:
+    job = books()
+    job.take(part(0, 0, 1), "w1")
+    record = job.record(KEY)
+    assert record is not None
+    assert (record.worker, record.sequence, record.silent_from_s) == ("w1", 2, 2.0)
+    assert job.record(OTHER) is None
+    assert msgspec.to_builtins(record)["end"] is None

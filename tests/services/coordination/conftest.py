@@ -1,5 +1,5 @@
 """The stores that the tests of this folder run on."""
 
-from coordination_places import place, redis_url, s3_endpoint, store
+from coordination_places import empty_bucket, place, redis_url, s3_endpoint, store
 
-__all__ = ["place", "redis_url", "s3_endpoint", "store"]
+__all__ = ["empty_bucket", "place", "redis_url", "s3_endpoint", "store"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -85,6 +86,19 @@ def s3_endpoint() -> Iterator[str]:
         make_bucket(endpoint)
         yield endpoint
         server.stop()
+
+
+@pytest.fixture(autouse=True)
+def empty_bucket() -> Iterator[None]:
+    """Leaves nothing behind in moto: it goes through all it has at every listing."""
+    yield
+    if "moto.s3.models" in sys.modules:
+        from moto.core import DEFAULT_ACCOUNT_ID
+        from moto.s3.models import s3_backends
+
+        bucket = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.get(BUCKET)
+        for name in list(bucket.keys) if bucket else ():
+            s3_backends[DEFAULT_ACCOUNT_ID]["aws"].delete_object(BUCKET, name)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The whole matrix of faults and moments, with a printed table: `make chaos`.
 
     make chaos ARGS="--only SIGSTOP --moment mid --stop-s 20"
+    make chaos ARGS="--managers 5"
 
 Exit code 1 if any case shows a problem. It takes a while: every case is a datacenter of
 its own that lives through its job.
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from chaos_cases import GROUP, MOMENTS, ONE_MANAGER, SUBMIT, Row, moments_of, play
+from chaos_cases import GROUP, MOMENTS, ONE_MANAGER, SUBMIT, Fault, Row, moments_of, play
 
 from target_fixture import running_target
 
@@ -20,23 +23,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="faults whose name holds this text")
     parser.add_argument("--moment", choices=(*MOMENTS, SUBMIT), help="only this moment")
+    parser.add_argument("--managers", type=int, choices=(3, 5), help="groups of this size only")
+    parser.add_argument("--lanes", type=int, default=1, help="cases beside each other")
     parser.add_argument("--stop-s", type=float, default=20.0, help="length of a SIGSTOP")
     options = parser.parse_args()
     faults = [fault for fault in (*ONE_MANAGER, *GROUP) if options.only in fault.name]
-    cases = bad = 0
+    if options.managers:
+        faults = [replace(each, managers=options.managers) for each in faults if each in GROUP]
+    cases = [
+        (fault, moment)
+        for fault in faults
+        for moment in moments_of(fault)
+        if options.moment in (None, moment)
+    ]
+
+    def one(case: tuple[Fault, str]) -> Row:
+        with running_target(["--seed", "7"]) as target:
+            return play(*case, target, stop_s=options.stop_s)
+
+    bad = 0
     print(_line("fault", "moment", "status", "exit", "counted", "target", "u", "losses", "s"))
-    with running_target(["--seed", "7"]) as target:
-        for fault in faults:
-            for moment in moments_of(fault):
-                if options.moment not in (None, moment):
-                    continue
-                cases += 1
-                row = play(fault, moment, target, stop_s=options.stop_s)
-                bad += bool(row.found)
-                print(_shown(row), flush=True)
-                for problem in row.found:
-                    print(f"    PROBLEM {problem}", flush=True)
-    print(f"{cases} cases, {bad} with problems")
+    with ThreadPoolExecutor(options.lanes) as lanes:
+        for row in lanes.map(one, cases):
+            bad += bool(row.found)
+            print(_shown(row), flush=True)
+            for problem in row.found:
+                print(f"    PROBLEM {problem}", flush=True)
+    print(f"{len(cases)} cases, {bad} with problems")
     return 1 if bad else 0
 
 

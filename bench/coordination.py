@@ -77,8 +77,9 @@ def main() -> int:
 
 async def _main(options: argparse.Namespace) -> int:
     missed = False
-    for part in (_queue, _signals, _members, _elections):
-        for what, shown, bar in await part(options):
+    parts = {"queue": _queue, "signals": _signals, "members": _members, "elections": _elections}
+    for name in options.only or parts:
+        for what, shown, bar in await parts[name](options):
             print(f"  {what:<44}{shown:<24}{bar}", flush=True)
             missed = missed or "MISSED" in bar
     return 1 if options.check and missed else 0
@@ -93,6 +94,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--members", type=int, default=1000, help="at the default profile (1000)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that they are watched (30)")
     parser.add_argument("--elections", type=int, default=5, help="of each kind (5)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=("queue", "signals", "members", "elections"),
+        help="this part; may be given again",
+    )
     parser.add_argument("--quick", action="store_true", help="to see it work")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a bar is missed")
     parser.add_argument("--lead", default="", help=argparse.SUPPRESS)

@@ -171,6 +171,7 @@ class Model:
     joined_s: float = 0.0
     actions: int = 0
     stop_at: float = math.inf
+    done: bool = False
     cut: str = ""
     record: RecordFacts | None = None
     reported_s: float = 0.0
@@ -191,6 +192,8 @@ class ModelWorker:
     prepare_s: float = 0.05
     idle: bool = False
     """Its users execute nothing."""
+    note: str = ""
+    """What it says of its running attempts beside their numbers."""
     error: str = ""
     next_at: float = 0.0
     sequence: int = 0
@@ -211,6 +214,12 @@ class ModelWorker:
         self.alive, self.registered, self.proven = True, False, proven
         self.boot = f"b{int(self.boot[1:]) + 1}"
 
+    def finish(self, count: int) -> None:
+        """So many of its running shares have done all that was planned for them."""
+        running = [model for model in self.held.values() if model.phase == "running"]
+        for model in running[:count]:
+            model.done = True
+
 
 class Bench(Log):
     def __init__(self, times: Timers = FAST, **workers: int) -> None:
@@ -227,6 +236,9 @@ class Bench(Log):
         self.assembled: list[JobId] = []
         self.manager_up = True
         self.quorum = True
+        self.pushes_arrive = True
+        self.errors: dict[str, str] = {}
+        """Workflows whose code raises as soon as it runs, with what it says."""
         for worker in self.workers.values():
             self.register(worker)
 
@@ -334,7 +346,7 @@ class Bench(Log):
             case Push():
                 self.pushes.append(effect.node)
                 worker = self.workers.get(effect.node)
-                if worker is not None:
+                if worker is not None and self.pushes_arrive:
                     worker.next_at = self.now
 
     def cut(self, key: AttemptKey) -> RecordFacts | None:
@@ -346,6 +358,11 @@ class Bench(Log):
         return None
 
     # Workers.
+
+    def add(self, node: str, cores: int) -> None:
+        """A worker that nobody knew comes."""
+        self.workers[node] = ModelWorker(node, cores)
+        self.register(self.workers[node])
 
     def register(self, worker: ModelWorker) -> None:
         held = [
@@ -378,7 +395,7 @@ class Bench(Log):
         if not self.quorum:
             return None
         worker.sequence += 1
-        statuses = [status_of(key, model) for key, model in worker.held.items()]
+        statuses = [status_of(key, model, worker.note) for key, model in worker.held.items()]
         statuses += [AttemptStatus(key=key, phase="unknown") for key in worker.unknown]
         worker.unknown = {}
         request = SessionRequest(
@@ -459,12 +476,13 @@ class Bench(Log):
             model.actions += model.preparation.spec.users
         if elapsed_s - model.reported_s >= 1.0:
             model.reported_s = elapsed_s
+        error = worker.error or self.errors.get(key.workflow, "")
         if self.now >= model.stop_at:
             self._end(worker, key, model, model.cut)
-        elif elapsed_s >= profile.duration_s - 1e-9:
+        elif elapsed_s >= profile.duration_s - 1e-9 or model.done:
             self._end(worker, key, model, "")
-        elif worker.error:
-            self._end(worker, key, model, "", worker.error)
+        elif error:
+            self._end(worker, key, model, "", error)
 
     def _end(
         self, worker: ModelWorker, key: AttemptKey, model: Model, cut: str, error: str = ""
@@ -503,7 +521,7 @@ def facts_of(key: AttemptKey, model: Model, upto_s: float, *, complete: bool) ->
     )
 
 
-def status_of(key: AttemptKey, model: Model) -> AttemptStatus:
+def status_of(key: AttemptKey, model: Model, note: str = "") -> AttemptStatus:
     record = model.record
     if model.phase == "refused" and model.refusal is not None:
         return model.refusal
@@ -511,6 +529,7 @@ def status_of(key: AttemptKey, model: Model) -> AttemptStatus:
         key=key,
         phase=model.phase,
         counters=Counters(actions=model.actions),
+        text=note if model.phase == "running" else "",
         record=record.digest if record is not None else "",
         record_size=record.size if record is not None else 0,
     )

@@ -22,8 +22,9 @@ STREAMS = "streams"
 RECORDS = "records"
 LAYOUTS = (STREAMS, RECORDS)
 QUICK_OBJECTS = msgspec.structs.replace(
-    OBJECTS, flush_s=0.0, poll_s=0.05, busy_poll_s=0.01, busy_s=0.1, tidy_s=0.1, give_up_s=10.0
-)
+    OBJECTS, flush_s=0.0, poll_s=0.05, quiet_poll_s=0.0, busy_poll_s=0.01, busy_s=0.1,
+    first_look_s=0.0, tidy_s=0.1, quiet_tidy_s=0.0, give_up_s=10.0,
+)  # fmt: skip
 
 
 class PlainStore(MemoryStore):

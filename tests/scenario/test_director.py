@@ -2,10 +2,20 @@
 
 workers w1=2 w2=1                          models of workers, with their cores
 job j Load vus=4 s=20 ; After < Load s=2   a job named j: workflows, what they wait for
+job j timeout=20 Load s=60                 the same with a limit on its whole time
 run 3                                      time passes, in seconds
-kill w1 | restart w1 | cut w1 | join w1 | manager | cancel j | now j | drain w1
-until j.Load running                       time passes until a workflow or job is so
-expect j running, j.Load running lost=1 attempts=3, slots 2
+kill w1 | restart w1 | cut w1 | join w1 | drain w1 | add w3=2
+idle w1 | busy w1 | notes w1 TEXT          its users execute nothing, or go on; what it says
+finish w1 2                                so many of its shares are done before their time
+refuse w1 TEXT                             it takes no share, another worker may
+fail Load TEXT                             the code of a workflow raises TEXT
+manager                                    the primary restarts
+away | back                                the manager is gone; it is there again
+silent                                     from here on no push arrives
+cancel j | now j | extend j 15
+until j.Load running [within=3]            time passes until a workflow or job is so
+expect j running position=2, j.Load running lost=1 attempts=3, slots 2, w1 holds=0
+reason j TEXT | error j.Load TEXT          why it ended, a prefix is enough
 events j                                   all that its log tells, as the lines below say
 | text of an event, a prefix is enough
 """
@@ -17,12 +27,16 @@ from pathlib import Path
 
 import pytest
 
-from director_bench import Bench, workflow
-from squall.nodes.datacenter.commands import DrainWorker
-from squall.nodes.identity import JobId
+from director_bench import Bench, ModelWorker, workflow
+from squall.nodes.datacenter.commands import DrainWorker, ExtendJob
+from squall.nodes.identity import AttemptKey, JobId
+from squall.nodes.manager.director_limits import extension_cap_ms
+from squall.nodes.manager.director_pool import position
+from squall.nodes.messages import AttemptStatus
 from squall.stats.manifest import WorkflowManifest
 
 FILES = sorted((Path(__file__).parent / "director").glob("*.txt"))
+LONGEST_S = 300.0
 
 
 class Play:
@@ -34,19 +48,35 @@ class Play:
             "workers": self.workers,
             "job": self.job,
             "run": lambda rest: self.bench.run(float(rest)),
-            "kill": lambda rest: self.bench.workers[rest].kill(),
-            "restart": lambda rest: self.bench.workers[rest].restart(),
-            "cut": lambda rest: setattr(self.bench.workers[rest], "connected", False),
-            "join": lambda rest: setattr(self.bench.workers[rest], "connected", True),
+            "kill": lambda rest: self.worker(rest).kill(),
+            "restart": lambda rest: self.worker(rest).restart(),
+            "cut": lambda rest: setattr(self.worker(rest), "connected", False),
+            "join": lambda rest: setattr(self.worker(rest), "connected", True),
+            "drain": self.drain,
+            "add": self.add,
+            "idle": lambda rest: setattr(self.worker(rest), "idle", True),
+            "busy": lambda rest: setattr(self.worker(rest), "idle", False),
+            "notes": self.note,
+            "finish": self.finish,
+            "refuse": self.refuse,
+            "fail": self.fail,
             "manager": lambda rest: self.bench.restart_manager(),
+            "away": lambda rest: setattr(self.bench, "manager_up", False),
+            "back": self.back,
+            "silent": lambda rest: setattr(self.bench, "pushes_arrive", False),
             "cancel": lambda rest: self.bench.cancel(self.jobs[rest]),
             "now": lambda rest: self.bench.cancel(self.jobs[rest], now=True),
-            "drain": self.drain,
+            "extend": self.extend,
             "until": self.until,
             "expect": self.expect,
+            "reason": self.reason,
+            "error": self.error,
             "events": self.tell,
             "|": self.event,
         }
+
+    def worker(self, name: str) -> ModelWorker:
+        return self.bench.workers[name]
 
     def workers(self, rest: str) -> None:
         cores = dict(word.split("=") for word in rest.split())
@@ -55,7 +85,12 @@ class Play:
 
     def job(self, rest: str) -> None:
         name, _, plans = rest.partition(" ")
-        self.jobs[name] = self.bench.submit(*(self.plan(plan) for plan in plans.split(";")))
+        timeout_s = None
+        if plans.startswith("timeout="):
+            limit, _, plans = plans.partition(" ")
+            timeout_s = float(limit.removeprefix("timeout="))
+        made = [self.plan(plan) for plan in plans.split(";")]
+        self.jobs[name] = self.bench.submit(*made, timeout_s=timeout_s)
 
     def plan(self, text: str) -> WorkflowManifest:
         words = text.split()
@@ -71,12 +106,55 @@ class Play:
             priority=given.get("priority", "auto"),  # type: ignore[arg-type]
         )
 
+    # What happens.
+
     def drain(self, rest: str) -> None:
         self.bench.apply(DrainWorker(node=rest, draining=True))
 
+    def add(self, rest: str) -> None:
+        node, _, cores = rest.partition("=")
+        self.bench.add(node, int(cores))
+
+    def note(self, rest: str) -> None:
+        node, _, text = rest.partition(" ")
+        self.worker(node).note = text
+
+    def finish(self, rest: str) -> None:
+        node, _, count = rest.partition(" ")
+        self.worker(node).finish(int(count))
+
+    def refuse(self, rest: str) -> None:
+        node, _, text = rest.partition(" ")
+
+        def refused(key: AttemptKey) -> AttemptStatus:
+            return AttemptStatus(key=key, phase="refused", text=text, exit_code=1, retryable=True)
+
+        self.worker(node).refuse = refused
+
+    def fail(self, rest: str) -> None:
+        name, _, text = rest.partition(" ")
+        self.bench.errors[name] = text
+
+    def back(self, rest: str) -> None:
+        self.bench.manager_up = True
+        self.bench.restart_manager()
+
+    def extend(self, rest: str) -> None:
+        name, _, seconds = rest.partition(" ")
+        cap_ms = extension_cap_ms(self.bench.job(self.jobs[name]))
+        by_ms = round(float(seconds) * 1000)
+        self.bench.apply(ExtendJob(job=self.jobs[name], by_ms=by_ms, cap_ms=cap_ms))
+        self.bench.settle()
+
+    # What follows.
+
     def until(self, rest: str) -> None:
-        words = rest.split()
-        self.bench.until(lambda: self.shown(words[0]).startswith(words[1]), 200)
+        subject, state, *within = rest.split()
+        limit_s = float(within[0].removeprefix("within=")) if within else LONGEST_S
+        try:
+            self.bench.until(lambda: self.shown(subject).split()[0] == state, limit_s)
+        except AssertionError as error:
+            raise AssertionError(f"{subject} is {self.shown(subject)}; {error}") from None
 
     def expect(self, rest: str) -> None:
         for clause in rest.split(","):
@@ -88,13 +166,37 @@ class Play:
     def shown(self, subject: str) -> str:
         if subject == "slots":
             return str(len(self.bench.machine.tables.slots))
-        job, _, name = subject.partition(".")
-        if not name:
-            return self.bench.job(self.jobs[job]).state
-        found = self.bench.wf(self.jobs[job], name)
+        if subject in self.bench.workers:
+            worker = self.worker(subject)
+            return f"holds={len(worker.held)}" + (" drained" if worker.drained else "")
+        name, _, workflow_name = subject.partition(".")
+        job = self.bench.job(self.jobs[name])
+        if not workflow_name:
+            return f"{job.state} position={position(self.bench.director.facts, job)}"
+        found = self.bench.wf(job.job, workflow_name)
         state = found.outcome or found.state.value
         counts = f"lost={found.lost} attempts={found.attempts} shares={found.shares}"
-        return f"{state} {counts}"
+        return f"{state} {counts} users={self.users(job.job, workflow_name)}"
+
+    def users(self, job: JobId, name: str) -> int:
+        """Of the shares that workers have at this moment."""
+        return sum(
+            model.preparation.spec.users
+            for worker in self.bench.workers.values()
+            for key, model in worker.held.items()
+            if (key.job, key.workflow) == (job, name)
+        )
+
+    def reason(self, rest: str) -> None:
+        name, _, text = rest.partition(" ")
+        found = self.bench.job(self.jobs[name]).reason
+        assert found.startswith(text), f"{found!r}, not {text!r}"
+
+    def error(self, rest: str) -> None:
+        subject, _, text = rest.partition(" ")
+        name, _, workflow_name = subject.partition(".")
+        found = self.bench.wf(self.jobs[name], workflow_name).error
+        assert found.startswith(text), f"{found!r}, not {text!r}"
 
     def tell(self, rest: str) -> None:
         events = self.bench.machine.tables.events.get(self.jobs[rest], ())
@@ -124,4 +226,4 @@ def test_it_goes_as_the_file_says(file: Path) -> None:
 
 
 def test_there_are_scenarios() -> None:
-    assert len(FILES) >= 8
+    assert len(FILES) >= 30

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import re
 import sys
 import tempfile
 import threading
@@ -84,19 +85,30 @@ class Relay:
 
 
 class S3Meter:
-    """Reads the lines that the server wrote, one for each request."""
+    """Reads the lines that the server wrote, one for each request. `what_for` says which
+    kinds of keys they were about."""
 
     def __init__(self, log: Path, relay: Relay) -> None:
         self._log = log
         self._relay = relay
+        self.what_for: Counter[str] = Counter()
 
     def read(self) -> Counter[str]:
         found = self._relay.counts.copy()
+        self.what_for = Counter()
         for line in self._log.read_text(errors="replace").splitlines():
             words = line.partition('"')[2].split()
             if words[:1] and words[0] in ("GET", "PUT", "POST", "DELETE", "HEAD"):
-                found["LIST" if "list-type=2" in words[1] else words[0]] += 1
+                method = "LIST" if "list-type=2" in words[1] else words[0]
+                found[method] += 1
+                self.what_for[f"{method} {_kind(words[1])}"] += 1
         return found
+
+
+def _kind(path: str) -> str:
+    """Of the keys that a request is about: `mail`, `heartbeat`, `log`."""
+    named = re.search(r"(?:/|%2F)squall(?:/|%2F)([a-z-]+)", path)
+    return named.group(1) if named else "several"
 
 
 def main() -> int:
@@ -121,18 +133,29 @@ def main() -> int:
             meter = RedisMeter(place)
         with lab:
             time.sleep(10.0)
-            _show("idle", options.agents, *_counted(meter, options.idle_s))
+            before_kinds = _what_for(meter)
+            counts, seconds = _counted(meter, options.idle_s)
+            _show("idle", options.agents, counts, seconds)
+            _show("what for", options.agents, _what_for(meter) - before_kinds, seconds)
             file = lab.write(CLOSED.format(users=options.agents, seconds=options.run_s))
             before, began = meter.read(), time.monotonic()
             command = lab.run(file, "--quiet")
             lab.wait_load(within_s=120.0)
             started, start = meter.read(), time.monotonic()
             _show("start", options.agents, started - before, start - began)
-            _show("running", options.agents, *_counted(meter, options.run_s - 20.0))
+            before_kinds = _what_for(meter)
+            counts, seconds = _counted(meter, options.run_s - 20.0)
+            _show("running", options.agents, counts, seconds)
+            _show("what for", options.agents, _what_for(meter) - before_kinds, seconds)
             ended, last = meter.read(), time.monotonic()
             command.end(300.0)
             _show("end", options.agents, meter.read() - ended, time.monotonic() - last)
     return 0
+
+
+def _what_for(meter: Meter) -> Counter[str]:
+    meter.read()
+    return meter.what_for.copy() if isinstance(meter, S3Meter) else Counter()
 
 
 def _counted(meter: Meter, seconds: float) -> tuple[Counter[str], float]:
@@ -148,7 +171,7 @@ def _show(what: str, agents: int, counts: Counter[str], seconds: float) -> None:
         f"{what:8} {seconds:6.1f} s  {requests:7} requests, per agent and minute "
         f"{requests / minutes / agents:8.1f} ({requests / seconds / agents:.2f}/s), "
         f"kB {sum(n for k, n in counts.items() if k.startswith('bytes')) / 1000:.0f}",
-        {name: round(n / minutes / agents, 1) for name, n in counts.most_common(9)},
+        {name: round(n / minutes / agents, 1) for name, n in counts.most_common(30)},
         flush=True,
     )
 

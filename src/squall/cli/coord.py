@@ -3,7 +3,7 @@ up, make and change a secret.
 
 `status`, `members` and `cleanup` need no secret: they show records as they are in the store
 and believe nothing for anybody. `elect` is a member for a moment, because an order to hand
-over is a signed signal. A store is never made by looking at it: a file that is not there is
+over is a signed signal; so is every command that speaks to members or changes something. A store is never made by looking at it: a file that is not there is
 a mistake in the address.
 """
 
@@ -16,6 +16,7 @@ import random
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ from squall.reporting.layout import aligned
 from squall.runtime.real import RealClock
 
 STORE_VARIABLE = "SQUALL_COORD_STORE"
+PARTS = {
+    "queue": "coord_queue",
+    "schedule": "coord_schedule",
+    "signal": "coord_signal",
+    "wait": "coord_signal",
+    **dict.fromkeys(("leader", "epoch", "signals", "events"), "coord_look"),
+}
+"""Commands in files of their own, each with `answered(arguments)`."""
 ENVIRONMENTS = ("development", "staging", "production")
 
 
@@ -51,6 +60,10 @@ def execute(arguments: Namespace) -> int:
         from squall.cli import coord_doctor
 
         return coord_doctor.install(arguments)
+    if arguments.coord_command == "cost":
+        from squall.cli import coord_cost
+
+        return coord_cost.show(arguments)
     return asyncio.run(_answered(arguments))
 
 
@@ -60,10 +73,9 @@ async def _answered(arguments: Namespace) -> int:
 
         answer = coord_doctor.doctor if arguments.coord_command == "doctor" else coord_doctor.rotate
         return await answer(arguments)
-    if arguments.coord_command == "queue":
-        from squall.cli import coord_queue
-
-        return await coord_queue.answered(arguments)
+    part = PARTS.get(arguments.coord_command)
+    if part is not None:
+        return int(await import_module(f"squall.cli.{part}").answered(arguments))
     if arguments.coord_command == "elect":
         return await _elect(arguments)
     async with opened(arguments) as store:
@@ -89,7 +101,12 @@ async def opened(arguments: Namespace) -> AsyncGenerator[GuardedStore]:
 
 
 @asynccontextmanager
-async def joined(arguments: Namespace, *plugins: CoordinatorPlugin) -> AsyncGenerator[Coordinator]:
+async def joined(
+    arguments: Namespace,
+    *plugins: CoordinatorPlugin,
+    member_id: str | None = None,
+    **more: Any,
+) -> AsyncGenerator[Coordinator]:
     """A member that never leads, for as long as the command takes."""
     source = arguments.secret_source
     if source is None and os.environ.get(ENV_NAME):
@@ -105,6 +122,8 @@ async def joined(arguments: Namespace, *plugins: CoordinatorPlugin) -> AsyncGene
         "secret_source": source,
         "profile": arguments.profile,
         "unsafe_timings": arguments.profile == "fast",
+        "member_id": member_id,
+        **more,
     }
     async with (
         opened(arguments) as store,
@@ -130,6 +149,12 @@ def environment_of(arguments: Namespace) -> str | None:
     if found is not None and found not in ENVIRONMENTS:
         raise ConfigError(f"environment is {found!r}: one of {', '.join(ENVIRONMENTS)} is right")
     return found
+
+
+def number_of(text: str, flag: str, least: int = 0) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise UsageError(f"{flag} {text}: write a whole number from {least} on")
+    return int(text)
 
 
 def seconds_of(text: str, flag: str) -> float:

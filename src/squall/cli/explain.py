@@ -41,7 +41,7 @@ def cost_lines(url: str, agents: int, manifest: FileManifest) -> list[str]:
     if rates is None:
         return [f"{head}: a file of this machine; nobody else is asked"]
     run_s = planned_length_s(manifest)
-    cost = store_cost(rates, agents, run_s)
+    cost = store_cost(url, rates, agents, run_s)
     lines = [
         head,
         f"       idle     {cost.idle.requests:,.0f} requests, "
@@ -49,6 +49,7 @@ def cost_lines(url: str, agents: int, manifest: FileManifest) -> list[str]:
         f"       running  {cost.running.requests:,.0f} requests, "
         f"{data_size(cost.running.bytes)} a minute "
         f"({cost.running.requests / agents / 60.0:.1f} requests per agent and second)",
+        f"       of both  {cost.schedules.requests:,.0f} requests a minute look for schedules",
         f"       this run of {length(run_s)}: about {cost.run_requests:,.0f} requests, "
         f"{data_size(cost.run_bytes)}",
     ]

@@ -131,6 +131,33 @@ class CoordinatorDead(Event, frozen=True, kw_only=True):
     consecutive_warnings: int
 
 
+class MemberJoined(Event, frozen=True, kw_only=True):
+    """Seen by a member that watches (`start_monitoring`), like the two that follow."""
+
+    name: ClassVar[str] = "member:joined"
+    coordinator_id: str
+    incarnation: int
+
+
+class MemberLeft(Event, frozen=True, kw_only=True):
+    """It stopped by itself, or what was left of it after its death was cleaned up."""
+
+    name: ClassVar[str] = "member:left"
+    coordinator_id: str
+    incarnation: int
+
+
+class MemberChanged(Event, frozen=True, kw_only=True):
+    """Its health is another one. Every watcher tells it: to act once on a death, listen to
+    `coordinator:dead`."""
+
+    name: ClassVar[str] = "member:changed"
+    coordinator_id: str
+    incarnation: int
+    previous_health: str
+    health: str
+
+
 class CoordinatorRecovered(Event, frozen=True, kw_only=True):
     name: ClassVar[str] = "coordinator:recovered"
     coordinator_id: str

@@ -12,7 +12,7 @@ from squall.coordination import keys
 from squall.coordination.cleanup import CleanupReport, last_report
 from squall.coordination.records import Codec, HeartbeatRecord, LeaseRecord, WarningRecord
 from squall.coordination.stores.guard import GuardedStore
-from squall.coordination.stores.interface import Record
+from squall.coordination.stores.interface import Record, Store
 from squall.coordination.upkeep import Measured
 
 PAGE = 1000
@@ -47,6 +47,12 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     holds: bool
     """Renewed within the lease, by store time."""
     standbys: tuple[str, ...]
+    elected_s: float = 0.0
+    """How long ago its term began."""
+    term_left_s: float = 0.0
+    renewals: int = 0
+    profile: str = ""
+    """The one in force, where members use `profile="auto"`."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +76,7 @@ async def look(store: GuardedStore) -> Status:
     return Status(
         store=store.url,
         now_ms=await store.now_ms(),
-        leader=await _leader(store),
+        leader=await find_leader(store),
         members=dict(sorted(healths.items())),
         keys=dict(sorted((await store.count()).items())),
         memory_bytes=used,
@@ -79,8 +85,9 @@ async def look(store: GuardedStore) -> Status:
     )
 
 
-async def list_members(store: GuardedStore) -> list[Member]:
-    """By id. Those whose record expired are found by the index."""
+async def list_members(store: GuardedStore, codec: Codec | None = None) -> list[Member]:
+    """By id. Those whose record expired are found by the index. With a codec heartbeats are
+    verified: one that does not hold is `unreadable`."""
     idle_s: dict[str, float] = {}
     after = ""
     while True:
@@ -97,18 +104,24 @@ async def list_members(store: GuardedStore) -> list[Member]:
         beats = await store.get(*map(keys.heartbeat, some))
         warnings = await store.get(*map(keys.warning, some))
         for member_id, beat, warned in zip(some, beats, warnings, strict=True):
-            found.append(_member(member_id, idle_s[member_id], beat, warned))
+            found.append(_member(member_id, idle_s[member_id], beat, warned, codec))
     return found
 
 
-def _member(member_id: str, heard_s: float, beat: Record | None, warned: Record | None) -> Member:
-    codec = Codec(None)
+def _member(
+    member_id: str,
+    heard_s: float,
+    beat: Record | None,
+    warned: Record | None,
+    codec: Codec | None,
+) -> Member:
+    reader, signed = codec or Codec(None), codec is not None
     if beat is None:
         return Member(member_id=member_id, health=EXPIRED, heard_s=heard_s)
-    record = codec.read(HeartbeatRecord, beat.value, signed=False)
+    record = reader.read(HeartbeatRecord, beat.value, signed=signed)
     if record is None:
         return Member(member_id=member_id, health=UNREADABLE, heard_s=heard_s)
-    warning = None if warned is None else codec.read(WarningRecord, warned.value, signed=False)
+    warning = None if warned is None else reader.read(WarningRecord, warned.value, signed=signed)
     health = "healthy" if warning is None else warning.health
     return Member(
         member_id=member_id,
@@ -125,7 +138,8 @@ def _member(member_id: str, heard_s: float, beat: Record | None, warned: Record 
     )
 
 
-async def _leader(store: GuardedStore) -> Leader | None:
+async def find_leader(store: Store) -> Leader | None:
+    """Who led last, and whether it still does; None if nobody ever did."""
     (record,) = await store.get(keys.LEADER)
     lease = None if record is None else Codec(None).read(LeaseRecord, record.value, signed=False)
     if record is None or lease is None:
@@ -139,4 +153,7 @@ async def _leader(store: GuardedStore) -> Leader | None:
         released=lease.released,
         holds=not lease.released and bool(lease.worker_id) and record.age_s <= lease.lease_ttl,
         standbys=lease.standbys,
+        elected_s=max(0.0, record.read_ms / 1000.0 - lease.elected_at),
+        term_left_s=max(0.0, lease.term_ends_at - record.read_ms / 1000.0),
+        renewals=lease.renewals,
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from squall.nodes.identity import AttemptKey, JobId
 from squall.nodes.messages import FROM_CLIENT
+from squall.stats.reports import ErrorSample, HealthReport, WindowReport
 from squall.stats.thresholds import ThresholdResult
 from squall.wire.catalogue import SizeClass, message
 from squall.wire.header import MessageClass
@@ -159,3 +160,37 @@ class TellAbort(msgspec.Struct, frozen=True):
 @message(175, MessageClass.CONTROL)
 class AbortHeard(msgspec.Struct, frozen=True):
     pass
+
+
+# From the leader of a job to another member.
+
+
+class CopyPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Of a running attempt: what its job's leader heard after `after`, up to `upto`."""
+
+    key: AttemptKey
+    worker: str
+    after: int
+    """The sequence up to which the receiver has it; 0: it begins with this."""
+    upto: int
+    joined_s: float = 0.0
+    silent_from_s: float = 0.0
+    width_s: int = 1
+    """Seconds in a window."""
+    reports: list[WindowReport] = []
+    health: list[HealthReport] = []
+    errors: list[ErrorSample] = []
+
+
+@message(176, MessageClass.DATA, size=SizeClass.BULK)
+class KeepCopies(msgspec.Struct, frozen=True):
+    """Kept in memory until the job is over."""
+
+    parts: list[bytes]
+    """An encoded `CopyPart` each."""
+
+
+@message(177, MessageClass.DATA, size=SizeClass.BULK)
+class CopiesKept(msgspec.Struct, frozen=True):
+    acks: list[tuple[AttemptKey, int]] = []
+    """Up to where each is kept; 0: nothing of it is, send it from the beginning."""

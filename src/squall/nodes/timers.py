@@ -19,6 +19,8 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     """The interval grows with the workers: workers / this, up to `session_interval_max_s`."""
     session_interval_max_s: float = 2.0
     telemetry_interval_min_s: float = 0.1
+    copy_s: float = 5.0
+    """How often a job's leader gives another manager a copy of what was reported to it."""
     settle_s: float = 0.3
     """After the end of a second its reports are on their way for so long; then it is shown."""
     execution_lease_s: float = 60.0
@@ -49,7 +51,7 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     retention_failed_s: float = 3600.0
     key_retention_s: float = 86400.0
     retries_max: int = 3
-    """Attempts at a share that are lost before the workflow fails."""
+    """How often a share is given out again after a loss; the next loss fails the workflow."""
 
     @property
     def lost_after_s(self) -> float:
@@ -57,6 +59,7 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FAST = Timers(
+    copy_s=1.0,
     prepare_timeout_s=10.0,
     dispatch_timeout_s=30.0,
     stop_grace_s=2.0,

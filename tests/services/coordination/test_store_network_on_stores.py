@@ -32,7 +32,10 @@ def quick(place: Place) -> Pace:
     pace = pace_of(place.url)
     if place.kind != "s3":
         return pace
-    return msgspec.structs.replace(pace, flush_s=0.02, poll_s=0.1, busy_poll_s=0.05, tidy_s=0.2)
+    return msgspec.structs.replace(
+        pace, flush_s=0.02, poll_s=0.1, quiet_poll_s=0.0, busy_poll_s=0.05, first_look_s=0.0,
+        tidy_s=0.2, quiet_tidy_s=0.0,
+    )  # fmt: skip
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from squall.coordination.errors import StoreUnavailableError
+from squall.coordination.errors import StoreUnavailableError, VersionConflict
 from squall.coordination.stores.interface import ANY, Put, Store, make_key
 from squall.nodes.identity import AttemptKey
 from squall.stats.record import AttemptRecord
@@ -34,6 +34,8 @@ class Copies:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last: dict[str, bytes] = {}
+        self._versions: dict[str, str] = {}
+        """Of the copies that this process wrote: to name one spares a look at S3."""
         self._turn = ""
         """The other agent that had its turn last."""
 
@@ -58,12 +60,23 @@ class Copies:
         if value == self._last.get(node) or not (kept or node in self._last):
             return
         try:
-            await self._store.write(Put(_key(node), value, expect=ANY, ttl_s=TTL_S, silent=True))
+            await self._put(node, value)
         except StoreUnavailableError:
             return
         self._last[node] = value
         if not kept:
             del self._last[node]
+
+    async def _put(self, node: str, value: bytes) -> None:
+        """Whoever coordinated meanwhile may have written it, too: the newer one counts."""
+        known = self._versions.pop(node, "")
+        put = Put(_key(node), value, expect=known or ANY, ttl_s=TTL_S, silent=True)
+        try:
+            (version,) = await self._store.write(put)
+        except VersionConflict:
+            put = msgspec.structs.replace(put, expect=ANY)
+            (version,) = await self._store.write(put)
+        self._versions[node] = version
 
     async def read(self, node: str, key: AttemptKey) -> AttemptRecord | None:
         """What `node` had reported of an attempt when it last left a copy."""

@@ -1,9 +1,10 @@
 """What agents ask of their store, per minute: for `squall explain --store`. Pure.
 
 The figures are measured, not modelled: `tests/store_mode/store_cost.py` counts the requests of
-three idle agents and of the same agents in a run, at the normal timers. They hardly depend on
-the load that a run makes, because statistics travel as sums at a fixed pace. A coordinator
-asks more than another agent; the figures are the mean.
+one agent and of three, idle and in a run, at the normal timers. What one asks alone is asked
+once, by whoever coordinates (and in a run by its submitter); each further agent adds the same
+again. They hardly depend on the load that a run makes, because statistics travel as sums at a
+fixed pace. The look for schedules is known exactly and is added to both.
 
 Prices are AWS list prices for S3 Standard in us-east-1.
 """
@@ -21,7 +22,7 @@ READ_PRICE = 0.0004 / 1000
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one agent in one minute."""
+    """In one minute."""
 
     requests: float
     bytes: float
@@ -31,21 +32,33 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    idle: Rate
-    running: Rate
+    """Of the first agent, which coordinates, and of each further one. In a run the first has
+    the submitter's with it."""
+
+    first_idle: Rate
+    first_running: Rate
+    each_idle: Rate
+    each_running: Rate
+    look_bytes: float
+    """Of one look for schedules, in both directions."""
 
 
 REDIS = Rates(
-    idle=Rate(requests=600.0, bytes=300_000.0),
-    running=Rate(requests=1_160.0, bytes=770_000.0),
+    first_idle=Rate(requests=600.0, bytes=300_000.0),
+    first_running=Rate(requests=1_160.0, bytes=770_000.0),
+    each_idle=Rate(requests=600.0, bytes=300_000.0),
+    each_running=Rate(requests=1_160.0, bytes=770_000.0),
+    look_bytes=400.0,
 )
 """Scripts that are called; bytes in both directions."""
 S3 = Rates(
-    idle=Rate(requests=158.0, bytes=355_000.0, writes=86.0, reads=65.0),
-    running=Rate(requests=269.0, bytes=630_000.0, writes=132.0, reads=124.0),
+    first_idle=Rate(requests=158.0, bytes=355_000.0, writes=86.0, reads=65.0),
+    first_running=Rate(requests=269.0, bytes=630_000.0, writes=132.0, reads=124.0),
+    each_idle=Rate(requests=158.0, bytes=355_000.0, writes=86.0, reads=65.0),
+    each_running=Rate(requests=269.0, bytes=630_000.0, writes=132.0, reads=124.0),
+    look_bytes=1_500.0,
 )
-"""Of three measurements the highest; bytes with the heads of HTTP. The submitter's own
-requests are in `running`."""
+"""Of three measurements the highest; bytes with the heads of HTTP."""
 RATES = {"redis": REDIS, "rediss": REDIS, "unix": REDIS, "s3": S3}
 
 
@@ -54,6 +67,8 @@ class StoreCost(msgspec.Struct, frozen=True, kw_only=True):
 
     idle: Rate
     running: Rate
+    schedules: Rate
+    """The look for schedules, which is in both."""
     run_requests: float
     run_bytes: float
     run_price: float | None
@@ -67,13 +82,16 @@ def rates_of(url: str) -> Rates | None:
     return RATES.get(url.partition(":")[0])
 
 
-def store_cost(rates: Rates, agents: int, run_s: float) -> StoreCost:
-    idle, running = _times(rates.idle, agents), _times(rates.running, agents)
+def store_cost(url: str, rates: Rates, agents: int, run_s: float) -> StoreCost:
+    looks = schedule_looks(url, rates)
+    idle = _sum(rates.first_idle, _times(rates.each_idle, agents - 1), looks)
+    running = _sum(rates.first_running, _times(rates.each_running, agents - 1), looks)
     minutes = run_s / 60.0
-    charged = bool(rates.idle.writes)
+    charged = bool(rates.first_idle.writes)
     return StoreCost(
         idle=idle,
         running=running,
+        schedules=looks,
         run_requests=running.requests * minutes,
         run_bytes=running.bytes * minutes,
         run_price=price(running) * minutes if charged else None,
@@ -81,15 +99,30 @@ def store_cost(rates: Rates, agents: int, run_s: float) -> StoreCost:
     )
 
 
+def schedule_looks(url: str, rates: Rates) -> Rate:
+    """Whoever coordinates looks which schedules there are, whether or not there are any."""
+    looks = 60.0 / pace_of(url).schedules_s
+    return Rate(requests=looks, bytes=looks * rates.look_bytes, reads=looks)
+
+
 def price(rate: Rate) -> float:
     """US dollars a minute."""
     return rate.writes * WRITE_PRICE + rate.reads * READ_PRICE
 
 
-def _times(rate: Rate, agents: int) -> Rate:
+def _sum(*rates: Rate) -> Rate:
     return Rate(
-        requests=rate.requests * agents,
-        bytes=rate.bytes * agents,
-        writes=rate.writes * agents,
-        reads=rate.reads * agents,
+        requests=sum(rate.requests for rate in rates),
+        bytes=sum(rate.bytes for rate in rates),
+        writes=sum(rate.writes for rate in rates),
+        reads=sum(rate.reads for rate in rates),
+    )
+
+
+def _times(rate: Rate, times: int) -> Rate:
+    return Rate(
+        requests=rate.requests * times,
+        bytes=rate.bytes * times,
+        writes=rate.writes * times,
+        reads=rate.reads * times,
     )

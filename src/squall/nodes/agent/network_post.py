@@ -78,7 +78,7 @@ class Tidier:
         remove: Callable[[Sequence[str]], Awaitable[None]],
         *,
         at_once: int,
-        wait_s: float,
+        wait_s: Callable[[], float],
         clock: Clock,
         tasks: TaskRunner,
     ) -> None:
@@ -107,7 +107,7 @@ class Tidier:
     async def _run(self) -> None:
         try:
             while self._read:
-                await self._clock.sleep(self._wait_s)
+                await self._clock.sleep(self._wait_s())
                 with contextlib.suppress(CoordinationError):
                     await self._round()
         finally:
@@ -142,7 +142,11 @@ class StreamPost:
         self._has_more = True
         self._busy_until = float("-inf")
         self._tidier = Tidier(
-            self._remove, at_once=REMOVES_AT_ONCE, wait_s=pace.tidy_s, clock=clock, tasks=tasks
+            self._remove,
+            at_once=REMOVES_AT_ONCE,
+            wait_s=lambda: pace.tidy_s,
+            clock=clock,
+            tasks=tasks,
         )
 
     async def append(self, to: str, letter: str, content: bytes) -> None:

@@ -22,6 +22,8 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from squall.coordination.stores.errors import StoreError, VersionConflict
 from squall.coordination.stores.interface import (
     ABSENT,
@@ -52,6 +54,8 @@ LIST_EVERY_S = 30.0
 RENEW_EVERY_S = 900.0
 DELETES_AT_ONCE = 500
 CONFLICTS_MAX = 16
+UNWOKEN_S = 0.1
+"""Between two looks, where the pace is that of a store which wakes its readers."""
 
 
 class RecordPost:
@@ -69,8 +73,10 @@ class RecordPost:
         self._own = own
         self._clock = clock
         self._tasks = tasks
-        self._pace = pace
+        self._pace = pace = looking(pace)
         self._counters = counters
+        self._listens = False
+        """At the last look."""
         self._written: OrderedDict[str, int] = OrderedDict()
         """By receiver: the number of our last letter that is there."""
         self._read: OrderedDict[str, int] = OrderedDict()
@@ -84,7 +90,11 @@ class RecordPost:
         self._wake = asyncio.Event()
         self._keeper: TaskToken | None = None
         self._tidier = Tidier(
-            self._remove, at_once=DELETES_AT_ONCE, wait_s=pace.tidy_s, clock=clock, tasks=tasks
+            self._remove,
+            at_once=DELETES_AT_ONCE,
+            wait_s=lambda: (not self._listens and pace.quiet_tidy_s) or pace.tidy_s,
+            clock=clock,
+            tasks=tasks,
         )
 
     async def append(self, to: str, letter: str, content: bytes) -> None:
@@ -122,14 +132,19 @@ class RecordPost:
                     await self._wake.wait()
 
     def _due_at(self) -> float:
-        """No answer is there at once: the first look comes one short pause after we sent."""
+        """Who listens looks at one pace: somebody always wants something. Who dials looks
+        often while an answer is due, and not before one can be there."""
         pace = self._pace
-        short_at = max(self._looked_at, self._expected_at) + pace.busy_poll_s
+        if self._listens:
+            return self._looked_at + pace.poll_s
+        first_at = self._expected_at + max(pace.first_look_s, pace.busy_poll_s)
+        short_at = max(self._looked_at + pace.busy_poll_s, first_at)
         is_busy = short_at <= self._expected_at + pace.busy_s
-        return short_at if is_busy else self._looked_at + pace.poll_s
+        return short_at if is_busy else self._looked_at + (pace.quiet_poll_s or pace.poll_s)
 
     async def read(self, senders: Collection[str], *, listens: bool) -> Sequence[bytes]:
         self._introduce()
+        self._listens = listens
         if not self._found:
             now = self._looked_at = self._clock.now()
             if listens or now - self._listed_at >= LIST_EVERY_S:
@@ -231,6 +246,14 @@ class RecordPost:
                 await self._store.write(*(Delete(one, ANY, silent=True) for one in gone))
             if not letters.after:
                 await self._store.write(Delete(entry.key, ANY, silent=True))
+
+
+def looking(pace: Pace) -> Pace:
+    """Nobody wakes who reads records: a pace that counts on it would wait too long, or not
+    at all."""
+    if pace.busy_poll_s > 0.0:
+        return pace
+    return msgspec.structs.replace(pace, poll_s=UNWOKEN_S, busy_poll_s=UNWOKEN_S)
 
 
 def _kind(owner: str) -> str:

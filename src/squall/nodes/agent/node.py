@@ -29,7 +29,7 @@ from squall.nodes.agent.leader import LEADER_ADDRESS, find_leader
 from squall.nodes.agent.ledger import open_store_log
 from squall.nodes.agent.network import StoreNetwork, mailbox_name
 from squall.nodes.agent.pace import Pace
-from squall.nodes.agent.schedules import Office, Schedules, calendar_of, look_s_of
+from squall.nodes.agent.schedules import Office, Schedules, calendar_of
 from squall.nodes.agent.schedules_desk import ManagerDesk
 from squall.nodes.agent.schedules_judging import Judge, judge_here
 from squall.nodes.agent.secret_check import renew_secret, settle_secret
@@ -221,7 +221,7 @@ class AgentNode:
             secrets=plan.node_secrets,
             cluster=plan.cluster,
             now=calendar_of(self.coordinator.parts),
-            look_s=look_s_of(plan.pace),
+            look_s=plan.pace.schedules_s,
             log=self._log,
             judge=plan.judge,
         )

@@ -2,8 +2,8 @@
 
 A store that wakes its readers and costs nothing per request is used at once. One file is
 looked at every few milliseconds while there is traffic. On S3 every request costs money
-and tens of milliseconds: what leaves is gathered, and the inbox is looked at once or twice
-a second.
+and tens of milliseconds: what leaves is gathered, who listens looks once a second, and who
+dials looks often only while an answer is due, and not before one can be there.
 
 `wire` and `patience` follow from it: a link must outlive the longest quiet that an honest
 store makes (`round_trip_s` and a short outage), or keep-alives would cut what works.
@@ -29,17 +29,27 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     letter_bytes: int = 512 * 1024
     """Of stream content in one letter."""
     poll_s: float = 5.0
-    """How long one look at the inbox waits; where nothing wakes us, how often we look."""
+    """How long one look at the inbox waits; where nothing wakes us, how often who listens
+    looks."""
+    quiet_poll_s: float = 0.0
+    """How often who only dials looks while no answer is due; 0: as who listens."""
     busy_poll_s: float = 0.0
     """The same while an answer is due; 0: the store wakes us."""
     busy_s: float = 0.0
     """So long after something was sent an answer is due."""
+    first_look_s: float = 0.0
+    """Where each look costs: so long after something was sent no answer can be there yet."""
     tidy_s: float = 0.02
     """Read letters are removed together, so long after the first of them."""
+    quiet_tidy_s: float = 0.0
+    """The same for who only dials and lists nothing, so that they are in nobody's way; 0: no
+    difference."""
     inbox_letters: int = 1000
     """Unread letters of one mailbox; beyond it senders wait. Only streams count them."""
     ttl_s: float = 600.0
     """An inbox that nobody reads vanishes."""
+    schedules_s: float = 1.0
+    """How often who coordinates looks which schedules there are."""
     retry_s: float = 0.05
     retry_max_s: float = 0.5
     full_s: float = 10.0
@@ -83,10 +93,14 @@ OBJECTS = Pace(
     flush_s=0.5,
     letter_bytes=4 * 1024 * 1024,
     poll_s=1.0,
+    quiet_poll_s=2.0,
     busy_poll_s=0.5,
-    busy_s=2.0,
+    busy_s=3.0,
+    first_look_s=1.0,
     tidy_s=5.0,
+    quiet_tidy_s=20.0,
     ttl_s=3600.0,
+    schedules_s=10.0,
     retry_s=0.5,
     retry_max_s=2.0,
     full_s=60.0,

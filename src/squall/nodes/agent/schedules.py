@@ -34,7 +34,6 @@ from squall.coordination.stores.interface import ABSENT, Put, Store
 from squall.coordination.terms import Term
 from squall.ledger.interface import Digest
 from squall.nodes.agent.blobs import StoreBlobs
-from squall.nodes.agent.pace import Pace
 from squall.nodes.agent.schedules_desk import Desk
 from squall.nodes.agent.schedules_judging import Judge, judge_here
 from squall.nodes.agent.schedules_records import (
@@ -56,9 +55,6 @@ from squall.wire.secrets import Secrets
 
 TURN_S = 1.0
 """How often is looked whether jobs are over; the answer is in memory."""
-LOOK_S = 1.0
-LOOK_AFAR_S = 10.0
-"""How often is looked which schedules there are; on S3 each look costs."""
 SOON_S = 0.01
 COLLECT_S = 3600.0
 
@@ -75,6 +71,7 @@ class Office:
     now: Callable[[], float]
     """The calendar: store time, seconds since 1970."""
     look_s: float
+    """How often is looked which schedules there are."""
     log: Log
     judge: Judge = judge_here
 
@@ -252,7 +249,3 @@ def calendar_of(parts: Assembly) -> Callable[[], float]:
     """The store's time if hosts share it, else the machine's, as for the scheduler."""
     shared = parts.patient.capabilities.cross_host
     return parts.store_time if shared else parts.clock.wall
-
-
-def look_s_of(pace: Pace) -> float:
-    return LOOK_AFAR_S if pace.flush_s else LOOK_S

@@ -116,6 +116,10 @@ class JobBooks:
         builder = self._records.get(key)
         return builder.record if builder is not None else None
 
+    def builder(self, key: AttemptKey) -> RecordBuilder | None:
+        """The same, with its last reports one by one."""
+        return self._records.get(key)
+
     def started(self, workflow: str, at_s: float) -> None:
         """When a workflow began, on the clock of the job."""
         self._books.stats.workflows[workflow].started_at_s = at_s

@@ -153,7 +153,7 @@ class Errands:
         director.cut_stored(effect.tag, effect.key, facts)
 
     async def _cut_of(self, key: AttemptKey) -> AttemptRecord | None:
-        """What reached the job's leader, or this member when it led the job before."""
+        """What reached the job's leader; where that is nothing, what was kept elsewhere."""
         job = self._machine.tables.jobs.get(key.job)
         cut: Cut | None = None
         if job is not None:
@@ -162,9 +162,11 @@ class Errands:
             return decode_record(cut.record)
         record = self._leader.record(key)
         attempt = self._machine.tables.attempt(key)
-        if record is not None or attempt is None or self._kept_cut is None:
+        led_here = job is not None and job.leader in ("", self._leaders.node)
+        if (record is not None and led_here) or attempt is None or self._kept_cut is None:
             return record
-        return await self._kept_cut(attempt.node, key)
+        kept = await self._kept_cut(attempt.node, key)
+        return kept if kept is not None else record
 
     async def _take_record(self, director: Director, effect: TakeRecord) -> None:
         worker = self._machine.tables.workers.get(effect.node)

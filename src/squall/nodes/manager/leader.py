@@ -26,6 +26,7 @@ from squall.reporting.format import plural
 from squall.reporting.secrets import Redactor
 from squall.runtime.tasks import TaskRunner
 from squall.stats.record import AttemptRecord
+from squall.stats.record_builder import RecordBuilder
 from squall.stats.snapshot import VerdictState
 from squall.stats.thresholds import ThresholdResult
 
@@ -130,6 +131,11 @@ class JobLeader:
         """What reached this manager of an attempt."""
         led = self._led.get(key.job)
         return led.books.record(key) if led is not None else None
+
+    def builder(self, key: AttemptKey) -> RecordBuilder | None:
+        """The same, with its last reports one by one."""
+        led = self._led.get(key.job)
+        return led.books.builder(key) if led is not None else None
 
     def judged(self, job: JobId) -> list[ThresholdResult]:
         led = self._led.get(job)

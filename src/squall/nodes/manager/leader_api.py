@@ -22,6 +22,7 @@ from squall.nodes.group_messages import (
 )
 from squall.nodes.identity import JobId
 from squall.nodes.manager.clients import Committer
+from squall.nodes.manager.copies import Copies
 from squall.nodes.manager.director import Director
 from squall.nodes.manager.job_leaders import JobLeaders
 from squall.nodes.manager.leader import JobLeader
@@ -56,9 +57,9 @@ class LeaderApi:
         self._director = director
         self._on_heard = on_heard
 
-    def register(self, handlers: Handlers, leader: JobLeader) -> None:
+    def register(self, handlers: Handlers, leader: JobLeader, copies: Copies) -> None:
         def cut(message: AskCut, incoming: Incoming) -> Cut:
-            record = leader.record(message.key)
+            record = copies.best(message.key)
             return Cut(encode_record(record) if record is not None else b"")
 
         def judged(message: AskJudged, incoming: Incoming) -> Judged:

@@ -115,7 +115,7 @@ def share_need(
     if job.submission.options.on_agent_loss == "continue":
         return Need("settled")
     failed = [each for each in attempts if each.state == "lost" or _cut_short(each)]
-    if len(failed) >= timers.retries_max:
+    if len(failed) > timers.retries_max:
         return Need("exhausted", reason=last.reason)
     return Need("refill", iterations_done=done)
 

@@ -28,6 +28,7 @@ from squall.nodes.datacenter.records import JobRecord
 from squall.nodes.group_messages import MemberNote
 from squall.nodes.identity import AttemptKey
 from squall.nodes.manager.clients import ClientApi, Committer, Views
+from squall.nodes.manager.copies import Copies
 from squall.nodes.manager.director import Director
 from squall.nodes.manager.director_facts import Facts
 from squall.nodes.manager.errands import Errands, KeptCut
@@ -94,7 +95,8 @@ class ManagerPlan:
     opener: LogOpener | None = None
     """None: the log is in this node's data directory, alone or with the other members."""
     kept_cut: KeptCut | None = None
-    """Where the reports are that a member which is gone had from its own workers."""
+    """Where the reports are that a member which is gone had from its own workers; None: with
+    the other members."""
 
 
 class ManagerNode:
@@ -132,6 +134,8 @@ class ManagerNode:
         self._tasks.every("log watch", SECOND_S, self._watch_ledger, group="manager")
         self._tasks.every("group watch", GROUP_LOOK_S, self._look_at_group, group="manager")
         self._tasks.every("job leaders", GROUP_LOOK_S, self._leaders.look, group="manager")
+        copy_s = self._timers_now().copy_s
+        self._tasks.every("copies", copy_s, self._copies.give, group="manager")
         self.ready.set()
         try:
             await self._until(stop)
@@ -216,7 +220,9 @@ class ManagerNode:
             leads=self._leaders.leads,
             settle_s=self._timers_now().settle_s,
         )
-        led.register(self._board.handlers, self._leader)
+        self._copies = Copies(self.machine, self._leader, self._leaders)
+        self._copies.register(self._board.handlers)
+        led.register(self._board.handlers, self._leader, self._copies)
         self._errands = Errands(
             ledger=ledger,
             machine=self.machine,
@@ -229,7 +235,7 @@ class ManagerNode:
             channel_of=self._channel_of,
             options_of=self._options_of,
             on_done=self._wake.set,
-            kept_cut=plan.kept_cut,
+            kept_cut=plan.kept_cut or self._copies.find,
         )
         self._answer(ledger, committer)
 

@@ -8,27 +8,41 @@ from squall.api.errors import ConfigError
 from squall.nodes.agent.cost import RATES, Rate, Rates, price, rates_of, store_cost
 
 S3_LIMIT_PER_S = 5.0
+RATES_OF_TEST = Rates(
+    first_idle=Rate(requests=10, bytes=100),
+    first_running=Rate(requests=20, bytes=400),
+    each_idle=Rate(requests=3, bytes=30),
+    each_running=Rate(requests=5, bytes=50),
+    look_bytes=2.0,
+)
 
 
-def test_agents_and_minutes_multiply() -> None:
-    rates = Rates(idle=Rate(requests=10, bytes=100), running=Rate(requests=20, bytes=400))
-    cost = store_cost(rates, 3, 150.0)
-    assert (cost.idle.requests, cost.running.bytes) == (30, 1200)
-    assert (cost.run_requests, cost.run_bytes) == (150, 3000)
+def test_the_first_agent_the_others_and_the_look_for_schedules_add_up() -> None:
+    cost = store_cost("redis://h", RATES_OF_TEST, 3, 150.0)
+    assert cost.schedules == Rate(requests=60, bytes=120, reads=60)
+    assert (cost.idle.requests, cost.idle.bytes) == (10 + 2 * 3 + 60, 100 + 2 * 30 + 120)
+    assert (cost.running.requests, cost.running.bytes) == (20 + 2 * 5 + 60, 400 + 2 * 50 + 120)
+    assert (cost.run_requests, cost.run_bytes) == (2.5 * 90, 2.5 * 620)
     assert cost.run_price is None and cost.idle_hour_price is None
+
+
+def test_one_agent_looks_for_schedules_more_rarely_where_each_look_costs() -> None:
+    cost = store_cost("s3://b/p", RATES_OF_TEST, 1, 60.0)
+    assert (cost.schedules.requests, cost.idle.requests) == (6, 16)
 
 
 def test_writes_and_reads_of_s3_have_their_prices_and_deletes_none() -> None:
     assert price(Rate(requests=3000, bytes=0, writes=1000, reads=1000)) == pytest.approx(0.0054)
-    cost = store_cost(rates_of("s3://b/p") or RATES["s3"], 10, 3600.0)
+    cost = store_cost("s3://b/p", rates_of("s3://b/p") or RATES["s3"], 10, 3600.0)
     assert cost.run_price is not None and cost.idle_hour_price is not None
     assert 0.0 < cost.idle_hour_price < cost.run_price < 1.0
 
 
-def test_an_agent_stays_under_its_limit_on_s3() -> None:
-    rates = RATES["s3"]
-    assert rates.idle.requests / 60.0 < rates.running.requests / 60.0 < S3_LIMIT_PER_S
-    for rate in (rates.idle, rates.running):
+@pytest.mark.parametrize("agents", [1, 3, 100])
+def test_an_agent_stays_under_its_limit_on_s3(agents: int) -> None:
+    cost = store_cost("s3://b/p", RATES["s3"], agents, 60.0)
+    assert cost.idle.requests < cost.running.requests < S3_LIMIT_PER_S * 60.0 * agents
+    for rate in (cost.idle, cost.running):
         assert rate.writes + rate.reads <= rate.requests
 
 

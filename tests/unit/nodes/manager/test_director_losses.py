@@ -79,9 +79,9 @@ def test_with_little_time_left_there_is_no_refill_and_the_outbox_is_awaited() ->
 
 
 def test_shares_that_are_lost_too_often_fail_their_workflow() -> None:
-    bench = Bench(w1=1, w2=1, w3=1, w4=1)
+    bench = Bench(w1=1, w2=1, w3=1, w4=1, w5=1)
     job = bench.submit(workflow("Load", vus=1, duration_s=100), workflow("After", "Load"))
-    for _ in range(FAST.retries_max):
+    for _ in range(FAST.retries_max + 1):
         bench.run(1)
         (key,) = [key for keys in bench.machine.tables.live.values() for key in keys]
         facts = bench.machine.tables.attempt(key)
@@ -91,7 +91,7 @@ def test_shares_that_are_lost_too_often_fail_their_workflow() -> None:
         bench.until(lambda key=key, live=live: key not in live)
     record = bench.finish(job)
     assert record.state == "failed"
-    assert "was lost in all 3 attempts" in record.workflows[0].error
+    assert "was lost in all 4 attempts" in record.workflows[0].error
     assert outcomes(bench, job)["After"] == "skipped"
 
 

@@ -129,13 +129,12 @@ def test_a_stopped_job_or_workflow_refills_nothing() -> None:
     assert need(lost(), wf=replace(WORKFLOW, stop="failed")).kind == "settled"
 
 
-def test_the_third_loss_exhausts_a_share() -> None:
-    twice = (lost(), lost(number=2))
-    assert need(*twice).kind == "refill"
-    three = (*twice, lost(number=3))
-    assert need(*three) == Need("exhausted", reason="gone")
-    cut = replace(ended(cut="core process 3 ended"), number=Attempt(3))
-    assert need(*twice, cut).kind == "exhausted"
+def test_a_share_is_given_out_again_three_times_and_the_fourth_loss_exhausts_it() -> None:
+    three = (lost(), lost(number=2), lost(number=3))
+    assert need(*three).kind == "refill"
+    assert need(*three, lost(number=4)) == Need("exhausted", reason="gone")
+    cut = replace(ended(cut="core process 3 ended"), number=Attempt(4))
+    assert need(*three, cut).kind == "exhausted"
 
 
 def test_iterations_that_were_reported_are_not_made_again() -> None:

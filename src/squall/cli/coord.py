@@ -3,8 +3,8 @@ up, make and change a secret.
 
 `status`, `members` and `cleanup` need no secret: they show records as they are in the store
 and believe nothing for anybody. `elect` is a member for a moment, because an order to hand
-over is a signed signal; so is every command that speaks to members or changes something. A store is never made by looking at it: a file that is not there is
-a mistake in the address.
+over is a signed signal; so is every command that speaks to members or changes something. A
+store is never made by looking at it: a file that is not there is a mistake in the address.
 """
 
 from __future__ import annotations

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from squall.coordination import election_messages as messages
-from squall.coordination import events
 from squall.coordination.assembly import Assembly, assemble
 from squall.coordination.election import Election
 from squall.coordination.errors import (
@@ -34,10 +33,12 @@ from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
 from squall.coordination.leadership import Leadership
 from squall.coordination.mailbox import Context
 from squall.coordination.monitor import Monitor, Statistics
-from squall.coordination.options import Options, with_environment
+from squall.coordination.options import AUTO, Options, with_environment
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.pulse import Leading, Pulse
+from squall.coordination.scaling import Pacer
 from squall.coordination.signals import Signals
+from squall.coordination.speaking import Speaking
 from squall.coordination.stores.interface import Check, Store
 from squall.coordination.telling import Teller
 from squall.coordination.terms import LeadScope, Term, TermRunner, Work
@@ -58,7 +59,7 @@ LOOKS_BESIDE_BEATS = 3.0
 """Every beat looks at the lease too; so many intervals after a look, it is made without one."""
 
 
-class Coordinator:
+class Coordinator(Speaking):
     """A member. `store` is a URL or a store object; members of one process that pass the
     same object share its connections. All options have the defaults of `Options`."""
 
@@ -147,10 +148,14 @@ class Coordinator:
             auto_cleanup=self.options.auto_cleanup,
             cleanup_delay=self.options.cleanup_delay,
         )
+        self._pacer = Pacer(parts, self._monitor.statistics, auto=self.options.profile == AUTO)
+        await self._patiently(self._pacer.begin)
         self._hand_over = HandOver(self, parts)
         environment = self.options.environment or DEFAULT_ENVIRONMENT
         self._upkeep = Upkeep(parts, self._grace, environment)
-        self._works += [self._monitor.work(), self._hand_over.work(), self._upkeep.work()]
+        self._watch = self._monitor.work()
+        self._works += [self._watch, self._hand_over.work(), self._upkeep.work()]
+        self._works += self._pacer.works()
         self._works += [plugin.work(self, timing.work_interval) for plugin in self.plugins]
         await self._patiently(parts.measure)
         await self._patiently(self._upkeep.begin)
@@ -219,6 +224,7 @@ class Coordinator:
 
     @property
     def timing(self) -> Timing:
+        """In force; with `profile="auto"` it changes with the number of members."""
         return self._running.timing
 
     @property
@@ -360,51 +366,7 @@ class Coordinator:
         the secrets changed."""
         return self._running.keeper is not None and await self._upkeep.reread()
 
-    # Signals; see `Signals` for the rest.
-
-    @property
-    def signals(self) -> Signals:
-        if self._signals is None or self._parts is None:
-            raise NotRunningError("the coordinator is not running: use `async with`, or start()")
-        return self._signals
-
-    @property
-    def send_signal(self):
-        return self.signals.send_signal
-
-    @property
-    def send_signal_with_retry(self):
-        return self.signals.send_signal_with_retry
-
-    @property
-    def block_until_signal(self):
-        return self.signals.block_until_signal
-
-    @property
-    def on_signal(self):
-        return self.signals.on_signal
-
-    # Events.
-
-    def on(self, event: str | type[events.Event], handler: events.Handler) -> None:
-        self._running.bus.on(event, handler)
-
-    def once(self, event: str | type[events.Event], handler: events.Handler) -> None:
-        self._running.bus.once(event, handler)
-
-    def off(self, event: str | type[events.Event], handler: events.Handler) -> None:
-        self._running.bus.off(event, handler)
-
-    def events(self, event: str | type[events.Event] = "*") -> AsyncIterator[events.Event]:
-        return self._running.bus.iterate(event)
-
     # Inside.
-
-    @property
-    def _running(self) -> Assembly:
-        if self._parts is None:
-            raise NotRunningError("the coordinator is not running: use `async with`, or start()")
-        return self._parts
 
     async def _next_term(self) -> Term:
         while True:
@@ -448,6 +410,7 @@ class Coordinator:
             self._reborn.set()
             self._reborn.clear()
             self._heart = heart = self._make_heart(parts, pulse, leadership)
+            self._pacer.follow(self._watch, self._grace, pulse, heart, leadership.election)
             group.start("election", leadership.run(), essential=True)
             cause = await heart.run()
             was_dead = isinstance(cause, MemberFencedError)
@@ -555,6 +518,7 @@ class Coordinator:
             skip_cold_start=self.options.skip_cold_start,
             looks_every_s=parts.timing.heartbeat_interval * LOOKS_BESIDE_BEATS if watches else None,
         )
+        election.store_offset = parts.store_time() - parts.clock.boot_time()
         return Leadership(
             election,
             parts.urgent,
@@ -568,6 +532,8 @@ class Coordinator:
             tell=self._teller.election,
             standbys=lambda: self._monitor.standbys,
             signing_key=lambda: self._monitor.signing_key,
+            pace=lambda: self._pacer.pace,
+            on_lease=self._pacer.heard,
             on_renewed=self._renewed,
             watches=watches,
         )

@@ -23,11 +23,11 @@ It must never treat a silence of the store as consent, nor let a late reply revi
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 
 import msgspec
 
 from squall.coordination.election_messages import (
+    HOLDING,
     Demote,
     Effect,
     Event,
@@ -46,32 +46,19 @@ from squall.coordination.election_messages import (
     Regressed,
     Resign,
     Retire,
+    Role,
     Seen,
     TermRenewed,
     WorkEnded,
     WriteLease,
 )
-from squall.coordination.records import LeaseRecord
-from squall.coordination.timing import Timing
+from squall.coordination.records import LeaseRecord, Pace
+from squall.coordination.timing import BEATS_PER_LEASE, Timing
 from squall.runtime.invariants import invariant
 
 RENEW_RETRY_S = 1.0
 PLANNED = frozenset({"stopped", "forced", "unhealthy"})
 """Reasons for which the holder itself ends its term, and releases the lease."""
-
-
-class Role(Enum):
-    OBSERVING = "observing"
-    FOLLOWING = "following"
-    STANDING = "standing"
-    PREPARING = "preparing"
-    LEADING = "leading"
-    CLOSING = "closing"
-    DRAINING = "draining"
-    RETIRED = "retired"
-
-
-HOLDING = (Role.PREPARING, Role.LEADING, Role.CLOSING)
 
 
 class Election:
@@ -100,6 +87,8 @@ class Election:
         self.standbys: tuple[str, ...] = ()
         """What the next renewal tells the followers; set by the monitor of the holder."""
         self.signing_key = ""
+        self.pace: Pace | None = None
+        """How all are to beat, with `profile="auto"`; told with the next write, too."""
         self.store_offset = 0.0
         """Store time minus our clock, for the times in the record that people read."""
         self.healthy = True
@@ -149,6 +138,11 @@ class Election:
     @property
     def limit(self) -> float:
         return self._limit
+
+    @property
+    def lease_ttl(self) -> float:
+        """Of our own term, which keeps it whatever the timing becomes; else of the next."""
+        return self._lease.lease_ttl if self._lease is not None else self.timing.lease_ttl
 
     @property
     def phase(self) -> str:
@@ -359,6 +353,7 @@ class Election:
             lease_ttl=self.timing.lease_ttl,
             term_ends_at=self._term_ends + self.store_offset,
             standbys=tuple(each for each in self._known_standbys() if each != self.member_id),
+            pace=self.pace,
         )
         self._write(Purpose.STAND, seen.version if seen else None, self._lease, now, effects)
 
@@ -412,19 +407,25 @@ class Election:
             term_ends_at=self._term_ends + self.store_offset,
             standbys=self.standbys or lease.standbys,
             signing_key=self.signing_key or lease.signing_key,
+            pace=self.pace or lease.pace,
         )
-        self._renew_at = now + timing.heartbeat_interval
+        self._renew_at = now + self._renews_every_s
         self._write(Purpose.RENEW, seen.version, renewed, now, effects)
 
     def _hold_since(self, sent_at: float) -> None:
         """A write of ours is there that was sent then: the lease counts from that moment."""
-        self._limit = max(self._limit, sent_at + self.timing.local_limit)
+        part = self.lease_ttl / self.timing.lease_ttl
+        self._limit = max(self._limit, sent_at + self.timing.local_limit * part)
+
+    @property
+    def _renews_every_s(self) -> float:
+        return min(self.timing.heartbeat_interval, self.lease_ttl / BEATS_PER_LEASE)
 
     def _won(self, now: float, effects: list[Effect]) -> None:
         lease = self._lease
         assert lease is not None
         self.highest_epoch = max(self.highest_epoch, lease.epoch)
-        self._renew_at = now + self.timing.heartbeat_interval
+        self._renew_at = now + self._renews_every_s
         delay_s = self.timing.cold_start_preparation_delay
         if self._cold and self._phase != "ready" and delay_s > 0.0:
             self.role = Role.PREPARING

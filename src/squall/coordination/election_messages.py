@@ -11,6 +11,20 @@ from enum import Enum
 from squall.coordination.records import LeaseRecord
 
 
+class Role(Enum):
+    OBSERVING = "observing"
+    FOLLOWING = "following"
+    STANDING = "standing"
+    PREPARING = "preparing"
+    LEADING = "leading"
+    CLOSING = "closing"
+    DRAINING = "draining"
+    RETIRED = "retired"
+
+
+HOLDING = (Role.PREPARING, Role.LEADING, Role.CLOSING)
+
+
 class Purpose(Enum):
     """Why the lease record is written."""
 

@@ -103,6 +103,15 @@ class ForcedElection(Event, frozen=True, kw_only=True):
     desired: str
 
 
+class ProfileChanged(Event, frozen=True, kw_only=True):
+    """With `profile="auto"`: the limits of `profile` hold here from now on, and the heartbeat
+    interval of `beats`. They differ in the middle of a change."""
+
+    name: ClassVar[str] = "coord:profile-changed"
+    profile: str
+    beats: str
+
+
 class ContentionDetected(Event, frozen=True, kw_only=True):
     name: ClassVar[str] = "contention:detected"
     duration: float

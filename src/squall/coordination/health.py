@@ -77,13 +77,13 @@ class Grace:
     """Whether silence says something about members, or only about the store."""
 
     def __init__(self, timing: Timing, now: float) -> None:
-        self._timing = timing
+        self.timing = timing
         self._reached_at = now
         self._quiet_until = now + timing.monitor_interval
 
     def reached(self, now: float) -> None:
         """The store answered."""
-        timing = self._timing
+        timing = self.timing
         gap_s = now - self._reached_at
         self._reached_at = now
         if gap_s > timing.heartbeat_ttl:

@@ -62,7 +62,7 @@ class Heart:
         self.reached_at = clock.now()
         """When the store was last known to answer."""
         self._pulse = pulse
-        self._timing = timing
+        self.timing = timing
         self._clock = clock
         self._random = random
         self._contention = contention
@@ -73,8 +73,8 @@ class Heart:
 
     async def run(self) -> CoordinationError:
         """Returns `MemberFencedError` or `StateLostError`: only a new incarnation helps."""
-        interval = self._timing.heartbeat_interval
-        due = self._clock.now() + interval * self._random.uniform(1.0 - PHASE_SPREAD, 1.0)
+        spread = self._random.uniform(1.0 - PHASE_SPREAD, 1.0)
+        due = self._clock.now() + self.timing.heartbeat_interval * spread
         while True:
             await self._clock.sleep(max(due - self._clock.now(), 0.0))
             begun = self._clock.now()
@@ -84,11 +84,11 @@ class Heart:
                 return error
             ended = self._clock.now()
             self._note(reached, begun, ended, late_s=begun - due)
-            due = max(due + interval, ended)
+            due = max(due + self.timing.heartbeat_interval, ended)
 
     async def _cycle(self) -> bool:
-        interval = self._timing.heartbeat_interval
-        deadline = self._clock.now() + self._timing.local_limit
+        interval = self.timing.heartbeat_interval
+        deadline = self._clock.now() + self.timing.local_limit
         while True:
             looks = self._lease.begin_look()
             try:
@@ -120,6 +120,6 @@ class Heart:
 
     def _look_isolated(self) -> None:
         silent_s = self._clock.now() - self.reached_at
-        if silent_s > self._timing.heartbeat_ttl and not self.isolated:
+        if silent_s > self.timing.heartbeat_ttl and not self.isolated:
             self.isolated = True
             self._on_isolated(silent_s)

@@ -156,4 +156,5 @@ async def find_leader(store: Store) -> Leader | None:
         elected_s=max(0.0, record.read_ms / 1000.0 - lease.elected_at),
         term_left_s=max(0.0, lease.term_ends_at - record.read_ms / 1000.0),
         renewals=lease.renewals,
+        profile="" if lease.pace is None else lease.pace.profile,
     )

@@ -17,7 +17,7 @@ from squall.coordination import keys
 from squall.coordination.calls import within
 from squall.coordination.election import HOLDING, PLANNED, Election, Role
 from squall.coordination.errors import StaleEpochError, StoreUnavailableError, VersionConflict
-from squall.coordination.records import Codec, LeaseRecord
+from squall.coordination.records import Codec, LeaseRecord, Pace
 from squall.coordination.stores.interface import ABSENT, Changed, Check, Fence, Put, Record, Store
 from squall.coordination.terms import PATIENCE_S, Term, TermRunner
 from squall.runtime.interfaces import Clock
@@ -46,6 +46,8 @@ class Leadership:
         tell: Callable[[messages.Effect], None],
         standbys: Callable[[], tuple[str, ...]],
         signing_key: Callable[[], str],
+        pace: Callable[[], Pace | None],
+        on_lease: Callable[[Record, LeaseRecord], None],
         on_renewed: Callable[[float], None],
         watches: bool,
     ) -> None:
@@ -62,6 +64,8 @@ class Leadership:
         self._tell = tell
         self._standbys = standbys
         self._signing_key = signing_key
+        self._pace = pace
+        self._on_lease = on_lease
         self._on_renewed = on_renewed
         self._watches = watches
         self._watching: TaskToken | None = None
@@ -77,6 +81,7 @@ class Leadership:
         while self.election.role is not Role.RETIRED:
             self.election.standbys = self._standbys()
             self.election.signing_key = self._signing_key()
+            self.election.pace = self._pace()
             self._perform(self.election.tick(self._clock.boot_time()))
             self._sleeps_until = self.election.deadline()
             await self._sleep(self._sleeps_until - self._clock.boot_time())
@@ -182,6 +187,7 @@ class Leadership:
             offset = record.read_ms / 1000.0 - self._clock.boot_time()
             self.election.store_offset = offset
             self._sign_with(lease)
+            self._on_lease(record, lease)
         return messages.Seen(record.version, record.epoch, lease)
 
     async def _write(self, request: messages.WriteLease) -> None:
@@ -203,7 +209,7 @@ class Leadership:
             self._sign_with(request.lease)
             if request.purpose is messages.Purpose.RENEW and self.leads:
                 left_s = self.election.limit - self._clock.boot_time()
-                self._on_renewed(left_s / self.election.timing.lease_ttl)
+                self._on_renewed(left_s / self.election.lease_ttl)
             self.handle(messages.LeaseWritten(request, versions[-1]))
 
     def _sign_with(self, lease: LeaseRecord) -> None:
@@ -214,7 +220,7 @@ class Leadership:
     @property
     def _patience_s(self) -> float:
         """Two more tries fit into the lease."""
-        return self.election.timing.lease_ttl / 4.0
+        return self.election.lease_ttl / 4.0
 
     async def _find_rank(self) -> None:
         try:

@@ -21,6 +21,8 @@ from squall.coordination.timing import (
 )
 
 RETRIES_RANGE = (2, 10)
+AUTO = "auto"
+"""As profile: by the number of live members."""
 
 
 def _no_metadata() -> Mapping[str, Any]:
@@ -63,8 +65,9 @@ class Options:
     metadata: Callable[[], Mapping[str, Any]] = field(default=_no_metadata)
 
     def timing_for(self, capabilities: Capabilities) -> Timing:
-        """The profile that was asked for, or the one that suits the store."""
-        if self.profile is not None:
+        """The profile that was asked for, or the one that suits the store; also what `auto`
+        begins with."""
+        if self.profile is not None and self.profile != AUTO:
             return timing_of(self.profile)
         polls_afar = capabilities.cross_host and not capabilities.blocking_wait
         return timing_of("s3" if polls_afar else "normal")

@@ -75,7 +75,7 @@ class Pulse:
         """Of the member record: what writes of this incarnation are bound to."""
         self._store = store
         self._codec = codec
-        self._timing = timing
+        self.timing = timing
         self._clock = clock
         self._identity = identity
         self._eligible = eligible
@@ -147,7 +147,7 @@ class Pulse:
         """A process that was killed a moment ago and one that lives look the same: only a
         further beat tells them apart."""
         watched_s = 0.0
-        pause_s = self._timing.heartbeat_interval / LOOKS_PER_BEAT
+        pause_s = self.timing.heartbeat_interval / LOOKS_PER_BEAT
         first = beat
         while first is not None and self._is_alive(first):
             if beat is None or not self._is_alive(beat):
@@ -157,7 +157,7 @@ class Pulse:
                 raise DuplicateMemberError(
                     self.member_id, holder.hostname if holder else "?", holder.pid if holder else 0
                 )
-            if watched_s >= self._timing.heartbeat_interval * BEATS_WATCHED:
+            if watched_s >= self.timing.heartbeat_interval * BEATS_WATCHED:
                 break
             await self._clock.sleep(pause_s)
             watched_s += pause_s
@@ -166,7 +166,7 @@ class Pulse:
 
     def _is_alive(self, beat: Record) -> bool:
         record = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed)
-        fresh = beat.age_s <= self._timing.heartbeat_ttl
+        fresh = beat.age_s <= self.timing.heartbeat_ttl
         return record is not None and record.status == "alive" and fresh
 
     async def _claim(self, member: Record | None, beat: Record | None) -> bool:
@@ -224,7 +224,7 @@ class Pulse:
         )
         try:
             (self.registered_version,) = await within(
-                self._timing.heartbeat_interval, self._store.write(put), "registration"
+                self.timing.heartbeat_interval, self._store.write(put), "registration"
             )
         except VersionConflict:
             await self._resolve()
@@ -261,6 +261,6 @@ class Pulse:
             keys.heartbeat(self.member_id),
             self._codec.encode(record, signed=self._signed),
             expect=expect,
-            ttl_s=self._timing.retention,
+            ttl_s=self.timing.retention,
             silent=True,
         )

@@ -87,6 +87,17 @@ class WarningRecord(Schema, frozen=True, kw_only=True):
     reason: str
 
 
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How members with `profile="auto"` beat. Limits are those of `profile`, the interval is
+    that of `beats`; `target` differs from them in the middle of a change."""
+
+    profile: str
+    beats: str
+    target: str
+    since: float
+    """Store time at which the last change began."""
+
+
 class LeaseRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """Who leads. `worker_id` is "" when nobody may act until the lease has passed."""
 
@@ -104,6 +115,8 @@ class LeaseRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """Live eligible members, smallest id first: the order in which they stand."""
     signing_key: str = ""
     """The key that everybody signs with, once all have it."""
+    pace: Pace | None = None
+    """With `profile="auto"`, the same for all."""
 
 
 class Signal(Schema, frozen=True, kw_only=True, omit_defaults=True):

@@ -92,7 +92,7 @@ def timing_of(profile: str | Timing) -> Timing:
     found = PROFILES.get(profile)
     if found is None:
         raise ConfigurationError(
-            f"profile is {profile!r}: {', '.join(PROFILES)} are known, or give a Timing"
+            f"profile is {profile!r}: {', '.join(PROFILES)} and auto are known, or give a Timing"
         )
     return found
 

@@ -55,6 +55,11 @@ class Told(Protocol[K_contra]):
     def ready(self, key: K_contra) -> None: ...
     def refused(self, key: K_contra, text: str, exit_code: int, retryable: bool) -> None: ...
     def report(self, key: K_contra, report: Report) -> None: ...
+    def held(self, key: K_contra, why: str, silent_s: float) -> None:
+        """Its process lives and its loop does not run, for so long by now; "" when it runs
+        again."""
+        ...
+
     def ended(self, key: K_contra, end: RecordEnd) -> None: ...
 
 
@@ -213,12 +218,18 @@ class HostedAttempt(Generic[K]):
             self.core.kill()
 
     def look(self) -> None:
-        """Every second: tells once of code that holds the loop and may do so for ever."""
-        why = "" if self._over else self._why_held()
-        if why and self._lease.beat != self._told_beat:
-            self._told_beat = self._lease.beat
-            silent_s = perf_counter() - self._told_beat
-            self._host.tell().report(self._key, Line("", f"for {silent_s:.0f} s now {why}"))
+        """Every second: tells once of code that holds the loop and may do so for ever. What
+        the process cannot tell itself (a call into C that keeps the interpreter's lock) is
+        seen by the beat that is missing."""
+        if self._over:
+            return
+        why, beat = self._why_held(), self._lease.beat
+        if why and beat != self._told_beat:
+            self._told_beat = beat
+            self._host.tell().held(self._key, why, perf_counter() - beat)
+        elif not why and self._told_beat:
+            self._told_beat = 0.0
+            self._host.tell().held(self._key, "", 0.0)
 
     def _why_held(self) -> str:
         """Why nothing is heard of a process that lives; "" when its loop runs."""

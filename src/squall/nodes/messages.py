@@ -55,7 +55,8 @@ class AttemptStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     adjust_seq: int = 0
     """The last adjustment in force."""
     text: str = ""
-    """Refused: the one line that says why. Ended: the record's cut or error."""
+    """Refused: the one line that says why. Running: why nothing is executed, where its
+    worker can tell. Ended: the record's cut or error."""
     exit_code: int = 0
     retryable: bool = False
     """Refused: another worker, or a later time, may do (no core, disk full)."""

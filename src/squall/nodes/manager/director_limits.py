@@ -77,9 +77,22 @@ def _stuck(facts: Facts, job: JobRecord) -> float:
     patience_s = max(_patience_s(facts, profile_of(job, w.name)) for w in running)
     silent_s = facts.now - progress.since
     if silent_s >= patience_s:
-        _stop(facts, job, f"stuck: no step was executed for {patience_s:g} s")
+        text = f"stuck: no step was executed for {patience_s:g} s"
+        told = [f"{node}: {why}" for node, why in standstills(facts, job)]
+        more = f" (and {len(told) - 1} more shares)" if len(told) > 1 else ""
+        _stop(facts, job, f"{text}; {told[0]}{more}" if told else text)
         return facts.now + 1.0
     return progress.since + patience_s
+
+
+def standstills(facts: Facts, job: JobRecord) -> list[tuple[str, str]]:
+    """What workers say of shares that run and execute nothing: (worker, why)."""
+    found: list[tuple[str, str]] = []
+    for key, attempt in facts.tables.live_of(job.job):
+        status = facts.status(key, attempt.node, attempt.boot)
+        if status is not None and status.phase == "running" and status.text:
+            found.append((attempt.node, status.text))
+    return found
 
 
 def _plans_load(facts: Facts, job: JobRecord, workflow: WorkflowRecord) -> bool:

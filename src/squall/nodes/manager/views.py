@@ -13,11 +13,13 @@ from squall.nodes.datacenter.states import WorkflowState, public
 from squall.nodes.datacenter.tables import Tables
 from squall.nodes.manager.director_facts import Facts
 from squall.nodes.manager.director_layers import next_phase
-from squall.nodes.manager.director_limits import deadline_ms
+from squall.nodes.manager.director_limits import deadline_ms, standstills
 from squall.nodes.manager.director_pool import NO_WORKERS, position, usable, waiting_jobs
 from squall.nodes.manager.losses import elapsed_s
 from squall.nodes.manager.placement import profile_of
 from squall.nodes.messages import JobView, NodeView, WorkflowView
+
+STANDSTILLS_SHOWN = 10
 
 
 def job_view(tables: Tables, job: JobRecord, group_ms: int, facts: Facts | None = None) -> JobView:
@@ -87,6 +89,9 @@ def why(facts: Facts, job: JobRecord) -> list[str]:
     if all(workflow.over for workflow in job.workflows):
         lines.append("all workflows are over; its result is being assembled")
     lines += _queue_lines(facts, job)
+    if not job.stop:
+        told = standstills(facts, job)
+        lines += [f"{node}: {why}" for node, why in told[:STANDSTILLS_SHOWN]]
     silent = {attempt.node for _, attempt in tables.live_of(job.job)}
     for node in sorted(silent):
         worker = tables.workers.get(node)

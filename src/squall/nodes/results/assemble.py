@@ -18,7 +18,12 @@ import msgspec
 from squall.engine.options import RunOptions
 from squall.engine.outcome import Loss, ProcessInfo, RunStatus, WorkflowOutcome
 from squall.engine.run_info import squall_version
-from squall.nodes.results.losses import TOLERATED_SHARE, losses_of, missing_share
+from squall.nodes.results.losses import (
+    TOLERATED_SHARE,
+    failed_by_loss,
+    losses_of,
+    missing_share,
+)
 from squall.nodes.results.parts import Adjustment, AttemptPart, JobParts
 from squall.nodes.results.result import JobResult, ResultInfo, close
 from squall.reporting.losses import loss_line
@@ -261,7 +266,9 @@ def _findings(
         workflow = result.manifest.workflow(loss.workflow)
         shares[loss.workflow] += missing_share(workflow, outcomes[loss.workflow], loss)
     for loss in result.losses:
-        beyond = shares[loss.workflow] > TOLERATED_SHARE
+        # What ended with its last report looks complete: none of it came to its own end.
+        whole = not failed_by_loss(outcomes[loss.workflow], parts.attempts)
+        beyond = shares[loss.workflow] > TOLERATED_SHARE or not whole
         found.append(("INVALID" if beyond else "DEGRADED", loss_line(loss)))
     if parts.state == "timeout":
         found.append(("INVALID", parts.reason or "the job was ended by its timeout"))

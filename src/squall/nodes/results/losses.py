@@ -33,7 +33,7 @@ of planned starts that were not made."""
 def losses_of(
     workflow: WorkflowManifest,
     outcome: WorkflowOutcome,
-    attempts: Iterable[AttemptPart],
+    attempts: Sequence[AttemptPart],
     *,
     as_planned: bool,
 ) -> list[Loss]:
@@ -46,10 +46,11 @@ def losses_of(
         (lowest_latency_s(part.record) for parts in shares.values() for part in parts),
         default=math.inf,
     )
+    end_s = _end_s(workflow, outcome, lost=failed_by_loss(outcome, attempts))
     found: list[Loss] = []
     for parts in shares.values():
         losses = [
-            _loss(workflow, outcome, part, parts[index + 1 :], lowest_s)
+            _loss(workflow, outcome, part, parts[index + 1 :], lowest_s, end_s)
             for index, part in enumerate(parts)
             if _was_cut(part)
         ]
@@ -57,6 +58,14 @@ def losses_of(
             _count_planned(workflow, outcome, parts, losses, as_planned=as_planned)
         found += losses
     return found
+
+
+def failed_by_loss(outcome: WorkflowOutcome, attempts: Iterable[AttemptPart]) -> bool:
+    """It failed because who ran it was lost; nobody's code raised."""
+    parts = [part for part in attempts if part.workflow == outcome.name]
+    ends = [part.record.end for part in parts if part.record is not None]
+    raised = any(end is not None and end.error for end in ends)
+    return outcome.status == "failed" and not raised and any(map(_was_cut, parts))
 
 
 def missing_share(workflow: WorkflowManifest, outcome: WorkflowOutcome, loss: Loss) -> float:
@@ -85,10 +94,11 @@ def _loss(
     part: AttemptPart,
     later: Sequence[AttemptPart],
     lowest_s: float,
+    end_s: float,
 ) -> Loss:
     cut_s = cut_of(part)
     next_one = next((each for each in later if each.record is not None), None)
-    until_s = next_one.joined_s if next_one is not None else _end_s(workflow, outcome)
+    until_s = next_one.joined_s if next_one is not None else end_s
     unknown = _unknown(part, workflow, lowest_s)
     end = part.record.end if part.record is not None else None
     given_out = in_flight(part.record).iterations if end is None else 0
@@ -118,12 +128,13 @@ def _unknown(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -> 
     return Unknown(part.unknown, worked_out.iterations, part.is_estimate)
 
 
-def _end_s(workflow: WorkflowManifest, outcome: WorkflowOutcome) -> float:
-    """When the workflow's load was to end: as planned, or earlier if it ended earlier."""
+def _end_s(workflow: WorkflowManifest, outcome: WorkflowOutcome, *, lost: bool) -> float:
+    """When the workflow's load was to end: as planned, or earlier if it ended earlier and not
+    for being `lost`."""
     if workflow.profile.model in ("iterations", "once"):
         return outcome.elapsed_s
     planned_s = workflow.profile.duration_s
-    if outcome.status in ("interrupted", "timeout", "failed") and outcome.elapsed_s:
+    if not lost and outcome.status in ("interrupted", "timeout", "failed") and outcome.elapsed_s:
         return min(planned_s, outcome.elapsed_s)
     return planned_s
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from squall.api.errors import ExitCode, SquallError
-from squall.engine.protocol import Adjust
+from squall.engine.protocol import Adjust, Line
 from squall.nodes.identity import AttemptKey
 from squall.nodes.memory_blobs import MemoryBlobs
 from squall.nodes.messages import JobBrief, Preparation, SpecValues
@@ -238,6 +238,13 @@ class Attempts:
         if isinstance(report, WindowReport):
             elapsed_s = book.elapsed_s(self._runtime.clock.now())
             self._session.on_counted(key, book.counters, elapsed_s)
+
+    def on_held(self, key: AttemptKey, why: str, silent_s: float) -> None:
+        book = self.books.get(key)
+        if book is not None and why:
+            self._log.warning("attempt_held", attempt=str(key), why=why)
+            book.add(Line("", f"for {silent_s:.0f} s now {why}"))
+        self._session.on_held(key, why)
 
     def on_ended(self, key: AttemptKey, end: RecordEnd) -> None:
         book = self.books.get(key)

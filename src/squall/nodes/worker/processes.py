@@ -108,6 +108,10 @@ class ProcessHost:
         if self._events is not None:
             asyncio.get_running_loop().call_soon(self._events.on_report, key, report)
 
+    def held(self, key: AttemptKey, why: str, silent_s: float) -> None:
+        if self._events is not None:
+            asyncio.get_running_loop().call_soon(self._events.on_held, key, why, silent_s)
+
     def ended(self, key: AttemptKey, end: RecordEnd) -> None:
         self._release(key)
         if self._events is not None:

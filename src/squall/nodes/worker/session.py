@@ -80,6 +80,8 @@ class Held:
     adjust_seq: int = 0
     refusal: Refusal | None = None
     text: str = ""
+    note: str = ""
+    """Why nothing of it is executed although it runs."""
     record: str = ""
     record_size: int = 0
     kill_at: float = inf
@@ -98,7 +100,7 @@ class Held:
             counters=self.counters,
             elapsed_s=self.elapsed_s,
             adjust_seq=self.adjust_seq,
-            text=(refusal.text if refusal is not None else self.text)[:TEXT_MAX],
+            text=(refusal.text if refusal is not None else self.text or self.note)[:TEXT_MAX],
             exit_code=refusal.exit_code if refusal is not None else 0,
             retryable=refusal.retryable if refusal is not None else False,
             record=self.record,
@@ -249,6 +251,11 @@ class WorkerSession:
         if held is not None:
             held.counters, held.elapsed_s = counters, elapsed_s
 
+    def on_held(self, key: AttemptKey, why: str) -> None:
+        held = self.held.get(key)
+        if held is not None and held.phase == "running":
+            held.note = why
+
     def on_ended(
         self, key: AttemptKey, cut: str, record: str, size: int, elapsed_s: float
     ) -> list[Effect]:
@@ -256,7 +263,7 @@ class WorkerSession:
         held = self.held.get(key)
         if held is None or held.phase not in LIVE:
             return []
-        held.phase, held.text = "ended", cut
+        held.phase, held.text, held.note = "ended", cut, ""
         held.record, held.record_size, held.elapsed_s = record, size, elapsed_s
         return [AskNow()] if not held.dropped else self._free(key)
 

@@ -1,0 +1,97 @@
+"""`squall coord signal send` and `squall coord wait`: a signal from a shell, and to one.
+
+Both are members that never lead, for as long as they take, and sign what they say. `send`
+returns when the signal was acknowledged; `wait` with the first one that fits, also one that
+came before it began if it waits as the same member.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from typing import Any
+
+from squall.api.errors import SquallError, UsageError
+from squall.cli.coord import joined, number_of, seconds_of
+from squall.cli.jobs import print_json
+from squall.cli.streams import print_or_drop
+from squall.coordination.errors import UnknownMemberError
+from squall.coordination.records import Signal
+
+
+class NoSuchMember(SquallError):
+    """Nobody of that id ever registered."""
+
+
+async def answered(arguments: Namespace) -> int:
+    return await (_wait if arguments.coord_command == "wait" else _send)(arguments)
+
+
+async def _send(arguments: Namespace) -> int:
+    said: dict[str, Any] = {
+        "payload": payload_of(arguments.payload),
+        "iteration": number_of(arguments.iteration, "--iteration"),
+        "correlation_id": arguments.correlation,
+        "allow_unknown": arguments.allow_unknown,
+    }
+    receiver = arguments.receiver
+    async with joined(arguments) as member:
+        begun = member.parts.clock.now()
+        try:
+            if arguments.no_ack:
+                signal = await member.send_signal(receiver, arguments.type, **said)
+                signal_id, acked = signal.signal_id, False
+            else:
+                ack = await member.send_signal_with_retry(receiver, arguments.type, **said)
+                signal_id, acked = ack.signal_id, True
+        except UnknownMemberError:
+            raise NoSuchMember(
+                f"no member {receiver} ever registered; --allow-unknown sends all the same"
+            ) from None
+        took_s = member.parts.clock.now() - begun
+    if arguments.json:
+        return print_json(
+            {"signal_id": signal_id, "receiver": receiver, "acknowledged": acked, "took_s": took_s}
+        )
+    how = f"acknowledged by {receiver}" if acked else f"in the inbox of {receiver}"
+    print_or_drop(f"{signal_id} {how} after {took_s:.3f} s")
+    return 0
+
+
+def payload_of(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--payload {text}: {error}; JSON is wanted, as in '{{\"job\": 7}}' or '\"text\"'"
+        ) from None
+
+
+async def _wait(arguments: Namespace) -> int:
+    within_s = seconds_of(arguments.within, "--within")
+    async with joined(arguments, member_id=arguments.member, max_timeout=within_s) as member:
+        if not arguments.member:
+            print(f"waits as {member.member_id}", file=sys.stderr, flush=True)
+        signal = await member.block_until_signal(
+            correlation_id=arguments.correlation,
+            types=arguments.type,
+            from_=arguments.senders,
+            timeout=within_s,
+        )
+    if arguments.json:
+        return print_json(_fields(signal))
+    about = f" about {signal.correlation_id}" if signal.correlation_id else ""
+    lines = [f"{signal.type} from {signal.sender_id}{about}"]
+    if signal.payload is not None:
+        lines.append(json.dumps(signal.payload, ensure_ascii=False))
+    print_or_drop("\n".join(lines))
+    return 0
+
+
+def _fields(signal: Signal) -> dict[str, Any]:
+    """What was said; not how it was signed."""
+    hidden = ("v", "key_id", "signature")
+    return {name: getattr(signal, name) for name in signal.__struct_fields__ if name not in hidden}

@@ -42,7 +42,7 @@ async def manager(runtime: Runtime, lab: Lab, store: Store, term: Leave) -> None
 
 async def scenario(world: World) -> None:
     world.parameters["managers"] = "3"
-    lab = datacenter._lab(world)  # pyright: ignore[reportPrivateUsage]
+    lab = datacenter.make_lab(world)
     store, terms = CountedStore(world), {name: Leave(n) for n, name in enumerate(lab.members, 1)}
     draw = world.random("scenario")
     for name in lab.members:
@@ -50,7 +50,7 @@ async def scenario(world: World) -> None:
     for name in ("w1", "w2", "w3"):
         world.add(name, lambda runtime: datacenter.worker(runtime, lab))
     for number in range(3):
-        asked = Asked(datacenter._submission(draw, number))  # pyright: ignore[reportPrivateUsage]
+        asked = Asked(datacenter.draw_submission(draw, number))
         lab.asked.append(asked)
         world.add(f"c{number}", lambda runtime, a=asked: datacenter.client(runtime, lab, a, None))
     running = asyncio.ensure_future(lab.engine.run())
@@ -78,7 +78,7 @@ async def scenario(world: World) -> None:
         what="every accepted job ends",
     )
     for asked in lab.asked:
-        datacenter._judge(lab, asked)  # pyright: ignore[reportPrivateUsage]
+        datacenter.judge(lab, asked)
     running.cancel()
 
 

@@ -92,10 +92,7 @@ class Following:
                 if answer.state in TERMINAL and not answer.more:
                     return answer
         except Unreachable as error:
-            raise Unreachable(
-                f"{error}\njob {self._job} is lost from sight; the workers end its load when "
-                f"their leases end. Once a manager is back: squall watch {self._job}"
-            ) from None
+            raise Unreachable(self._out_of_sight(error)) from None
         raise SquallError(f"job {self._job}: the stream ended before the job")
 
     def _tell(self, answer: Followed) -> None:
@@ -116,6 +113,18 @@ class Following:
     def _say(self, text: str) -> None:
         if self._says_events:
             self._presenter.on_log("", text)
+
+    def _out_of_sight(self, error: Unreachable) -> str:
+        managers = self._client.managers
+        if managers.is_store:
+            return (
+                f"{error}; job {self._job} is lost from sight and its load ends with the leases. "
+                f"Start an agent, then: squall watch {self._job} --store {managers.shown}"
+            )
+        return (
+            f"{error}\njob {self._job} is lost from sight; the workers end its load when "
+            f"their leases end. Once a manager is back: squall watch {self._job}"
+        )
 
     def _farewell(self) -> str:
         if self._cancels:

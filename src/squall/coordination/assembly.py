@@ -7,6 +7,7 @@ giver; one that was opened from a URL is closed here.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -27,7 +28,7 @@ from squall.coordination.stores.interface import Store, make_key
 from squall.coordination.timing import Timing
 from squall.runtime.identity import ProcessIdentity, this_process
 from squall.runtime.interfaces import Clock, Runtime
-from squall.runtime.log import Log
+from squall.runtime.log import Log, StreamSink
 from squall.runtime.metrics import Registry
 from squall.runtime.real import RealRuntime
 from squall.runtime.tasks import TaskFailure, TaskRunner
@@ -60,6 +61,7 @@ class Assembly:
     signs_heartbeats: bool
     owns_store: bool
     owned_runtime: RealRuntime | None
+    debug: bool = False
     keeper: SecretKeeper | None = None
     """Reads the secret again, if it comes from a source."""
 
@@ -68,6 +70,16 @@ class Assembly:
 
     def store_time(self) -> float:
         return self.clock.now() + self.offset_s
+
+    def trace(self, event: str, **fields: object) -> None:
+        """What happens again and again: only with `debug`."""
+        if self.debug and self.log is not None:
+            self.log.info(event, **fields)
+
+    def say_in_log(self, **context: object) -> None:
+        """From now on every line of the log says this, too."""
+        if self.log is not None:
+            self.log = self.log.bind(**context)
 
     async def measure(self) -> None:
         """Half of the round trip is the error."""
@@ -117,6 +129,8 @@ async def assemble(
         else open_store(given, prefix, world, options.environment or "")
     )
     timing = options.timing_for(store.capabilities)
+    if log is None and options.debug:
+        log = Log(StreamSink(sys.stderr), world.clock)
     bound = None if log is None else log.bind(namespace=options.namespace, member=name)
     metrics = CoordinationMetrics.of_registry(registry, options.namespace)
     patient = _guarded(store, world, metrics, bound)
@@ -130,8 +144,8 @@ async def assemble(
         raise
 
     def on_failure(what: str, error: Exception) -> None:
-        if bound is not None:
-            bound.error(what, error=str(error), kind=type(error).__name__)
+        if assembled.log is not None:
+            assembled.log.error(what, error=str(error), kind=type(error).__name__)
 
     tasks = TaskRunner(world.clock, world.random, on_failure=_task_failed(on_failure))
 
@@ -140,8 +154,11 @@ async def assemble(
             event, namespace=options.namespace, timestamp=world.clock.wall(), observer_id=name
         )
 
+    def on_dropped() -> None:
+        metrics.counter(metrics.families.events_dropped).add()
+
     sign = options.sign_heartbeats
-    return Assembly(
+    assembled = Assembly(
         member_id=name,
         timing=timing,
         clock=world.clock,
@@ -153,7 +170,7 @@ async def assemble(
         urgent=patient.urgent,
         codec=Codec(keyring),
         tasks=tasks,
-        bus=EventBus(tasks.group("handlers"), stamp, on_failure),
+        bus=EventBus(tasks.group("handlers"), stamp, on_failure, on_dropped),
         metrics=metrics,
         contention=Contention(
             options.contention_threshold if options.contention_detection_enabled else math.inf,
@@ -164,8 +181,10 @@ async def assemble(
         signs_heartbeats=store.capabilities.cross_host if sign is None else sign,
         owns_store=isinstance(given, str),
         owned_runtime=owned,
+        debug=options.debug,
         keeper=keeper,
     )
+    return assembled
 
 
 def _guarded(

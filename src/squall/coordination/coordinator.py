@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from squall.coordination import election_messages as messages
+from squall.coordination.advice import advise
 from squall.coordination.assembly import Assembly, assemble
+from squall.coordination.driven import DrivenHeartbeats
 from squall.coordination.election import Election
 from squall.coordination.errors import (
     ConfigurationError,
@@ -33,6 +35,7 @@ from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
 from squall.coordination.leadership import Leadership
 from squall.coordination.mailbox import Context
 from squall.coordination.monitor import Monitor, Statistics
+from squall.coordination.onlooking import Onlooker
 from squall.coordination.options import AUTO, Options, with_environment
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.pulse import Leading, Pulse
@@ -149,7 +152,7 @@ class Coordinator(Speaking):
             cleanup_delay=self.options.cleanup_delay,
         )
         self._pacer = Pacer(parts, self._monitor.statistics, auto=self.options.profile == AUTO)
-        await self._patiently(self._pacer.begin)
+        self._onlooker = Onlooker(parts)
         self._hand_over = HandOver(self, parts)
         environment = self.options.environment or DEFAULT_ENVIRONMENT
         self._upkeep = Upkeep(parts, self._grace, environment)
@@ -158,8 +161,12 @@ class Coordinator(Speaking):
         self._works += self._pacer.works()
         self._works += [plugin.work(self, timing.work_interval) for plugin in self.plugins]
         await self._patiently(parts.measure)
+        await self._patiently(self._pacer.begin)
         await self._patiently(self._upkeep.begin)
         self._signals = Signals(parts, self._signal_context(), self.options)
+        self._driven = DrivenHeartbeats(
+            parts, lambda: self.current_epoch, self._monitor.note_sequence
+        )
         if not self.options.enable_coordinator:
             await self._begin_alone(parts)
         else:
@@ -167,6 +174,7 @@ class Coordinator(Speaking):
             await self._patiently(self._pulse.register)
             parts.tasks.start("life", self._live(parts, self._pulse), essential=True)
         parts.tasks.every("store time", MEASURE_S, self._measure)
+        parts.tasks.start("advice", advise(parts, self.options))
         self._teller.follow(
             lambda: self.heartbeat_p99, lambda: self.is_coordinator + self.signals.blocked
         )
@@ -295,6 +303,25 @@ class Coordinator(Speaking):
         ids = await self._running.live_members(pages=1000)
         return tuple(sorted(ids))
 
+    async def register_heartbeat(
+        self, coordinator_id: str, sequence: int, metadata: Mapping[str, Any] | None = None
+    ) -> int:
+        """Says that a member lives that is no process of this library, and returns its
+        incarnation; sequence 1 begins a new one. It is watched like every other member."""
+        return await self._driven.register(coordinator_id, sequence, metadata)
+
+    async def unregister_heartbeat(self, coordinator_id: str) -> None:
+        """Such a member has ended: it left, and does not die."""
+        await self._driven.leave(coordinator_id)
+
+    def start_monitoring(self) -> None:
+        """Tells `member:joined`, `member:left` and `member:changed` on this member, too; looks
+        every `monitor_interval` and only reads. May be called again."""
+        self._onlooker.start()
+
+    def stop_monitoring(self) -> None:
+        self._onlooker.stop()
+
     def get_statistics(self) -> Statistics:
         """What the monitor of this member did while it led."""
         return self._monitor.statistics
@@ -409,6 +436,7 @@ class Coordinator(Speaking):
             self._leadership = leadership = self._make_leadership(parts, pulse)
             self._reborn.set()
             self._reborn.clear()
+            parts.say_in_log(incarnation=pulse.incarnation)
             self._heart = heart = self._make_heart(parts, pulse, leadership)
             self._pacer.follow(self._watch, self._grace, pulse, heart, leadership.election)
             group.start("election", leadership.run(), essential=True)
@@ -437,6 +465,10 @@ class Coordinator(Speaking):
                     raise
                 await self._running.clock.sleep(delay_s)
 
+    async def _beat_now(self) -> None:
+        if self._pulse is not None:
+            await self._pulse.beat()
+
     async def _measure(self) -> None:
         with contextlib.suppress(StoreUnavailableError):
             await self._running.measure()
@@ -447,6 +479,7 @@ class Coordinator(Speaking):
             incarnation=lambda: self.incarnation,
             known_epoch=lambda: self.current_epoch,
             max_clock_skew=self.options.max_clock_skew,
+            beat=self._beat_now,
         )
 
     async def _register_again(self, parts: Assembly, pulse: Pulse) -> None:
@@ -480,7 +513,7 @@ class Coordinator(Speaking):
         def on_beat(reached: bool, took_s: float) -> None:
             if reached:
                 self._grace.reached(parts.clock.boot_time())
-            self._teller.beat(pulse.sequence, reached)
+            self._teller.beat(pulse.sequence, reached, took_s)
 
         return Heart(
             pulse,

@@ -246,18 +246,21 @@ OnFailure = Callable[[str, Exception], None]
 class Listener:
     """One queue of events; handed out by `EventBus`."""
 
-    def __init__(self, wanted: str) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: str, on_dropped: Callable[[], None] | None = None) -> None:
+        self.wanted = wanted
+        self._on_dropped = on_dropped
         self._queue: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self.dropped = 0
 
     def offer(self, event: Event) -> None:
-        if self._wanted not in ("*", event.name):
+        if self.wanted not in ("*", event.name):
             return
         if len(self._queue) >= QUEUE_MAX:
             self._queue.popleft()
             self.dropped += 1
+            if self._on_dropped is not None:
+                self._on_dropped()
         self._queue.append(event)
         self._arrived.set()
 
@@ -276,8 +279,10 @@ class EventBus:
         tasks: TaskGroup,
         stamp: Callable[[Event], Event],
         on_failure: OnFailure,
+        on_dropped: Callable[[], None] | None = None,
     ) -> None:
         self._tasks = tasks
+        self._on_dropped = on_dropped
         self._stamp = stamp
         self._on_failure = on_failure
         self._listeners: list[Listener] = []
@@ -308,12 +313,13 @@ class EventBus:
             if token.task is not None:
                 token.task.cancel()
 
-    def has_handler(self, event: str | type[Event]) -> bool:
-        return any(name in ("*", _name(event)) for name, _ in self._handlers)
+    def is_heard(self, event: str | type[Event]) -> bool:
+        """Whether a handler or an iterator would get it."""
+        return any(each.wanted in ("*", _name(event)) for each in self._listeners)
 
     async def iterate(self, event: str | type[Event] = "*") -> AsyncIterator[Event]:
         """Events from now on. Leaving the loop ends the subscription."""
-        listener = Listener(_name(event))
+        listener = Listener(_name(event), self._on_dropped)
         self._listeners.append(listener)
         try:
             while True:
@@ -328,7 +334,7 @@ class EventBus:
     def _listen(self, wanted: str, handler: Handler, *, once: bool) -> None:
         if (wanted, handler) in self._handlers:
             return
-        listener = Listener(wanted)
+        listener = Listener(wanted, self._on_dropped)
         self._listeners.append(listener)
         work = self._handle(wanted, listener, handler, once)
         token = self._tasks.start(f"handler {wanted}", work)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from squall.coordination import events
+from squall.coordination import events, keys
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import ConfigurationError, NotRunningError
 from squall.coordination.leadership import Leadership
+from squall.coordination.records import HeartbeatRecord
 from squall.coordination.signals import Delivery
 from squall.coordination.terms import Term, Work
 
@@ -93,11 +94,22 @@ class HandOver:
         self._parts.tasks.start("hand over", handing)
 
     async def _check(self, desired: str | None) -> None:
-        if desired is not None and desired not in await self._member.active_workers():
+        if desired is not None and not await self._may_lead(desired):
             raise ConfigurationError(
                 f"desired_coordinator is {desired!r}: it must be live and eligible;"
                 " `active_workers()` has those that are"
             )
+
+    async def _may_lead(self, member_id: str) -> bool:
+        if member_id not in await self._member.active_workers():
+            return False
+        parts = self._parts
+        (beat,) = await parts.patient.get(keys.heartbeat(member_id))
+        signed = parts.signs_heartbeats
+        record = (
+            None if beat is None else parts.codec.read(HeartbeatRecord, beat.value, signed=signed)
+        )
+        return record is not None and record.eligible
 
     async def _pause(self) -> None:
         await self._parts.clock.sleep(self._parts.timing.heartbeat_interval / LOOKS_PER_BEAT)

@@ -10,7 +10,7 @@ It must never drop a signal because of a failed write, nor let a bad one end the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,8 @@ class Context:
     incarnation: Callable[[], int]
     known_epoch: Callable[[], int]
     max_clock_skew: float
+    beat: Callable[[], Awaitable[object]]
+    """Another heartbeat, now."""
 
 
 class Mailbox:

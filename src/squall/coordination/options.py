@@ -53,6 +53,8 @@ class Options:
     epoch_fencing_enabled: bool = True
     contention_detection_enabled: bool = True
     contention_threshold: float = 2.0
+    debug: bool = False
+    """Logs every cycle: heartbeats, renewals, looks of the monitor; to stderr without a log."""
     max_inbox: int = 1000
     max_clock_skew: float = 60.0
     max_timeout: float = 3600.0

@@ -49,6 +49,8 @@ class HeartbeatRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """The highest that the member has seen."""
     key_ids: tuple[str, ...] = ()
     """Which signing keys it accepts."""
+    driven_by: str = ""
+    """The member whose application says that this one lives; "" for one that beats itself."""
 
 
 class MemberRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):

@@ -98,6 +98,7 @@ class Pacer:
     def follow(self, monitor: Work, *timed: Timed) -> None:
         """Who is to go by it from now on."""
         self._monitor, self._timed = monitor, timed
+        self._pass_on(self._parts.timing)
 
     def heard(self, record: Record | None, lease: LeaseRecord | None) -> None:
         """Somebody's lease was read: it counts while it is held."""
@@ -128,12 +129,11 @@ class Pacer:
             return
         parts.timing = timing
         parts.contention.expected = timing.heartbeat_interval
-        if self._monitor is not None:
-            self._monitor.interval = monitor_pause(timing)
-        for each in self._timed:
-            each.timing = timing
+        self._pass_on(timing)
         parts.bus.emit(events.ProfileChanged(profile=pace.profile, beats=pace.beats))
 
-
-def monitor_pause(timing: Timing) -> float:
-    return timing.monitor_interval * CHECKS_PER_INTERVAL
+    def _pass_on(self, timing: Timing) -> None:
+        if self._monitor is not None:
+            self._monitor.interval = timing.monitor_interval * CHECKS_PER_INTERVAL
+        for each in self._timed:
+            each.timing = timing

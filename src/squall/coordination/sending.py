@@ -21,6 +21,7 @@ from squall.coordination.errors import (
     UnknownMemberError,
     VersionConflict,
 )
+from squall.coordination.inbox import HEARTBEAT
 from squall.coordination.mailbox import Context
 from squall.coordination.options import Options
 from squall.coordination.records import Signal, SignalAck
@@ -56,6 +57,8 @@ class Sender:
         signal = self._make(
             receiver_id, type, iteration, payload, correlation_id, epoch, expires_in
         )
+        if await self._was_own_beat(signal):
+            return signal
         await self._check_receiver(receiver_id, allow_unknown)
         await self._append(signal, self._encode(signal))
         return signal
@@ -75,6 +78,8 @@ class Sender:
         signal = self._make(
             receiver_id, type, iteration, payload, correlation_id, epoch, keys.SIGNAL_LIFE_S
         )
+        if await self._was_own_beat(signal):
+            return self._own_ack(signal)
         await self._check_receiver(receiver_id, allow_unknown)
         encoded = self._encode(signal)
         last_error = "no acknowledgment"
@@ -94,6 +99,22 @@ class Sender:
                 )
         self._unreachable(receiver_id, max_retries, last_error)
         raise SignalDeliveryError(receiver_id, signal.signal_id, max_retries, last_error)
+
+    async def _was_own_beat(self, signal: Signal) -> bool:
+        """A `heartbeat` to oneself is a heartbeat: it lies in no inbox and ends no wait."""
+        if signal.type != HEARTBEAT or signal.receiver_id != self._parts.member_id:
+            return False
+        await self._context.beat()
+        return True
+
+    def _own_ack(self, signal: Signal) -> SignalAck:
+        return SignalAck(
+            signal_id=signal.signal_id,
+            receiver_id=signal.receiver_id,
+            sender_id=signal.sender_id,
+            iteration=signal.iteration,
+            received_at=self._parts.store_time(),
+        )
 
     def _make(
         self,

@@ -33,8 +33,10 @@ class Teller:
     def emit(self, event: events.Event) -> None:
         self._parts.bus.emit(event)
 
-    def beat(self, sequence: int, reached: bool) -> None:
+    def beat(self, sequence: int, reached: bool, took_s: float = 0.0) -> None:
         if reached:
+            if self._parts.debug:
+                self._parts.trace("heartbeat_cycle", sequence=sequence, took_s=round(took_s, 6))
             self._sent.add()
             self._isolated.set(0.0)
             self.emit(events.WorkerHeartbeat(worker_id=self._parts.member_id, sequence=sequence))
@@ -96,6 +98,7 @@ class Teller:
                     self._vacant_since = self._parts.clock.now()
             case messages.WriteLease(purpose=messages.Purpose.RENEW):
                 metrics.counter(families.renewals, "sent").add()
+                self._parts.trace("lease_renewal", renewals=effect.lease.renewals)
             case messages.Promote(epoch):
                 metrics.counter(families.promotions).add()
                 metrics.gauge(families.is_leader).set(1.0)
@@ -135,6 +138,7 @@ class Teller:
 
     def _holder_changed(self, effect: messages.HolderChanged) -> None:
         lease, now = effect.lease, self._parts.clock.now()
+        self._parts.say_in_log(epoch=lease.epoch)
         metrics, families = self._metrics, self._families
         self._regressed = False
         metrics.gauge(families.epoch).set(lease.epoch)
@@ -156,6 +160,8 @@ class Teller:
         self.emit(events.LeaderChanged(old=effect.old, new=lease.worker_id, epoch=lease.epoch))
         changes = self._changes.note(now)
         if changes is not None:
+            if self._parts.log is not None:
+                self._parts.log.warning("flapping", changes=changes, advice=FLAPPING_ADVICE)
             self.emit(
                 events.Flapping(
                     changes=changes, window=self._changes.window_s, advice=FLAPPING_ADVICE

@@ -57,6 +57,7 @@ from squall.engine.protocol import (
 )
 from squall.engine.requirements import check_python, check_requirements
 from squall.engine.share import Share
+from squall.engine.stacks import answer_with_stack
 from squall.engine.url_workflow import url_workflow
 from squall.engine.watchdog import Watchdog
 from squall.stats.reports import Blocked
@@ -407,6 +408,7 @@ def main() -> None:
     if len(sys.argv) > 3:
         lease = LeaseMemory(int(sys.argv[3]))
         os.nice(int(sys.argv[4]))
+        answer_with_stack(lease.descriptor)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(index, descriptor, lease))
     # The author's threads and atexit hooks have no say in when the run is over.

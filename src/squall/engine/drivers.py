@@ -203,13 +203,18 @@ class OpenDriver:
             except asyncio.CancelledError:
                 if future.done() and not future.cancelled() and future.result() is not None:
                     self._stage.starts.dropped += 1
+                    if self._pace is not None:
+                        self._pace.returned()
                 raise
             if given is None:
                 return None
             planned = given
         starts = self._stage.starts
         starts.made += 1
-        late_s = perf_counter() - planned
+        now = perf_counter()
+        if self._pace is not None:
+            self._pace.started(now - self._began)
+        late_s = now - planned
         if late_s > LATE_AFTER_S:
             starts.late += 1
             if late_s > starts.late_max_s:

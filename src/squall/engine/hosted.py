@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from math import inf
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -34,6 +35,7 @@ from squall.engine.protocol import (
     Stop,
     ToParent,
 )
+from squall.engine.stacks import authors_place
 from squall.stats.record import RecordEnd
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
 
@@ -43,6 +45,8 @@ NICENESS = 2
 HELD_S = 5.0
 """A loop that has not run for so long is held by somebody: no verdict, only a line."""
 LOOK_S = 1.0
+ROUND_S = 1.0
+"""More than the round of a loop takes in which everybody who is ready has a turn."""
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -174,6 +178,7 @@ class HostedAttempt(Generic[K]):
         self._silent_from = inf
         """From when on it sent nothing for certain, although its process lived."""
         self._told_beat = 0.0
+        self._asked_beat = 0.0
         self._over = False
 
     async def begin(self) -> None:
@@ -213,8 +218,11 @@ class HostedAttempt(Generic[K]):
 
     def kill(self, cut: str) -> None:
         if not self._over:
-            self._cut = self._why_held() or cut
-            self._silent_from = self._lease.held_since
+            why, self._silent_from = self._why_held(), self._lease.held_since
+            if why and self._silent_from == inf:
+                # Without a beat no user is woken again: each may have sent once more.
+                self._silent_from = self._lease.beat + ROUND_S
+            self._cut = why or cut
             self.core.kill()
 
     def look(self) -> None:
@@ -224,7 +232,12 @@ class HostedAttempt(Generic[K]):
         if self._over:
             return
         why, beat = self._why_held(), self._lease.beat
-        if why and beat != self._told_beat:
+        if why and beat not in (self._told_beat, self._asked_beat) and not self._lease.held_by:
+            # It cannot say who; its stack can, at the next look.
+            self._asked_beat = beat
+            self._lease.await_stack()
+            self.core.ask_for_stack()
+        elif why and beat != self._told_beat:
             self._told_beat = beat
             self._host.tell().held(self._key, why, perf_counter() - beat)
         elif not why and self._told_beat:
@@ -236,7 +249,13 @@ class HostedAttempt(Generic[K]):
         beat = self._lease.beat
         if self._began is None or not beat or perf_counter() - beat < HELD_S:
             return ""
-        return self._lease.held_by or "its core process does not answer: something holds its loop"
+        return self._lease.held_by or self._seen_outside()
+
+    def _seen_outside(self) -> str:
+        place = ""
+        if self._asked_beat == self._lease.beat:
+            place = authors_place(self._lease.stack, str(Path(self._load.path).parent))
+        return f"its core process does not answer: held by {place or 'something unknown'}"
 
     # What the process tells.
 

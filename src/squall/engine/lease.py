@@ -31,6 +31,7 @@ CHECK_S = 0.1
 _BYTES = 512
 _MONOTONIC, _BOOT, _BEAT, _HELD, _SINCE, _LENGTH = 0, 1, 2, 3, 4, 5
 _TEXT_AT = 48
+_STACK_BYTES = 16 * 1024
 
 
 class LeaseMemory:
@@ -82,6 +83,17 @@ class LeaseMemory:
         self._view[_LENGTH] = float(len(data))
         self._view[_SINCE] = since
         self._view[_HELD] = beat
+
+    def await_stack(self) -> None:
+        """Of the parent, before it asks the core for its stack: that is written behind the
+        rest, by both through one open file."""
+        os.ftruncate(self.descriptor, _BYTES)
+        os.lseek(self.descriptor, _BYTES, os.SEEK_SET)
+
+    @property
+    def stack(self) -> str:
+        """What the core has written since; its innermost frames come first."""
+        return os.pread(self.descriptor, _STACK_BYTES, _BYTES).decode(errors="replace")
 
     def close(self) -> None:
         if self.descriptor >= 0:

@@ -28,6 +28,7 @@ from squall.engine.protocol import (
     frame,
     receive_in_parent,
 )
+from squall.engine.stacks import SIGNAL as STACK_SIGNAL
 
 EXIT_WAIT_S = 2.0
 REAP_WAIT_S = 0.5
@@ -114,6 +115,13 @@ class CoreHandle:
         except subprocess.TimeoutExpired:
             self.kill()
             self._process.wait()
+
+    def ask_for_stack(self) -> None:
+        """Only of a process with `hosting` that has told something: it knows the signal."""
+        with self._reaping:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self._process.pid, STACK_SIGNAL)
 
     def kill(self) -> None:
         if self._hosting is not None:

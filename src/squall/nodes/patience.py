@@ -33,3 +33,5 @@ class Patience:
     query_s: float = 4.0
     """A question is not worth a minute; a job that runs is."""
     upload_s: float = 120.0
+    follow_pause_s: float = 0.0
+    """Between two questions for what is new of a job, where each of them costs."""

@@ -105,7 +105,7 @@ async def manager(runtime: Runtime, lab: Lab) -> None:
     )
     node = ManagerNode(runtime, tasks, plan, Log(MemorySink(), runtime.clock))
     lab.managers[runtime.node] = node
-    await _with_tasks(tasks, node.run(asyncio.Event()))
+    await with_tasks(tasks, node.run(asyncio.Event()))
 
 
 async def worker(runtime: Runtime, lab: Lab) -> None:
@@ -121,7 +121,7 @@ async def worker(runtime: Runtime, lab: Lab) -> None:
     host = ModelHost(lab.engine, runtime)
     machine = ModelMachine(lab.world, runtime.node)
     node = WorkerNode(runtime, host, machine, settings, tasks=tasks)
-    await _with_tasks(tasks, node.run(asyncio.Event()))
+    await with_tasks(tasks, node.run(asyncio.Event()))
 
 
 async def client(runtime: Runtime, lab: Lab, asked: Asked, cancel_after_s: float | None) -> None:
@@ -167,7 +167,7 @@ async def _again(runtime: Runtime, ask: Callable[[], Awaitable[T]]) -> T:
             await runtime.clock.sleep(0.5)
 
 
-async def _with_tasks(tasks: TaskRunner, main: Coroutine[Any, Any, Any]) -> None:
+async def with_tasks(tasks: TaskRunner, main: Coroutine[Any, Any, Any]) -> None:
     """A node's main program; an essential task that fails ends it, as a process would."""
     body = asyncio.ensure_future(main)
     fatal = asyncio.ensure_future(tasks.fatal())
@@ -181,7 +181,7 @@ async def _with_tasks(tasks: TaskRunner, main: Coroutine[Any, Any, Any]) -> None
 
 async def scenario(world: World) -> None:
     draw = world.random("scenario")
-    lab = _lab(world)
+    lab = make_lab(world)
     names = [f"w{number + 1}" for number in range(WORKERS)]
     for name in lab.members:
         world.add(name, lambda runtime: manager(runtime, lab), exits_on=(SquallError, OSError))
@@ -189,7 +189,7 @@ async def scenario(world: World) -> None:
         world.add(name, lambda runtime: worker(runtime, lab), exits_on=(SquallError, OSError))
     clients: list[str] = []
     for number in range(world.parameter("jobs", JOBS)):
-        asked = Asked(_submission(draw, number))
+        asked = Asked(draw_submission(draw, number))
         lab.asked.append(asked)
         after_s = draw.uniform(0.5, 8.0) if draw.random() < 0.3 else None
         clients.append(f"c{number + 1}")
@@ -205,7 +205,7 @@ async def scenario(world: World) -> None:
     await faults.run(world.parameter("seconds", FAULTY_S))
     faults.end()
     lab.engine.deaths = 0.0
-    supervising = asyncio.ensure_future(_supervise(world, (*lab.members, *names)))
+    supervising = asyncio.ensure_future(supervise(world, (*lab.members, *names)))
     await world.eventually(
         lambda: running.done() or all(asked.result is not None for asked in lab.asked),
         within_s=CONVERGE_S,
@@ -214,12 +214,12 @@ async def scenario(world: World) -> None:
     if running.done():
         running.result()
     for asked in lab.asked:
-        _judge(lab, asked)
+        judge(lab, asked)
     running.cancel()
     supervising.cancel()
 
 
-async def _supervise(world: World, names: Sequence[str]) -> None:
+async def supervise(world: World, names: Sequence[str]) -> None:
     """A fault of the last moment may still end a node: it is started again, as systemd
     would."""
     while True:
@@ -229,7 +229,7 @@ async def _supervise(world: World, names: Sequence[str]) -> None:
                 world.start(name)
 
 
-def _judge(lab: Lab, asked: Asked) -> None:
+def judge(lab: Lab, asked: Asked) -> None:
     result = asked.result
     check(result is not None, f"{asked.job} has no result")
     assert result is not None
@@ -251,7 +251,7 @@ def _judge(lab: Lab, asked: Asked) -> None:
     lab.target.check_layers(job, asked.submission.manifest)
 
 
-def _lab(world: World) -> Lab:
+def make_lab(world: World) -> Lab:
     fast = {key.removeprefix("timers."): v for key, v in TIMER_PROFILES["fast"].items()}
     group = msgspec.convert({"profile": "fast", **fast}, TimerSettings)
     count = world.parameter("managers", 1)
@@ -267,7 +267,7 @@ def _lab(world: World) -> Lab:
     return Lab(world, target, engine, timers, managers, Settings(timers=group), members)
 
 
-def _submission(draw: random.Random, number: int) -> Submission:
+def draw_submission(draw: random.Random, number: int) -> Submission:
     layers = draw.choice([1, 1, 2])
     workflows = [
         WorkflowManifest(

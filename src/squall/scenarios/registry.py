@@ -19,6 +19,7 @@ _MODULES = {
     "wal": "squall.scenarios.wal",
     "datacenter": "squall.scenarios.datacenter",
     "store-log": "squall.scenarios.store_log",
+    "agents": "squall.scenarios.agents",
 }
 
 

@@ -30,6 +30,8 @@ MAX_ERROR_SAMPLES = 500
 """Stored first failures; each may carry a traceback and the start of a body."""
 _ERROR_LINES = 12
 _PERCENTILES = (0.5, 0.95, 0.99)
+_SILENT_S = 6.0
+"""How far reports may lag behind: two seconds for a late share, and their way here."""
 
 ErrorKey = tuple[str, str, str, str]
 """Workflow, row, reason, location."""
@@ -141,7 +143,9 @@ class RunStats:
 
 def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
     elapsed_s = stats.elapsed_s or max(now_s - stats.started_at_s, 0.0)
-    second = stats.latest(1)
+    # Numbers of long ago are not those of now: nothing is known to be executed.
+    silent_s = elapsed_s - (stats.complete_second + 1)
+    second = stats.latest(1) if silent_s <= _SILENT_S else []
     rows = second[0].rows if second else {}
     iteration = second[0].iteration if second else RowSlice()
     whole = RowSlice()

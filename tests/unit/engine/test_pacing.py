@@ -23,9 +23,17 @@ def made(pace: Pace, moments: list[float]) -> list[float]:
     """Someone who starts as much as may start, at each of these moments."""
     times: list[float] = []
     for moment in moments:
-        while len(times) < 10_000 and pace.spend(moment):
+        while len(times) < 10_000 and begun(pace, moment):
             times.append(moment)
     return times
+
+
+def begun(pace: Pace, moment: float) -> bool:
+    """Spent, and begun at once."""
+    spent = pace.spend(moment)
+    if spent:
+        pace.started(moment)
+    return spent
 
 
 def test_no_second_has_more_than_its_share() -> None:
@@ -44,14 +52,39 @@ def test_after_a_long_pause_nothing_bursts() -> None:
 
 def test_a_rare_start_is_made_at_once() -> None:
     pace = Pace(lambda t: int(max(t, 0.0) * 2))
-    assert all(pace.spend(n * 0.5) for n in range(20))
+    assert all(begun(pace, n * 0.5) for n in range(20))
+
+
+def test_a_start_counts_when_it_begins_not_when_it_was_given_away() -> None:
+    pace = Pace(lambda t: int(max(t, 0.0) * 100))
+    times: list[float] = []
+    for turn in range(40):
+        # Every other time the users that were told begin 50 ms late.
+        moment = 20.0 + turn * 0.25
+        given = 0
+        while pace.spend(moment):
+            given += 1
+        begins = moment if turn % 2 else moment + 0.05
+        for _ in range(given):
+            pace.started(begins)
+            times.append(begins)
+    assert most_in_a_second(times) <= 105
+    assert len(times) >= 700
+
+
+def test_a_start_that_nobody_takes_is_there_for_another() -> None:
+    pace = Pace(lambda t: int(max(t, 0.0) * 2))
+    spent = sum(pace.spend(5.0) for _ in range(10))
+    assert spent == 3 and not pace.spend(5.0)
+    pace.returned()
+    assert pace.spend(5.0)
 
 
 def test_starts_of_a_faster_plan_do_not_hold_up_a_slower_one() -> None:
     pace = Pace(lambda t: int(max(t, 0.0) * 200))
-    assert all(pace.spend(n / 200) for n in range(600))
+    assert all(begun(pace, n / 200) for n in range(600))
     pace.follow(lambda t: int(max(t - 3.0, 0.0) * 50))
-    assert all(pace.spend(3.0 + n / 50) for n in range(100))
+    assert all(begun(pace, 3.0 + n / 50) for n in range(100))
     times = made(pace, [10.0 + n / 100 for n in range(300)])
     assert most_in_a_second(times) <= 53
 

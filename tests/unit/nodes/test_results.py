@@ -201,6 +201,42 @@ def test_a_dropped_attempt_counts_for_nothing() -> None:
     assert with_it == assemble(file, RunOptions(file="shop.py"), parts(attempts))
 
 
+def lost_alone(profile: Profile, error: str = "") -> Any:
+    """A job whose only worker was lost for good; with an `error` its code raised instead."""
+    made = record(
+        0, [window(second, 0, [0.004]) for second in range(2)], silent_from_s=2.0,
+        elapsed_s=2.0 if error else None,
+    )  # fmt: skip
+    fate = "lost"
+    if made.end is not None:
+        fate, made.end.error = "ended", error
+    attempts = [ended(made, shares=1, users=10, iterations=100, fate=fate, lost_at_s=6.0)]
+    failed = WorkflowOutcome(name="Shop", status="failed", error=error or "lost", elapsed_s=2.0)
+    told = parts(attempts, state="failed", workflows=[failed])
+    return assemble(manifest(profile), RunOptions(file="shop.py"), told)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        CLOSED,
+        OPEN,
+        Profile(model="iterations", vus=10, max_vus=10, iterations=100, duration_s=60.0),
+        Profile(model="once", vus=1, max_vus=1, duration_s=60.0),
+    ],
+    ids=lambda profile: profile.model,
+)
+def test_what_failed_with_its_only_worker_is_lost_load_and_no_mistake_of_the_author(
+    profile: Profile,
+) -> None:
+    made = lost_alone(profile)
+    assert outcome(made).exit_code == ExitCode.INVALID
+    assert any("worker w1 lost at 6.0 s: Shop" in reason for reason in made.verdict.reasons)
+    if profile.duration_s == 10.0:
+        assert made.losses[0].below_target_s == 8.0
+    assert outcome(lost_alone(profile, "KeyError")).exit_code == ExitCode.AUTHOR
+
+
 def test_iterations_that_nobody_made_are_counted_once() -> None:
     profile = Profile(model="iterations", vus=10, max_vus=10, iterations=200, duration_s=60.0)
     file, attempts, _ = half(profile)

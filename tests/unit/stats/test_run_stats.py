@@ -224,6 +224,16 @@ def test_a_silent_share_is_waited_for_two_seconds() -> None:
     assert stats.workflows["Shop"].complete_second == 6
 
 
+def test_a_rate_of_long_ago_is_not_shown_as_the_present_one() -> None:
+    stats = run()
+    for second in range(2):
+        stats.add(window(second, [row("pay", [0.1] * 3)], iterations=3))
+    shown = [stats.snapshot(now_s).workflows[0] for now_s in (2.5, 7.5, 8.5)]
+    assert [each.rate_now_per_s > 0 for each in shown] == [True, True, False]
+    assert shown[-1].executions_now_per_s == shown[-1].samples_now == 0
+    assert shown[-1].iterations == shown[0].iterations > 0
+
+
 def test_health_is_kept_per_process() -> None:
     stats = run()
     for second in range(1, 5):

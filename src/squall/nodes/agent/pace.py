@@ -93,10 +93,10 @@ OBJECTS = Pace(
     flush_s=0.5,
     letter_bytes=4 * 1024 * 1024,
     poll_s=1.0,
-    quiet_poll_s=2.0,
+    quiet_poll_s=1.5,
     busy_poll_s=0.5,
     busy_s=3.0,
-    first_look_s=1.0,
+    first_look_s=0.75,
     tidy_s=5.0,
     quiet_tidy_s=20.0,
     ttl_s=3600.0,
@@ -119,6 +119,7 @@ OBJECTS = Pace(
         answer_s=30.0,
         query_s=45.0,
         upload_s=300.0,
+        follow_pause_s=2.0,
     ),
 )
 PACES = {

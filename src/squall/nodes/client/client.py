@@ -142,6 +142,8 @@ class ClusterClient:
             yield answer
             if answer.state in TERMINAL and not answer.more:
                 return
+            if self._patience.follow_pause_s and not answer.more:
+                await self._runtime.clock.sleep(self._patience.follow_pause_s)
 
     async def result(self, job: JobId, *, known: bool = False) -> JobResult:
         """Of a job that is over; SquallError with its reason if it left no result."""

@@ -92,6 +92,11 @@ class Managers:
         return self._peer(self._addresses[self._at % len(self._addresses)])
 
     @property
+    def is_store(self) -> bool:
+        """They are agents behind a store."""
+        return bool(self._shown)
+
+    @property
     def shown(self) -> str:
         return self._shown or ", ".join(f"{host}:{port}" for host, port in self._addresses)
 
@@ -157,7 +162,7 @@ class Managers:
             if all(_is_wrong_secret(problems.get(each)) for each in self._addresses):
                 raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
             if clock.now() >= until:
-                raise Unreachable(_all_failed(self.shown, problems))
+                raise Unreachable(self._all_failed(problems))
             await asyncio.sleep(0)
 
     async def _up(self, peer: Peer, timeout_s: float) -> None:
@@ -198,6 +203,13 @@ class Managers:
             peer.start()
         return peer
 
+    def _all_failed(self, problems: dict[Address, Exception]) -> str:
+        # Each problem begins with its address, or with the store.
+        reasons = "; ".join(dict.fromkeys(str(problem) for problem in problems.values()))
+        if self._shown and reasons:
+            return reasons
+        return f"no manager answers: {reasons or self.shown}"
+
     def _gave_up(self, patience_s: float) -> Unreachable:
         return Unreachable(
             f"{self.shown}: gave up after {patience_s:.0f} s: {self.told_later or 'unknown reason'}"
@@ -220,12 +232,6 @@ def _plainly(error: HandshakeFailed, shown: str) -> Exception:
     if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
         return ConnectionError(f"{shown}: {cause.strerror or cause}")
     return error
-
-
-def _all_failed(shown: str, problems: dict[Address, Exception]) -> str:
-    # Each problem begins with its address.
-    reasons = list(dict.fromkeys(str(problem) for problem in problems.values()))
-    return f"no manager answers: {'; '.join(reasons) or shown}"
 
 
 def _address_of(text: str) -> Address | None:

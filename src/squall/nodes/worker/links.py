@@ -1,13 +1,16 @@
 """The managers of a worker: several addresses of one group, one of them asked at a time.
 
-Who does not answer, or does not lead, is left for the next; who leads may be named by the
-one that does not. If that one did not answer a moment ago, the one that names it is asked
-to relay, until there is a link again.
+Who does not answer, or does not lead, is left for the next that is not known to be away;
+who leads may be named by the one that does not, and is asked at once. If that one did not
+answer a moment ago, the one that names it is asked to relay, until there is a link again.
+
+A lease is as short as a change of the primary allows: a worker that waits long between two
+tries, or asks the dead again and again, loses it although somebody leads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from squall.runtime.interfaces import Address
 from squall.wire.errors import RemoteError, WireError
@@ -38,8 +41,16 @@ def admit(message_class: MessageClass, source: str) -> Slot:
 
 
 class ManagerLinks:
-    def __init__(self, board: Switchboard, addresses: Sequence[Address]) -> None:
+    def __init__(
+        self,
+        board: Switchboard,
+        addresses: Sequence[Address],
+        *,
+        longest_s: Callable[[], float] = lambda: BACKOFF_MAX_S,
+    ) -> None:
+        """`longest_s` is the longest wait between two tries: that between two sessions."""
         self._board = board
+        self._longest_s = longest_s
         self._addresses = list(dict.fromkeys(addresses))
         self._given = len(self._addresses)
         """Those after them were named by managers; one that does not answer is forgotten."""
@@ -82,13 +93,16 @@ class ManagerLinks:
     def failed(self, error: WireError) -> float:
         """How long to wait before the next try, which may go to another manager."""
         self._failures += 1
-        wait_s = min(BACKOFF_S * 2.0 ** min(self._failures - 1, 10), BACKOFF_MAX_S)
-        wait_s *= self._board.runtime.random.uniform(0.5, 1.0)
+        most_s = max(min(self._longest_s(), BACKOFF_MAX_S), BACKOFF_S)
+        wait_s = min(BACKOFF_S * 2.0 ** min(self._failures - 1, 10), most_s)
+        spread = self._board.runtime.random.uniform(0.5, 1.0)
         if isinstance(error, RemoteError):
             if error.code == ErrorCode.NOT_PRIMARY:
+                before = self._at
                 self._turn_to(error.primary)
-                return wait_s
-            return max(wait_s, error.retry_after_s)
+                named = bool(error.primary) and self._at != before
+                return spread * (BACKOFF_S if named else wait_s)
+            return max(spread * wait_s, error.retry_after_s)
         since = self._board.runtime.clock.now()
         failed = self._addresses[self._at]
         self._away[failed] = (since, self.current.control.session)
@@ -97,21 +111,25 @@ class ManagerLinks:
             now = self._addresses[self._at]
             self._addresses.remove(failed)
             self._at = self._addresses.index(now) if now in self._addresses else 0
-        return wait_s
+        return spread * wait_s
 
     async def close(self) -> None:
         for peer in self._peers.values():
             await peer.close(drain_s=0.2)
 
     def _turn_to(self, primary: str) -> None:
-        """To who leads, if it is named; else to the next."""
+        """To who leads, if it is named; else to the next that may answer."""
         named = address_in(primary)
         if named is None:
-            self._go_to(self._addresses[(self._at + 1) % len(self._addresses)])
+            self._go_to(self._next())
         elif self._is_away(named):
             self._relayed_to = named
         else:
             self._go_to(named)
+
+    def _next(self) -> Address:
+        after = self._addresses[self._at + 1 :] + self._addresses[: self._at + 1]
+        return next((each for each in after if not self._is_away(each)), after[0])
 
     def _go_to(self, address: Address) -> None:
         if address not in self._addresses:
@@ -120,7 +138,9 @@ class ManagerLinks:
         self._relayed_to = None
 
     def _is_away(self, address: Address) -> bool:
-        since, link = self._away.get(address, (float("-inf"), None))
+        if address not in self._away:
+            return False
+        since, link = self._away[address]
         now = self.at(address).control.session
         if now is not None and now is not link:
             return False

@@ -91,7 +91,9 @@ class WorkerNode:
             handlers=handlers,
             limits=settings.patience.limits,
         )
-        self._links = ManagerLinks(self._board, settings.managers)
+        self._links = ManagerLinks(
+            self._board, settings.managers, longest_s=lambda: self.session.interval_s
+        )
         self.session = WorkerSession(
             str(runtime.node), str(runtime.boot), settings.cores, settings.timers
         )

@@ -118,6 +118,17 @@ def test_a_queued_job_says_its_place_and_what_it_waits_for() -> None:
     assert "runs since" in " ".join(why(facts, bench.job(first)))
 
 
+def test_why_says_what_a_worker_sees_of_a_share_that_executes_nothing() -> None:
+    bench = Bench(w1=1, w2=1)
+    job = bench.submit(workflow("Load", vus=2, duration_s=60))
+    bench.run(2)
+    bench.workers["w2"].note = "its core process does not answer: held by flow.py:7 in get"
+    bench.run(1)
+    lines = why(bench.director.facts, bench.job(job))
+    assert "w2: its core process does not answer: held by flow.py:7 in get" in lines
+    assert not any(line.startswith("w1:") for line in lines)
+
+
 def test_without_workers_a_job_fails_after_a_while_with_the_reason() -> None:
     bench = Bench()
     job = bench.submit(workflow("Load"))

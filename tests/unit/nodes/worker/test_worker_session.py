@@ -234,6 +234,18 @@ def test_a_refusal_of_the_host_is_told() -> None:
     assert not status.retryable
 
 
+def test_what_keeps_an_attempt_from_executing_is_told_while_it_lasts() -> None:
+    lab = Lab()
+    which = lab.running()
+    told: list[str] = []
+    for why in ("held by flow.py:7", "", "held by flow.py:9"):
+        lab.session.on_held(which, why)
+        told.append(lab.session.request(lab.now, lab.boot_now).attempts[0].text)
+    assert told == ["held by flow.py:7", "", "held by flow.py:9"]
+    lab.session.on_ended(which, "", "r" * 64, 10, 5.0)
+    assert lab.session.request(lab.now, lab.boot_now).attempts[0].text == ""
+
+
 def test_the_newest_wish_wins_and_is_told_back() -> None:
     lab = Lab()
     which = lab.running()

@@ -1,0 +1,193 @@
+"""Heartbeats that an application drives itself, for members that are no process of this
+library: a device, a child process, a job on another machine.
+
+    await coordinator.register_heartbeat("sensor-7", 1)
+    await coordinator.register_heartbeat("sensor-7", 2, {"phase": "warm"})
+
+Whoever calls says that the member lives; the coordinator watches it like every other one.
+Sequence 1 begins a new incarnation. A jump is told as `continuity:violation` and warns about
+nobody. Such a member never stands for election.
+
+It must never beat for an id that a process of this library has, nor for an incarnation that
+was declared dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from squall.coordination import keys
+from squall.coordination.assembly import Assembly
+from squall.coordination.errors import (
+    ConfigurationError,
+    DuplicateMemberError,
+    MemberFencedError,
+    VersionConflict,
+)
+from squall.coordination.records import HeartbeatRecord, MemberRecord
+from squall.coordination.stores.interface import ABSENT, ANY, Condition, Delete, Put, Record
+
+TRIES = 5
+
+
+@dataclass
+class Driven:
+    """One id, as this process knows it."""
+
+    incarnation: int
+    sequence: int | None
+    beat_version: Condition
+
+
+class DrivenHeartbeats:
+    """Of one member, for any number of others."""
+
+    def __init__(
+        self,
+        parts: Assembly,
+        known_epoch: Callable[[], int],
+        note_sequence: Callable[[str, int | None, int], None],
+    ) -> None:
+        self._parts = parts
+        self._known_epoch = known_epoch
+        self._note_sequence = note_sequence
+        self._driven: dict[str, Driven] = {}
+
+    async def register(
+        self, member_id: str, sequence: int, metadata: Mapping[str, Any] | None
+    ) -> int:
+        """The incarnation that lives."""
+        self._check(member_id, sequence)
+        for _ in range(TRIES):
+            known = self._driven.get(member_id)
+            if sequence == 1 or known is None:
+                known = await self._meet(member_id, anew=sequence == 1)
+            if known is None:
+                continue
+            try:
+                await self._beat(member_id, known, sequence, metadata)
+            except VersionConflict:
+                del self._driven[member_id]
+                await self._refuse_dead(member_id, known.incarnation)
+                continue
+            self._note_sequence(member_id, known.sequence, sequence)
+            known.sequence = sequence
+            return known.incarnation
+        raise MemberFencedError(member_id, 0)
+
+    async def leave(self, member_id: str) -> None:
+        """It has ended: others see at once that it left, and nobody declares it dead."""
+        make_sure = self._driven.pop(member_id, None)
+        member, beat = await self._read(member_id)
+        known = self._record_of(MemberRecord, member)
+        if member is None or known is None or known.status != "alive":
+            return
+        if make_sure is None:
+            self._refuse_foreign(member_id, beat)
+        left = MemberRecord(member_id=member_id, incarnation=known.incarnation, status="left")
+        await self._parts.patient.write(
+            Put(
+                keys.member(member_id),
+                self._parts.codec.encode(left),
+                expect=member.version,
+                ttl_s=keys.MEMBER_TTL_S,
+            ),
+            Delete(keys.heartbeat(member_id), ANY),
+        )
+
+    def _check(self, member_id: str, sequence: int) -> None:
+        keys.heartbeat(member_id)
+        if member_id == self._parts.member_id:
+            raise ConfigurationError(
+                f"coordinator_id is {member_id!r}: this member beats by itself; another id is right"
+            )
+        if sequence < 1:
+            raise ConfigurationError(
+                f"sequence is {sequence!r}: it starts at 1 and grows by 1; sequence=1 is right"
+            )
+
+    async def _meet(self, member_id: str, *, anew: bool) -> Driven | None:
+        """Goes on where another process of the application was, or begins an incarnation.
+        None if somebody else was quicker."""
+        parts = self._parts
+        member, beat = await self._read(member_id)
+        known = self._record_of(MemberRecord, member)
+        record = self._record_of(HeartbeatRecord, beat)
+        self._refuse_foreign(member_id, beat)
+        alive = known is not None and known.status == "alive"
+        if alive and not anew and record is not None and record.incarnation == known.incarnation:
+            found = Driven(
+                record.incarnation, record.sequence, ABSENT if beat is None else beat.version
+            )
+            self._driven[member_id] = found
+            return found
+        before = 0 if known is None else known.incarnation
+        if known is not None and known.status == "dead" and not anew:
+            raise MemberFencedError(member_id, before)
+        incarnation = max(before + 1, await parts.patient.now_ms())
+        registered = MemberRecord(member_id=member_id, incarnation=incarnation)
+        put = Put(
+            keys.member(member_id),
+            parts.codec.encode(registered),
+            expect=ABSENT if member is None else member.version,
+            ttl_s=keys.MEMBER_TTL_S,
+        )
+        try:
+            await parts.patient.write(put)
+        except VersionConflict:
+            return None
+        found = Driven(incarnation, None, ABSENT if beat is None else beat.version)
+        self._driven[member_id] = found
+        return found
+
+    def _refuse_foreign(self, member_id: str, beat: Record | None) -> None:
+        record = self._record_of(HeartbeatRecord, beat)
+        if beat is None or record is None or record.driven_by or record.status != "alive":
+            return
+        if beat.age_s <= self._parts.timing.heartbeat_ttl:
+            raise DuplicateMemberError(member_id, record.hostname, record.pid)
+
+    async def _beat(
+        self, member_id: str, known: Driven, sequence: int, metadata: Mapping[str, Any] | None
+    ) -> None:
+        parts = self._parts
+        keyring = parts.codec.keyring
+        record = HeartbeatRecord(
+            coordinator_id=member_id,
+            incarnation=known.incarnation,
+            sequence=sequence,
+            timestamp=parts.clock.wall(),
+            pid=parts.identity.pid,
+            hostname=parts.identity.hostname,
+            metadata=dict(metadata or {}),
+            eligible=False,
+            epoch=self._known_epoch(),
+            key_ids=() if keyring is None else keyring.key_ids,
+            driven_by=parts.member_id,
+        )
+        put = Put(
+            keys.heartbeat(member_id),
+            parts.codec.encode(record, signed=parts.signs_heartbeats),
+            expect=known.beat_version,
+            ttl_s=parts.timing.retention,
+            silent=True,
+        )
+        (known.beat_version,) = await parts.patient.write(put)
+
+    async def _refuse_dead(self, member_id: str, incarnation: int) -> None:
+        member, _ = await self._read(member_id)
+        known = self._record_of(MemberRecord, member)
+        if known is not None and known.status == "dead" and known.incarnation >= incarnation:
+            raise MemberFencedError(member_id, known.incarnation)
+
+    async def _read(self, member_id: str) -> tuple[Record | None, Record | None]:
+        member, beat = await self._parts.patient.get(
+            keys.member(member_id), keys.heartbeat(member_id)
+        )
+        return member, beat
+
+    def _record_of(self, kind: type[Any], record: Record | None) -> Any:
+        signed = kind is not HeartbeatRecord or self._parts.signs_heartbeats
+        return None if record is None else self._parts.codec.read(kind, record.value, signed=signed)

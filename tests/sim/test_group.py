@@ -29,6 +29,8 @@ QUICKLY_FOUND = (
     "round_acked_in_view_change",
     "serve_before_commit",
     "new_primary_does_not_wait",
+    "no_pre_vote",
+    "pre_vote_while_heard",
 )
 """The others need more seeds than a test should take."""
 

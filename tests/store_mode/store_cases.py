@@ -42,7 +42,9 @@ class Load(Workflow):
     duration = "{seconds}s"
 
     @step()
-    async def get(self, url: URL = "/?delay=20ms") -> HTTPResponse:
+    async def get(self) -> HTTPResponse:
+        made = int(time.perf_counter() * 10)
+        url = f"/?delay=20ms&count_field=made&made={{made}}"
         return await self.client.http.get(url, headers=SENDER)
 """
 MOMENTS = ("start", "mid", "last")

@@ -48,14 +48,13 @@ def add_cluster_words(add: Add) -> None:
     _add_disks(add)
 
 
-def add_destination(parser: argparse.ArgumentParser, *, detach: bool = False) -> None:
-    """Of `run` and `submit`: where a run goes."""
+def add_destination(parser: argparse.ArgumentParser) -> None:
+    """Of `run` and `submit`: where a run goes. To leave is what `submit` does anyway."""
     group = add_access(parser)
     group.add_argument("--key", metavar="KEY", help="the same key gives the same job")
     group.add_argument("--patience", metavar="TIME", help="for managers that stay away, 60s")
     _add_loss(group)
-    if detach:
-        group.add_argument("--detach", action="store_true", help="print the job's id and leave")
+    group.add_argument("--detach", action="store_true", help="print the job's id and leave")
 
 
 def _add_loss(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]

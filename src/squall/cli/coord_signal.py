@@ -16,12 +16,24 @@ from squall.api.errors import SquallError, UsageError
 from squall.cli.coord import joined, number_of, seconds_of
 from squall.cli.jobs import print_json
 from squall.cli.streams import print_or_drop
-from squall.coordination.errors import UnknownMemberError
-from squall.coordination.records import Signal
+from squall.coordination import keys
+from squall.coordination.coordinator import Coordinator
+from squall.coordination.errors import SignalDeliveryError, UnknownMemberError
+from squall.coordination.records import MemberRecord, Signal
+
+STATES = {
+    "alive": "it lives, so nothing in it takes signals of this type",
+    "left": "it has left; the signal waits in its inbox for a day",
+    "dead": "it is dead; the signal waits in its inbox for a day",
+}
 
 
 class NoSuchMember(SquallError):
     """Nobody of that id ever registered."""
+
+
+class NotAcknowledged(SquallError):
+    """The signal is in the inbox, and nobody took it."""
 
 
 async def answered(arguments: Namespace) -> int:
@@ -49,6 +61,8 @@ async def _send(arguments: Namespace) -> int:
             raise NoSuchMember(
                 f"no member {receiver} ever registered; --allow-unknown sends all the same"
             ) from None
+        except SignalDeliveryError as error:
+            raise NotAcknowledged(f"{error}; {await _state_of(member, receiver)}") from None
         took_s = member.parts.clock.now() - begun
     if arguments.json:
         return print_json(
@@ -57,6 +71,12 @@ async def _send(arguments: Namespace) -> int:
     how = f"acknowledged by {receiver}" if acked else f"in the inbox of {receiver}"
     print_or_drop(f"{signal_id} {how} after {took_s:.3f} s")
     return 0
+
+
+async def _state_of(member: Coordinator, receiver: str) -> str:
+    (found,) = await member.store.get(keys.member(receiver))
+    known = None if found is None else member.parts.codec.read(MemberRecord, found.value)
+    return "it never registered" if known is None else STATES[known.status]
 
 
 def payload_of(text: str | None) -> Any:

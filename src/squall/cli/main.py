@@ -179,7 +179,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument("--no-color", action="store_true", help="NO_COLOR does the same")
     output.add_argument("--headless", action="store_true", help=argparse.SUPPRESS)
-    cluster_words.add_destination(parser, detach=True)
+    cluster_words.add_destination(parser)
 
 
 def _add_judgement(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:  # pyright: ignore[reportPrivateUsage]

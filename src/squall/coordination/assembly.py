@@ -34,6 +34,10 @@ from squall.runtime.real import RealRuntime
 from squall.runtime.tasks import TaskFailure, TaskRunner
 
 SHUTDOWN_S = 5.0
+MEASURE_S = 60.0
+"""Between two looks at the clock of the store."""
+OVERHEARD_S = 0.1
+"""An answer that took longer is no measure."""
 ID_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 ID_RANDOM = 7
 
@@ -67,6 +71,7 @@ class Assembly:
 
     offset_s: float = 0.0
     """Store time minus our clock; measured every minute."""
+    measured_at: float = -math.inf
 
     def store_time(self) -> float:
         return self.clock.now() + self.offset_s
@@ -84,8 +89,22 @@ class Assembly:
     async def measure(self) -> None:
         """Half of the round trip is the error."""
         begun = self.clock.now()
-        store_ms = await self.urgent.now_ms()
-        self.offset_s = store_ms / 1000.0 - (begun + self.clock.now()) / 2.0
+        self._measured(await self.urgent.now_ms(), begun, self.clock.now())
+
+    async def measure_again(self) -> None:
+        """Unless it was overheard lately."""
+        if self.clock.now() - self.measured_at >= MEASURE_S * 0.75:
+            await self.measure()
+
+    def overheard(self, store_ms: int, begun: float, ended: float) -> None:
+        """An answer to something else told the time of the store: that saves a question."""
+        is_due = ended - self.measured_at >= MEASURE_S * 0.5
+        if is_due and ended - begun <= OVERHEARD_S:
+            self._measured(store_ms, begun, ended)
+
+    def _measured(self, store_ms: int, begun: float, ended: float) -> None:
+        self.offset_s = store_ms / 1000.0 - (begun + ended) / 2.0
+        self.measured_at = ended
 
     async def live_members(self, *, pages: int) -> list[str]:
         """Ids with a fresh heartbeat, in the order of the store."""

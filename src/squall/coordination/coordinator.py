@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from squall.coordination import election_messages as messages
 from squall.coordination.advice import advise
-from squall.coordination.assembly import Assembly, assemble
+from squall.coordination.assembly import MEASURE_S, Assembly, assemble
 from squall.coordination.driven import DrivenHeartbeats
 from squall.coordination.election import Election
 from squall.coordination.errors import (
@@ -56,7 +56,6 @@ from squall.runtime.metrics_http import MetricsServer
 STOP_S = 10.0
 RANK_PAGES = 2
 REGISTER_RETRY_S = 1.0
-MEASURE_S = 60.0
 START_DELAYS_S = (1.0, 2.0, 4.0)
 LOOKS_BESIDE_BEATS = 3.0
 """Every beat looks at the lease too; so many intervals after a look, it is made without one."""
@@ -94,6 +93,8 @@ class Coordinator(Speaking):
         self._leadership: Leadership | None = None
         self._solo: Term | None = None
         self._signals: Signals | None = None
+        self._driven: DrivenHeartbeats | None = None
+        self._onlooker: Onlooker | None = None
         self._reborn = asyncio.Event()
         self._stopping = False
         self._highest_epoch = 0
@@ -303,25 +304,6 @@ class Coordinator(Speaking):
         ids = await self._running.live_members(pages=1000)
         return tuple(sorted(ids))
 
-    async def register_heartbeat(
-        self, coordinator_id: str, sequence: int, metadata: Mapping[str, Any] | None = None
-    ) -> int:
-        """Says that a member lives that is no process of this library, and returns its
-        incarnation; sequence 1 begins a new one. It is watched like every other member."""
-        return await self._driven.register(coordinator_id, sequence, metadata)
-
-    async def unregister_heartbeat(self, coordinator_id: str) -> None:
-        """Such a member has ended: it left, and does not die."""
-        await self._driven.leave(coordinator_id)
-
-    def start_monitoring(self) -> None:
-        """Tells `member:joined`, `member:left` and `member:changed` on this member, too; looks
-        every `monitor_interval` and only reads. May be called again."""
-        self._onlooker.start()
-
-    def stop_monitoring(self) -> None:
-        self._onlooker.stop()
-
     def get_statistics(self) -> Statistics:
         """What the monitor of this member did while it led."""
         return self._monitor.statistics
@@ -471,7 +453,7 @@ class Coordinator(Speaking):
 
     async def _measure(self) -> None:
         with contextlib.suppress(StoreUnavailableError):
-            await self._running.measure()
+            await self._running.measure_again()
 
     def _signal_context(self) -> Context:
         return Context(
@@ -522,6 +504,7 @@ class Coordinator(Speaking):
             parts.random,
             parts.contention,
             lease=leadership,
+            on_time=parts.overheard,
             on_beat=on_beat,
             on_contention=self._teller.contention,
             on_isolated=self._teller.isolated,
@@ -578,5 +561,8 @@ class Coordinator(Speaking):
             self._teller.contention((1.0 - lease_left) * parts.timing.lease_ttl, ratio)
 
     async def _rank(self) -> int:
+        """Without the last holder: it died, or lets the others go first."""
+        seen = self._leadership.election.seen if self._leadership is not None else None
+        last = seen.lease.worker_id if seen is not None and seen.lease is not None else ""
         ids = await self._running.live_members(pages=RANK_PAGES)
-        return sum(1 for each in ids if each < self.member_id)
+        return sum(1 for each in ids if each < self.member_id and each != last)

@@ -79,12 +79,12 @@ class DrivenHeartbeats:
 
     async def leave(self, member_id: str) -> None:
         """It has ended: others see at once that it left, and nobody declares it dead."""
-        make_sure = self._driven.pop(member_id, None)
+        driven = self._driven.pop(member_id, None)
         member, beat = await self._read(member_id)
         known = self._record_of(MemberRecord, member)
         if member is None or known is None or known.status != "alive":
             return
-        if make_sure is None:
+        if driven is None:
             self._refuse_foreign(member_id, beat)
         left = MemberRecord(member_id=member_id, incarnation=known.incarnation, status="left")
         await self._parts.patient.write(
@@ -116,8 +116,8 @@ class DrivenHeartbeats:
         known = self._record_of(MemberRecord, member)
         record = self._record_of(HeartbeatRecord, beat)
         self._refuse_foreign(member_id, beat)
-        alive = known is not None and known.status == "alive"
-        if alive and not anew and record is not None and record.incarnation == known.incarnation:
+        alive = None if known is None or known.status != "alive" else known.incarnation
+        if not anew and record is not None and record.incarnation == alive:
             found = Driven(
                 record.incarnation, record.sequence, ABSENT if beat is None else beat.version
             )

@@ -332,7 +332,10 @@ class Election:
         if lease is not None and lease.successor not in ("", self.member_id):
             # Another one was named: it has the first word, if it is there.
             delay_s += timing.heartbeat_interval
-        self._stand_at = now + delay_s + self._uniform(0.0, timing.rank_delay)
+        if rank > 0:
+            # The first has nobody to get out of step with.
+            delay_s += self._uniform(0.0, timing.rank_delay)
+        self._stand_at = now + delay_s
 
     def _stand(self, now: float, effects: list[Effect]) -> None:
         if self.role is not Role.FOLLOWING or self._free_at(now) > now:

@@ -70,6 +70,7 @@ class Leadership:
         self._watches = watches
         self._watching: TaskToken | None = None
         self._sleeper: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._sleeps_until = 0.0
         """When `run` looks by itself what is to be done."""
         self._changed = asyncio.Event()
@@ -158,12 +159,21 @@ class Leadership:
             return
         loop = asyncio.get_running_loop()
         self._sleeper = loop.create_future()
-        timer = loop.call_later(seconds, self._wake)
+        self._timer = loop.call_later(seconds, self._due)
         try:
             await self._sleeper
         finally:
-            timer.cancel()
+            self._timer.cancel()
             self._sleeper = None
+
+    def _due(self) -> None:
+        """Each look at the lease moves the deadline on: then nothing is to be done yet."""
+        self._sleeps_until = self.election.deadline()
+        left_s = self._sleeps_until - self._clock.boot_time()
+        if left_s <= 0.0:
+            self._wake()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._due)
 
     def _wake(self) -> None:
         if self._sleeper is not None and not self._sleeper.done():
@@ -180,7 +190,7 @@ class Leadership:
     def _seen(self, record: Record | None) -> messages.Seen | None:
         if record is None:
             return None
-        lease = self._codec.read(LeaseRecord, record.value)
+        lease = self._codec.read_shared(LeaseRecord, record.value)
         if lease is not None and lease.epoch != record.epoch:
             lease = None
         if lease is not None:
@@ -226,7 +236,7 @@ class Leadership:
         try:
             rank = await within(self._patience_s, self._rank(), "rank")
         except StoreUnavailableError:
-            rank = 0
+            rank = 1  # Nobody knows its place: all of them draw when to try.
         self.handle(messages.RankKnown(rank))
 
     # Terms.

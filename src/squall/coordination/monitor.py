@@ -105,7 +105,7 @@ class Monitor:
             await self._find_standbys()
             await self._agree_on_key()
         self._cycles += 1
-        parts.trace("monitor_cycle", stale=len(stale), members=len(self._warned))
+        parts.trace("monitor_cycle", stale=len(stale), warned=len(self._warned))
 
     # Warnings.
 

@@ -115,7 +115,8 @@ class Pulse:
                 continue
             self.sequence += 1
             self._beat_version = version
-            await self._refresh()
+            if self._clock.now() - self._refreshed_at >= REFRESH_REGISTRATION_S:
+                await self._refresh()
             return found
         raise MemberFencedError(self.member_id, self.incarnation)
 
@@ -214,8 +215,6 @@ class Pulse:
 
     async def _refresh(self) -> None:
         """A registration outlives the longest run of a process."""
-        if self._clock.now() - self._refreshed_at < REFRESH_REGISTRATION_S:
-            return
         put = Put(
             keys.member(self.member_id),
             self._codec.encode(self._member("alive")),

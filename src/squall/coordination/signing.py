@@ -91,6 +91,10 @@ class Keyring:
     def key_ids(self) -> tuple[str, ...]:
         return tuple(self._keys)
 
+    def accepts(self, key_id: str) -> bool:
+        """Names are made from the keys: the same name is the same key."""
+        return key_id in self._keys
+
     def sign_with(self, key_id: str) -> bool:
         """From now on; False when there is no such key."""
         if key_id not in self._keys:

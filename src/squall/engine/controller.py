@@ -45,6 +45,7 @@ from squall.engine.protocol import (
     Stop,
     ToParent,
 )
+from squall.engine.receiving import received_by
 from squall.engine.run_info import run_info
 from squall.engine.shares import fit_descriptors, share_specs
 from squall.stats.manifest import FileManifest, WorkflowManifest
@@ -259,7 +260,7 @@ class Controller:
 
     def _specs(self, name: str, shares: int) -> list[ShareSpec]:
         workflow = self.manifest.workflow(name)
-        values, received = self._handed_over(workflow)
+        values, received = received_by(self.manifest, workflow, self._values, self._provided)
         needed = {
             want
             for other in self.manifest.workflows
@@ -275,23 +276,6 @@ class Controller:
             exports=sorted(needed),
             place=(self.manifest.workflows.index(workflow), len(self.manifest.workflows)),
         )
-
-    def _handed_over(self, workflow: WorkflowManifest) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """Values for the context, and for the `Use` hooks as "hook.argument"."""
-        values: dict[str, bytes] = {}
-        received: dict[str, bytes] = {}
-        for name in workflow.depends:
-            values.update(self._values.get(name, {}))
-        for source, provided in self._provided.items():
-            targets = self.manifest.workflow(source).provides
-            given = {k: v for k, v in provided.items() if workflow.name in targets.get(k, [])}
-            uses = [use for use in workflow.uses if source in use.sources]
-            for use in uses:
-                for argument in use.arguments:
-                    if argument in given:
-                        received.setdefault(f"{use.hook}.{argument}", given[argument])
-            values |= {k: v for k, v in given.items() if uses or k in workflow.wants}
-        return values, received
 
     def _drop_refused(self, running: _Running) -> None:
         """A workflow that one process cannot prepare does not start in any."""

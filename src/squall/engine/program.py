@@ -32,6 +32,7 @@ from squall.engine.plan import (
     slots_of,
 )
 from squall.engine.profile import resolve_profile
+from squall.engine.receiving import same_names
 from squall.stats.manifest import (
     FileManifest,
     MetricKind,
@@ -87,6 +88,8 @@ def build_program(
     problems = _problems(plans)
     if problems:
         raise ConfigError("\n".join(problems))
+    for workflow in manifest.workflows:
+        manifest.warnings += same_names(manifest, workflow)
     if options.host and not any(_relative_urls(plan) for plan in plans.values()):
         manifest.warnings.append("--host changes nothing: no URL of this file starts with /")
     return program

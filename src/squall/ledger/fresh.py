@@ -39,7 +39,7 @@ async def own_storage(runtime: Runtime, directory: str) -> Storage:
         await disk.remove(path)
     entropy = runtime.entropy
     storage = Storage(runtime.node, entropy(STORAGE_ID_BYTES).hex(), entropy(IDENTITY_BYTES))
-    _, file = await begin(disk, wal, FileHeader(storage.wal_identity, 1, 1, 1), 0)
+    _, file = await begin(disk, wal, FileHeader(storage.wal_identity, 1, 1, 1), None)
     await file.close()
     await save_storage(disk, directory, storage)
     return storage

@@ -174,8 +174,11 @@ class DirectoryLock(Protocol):
 class Disk(Protocol):
     """Paths are relative to the node's data directory; "/" separates, ".." is refused."""
 
-    async def open(self, path: str, *, preallocate: int = 0) -> File:
-        """Opens for appending at the end, creating the file if it is absent."""
+    async def open(self, path: str, *, preallocate: int = 0, ahead: int = 0) -> File:
+        """Opens for appending at the end, creating the file if it is absent. With `ahead`
+        up to so many zeros stand behind its end, as far as the reserved blocks go, which
+        makes syncs faster. `File.size` and appends leave them out; those who read the path
+        see them until the file is cut to its size, and so does a start after a crash."""
         ...
 
     async def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:

@@ -1,10 +1,11 @@
 """Files of one data directory, as `interfaces.Disk` describes them.
 
-Blocking calls run in two small pools of threads, one of them for open files. The calls
-on one file run in the order in which they were made, also when their caller was cancelled
-meanwhile; calls on different files run side by side. A failed append leaves the file as
-it was, or poisons it; a failed sync always poisons it, because the kernel may have
-dropped the pages that it could not write and the next sync would wrongly succeed.
+Blocking calls run in a small pool of threads; an open file has a thread of its own, so
+that an append never stands in line behind large files. The calls on one file run in the
+order in which they were made, also when their caller was cancelled meanwhile; calls on
+different files run side by side. A failed append leaves the file as it was, or poisons
+it; a failed sync always poisons it, because the kernel may have dropped the pages that it
+could not write and the next sync would wrongly succeed.
 
 It must never leave the data directory, and never report durable what is not.
 """
@@ -23,6 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from squall.runtime.interfaces import DirectoryLock, File
@@ -44,8 +46,6 @@ class RealDisk:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root.resolve()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="squall-disk")
-        # Of its own: an append to a log must not stand in line behind large files.
-        self._appends = ThreadPoolExecutor(THREADS, thread_name_prefix="squall-append")
         self._files: dict[_File, None] = {}
         self._locks: dict[_Lock, None] = {}
         self._writes: dict[str, _Strand] = {}
@@ -55,16 +55,21 @@ class RealDisk:
         """Files and locks that are open."""
         return len(self._files) + len(self._locks)
 
-    async def open(self, path: str, *, preallocate: int = 0) -> File:
-        strand = _Strand(self._appends)
-        opening = asyncio.ensure_future(strand.run(_open, self._inside(path), preallocate))
+    async def open(self, path: str, *, preallocate: int = 0, ahead: int = 0) -> File:
+        thread = _FileThread()
+        opening = thread.call(_open, self._inside(path), preallocate)
         try:
-            descriptor, size = await asyncio.shield(opening)
+            descriptor, size, reserved = await asyncio.shield(opening)
         except asyncio.CancelledError:
             # The descriptor comes all the same; nobody will ever see it.
             opening.add_done_callback(_close_unseen)
+            thread.end(_nothing)
             raise
-        file = _File(path, descriptor, size, strand, self._files)
+        except OSError:
+            thread.end(_nothing)
+            raise
+        fill = _Fill(ahead, reserved)
+        file = _File(path, descriptor, size, thread, fill, self._files)
         self._files[file] = None
         return file
 
@@ -120,7 +125,6 @@ class RealDisk:
             await file.close()
         for lock in list(self._locks):
             lock.release()
-        self._appends.shutdown(wait=True)
         self._pool.shutdown(wait=True)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -188,19 +192,90 @@ def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
         future.set_exception(error)
 
 
+class _FileThread:
+    """Runs the calls on one file in the order in which they came. Cheaper than a pool,
+    which makes a second future for each call and wakes now this thread, now that."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: SimpleQueue[_Told] = SimpleQueue()
+        self._last: asyncio.Future[Any] | None = None
+        self._thread = threading.Thread(target=self._work, name="squall-file", daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """A call that was made happens, whatever becomes of its caller."""
+        if self._last is not None:
+            raise OSError(errno.EBADF, "the file is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._calls.put((future, function, args, False))
+        return future
+
+    def end(self, function: Callable[[], None]) -> asyncio.Future[Any]:
+        """The last call; the thread ends with it."""
+        if self._last is None:
+            self._last = self._loop.create_future()
+            self._calls.put((self._last, function, (), True))
+        return self._last
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _work(self) -> None:
+        is_last = False
+        while not is_last:
+            future, function, args, is_last = self._calls.get()
+            try:
+                told: tuple[Any, ...] = (_succeed, future, function(*args))
+            except BaseException as error:
+                told = (_fail, future, error)
+            # A loop that is closed by now has nobody who waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(*told)
+
+
+_Told = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...], bool]
+
+
+class _Fill:
+    """Zeros behind the end of a file, so that the next appends do not make it longer:
+    their sync has only data to write, and no new length."""
+
+    def __init__(self, ahead: int, reserved: int) -> None:
+        self._ahead = ahead
+        self._reserved = reserved
+        """Only into blocks that are taken already: it must not fill up a disk."""
+        self._to = 0
+
+    def follow(self, descriptor: int, end: int) -> None:
+        """The file's own content ends at `end` now."""
+        if end < self._to or not self._ahead:
+            return
+        self._to = min(end + self._ahead, self._reserved)
+        if end < self._to:
+            # Whatever is missing of them is no loss but of time.
+            with contextlib.suppress(OSError):
+                os.pwrite(descriptor, bytes(self._to - end), end)
+
+    def cut(self) -> None:
+        self._to = 0
+
+
 class _File:
     def __init__(
         self,
         path: str,
         descriptor: int,
         size: int,
-        strand: _Strand,
+        thread: _FileThread,
+        fill: _Fill,
         registry: dict[_File, None],
     ) -> None:
         self._path = path
         self._descriptor = descriptor
         self._size = size
-        self._strand = strand
+        self._thread = thread
+        self._fill = fill
         self._registry = registry
         self._poison: str = ""
         self._closed = False
@@ -214,22 +289,23 @@ class _File:
         return bool(self._poison)
 
     async def append(self, data: bytes) -> None:
-        await self._strand.run(self._append, data)
+        await self._thread.call(self._append, data)
 
     async def sync(self) -> None:
-        await self._strand.run(self._sync)
+        await self._thread.call(self._sync)
 
     async def append_and_sync(self, data: bytes) -> None:
-        await self._strand.run(self._append_and_sync, data)
+        await self._thread.call(self._append_and_sync, data)
 
     async def truncate(self, size: int) -> None:
-        await self._strand.run(self._truncate, size)
+        await self._thread.call(self._truncate, size)
 
     async def close(self) -> None:
         self._registry.pop(self, None)
-        await self._strand.run(self._close)
+        await asyncio.shield(self._thread.end(self._close))
+        self._thread.join()
 
-    # In a thread of the pool, one at a time.
+    # In its thread, one at a time.
 
     def _append(self, data: bytes) -> None:
         self._check()
@@ -242,6 +318,7 @@ class _File:
             self._undo(error)
             raise
         self._size += written
+        self._fill.follow(self._descriptor, self._size)
 
     def _append_and_sync(self, data: bytes) -> None:
         self._append(data)
@@ -249,6 +326,7 @@ class _File:
 
     def _undo(self, cause: OSError) -> None:
         """Takes back the part of an append that arrived before it failed."""
+        self._fill.cut()
         try:
             os.ftruncate(self._descriptor, self._size)
         except OSError:
@@ -266,6 +344,7 @@ class _File:
         self._check()
         if size > self._size:
             raise OSError(errno.EINVAL, f"holds {self._size} bytes, not {size}", self._path)
+        self._fill.cut()
         os.ftruncate(self._descriptor, size)
         self._size = size
 
@@ -292,32 +371,38 @@ class _Lock:
             os.close(self._descriptor)
 
 
-def _open(path: Path, preallocate: int) -> tuple[int, int]:
+def _open(path: Path, preallocate: int) -> tuple[int, int, int]:
+    """The descriptor, the size, and up to where there are blocks for more."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         size = os.fstat(descriptor).st_size
-        if preallocate > size:
-            _reserve(descriptor, preallocate)
+        reserved = preallocate > size and _reserve(descriptor, preallocate)
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, size
+    return descriptor, size, preallocate if reserved else 0
 
 
-def _reserve(descriptor: int, size: int) -> None:
+def _reserve(descriptor: int, size: int) -> bool:
     """Takes the blocks now and keeps the length, so that the end is still where to append
-    (`os.posix_fallocate` would move it). A file system without this goes without."""
+    (`os.posix_fallocate` would move it). False: a file system without this."""
     if not sys.platform.startswith("linux"):
-        return
+        return False
     fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     if fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, size) != 0:
         number = ctypes.get_errno()
         if number not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise OSError(number, f"cannot reserve {size} bytes: {os.strerror(number)}")
+        return False
+    return True
 
 
-def _close_unseen(opening: asyncio.Future[tuple[int, int]]) -> None:
+def _nothing() -> None:
+    return None
+
+
+def _close_unseen(opening: asyncio.Future[tuple[int, int, int]]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         os.close(opening.result()[0])
 

@@ -19,7 +19,16 @@ from squall.ledger.replica.effects import (
     Send,
     Serves,
 )
-from squall.ledger.replica.messages import Heartbeat, Prepare, PrepareOk, RoundAck, Vote
+from squall.ledger.replica.messages import (
+    Heartbeat,
+    Packet,
+    Prepare,
+    PrepareOk,
+    PreVoteOk,
+    RoundAck,
+    ViewChange,
+    Vote,
+)
 from squall.ledger.replica.state import Core, config_of
 from squall.ledger.replica.types import Config, LogEntry, Record
 from squall.scenarios.group_history import Operation, explain
@@ -42,6 +51,8 @@ class GroupChecks:
         self.leaders: dict[Fence, str] = {}
         self.served: list[tuple[float, Fence]] = []
         self.promised: dict[str, Fence] = {}
+        self._agreed: dict[tuple[str, int, int], set[str]] = {}
+        """Disks whose members would vote, by candidate, epoch and view."""
         self.durable: dict[str, int] = {}
         self._ends: dict[str, tuple[Fence, int]] = {}
         self.epoch = 0
@@ -78,6 +89,7 @@ class GroupChecks:
                     self._applied(node, entry)
             case Send():
                 self._sent(node, boot, storage, effect)
+                self._election(node, core, effect)
             case Serves():
                 self._led(effect.fence, f"{node} {boot}")
                 self._inherited(node, core, effect.fence)
@@ -197,6 +209,31 @@ class GroupChecks:
                 self.promised[storage] = max(highest, packet.fence)
             case _:
                 pass
+
+    def _election(self, node: str, core: Core, send: Send) -> None:
+        """Whoever is cut off must not end a view that others are content with."""
+        packet = send.packet
+        match packet.body:
+            case PreVoteOk():
+                check(not core.hears_primary(), f"{node} wants another view and hears its primary")
+                for candidate in send.to:
+                    place = (candidate, packet.fence.epoch, packet.body.view)
+                    self._agreed.setdefault(place, set()).add(core.me.storage)
+            case ViewChange():
+                if not packet.body.hand_over:
+                    self._wanted(node, core.config, packet)
+            case _:
+                pass
+
+    def _wanted(self, node: str, config: Config | None, packet: Packet) -> None:
+        place = (node, packet.fence.epoch, packet.fence.view)
+        agreed = {packet.sender.storage} | self._agreed.get(place, set())
+        if config is not None and config.epoch == packet.fence.epoch:
+            members = [member for member in config.members if member.storage in agreed]
+            check(
+                len(members) >= config.quorum,
+                f"{node} asks for votes for {packet.fence}; {len(members)} would give one",
+            )
 
     def _led(self, fence: Fence, who: str) -> None:
         first = self.leaders.setdefault(fence, who)

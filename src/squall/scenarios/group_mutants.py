@@ -15,7 +15,7 @@ from squall.ledger.interface import Fence, NotPrimary
 from squall.ledger.replica.core import Replica
 from squall.ledger.replica.effects import Effect, Serves
 from squall.ledger.replica.ledger import GroupLedger
-from squall.ledger.replica.messages import Heartbeat, Packet, Prepare
+from squall.ledger.replica.messages import Heartbeat, Packet, Prepare, PreVote, PreVoteOk
 from squall.ledger.replica.state import config_of
 from squall.ledger.replica.transfer import Target
 from squall.ledger.replica.types import Config, Kind, LogEntry, Member, Status
@@ -44,6 +44,8 @@ MUTANTS = {
     "prepare_of_lower_view": "a follower stores what a deposed primary sends",
     "late_start_view": "a repeated StartView shortens the log",
     "answer_from_foreign_entry": "a deposed primary answers from what others committed",
+    "no_pre_vote": "a member asks for votes without asking first whether it would get them",
+    "pre_vote_while_heard": "a member agrees to a new view although it hears its primary",
 }
 
 Break = Callable[[Any], None]
@@ -184,6 +186,27 @@ def _prepare_of_lower_view(replica: Replica) -> None:
     _put(replica.normal, "accepts", accepts)
 
 
+def _no_pre_vote(replica: Replica) -> None:
+    views, stand = replica.views, replica.views.stand
+
+    def at_once() -> None:
+        stand()
+        if views._wanted:
+            views._campaign()
+
+    _put(views, "stand", at_once)
+
+
+def _pre_vote_while_heard(replica: Replica) -> None:
+    core, views = replica.core, replica.views
+
+    def agree(packet: Packet, ask: PreVote) -> None:
+        if views._may_vote(packet.sender, ask.view) and ask.view > core.fence.view:
+            core.send(packet.sender.node, PreVoteOk(ask.view))
+
+    _put(views, "pre_vote", agree)
+
+
 def _clock_not_in_votes(replica: Replica) -> None:
     core = replica.core
 
@@ -287,6 +310,8 @@ _REPLICA: dict[str, Break] = {
     "serve_before_commit": _serve_before_commit,
     "prepare_of_lower_view": _prepare_of_lower_view,
     "late_start_view": _late_start_view,
+    "no_pre_vote": _no_pre_vote,
+    "pre_vote_while_heard": _pre_vote_while_heard,
 }
 _LEDGER: dict[str, Break] = {
     "grant_without_round": _grant_without_round,

@@ -268,9 +268,16 @@ async def scenario(world: World) -> None:
         node.disk.profile.capacity_bytes = node.disk.tree.used_bytes + 1000
         await asyncio.sleep(1.0)
         node.disk.profile.capacity_bytes = None
+        before = promises.acked
+        # A log that could not take an append back ends its node, as soon as the calls that
+        # are at the disk let it.
+        await world.eventually(
+            lambda: promises.acked > before or node.state is State.ENDED,
+            within_s=CONVERGE_S,
+            what="the node goes on or ends",
+        )
         if node.state is State.ENDED:
             world.start(NODE)
-        before = promises.acked
         await world.eventually(
             lambda: promises.acked > before, within_s=CONVERGE_S, what="there is room again"
         )

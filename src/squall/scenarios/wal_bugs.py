@@ -164,8 +164,8 @@ class _Passing:
 
 
 class _EarlyDisk(_Passing):
-    async def open(self, path: str, *, preallocate: int = 0) -> Any:
-        return _EarlyFile(await self._inner.open(path, preallocate=preallocate))
+    async def open(self, path: str, **how: int) -> Any:
+        return _EarlyFile(await self._inner.open(path, **how))
 
 
 class _EarlyFile(_Passing):
@@ -179,8 +179,8 @@ class _NamelessDisk(_Passing):
 
 
 class _StubbornDisk(_Passing):
-    async def open(self, path: str, *, preallocate: int = 0) -> Any:
-        file = await self._inner.open(path, preallocate=preallocate)
+    async def open(self, path: str, **how: int) -> Any:
+        file = await self._inner.open(path, **how)
         return _StubbornFile(file, self._inner, path)
 
 

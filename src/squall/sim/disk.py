@@ -147,10 +147,11 @@ class NodeDisk:
         self._process = process
         self._writes: dict[str, Strand] = {}
 
-    async def open(self, path: str, *, preallocate: int = 0) -> File:
+    async def open(self, path: str, *, preallocate: int = 0, ahead: int = 0) -> File:
         path = _checked(path)
         inode = await self._call(lambda: self._inode(path))
-        return SimFile(self._disk, path, inode, Strand(self._loop, self._process))
+        fill = ahead, preallocate
+        return SimFile(self._disk, path, inode, Strand(self._loop, self._process), fill)
 
     async def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
         path = _checked(path)
@@ -278,11 +279,14 @@ class NodeDisk:
 class SimFile:
     """An open file. Calls on it take effect in their order."""
 
-    def __init__(self, disk: SimDisk, path: str, inode: Inode, strand: Strand) -> None:
+    def __init__(
+        self, disk: SimDisk, path: str, inode: Inode, strand: Strand, fill: tuple[int, int]
+    ) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
         self._strand = strand
+        self._ahead, self._reserved = fill
         self._size = len(inode.content)
         self._poison = ""
         self._closed = False
@@ -320,11 +324,15 @@ class SimFile:
             self._disk.note("is full")
             if room and self._disk.draw.random() < 0.5:
                 # A part arrived and could not be taken back.
-                self._inode.append(data[:room])
+                self._inode.write(self._size, data[:room])
                 self._poison = "an append failed halfway"
             raise OSError(errno.ENOSPC, "no space left on device", self._path)
-        self._inode.append(data)
-        self._size = len(self._inode.content)
+        self._inode.write(self._size, data)
+        self._size += len(data)
+        if self._size >= len(self._inode.content):
+            zeros = min(self._ahead, self._reserved - self._size)
+            if 0 < zeros <= self._disk.room_for(zeros):
+                self._inode.write(self._size, bytes(zeros))
 
     def _sync(self) -> None:
         # Calls on a file take turns, so nothing was appended since the sync began.

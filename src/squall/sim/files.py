@@ -34,8 +34,11 @@ class Inode:
         self.pending: list[Write] = []
 
     def append(self, data: bytes) -> None:
-        self.pending.append(Write(len(self.content), data))
-        self.content += data
+        self.write(len(self.content), data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.pending.append(Write(offset, data))
+        _apply(self.content, offset, data)
 
     def truncate(self, size: int) -> None:
         self.pending.append(Write(size, None))

@@ -5,7 +5,8 @@
 
 `queue`: 5,000 tickets (S3: 500), ten workers, every five seconds one of them or the coordinator
 is killed and started again. `schedule`: a job every two seconds for two minutes with three kills
-of the coordinator, and records that expire. `outage` (S3): errors 500, 503 and no answer at all,
+of the coordinator. `ttl`: records that expire and records that are refreshed in their last moment,
+with three kills of the coordinator. `outage` (S3): errors 500, 503 and no answer at all,
 20 s each. `clock`: one member an hour off. Each ends with 0 if every promise held, over
 everything that the processes wrote down; the tests beside have the same at a smaller size.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import socket
 import subprocess
@@ -29,18 +31,20 @@ from pathlib import Path
 from coordination_places import BUCKET, REDIS_URL, forget_redis, make_bucket, s3_credentials
 from faulty_s3 import FaultyS3
 from process_lab import Lab
-from process_worker import EVERY_S, QUEUE, SECRET, VISIBILITY_S
+from process_worker import EVERY_S, QUEUE, SECRET, SWEEP_S, VISIBILITY_S, expiry
 from test_queue_processes import WorkLab, check_runs, check_tickets
 
-from squall.coordination import Coordinator, Queue
+from squall.coordination import ANY, Coordinator, Put, Queue
 from squall.coordination.stores.opening import make_store
 from squall.runtime.real import RealClock
 
 KINDS = ("sqlite", "redis", "s3")
-PARTS = ("queue", "schedule", "outage", "clock")
+PARTS = ("queue", "schedule", "ttl", "outage", "clock")
 ORDER_KEYS = ("", "", "ada", "bob")
 KILL_EVERY_S = 5.0
 OUTAGE_S = 20.0
+EXPIRING = 20
+EXPIRES_S = 4.0
 MANY = 1_000_000
 S3_SCALE = 3.0
 
@@ -199,6 +203,64 @@ def _schedule(kind: str, options: argparse.Namespace) -> str:
         return f"{len(slots)} due times, each once, 3 kills of the coordinator"
 
 
+def _ttl(kind: str, options: argparse.Namespace) -> str:
+    with served(kind) as (url, prefix, folder):
+        lab = WorkLab(url, prefix, folder, ["a", "b", "c"], _scale(kind))
+        try:
+            for name in lab.members:
+                lab.start(name)
+            lab.until_acts(0.0, within_s=60.0 * lab.scale)
+            told = asyncio.run(_run_ttl(lab))
+        finally:
+            lab.close()
+        lab.check()
+        return told
+
+
+async def _run_ttl(lab: WorkLab) -> str:
+    """Each round: half of the records expire, the others are refreshed shortly before, and the
+    coordinator is killed at the moment at which the first ones are over."""
+    store = make_store(lab.url, RealClock(), random.Random(), prefix=lab.prefix)
+    ttl = expiry(lab.scale)
+    options = {"profile": lab.timing, "unsafe_timings": True, "secret": SECRET}
+    removed = kept = 0
+    async with Coordinator(store, ttl, eligible=False, **options) as member:
+
+        async def put(names: list[str], lasts_s: float) -> None:
+            until = member.parts.store_time() + lasts_s
+            body = json.dumps({"until": until}).encode()
+            for name in names:
+                await member.store.write(Put(name, body, expect=ANY, ttl_s=3600.0))
+
+        fresh: list[str] = []
+        for number in range(3):
+            over = [f"session/{number}-over-{each}" for each in range(EXPIRING)]
+            held = [f"session/{number}-held-{each}" for each in range(EXPIRING)]
+            await put([*over, *held], EXPIRES_S * lab.scale)
+            ends = time.monotonic() + EXPIRES_S * lab.scale
+            await asyncio.sleep(EXPIRES_S * lab.scale / 2.0)
+            await put(held, 3600.0)
+            fresh += held
+            await asyncio.sleep(max(0.0, ends - time.monotonic()))
+            assert [each for each in over if await ttl.get(each) is not None] == []
+            leader = lab.leader()
+            lab.kill(leader)
+            struck = time.monotonic()
+            others = [each for each in lab.members if each != leader]
+            within_s = lab.failover_s
+            await asyncio.to_thread(lab.until_acts, struck, by=others, within_s=within_s)
+            lab.start(leader)
+            await asyncio.sleep(3.0 * SWEEP_S * lab.scale)
+            left = [each for each in over if (await member.store.get(each))[0] is not None]
+            assert left == [], f"{left} are past their time and were not removed"
+            removed += len(over)
+        gone = [each for each in fresh if await ttl.get(each) is None]
+        assert gone == [], f"{gone} were refreshed in time and are gone"
+        kept = len(fresh)
+    await store.close()
+    return f"{removed} records removed, {kept} refreshed ones kept, 3 kills of the coordinator"
+
+
 def _outage(kind: str, options: argparse.Namespace) -> str:
     told: list[str] = []
     with served(kind) as (url, prefix, folder):
@@ -249,7 +311,13 @@ def _clock(kind: str, options: argparse.Namespace) -> str:
         return "an hour early and an hour late, no death, all signals believed"
 
 
-PARTS_OF = {"queue": _queue, "schedule": _schedule, "outage": _outage, "clock": _clock}
+PARTS_OF = {
+    "queue": _queue,
+    "schedule": _schedule,
+    "ttl": _ttl,
+    "outage": _outage,
+    "clock": _clock,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

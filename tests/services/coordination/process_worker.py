@@ -1,4 +1,5 @@
-"""A worker of a queue and of a schedule in a process of its own, for tests that kill it.
+"""A worker of a queue, of a schedule and of expiry in a process of its own, for tests that
+kill it.
 
 It writes down what it took, what the store accepted as done, and each run of the job. Run as
 `python process_worker.py '{json options}'`.
@@ -14,7 +15,15 @@ import sys
 
 from process_member import Journal, scaled
 
-from squall.coordination import CoordinationError, Coordinator, Queue, RunRecord, Scheduler, Term
+from squall.coordination import (
+    CoordinationError,
+    Coordinator,
+    Queue,
+    RunRecord,
+    Scheduler,
+    Term,
+    Ttl,
+)
 from squall.coordination.stores.opening import make_store
 from squall.runtime.real import RealClock
 
@@ -22,6 +31,14 @@ SECRET = "d02746e8fe001fc518d7ee0ec726c0a4fc469d42ee7aa55dddb1676f7baedc1f"
 QUEUE = "work"
 EVERY_S = 0.5
 VISIBILITY_S = 1.5
+SWEEP_S = 1.0
+
+
+def expiry(scale: float) -> Ttl:
+    """Records that say themselves until when they hold."""
+    ttl = Ttl(ttl_interval=SWEEP_S * scale)
+    ttl.register("session", expires_field="until")
+    return ttl
 
 
 async def main(options: dict[str, str]) -> None:
@@ -52,6 +69,7 @@ async def main(options: dict[str, str]) -> None:
         store,
         queue,
         scheduler,
+        expiry(scale),
         member_id=options["member"],
         profile=scaled(scale),
         unsafe_timings=True,

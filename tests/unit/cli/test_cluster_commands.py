@@ -209,6 +209,7 @@ def test_a_run_goes_to_a_cluster_only_by_its_flag(monkeypatch: pytest.MonkeyPatc
     sent = destination_of(parsed("run", "shop.py", "--to", "b:2", "--key", "k", "--patience", "5s"))
     assert sent is not None
     assert (sent.access.addresses, sent.key, sent.patience_s) == ((("b", 2),), "k", 5.0)
+    assert all(parsed(word, "shop.py", "--detach").detach for word in ("run", "submit"))
     for words in (["--key", "k"], ["--patience", "5s"]):
         with pytest.raises(UsageError, match="add --to"):
             destination_of(parsed("run", "shop.py", *words))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from coordination_lab import Lab, play
+from test_election_core import TIMING, leading
 from test_members import Heard
 
+from squall.coordination import election_messages as m
 from squall.coordination import events, keys
+from squall.coordination.options import Options
 from squall.coordination.records import Codec, LeaseRecord, Pace
 from squall.coordination.scaling import CHANGE_S, next_pace, profile_for, steady, timing_at
+from squall.coordination.stores.memory import CAPABILITIES
 from squall.coordination.timing import PROFILES, check_timing
 
 AUTO = {"profile": "auto", "unsafe_timings": False, "skip_cold_start": True}
@@ -76,7 +81,8 @@ def test_a_group_that_grows_changes_its_profile_together_and_nobody_dies() -> No
         await lab.ready("a", "b")
         leader = await lab.led(within_s=60.0)
         assert lab.members["a"].timing == PROFILES["small"]
-        assert (await lease_of(lab)).pace == steady("small", (await lease_of(lab)).pace.since)  # type: ignore[union-attr]
+        begun = (await lease_of(lab)).pace
+        assert begun is not None and begun == steady("small", begun.since)
         names = tuple(f"m{number:02d}" for number in range(10))
         lab.start(*names, **AUTO)
         await lab.ready(*names)
@@ -133,3 +139,24 @@ def test_the_profile_of_a_group_is_that_of_its_members_when_it_begins() -> None:
         assert {each.timing for each in lab.members.values()} == {PROFILES[lease.pace.profile]}
 
     play(script)
+
+
+def test_a_term_keeps_the_lease_with_which_it_began() -> None:
+    """Followers wait for as long as the record says: who counts longer would act beside the
+    next coordinator."""
+    core, _ = leading(100.0)
+    core.timing = PROFILES["large"]
+    renewal = core.tick(105.0)[-1]
+    assert isinstance(renewal, m.WriteLease)
+    assert renewal.lease.lease_ttl == TIMING.lease_ttl
+    core.handle(m.LeaseWritten(renewal, "w2"), 105.1)
+    # It is renewed as often as its length asks for, not as often as members beat.
+    assert core.deadline() == pytest.approx(110.0)
+    assert core.leads(105.0 + 0.8 * TIMING.lease_ttl - 0.1)
+    assert not core.leads(105.0 + 0.8 * TIMING.lease_ttl)
+
+
+def test_on_s3_there_is_one_profile_at_any_size() -> None:
+    capabilities = msgspec.structs.replace(CAPABILITIES, cross_host=True, blocking_wait=False)
+    assert Options(profile="auto").timing_for(capabilities) == PROFILES["s3"]
+    assert Options(profile="auto").timing_for(CAPABILITIES) == PROFILES["normal"]

@@ -30,7 +30,7 @@ class MemoryDisk:
     def used(self) -> int:
         return sum(map(len, self.files.values()))
 
-    async def open(self, path: str, *, preallocate: int = 0) -> MemoryFile:
+    async def open(self, path: str, *, preallocate: int = 0, ahead: int = 0) -> MemoryFile:
         self.calls.append(f"open {path}")
         return MemoryFile(self, self.files.setdefault(path, bytearray()), path)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from squall.ledger.settings import WalSettings
+from squall.ledger.wal.format import BLOCK_HEADER_BYTES
 from squall.ledger.wal.log import Wal
 from squall.ledger.wal.open import open_wal
 from squall.runtime import real_disk
@@ -40,6 +41,37 @@ async def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.Mo
     again = await opened(runtime, tasks, settings)
     assert [record.body for record in await all_of(again)] == [body(n, 300) for n in range(1, 101)]
     await again.close()
+    await tasks.shutdown(5.0)
+    await runtime.close()
+
+
+async def test_zeros_stand_behind_the_records_until_the_log_is_closed(tmp_path: Path) -> None:
+    runtime = RealRuntime("m1", data_dir=tmp_path)
+    settings = WalSettings(segment_bytes=1 << 20, ahead_bytes=64 * 1024)
+    sizes: list[list[int]] = []
+    for clean in (False, True):
+        tasks = TaskRunner(runtime.clock, runtime.random)
+        wal = await opened(runtime, tasks, settings)
+        before = wal.next_lsn
+        assert wal.recovered.torn_bytes == 0
+        for start in range(before, before + 200, 50):
+            await asyncio.gather(*(wal.append(1, body(n, 900)) for n in range(start, start + 50)))
+        used = wal.table.active.readable
+        (*_, last) = sorted((tmp_path / "wal").iterdir())
+        content = last.read_bytes()
+        assert used < len(content) <= used + settings.ahead_bytes
+        assert content[used:].count(0) == len(content) - used
+        if clean:
+            await wal.close()
+        await tasks.shutdown(5.0)
+        sizes.append([path.stat().st_size for path in sorted((tmp_path / "wal").iterdir())])
+    # The next start cut them off for the one that was stopped.
+    assert sizes[0][0] > sizes[1][0]
+    assert sizes[1][-1] == wal.table.active.readable + BLOCK_HEADER_BYTES
+    tasks = TaskRunner(runtime.clock, runtime.random)
+    wal = await opened(runtime, tasks, settings)
+    assert [record.body for record in await all_of(wal)] == [body(n, 900) for n in range(1, 401)]
+    await wal.close()
     await tasks.shutdown(5.0)
     await runtime.close()
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
+import zlib
+
 import pytest
 
 from squall.ledger.settings import Durability, WalSettings
 from squall.ledger.wal.errors import Damage, WalDamaged
-from squall.ledger.wal.format import FILE_HEADER_BYTES
+from squall.ledger.wal.format import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, seed_of
 from squall.ledger.wal.log import Wal
+from squall.ledger.wal.scan import SCAN_BYTES
 from unit.ledger.memory_disk import MemoryDisk
-from unit.ledger.wal_lab import SMALL, all_of, body, fill, opened, segments
+from unit.ledger.wal_lab import IDENTITY, SMALL, all_of, body, fill, opened, segments
 
 pytestmark = pytest.mark.asyncio
 
@@ -125,14 +130,97 @@ async def test_a_missing_segment_is_a_gap() -> None:
 
 
 @pytest.mark.parametrize("length", [2_000_000, 0xFFFFFFFF])
-async def test_a_huge_length_is_damage_and_nothing_is_allocated_for_it(length: int) -> None:
+@pytest.mark.parametrize("vouched_for", [False, True])
+async def test_a_huge_length_is_damage_and_nothing_is_allocated_for_it(
+    length: int, vouched_for: bool
+) -> None:
+    """Also one that was written wrongly, with a header whose checksum is right."""
     disk = await killed_with(3)
     (path,) = segments(disk)
-    place = FILE_HEADER_BYTES + 40
-    disk.files[path][place : place + 4] = length.to_bytes(4, "little")
-    with pytest.raises(WalDamaged):
+    header = memoryview(disk.files[path])[FILE_HEADER_BYTES:][:BLOCK_HEADER_BYTES]
+    header[36:40] = length.to_bytes(4, "little")
+    if vouched_for:
+        checksum = zlib.crc32(header[:-4], seed_of(IDENTITY, 1))
+        header[-4:] = checksum.to_bytes(4, "little")
+    header.release()
+    tracemalloc.start()
+    try:
+        with pytest.raises(WalDamaged):
+            async with opened(disk):
+                pass
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+async def test_zeros_behind_the_last_record_are_no_torn_tail() -> None:
+    """They were written ahead; a process that was killed could not cut them off."""
+    disk = await killed_with(3)
+    (path,) = segments(disk)
+    size = len(disk.files[path])
+    disk.files[path] += bytes(300_000)
+    torn = copy_of(disk)
+    torn.files[path][-1] = 1
+    async with opened(disk) as wal:
+        assert (wal.recovered.torn, wal.recovered.torn_bytes) == ("", 0)
+        assert await numbers(wal) == [1, 2, 3]
+        assert len(disk.files[path]) == size
+        await fill(wal, range(4, 6))
+    async with opened(disk) as wal:
+        assert await numbers(wal) == [1, 2, 3, 4, 5]
+    async with opened(torn) as wal:
+        assert wal.recovered.torn_bytes == 300_000
+        assert await numbers(wal) == [1, 2, 3]
+        assert len(torn.files[path]) == size + 300_000
+
+
+async def test_zeros_in_place_of_a_record_that_was_durable_are_damage() -> None:
+    disk = await killed_with(3)
+    (path,) = segments(disk)
+    block = (len(disk.files[path]) - FILE_HEADER_BYTES) // 3
+    middle = FILE_HEADER_BYTES + block
+    disk.files[path][middle : middle + block] = bytes(block)
+    with pytest.raises(WalDamaged) as caught:
         async with opened(disk):
             pass
+    assert (caught.value.damage, caught.value.offset) == (Damage.CORRUPTION, middle)
+
+
+async def test_a_start_gives_the_others_their_turns() -> None:
+    """Whatever it finds, it reads and judges a bounded piece at a time."""
+    read: list[int] = []
+    turn = 0
+
+    class SlowDisk(MemoryDisk):
+        async def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
+            await asyncio.sleep(0)
+            content = await super().read(path, offset, size)
+            read.append(len(content))
+            return content
+
+    async def others() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    disk = SlowDisk()
+    settings = WalSettings(segment_bytes=64 << 20)
+    async with opened(disk, settings, clean=False) as wal:
+        for _ in range(50):
+            await wal.append_many([(1, bytes(1000))] * 100)
+    (path,) = segments(disk)
+    whole = bytes(disk.files[path])
+    half = whole[: len(whole) // 2]
+    for content in (whole, half + b"x" * len(half), half + bytes(len(half))):
+        disk.files = {path: bytearray(content)}
+        read.clear()
+        turn = 0
+        probe = asyncio.ensure_future(others())
+        async with opened(disk, settings):
+            probe.cancel()
+        assert max(read) <= SCAN_BYTES
+        assert turn >= len(read) >= len(content) // SCAN_BYTES
 
 
 async def test_a_segment_of_another_log_is_refused() -> None:

@@ -76,6 +76,59 @@ async def test_weaker_modes_return_early_and_move_no_durable_position() -> None:
         assert len(await all_of(wal)) == 2
 
 
+async def test_a_durable_record_waits_for_one_sync_and_for_no_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many plain ones come before it, during it and behind it."""
+    disk = MemoryDisk()
+    async with opened(disk, WalSettings(segment_bytes=1 << 20)) as wal:
+
+        def timer(*_: object, **__: object) -> None:
+            raise AssertionError("a timer was set")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio.get_running_loop(), "call_at", timer)
+            for _ in range(10):
+                for _ in range(25):
+                    await wal.append(1, b"plain", Durability.WRITE)
+                syncs = wal.counters.syncs
+                durable = asyncio.ensure_future(wal.append(1, b"durable"))
+                for _ in range(25):
+                    wal.accept(1, b"plain", Durability.WRITE)
+                lsn = await durable
+                assert wal.durable_lsn >= lsn
+                assert wal.counters.syncs == syncs + 1
+
+
+async def test_a_block_has_bounds() -> None:
+    disk = MemoryDisk()
+    settings = WalSettings(segment_bytes=1 << 20, max_batch_records=8, max_batch_bytes=1000)
+    async with opened(disk, settings) as wal:
+        await asyncio.gather(*(wal.append(1, b"small") for _ in range(20)))
+        assert wal.counters.blocks == 3
+        await asyncio.gather(*(wal.append(1, bytes(400)) for _ in range(6)))
+        assert wal.counters.blocks == 6
+        await asyncio.gather(*(wal.append(1, bytes(1500)) for _ in range(2)))
+        assert wal.counters.blocks == 8
+        await wal.append_many([(1, b"small")] * 20)
+        assert wal.counters.blocks == 11
+        assert [record.lsn for record in await all_of(wal)] == list(range(1, 49))
+
+
+async def test_what_is_refused_is_refused_at_once() -> None:
+    """An append is taken, or turned down, by the call itself."""
+    disk = MemoryDisk()
+    async with opened(disk) as wal:
+        first, second = wal.append(1, b"first"), wal.append(1, b"second")
+        assert wal.waiting_records == 2
+        with pytest.raises(TooLarge):
+            wal.append(1, bytes(2001))
+        assert (await second, await first) == (2, 1)
+        await wal.close()
+        with pytest.raises(WalClosed):
+            wal.append(1, b"x")
+
+
 async def test_cancelling_one_caller_leaves_the_others_of_its_batch_alone() -> None:
     disk = MemoryDisk()
     async with opened(disk) as wal:

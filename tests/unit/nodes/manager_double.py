@@ -30,6 +30,7 @@ from squall.nodes.messages import (
     StreamItem,
     SubmitJob,
 )
+from squall.nodes.patience import Patience
 from squall.nodes.submission import BundleManifest, Submission
 from squall.runtime.interfaces import Runtime
 from squall.runtime.tasks import TaskRunner
@@ -187,6 +188,7 @@ class Person:
         secret: str = SECRET,
         owner: str = "1",
         patience_s: float = 20.0,
+        patience: Patience | None = None,
     ) -> None:
         runtime = FakeRuntime(network, f"client-{owner}", f"client-{owner}-boot")
         self.disk = cast("Any", runtime).disk = disk or MemoryDisk()
@@ -201,6 +203,7 @@ class Person:
             secrets=Secrets.of_credential(client_credential(secret, "ann")),
             cluster=CLUSTER,
             patience_s=patience_s,
+            patience=patience,
         )
 
     async def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from manager_double import BUNDLE, Manager, MemoryDisk, Person, submission
 from result_lab import ended, manifest, parts, record, window
@@ -10,6 +12,7 @@ from squall.api.errors import ExitCode, SquallError
 from squall.engine.options import RunOptions
 from squall.nodes.client.errors import JobLost, Refused, Unreachable
 from squall.nodes.identity import JobId
+from squall.nodes.patience import Patience
 from squall.nodes.results.assemble import assemble
 from squall.nodes.results.result import encode_result
 from wire_fakes import FakeNetwork, run
@@ -172,6 +175,30 @@ def test_a_follower_goes_on_where_it_was_after_a_restart_of_the_manager() -> Non
             elif seen == ["one", "two"]:
                 manager.end(accepted.job, "completed")
         assert seen == ["one", "two"]
+        await person.close()
+        await manager.stop()
+
+    run(main())
+
+
+def test_where_questions_cost_a_follower_asks_again_after_a_pause_but_ends_at_once() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        person = Person(network, manager, patience=Patience(follow_pause_s=3.0))
+        clock = person.world.clock
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal)
+        manager.say("one")
+        times: list[float] = []
+        async for _ in person.client.follow(accepted.job):
+            times.append(clock.now())
+            manager.say("more")
+            if len(times) == 3:
+                manager.end(accepted.job, "completed")
+        last = clock.now()
+        assert all(later - former >= 3.0 for former, later in pairwise(times))
+        assert len(times) >= 3 and last - times[-1] < 1.0
         await person.close()
         await manager.stop()
 

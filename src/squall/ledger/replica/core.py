@@ -88,7 +88,7 @@ class Replica:
         self.views = ViewChanges(core, self.normal, self.rounds, self.transfer)
         self.members = Membership(core, self.normal, self.rounds, self.transfer, self.views)
         self.forming = Forming(core, self.normal, self.rounds, self.transfer)
-        self.hand_over = HandOver(core, self.normal)
+        self.hand_over = HandOver(core, self.normal, self.rounds)
         self.forming.group = form_group
         self.forming.facts = form_facts
         core.on_stepped_down = self._stepped_down

@@ -102,6 +102,10 @@ class Rounds:
         self._acked[node] = max(self._acked.get(node, 0), ack.round)
         self._count()
 
+    def acked_by(self, node: NodeId) -> int:
+        """The last round of this view that a member acknowledged."""
+        return self._acked.get(node, 0)
+
     def tick(self) -> None:
         core = self._core
         if core.now - self._quorum_at > core.timers.check_quorum_s:

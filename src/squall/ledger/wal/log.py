@@ -19,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from squall.ledger.settings import Durability, WalSettings
-from squall.ledger.wal.errors import DiskFull, TooLarge, WalBusy, WalClosed, WalError, WalFailed
+from squall.ledger.wal.batch import Batch, Order, fail
+from squall.ledger.wal.counters import SyncTimer, WalCounters
+from squall.ledger.wal.errors import DiskFull, TooLarge, WalBusy, WalClosed, WalFailed
 from squall.ledger.wal.format import (
     BLOCK_HEADER_BYTES,
     CLEAN,
@@ -42,6 +43,8 @@ from squall.runtime.interfaces import Clock, Disk, File
 from squall.runtime.invariants import invariant
 from squall.runtime.tasks import TaskRunner
 
+NONE, FSYNC = Durability.NONE, Durability.FSYNC
+
 
 class WalListener(Protocol):
     """Hears, on the loop, what became of accepted records. Must not raise."""
@@ -57,38 +60,6 @@ class WalListener(Protocol):
     def on_failed(self, error: WalFailed) -> None:
         """What is not durable by now has an unknown outcome."""
         ...
-
-
-@dataclass(slots=True)
-class WalCounters:
-    records: int = 0
-    blocks: int = 0
-    bytes: int = 0
-    syncs: int = 0
-    slow_syncs: int = 0
-    sync_s: float = 0.0
-    longest_sync_s: float = 0.0
-    rolls: int = 0
-    full: int = 0
-
-
-@dataclass(slots=True)
-class _Item:
-    kind: int
-    body: bytes
-    durability: Durability
-    future: asyncio.Future[None] | None
-
-
-@dataclass(slots=True)
-class _Order:
-    """Something that is done between two blocks, in its turn."""
-
-    future: asyncio.Future[None]
-    cut_to: int = 0
-    """0: only make all durable."""
-    reset: bool = False
-    closes: bool = False
 
 
 class Wal:
@@ -113,22 +84,25 @@ class Wal:
         self.table: SegmentTable = recovered.table
         self.cuts = 0
         """Readers look at it to see that numbers were taken back."""
-        self._clock = clock
+        self._timer = SyncTimer(clock, self.counters, settings.slow_sync_s)
         self._identity = identity
         self._file = file
         self._accepted = self._written = self._durable = recovered.next_lsn - 1
         self._next_block = recovered.next_block
-        self._queue: deque[_Item | _Order] = deque()
-        self._flying: list[_Item] = []
+        self._queue: deque[Batch | Order] = deque()
+        self._filling: Batch | None = None
+        """The last in the queue, if it takes more records."""
+        self._flying: Batch | None = None
         """The records at the disk."""
+        self._batch_bytes = min(settings.max_batch_bytes, MAX_BLOCK_BYTES // 2)
         self._room = Room(settings.max_waiting_records, settings.max_waiting_bytes)
         self._followers: list[tuple[int, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._listener: WalListener | None = None
         self._leaving: deque[Segment] = deque()
         """Out of the table, and perhaps still on disk."""
         self._compacting = asyncio.Lock()
-        self._sync_since: float | None = None
         self._closed = False
 
     def start(self, tasks: TaskRunner) -> None:
@@ -173,97 +147,126 @@ class Wal:
 
     def sync_age_s(self) -> float:
         """How long the call that is at the disk now has been there; 0 when there is none."""
-        return 0.0 if self._sync_since is None else self._clock.now() - self._sync_since
+        return self._timer.age_s()
 
     # Writing.
 
     def has_room(self, size: int, records: int = 1) -> bool:
         return self._room.fits(size, records)
 
-    def accept(
-        self,
-        kind: int,
-        body: bytes,
-        durability: Durability | None = None,
-        future: asyncio.Future[None] | None = None,
-    ) -> int:
+    def accept(self, kind: int, body: bytes, durability: Durability | None = None) -> int:
         """The number of the record, which is not durable yet. Raises WalBusy, WalClosed,
         WalFailed, TooLarge, and then it is not and will not be in the log."""
         self._check()
-        size = len(body)
-        if size > self.settings.max_record_bytes:
-            limit = self.settings.max_record_bytes
-            raise TooLarge(f"a record of {size} bytes is over the limit of {limit}")
+        size = self._fitting(body)
         if not self._room.fits(size, 1):
             raise WalBusy(f"{self._room.records} records wait for the disk")
-        if durability is None:
-            durability = self.settings.durability
-        self._queue.append(_Item(kind, body, durability, future))
         self._room.take(size, 1)
-        self._accepted += 1
-        self._wake.set()
+        self._add(kind, body, size, durability)
         return self._accepted
 
-    async def append(
+    def append(
         self,
         kind: int,
         body: bytes,
         durability: Durability | None = None,
         *,
         room_s: float | None = None,
+    ) -> Awaitable[int]:
+        """Takes the record at once, or when there is room for it (WalBusy after `room_s`).
+        Awaited, it gives the number when the record is as durable as asked for. Cancelled
+        after it was taken, its outcome is unknown. No coroutine: dozens per block tell."""
+        if self.failure is not None or self._closed:
+            self._check()
+        size = len(body)
+        if size > self.settings.max_record_bytes:
+            self._fitting(body)
+        if not self._room.enter(size):
+            return self._append_in_turn(kind, body, durability, room_s)
+        return self._append(kind, body, size, durability)
+
+    def _append(
+        self, kind: int, body: bytes, size: int, durability: Durability | None
+    ) -> asyncio.Future[int]:
+        future = self._loop.create_future()
+        batch = self._add(kind, body, size, durability)
+        if durability is NONE or (durability is None and self.settings.durability is NONE):
+            future.set_result(self._accepted)
+        else:
+            batch.callers.append((self._accepted, future))
+        return future
+
+    async def _append_in_turn(
+        self, kind: int, body: bytes, durability: Durability | None, room_s: float | None
     ) -> int:
-        """Waits for room (at most `room_s`, then WalBusy), then until the record is as
-        durable as asked for. Cancelled in the second wait, its outcome is unknown."""
+        await self._room.wait(len(body), 1, room_s)
         self._check()
-        if not self._room.is_free(len(body), 1):
-            await self._room.wait(len(body), 1, room_s)
-        mode = self.settings.durability if durability is None else durability
-        if mode is Durability.NONE:
-            return self.accept(kind, body, mode)
-        future = self._future()
-        lsn = self.accept(kind, body, mode, future)
-        await future
-        return lsn
+        self._room.take(len(body), 1)
+        return await self._append(kind, body, len(body), durability)
 
     async def append_many(self, records: Sequence[tuple[int, bytes]]) -> range:
         """Several records with numbers in a row, and one wait."""
         if not records:
             return range(self.next_lsn, self.next_lsn)
-        size = sum(len(body) for _, body in records)
-        largest = max(len(body) for _, body in records)
-        if largest > self.settings.max_record_bytes:
-            raise TooLarge(f"a record of {largest} bytes is over the limit")
+        size = sum(self._fitting(body) for _, body in records)
         self._check()
         await self._room.wait(size, len(records), None)
         self._check()
-        future = self._future()
-        first = self.next_lsn
-        last = len(records) - 1
-        for index, (kind, body) in enumerate(records):
-            mode = self.settings.durability
-            self._queue.append(_Item(kind, body, mode, future if index == last else None))
         self._room.take(size, len(records))
-        self._accepted += len(records)
-        self._wake.set()
-        await future
+        first = self.next_lsn
+        *rest, (kind, last) = records
+        for other, body in rest:
+            self._add(other, body, len(body), None)
+        await self._append(kind, last, len(last), None)
         return range(first, first + len(records))
+
+    def _fitting(self, body: bytes) -> int:
+        """Its size."""
+        size = len(body)
+        limit = self.settings.max_record_bytes
+        if size > limit:
+            raise TooLarge(f"a record of {size} bytes is over the limit of {limit}")
+        return size
+
+    def _add(self, kind: int, body: bytes, size: int, durability: Durability | None) -> Batch:
+        """Into the batch that is being filled, or a new one."""
+        batch = self._filling
+        if (
+            batch is None
+            or batch.size + size > self._batch_bytes
+            or len(batch.bodies) >= self.settings.max_batch_records
+        ):
+            batch = self._filling = Batch()
+            self._queue.append(batch)
+            self._wake.set()
+        batch.kinds.append(kind)
+        batch.bodies.append(body)
+        batch.size += size
+        self._accepted += 1
+        if durability is None:
+            durability = self.settings.durability
+        if durability >= FSYNC:
+            batch.syncs = True
+            if durability is FSYNC:
+                self._filling = None
+        return batch
 
     async def flush(self) -> None:
         """All that was accepted before is durable when it returns."""
         self._check()
-        await self._order(_Order(self._future()))
+        await self._order(Order(self._future()))
 
     async def cut(self, lsn: int) -> None:
         """Takes back the records from `lsn` on; the next one gets that number."""
         self._check()
         invariant(self.first_lsn <= lsn <= self.next_lsn, f"a cut to {lsn} is outside the log")
-        await self._renumber(_Order(self._future(), cut_to=lsn))
+        await self._renumber(Order(self._future(), cut_to=lsn))
 
     async def reset(self, lsn: int) -> None:
         """Forgets all records; the next one gets that number. For a state that came
         whole from elsewhere."""
         self._check()
-        await self._renumber(_Order(self._future(), cut_to=lsn, reset=True))
+        await self._renumber(Order(self._future(), cut_to=lsn, reset=True))
 
     async def close(self) -> None:
         """Writes what was accepted, then a mark that says so. Safe to call again."""
@@ -272,12 +275,9 @@ class Wal:
         self._closed = True
         self._room.turn_away(WalClosed("the log was closed"))
         if self.failure is None:
-            order = _Order(self._future(), closes=True)
-            self._queue.append(order)
-            self._wake.set()
-            await order.future
+            await self._order(Order(self._future(), closes=True))
         for _, waiter in self._followers:
-            _fail(waiter, WalClosed("the log was closed"))
+            fail(waiter, WalClosed("the log was closed"))
         await release(self._file)
 
     # Following.
@@ -324,8 +324,8 @@ class Wal:
                     await self._wake.wait()
                     continue
                 head = self._queue[0]
-                if isinstance(head, _Item):
-                    await self._write()
+                if isinstance(head, Batch):
+                    await self._write(head)
                 else:
                     await self._obey(head)
                     ended = head.closes
@@ -335,29 +335,12 @@ class Wal:
             if not ended:
                 self._fail(WalFailed("the writer was stopped"))
 
-    def _take(self) -> list[_Item]:
-        """The next block: all that waits, up to the bounds and the next order."""
-        settings, queue = self.settings, self._queue
-        batch: list[_Item] = []
-        size = 0
-        limit = min(settings.max_batch_bytes, MAX_BLOCK_BYTES // 2)
-        while queue and len(batch) < settings.max_batch_records:
-            head = queue[0]
-            if isinstance(head, _Order) or (batch and size + len(head.body) > limit):
-                break
-            queue.popleft()
-            batch.append(head)
-            size += len(head.body)
-            if head.durability is Durability.FSYNC:
-                break
-        return batch
-
-    async def _write(self) -> None:
-        batch = self._flying = self._take()
-        bodies = [item.body for item in batch]
-        size = sum(map(len, bodies))
-        whole = BLOCK_HEADER_BYTES + len(batch) * RECORD_OVERHEAD_BYTES + size
-        syncs = any(item.durability >= Durability.FSYNC for item in batch)
+    async def _write(self, batch: Batch) -> None:
+        self._queue.popleft()
+        if batch is self._filling:
+            self._filling = None
+        self._flying = batch
+        whole = BLOCK_HEADER_BYTES + len(batch) * RECORD_OVERHEAD_BYTES + batch.size
         first = self._written + 1
         try:
             if self._file.size + whole > self.settings.segment_bytes and self._used():
@@ -368,15 +351,15 @@ class Wal:
                 self._next_block,
                 first,
                 self._durable,
-                [item.kind for item in batch],
-                bodies,
+                batch.kinds,
+                batch.bodies,
             )
             offset = self._file.size
-            await self._put(block, syncs=syncs)
+            await self._put(block, syncs=batch.syncs)
         except OSError as error:
             await self._refuse(batch, error)
             return
-        self._flying = []
+        self._flying = None
         segment.mark(first, offset)
         self._next_block += 1
         self._written += len(batch)
@@ -384,40 +367,23 @@ class Wal:
         counters.records += len(batch)
         counters.blocks += 1
         counters.bytes += len(block)
-        if syncs:
+        if batch.syncs:
             self._publish()
-        for item in batch:
-            if item.future is not None and not item.future.done():
-                item.future.set_result(None)
-        self._room.give_back(size, len(batch))
+        batch.release()
+        self._room.give_back(batch.size, len(batch))
 
     async def _put(self, data: bytes, *, syncs: bool) -> None:
         """One hop to the disk."""
         if not syncs:
             await self._file.append(data)
             return
-        with self._at_disk():
+        with self._timer:
             await self._file.append_and_sync(data)
 
     async def _sync(self) -> None:
-        with self._at_disk():
+        with self._timer:
             await self._file.sync()
         self._publish()
-
-    @contextmanager
-    def _at_disk(self) -> Generator[None]:
-        """Times a call that ends in a sync; `sync_age_s` sees it while it lasts."""
-        self._sync_since = began = self._clock.now()
-        try:
-            yield
-        finally:
-            took = self._clock.now() - began
-            self._sync_since = None
-            counters = self.counters
-            counters.syncs += 1
-            counters.sync_s += took
-            counters.longest_sync_s = max(counters.longest_sync_s, took)
-            counters.slow_syncs += took > self.settings.slow_sync_s
 
     def _publish(self) -> None:
         self._durable = self._written
@@ -431,7 +397,7 @@ class Wal:
                 if not future.done():
                     future.set_result(None)
 
-    async def _obey(self, order: _Order) -> None:
+    async def _obey(self, order: Order) -> None:
         """It stays in the queue until it is done, so that it is told of a failure."""
         try:
             if self._written > self._durable:
@@ -459,9 +425,8 @@ class Wal:
         before = self.table.active
         flags = RESET if reset else 0
         header = FileHeader(self._identity, before.number + 1, first_lsn, self._next_block, flags)
-        reserve = self.settings.segment_bytes
-        with self._at_disk():
-            segment, file = await begin(self.disk, self.directory, header, reserve)
+        with self._timer:
+            segment, file = await begin(self.disk, self.directory, header, self.settings)
         old, self._file = self._file, file
         void = self.table.add(segment, reset=reset)
         self.counters.rolls += 1
@@ -477,11 +442,11 @@ class Wal:
 
     # What goes wrong.
 
-    async def _refuse(self, batch: list[_Item], error: OSError) -> None:
+    async def _refuse(self, batch: Batch, error: OSError) -> None:
         """A full disk that left the file as it was fails all that waits; all else ends
         the log."""
-        self._flying = []
-        self._queue.extendleft(reversed(batch))
+        self._flying = None
+        self._queue.appendleft(batch)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or self._file.poisoned:
             self._fail(WalFailed(f"cannot write {self.table.active.path}: {error}"))
             return
@@ -494,13 +459,13 @@ class Wal:
         self.counters.full += 1
         full = DiskFull(f"no space left for {self.table.active.path}")
         from_lsn = self._written + 1
-        queue, self._queue = self._queue, deque[_Item | _Order]()
+        queue = self._emptied()
         self._accepted = self._written
         for item in queue:
-            if isinstance(item, _Order) and not item.cut_to:
+            if isinstance(item, Order) and not item.cut_to:
                 self._queue.append(item)
             else:
-                _fail(item.future, full)
+                item.fail(full)
         if self._listener is not None:
             self._listener.on_refused(from_lsn, full)
         self._room.clear()
@@ -509,16 +474,22 @@ class Wal:
         if self.failure is not None:
             return
         self.failure = error
-        queue, self._queue = self._queue, deque[_Item | _Order]()
-        for item in (*self._flying, *queue):
-            _fail(item.future, error)
+        if self._flying is not None:
+            self._flying.fail(error)
+        for item in self._emptied():
+            item.fail(error)
         self._room.turn_away(error)
         self._room.clear()
         for _, waiter in self._followers:
-            _fail(waiter, error)
+            fail(waiter, error)
         self._wake.set()
         if self._listener is not None:
             self._listener.on_failed(error)
+
+    def _emptied(self) -> deque[Batch | Order]:
+        queue, self._queue = self._queue, deque[Batch | Order]()
+        self._filling = None
+        return queue
 
     def _broke(self, error: Exception) -> None:
         self._fail(WalFailed(f"the writer of {self.directory} stopped: {error}"))
@@ -531,21 +502,15 @@ class Wal:
 
     # Waiting.
 
-    async def _order(self, order: _Order) -> None:
+    async def _order(self, order: Order) -> None:
+        self._filling = None
         self._queue.append(order)
         self._wake.set()
         await order.future
 
-    async def _renumber(self, order: _Order) -> None:
+    async def _renumber(self, order: Order) -> None:
         self._accepted = order.cut_to - 1
         await self._order(order)
 
     def _future(self) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().create_future()
-
-
-def _fail(future: asyncio.Future[None] | None, error: WalError) -> None:
-    if future is not None and not future.done():
-        future.set_exception(error)
-        # Somebody may have stopped waiting; that is no news for the loop.
-        future.exception()
+        return self._loop.create_future()

@@ -42,11 +42,12 @@ async def open_wal(
         fresh = make_segment(directory, identity, number, first_lsn, first_block)
         blocks, count, recovered.rewritten = rewrite(scan, fresh, first_block)
         header = FileHeader(identity, number, first_lsn, first_block)
-        segment, file = await begin(disk, directory, header, settings.segment_bytes, blocks)
+        segment, file = await begin(disk, directory, header, settings, blocks)
         recovered.table.add(segment)
         recovered.next_block += count
         # A process that was killed could not do this itself. The content stays.
-        await release(await disk.open(last.path))
+        end = None if scan.torn else last.readable
+        await release(await disk.open(last.path), end)
     await remove_leftovers(disk, directory, recovered.table)
     wal = Wal(disk, clock, directory, identity, settings, recovered, file)
     wal.start(tasks)
@@ -57,5 +58,5 @@ async def _first(
     disk: Disk, directory: str, identity: bytes, settings: WalSettings
 ) -> tuple[Recovered, File]:
     header = FileHeader(identity, 1, 1, 1)
-    segment, file = await begin(disk, directory, header, settings.segment_bytes)
+    segment, file = await begin(disk, directory, header, settings)
     return Recovered(SegmentTable([segment]), 1, 1, 1), file

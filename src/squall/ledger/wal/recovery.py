@@ -16,6 +16,7 @@ import errno
 from contextlib import suppress
 from dataclasses import dataclass
 
+from squall.ledger.settings import WalSettings
 from squall.ledger.wal.errors import Damage, WalDamaged
 from squall.ledger.wal.format import RESET, FileHeader, decode_records, encode_block
 from squall.ledger.wal.format import encode_file_header as encode_header
@@ -104,14 +105,20 @@ def _check_joint(before: Segment, after: Segment) -> None:
 
 
 async def begin(
-    disk: Disk, directory: str, header: FileHeader, preallocate: int, blocks: bytes = b""
+    disk: Disk,
+    directory: str,
+    header: FileHeader,
+    settings: WalSettings | None,
+    blocks: bytes = b"",
 ) -> tuple[Segment, File]:
-    """Makes a segment with its first content, durable before it has its name."""
+    """Makes a segment with its first content, durable before it has its name. Without
+    settings nothing is reserved: for one that is not written to."""
     segment = make_segment(
         directory, header.identity, header.segment, header.first_lsn, header.first_block
     )
     partial = segment.path + PARTIAL
-    file = await disk.open(partial, preallocate=preallocate)
+    reserve, ahead = (0, 0) if settings is None else (settings.segment_bytes, settings.ahead_bytes)
+    file = await disk.open(partial, preallocate=reserve, ahead=ahead)
     try:
         if file.size:
             await file.truncate(0)
@@ -130,10 +137,11 @@ async def begin(
     return segment, file
 
 
-async def release(file: File) -> None:
-    """Closes it and gives back the space behind its end that was reserved for it."""
+async def release(file: File, size: int | None = None) -> None:
+    """Closes it and gives back the space behind its end that was reserved for it. `size`:
+    behind that are only zeros, which a process that was killed could not cut off."""
     with suppress(OSError):
-        await file.truncate(file.size)
+        await file.truncate(file.size if size is None else size)
     await file.close()
 
 

@@ -32,6 +32,17 @@ class Room:
         """It fits, and nobody waits who came before."""
         return not self._row and self.fits(size, records)
 
+    def enter(self, size: int) -> bool:
+        """Takes room for one record, if it fits and nobody waits who came before."""
+        if self._row or (
+            self.records
+            and (self.records >= self._max_records or self.bytes + size > self._max_bytes)
+        ):
+            return False
+        self.records += 1
+        self.bytes += size
+        return True
+
     def take(self, size: int, records: int) -> None:
         self.records += records
         self.bytes += size

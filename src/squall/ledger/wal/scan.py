@@ -189,6 +189,9 @@ async def _judge(
     if witness is not None:
         proof = f"{where} and was durable, as block {witness.sequence} behind it says"
         raise WalDamaged(Damage.CORRUPTION, segment.path, offset, proof)
+    if await _only_zeros(disk, segment, offset, size):
+        # Written ahead for records that did not come any more.
+        return
     scan.torn = text
     scan.torn_bytes = size - offset
     scan.clean = False
@@ -204,6 +207,15 @@ async def _witness(
 
     found = await find_block(disk, segment, offset, size, vouches)
     return None if found is None else found[1]
+
+
+async def _only_zeros(disk: Disk, segment: Segment, offset: int, size: int) -> bool:
+    while offset < size:
+        data = await disk.read(segment.path, offset, SCAN_BYTES)
+        if not data or data.count(0) != len(data):
+            return False
+        offset += len(data)
+    return True
 
 
 async def find_block(

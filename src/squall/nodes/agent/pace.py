@@ -119,7 +119,7 @@ OBJECTS = Pace(
         answer_s=30.0,
         query_s=45.0,
         upload_s=300.0,
-        follow_pause_s=2.0,
+        follow_pause_s=3.0,
     ),
 )
 PACES = {

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from squall.engine.receiving import received_by
 from squall.nodes.messages import SpecValues
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.record import RecordEnd
@@ -51,24 +52,13 @@ def handed_over(
     manifest: FileManifest, workflow: WorkflowManifest, contexts: Mapping[str, Context]
 ) -> SpecValues:
     """Values for the context of a workflow, and for its `Use` hooks as "hook.argument".
-    `contexts` holds every workflow that is over, in the order of the file."""
-    values: dict[str, bytes] = {}
-    received: dict[str, bytes] = {}
-    for name in workflow.depends:
-        values.update(contexts[name].values if name in contexts else {})
-    for source, context in contexts.items():
-        targets = manifest.workflow(source).provides
-        given = {
-            key: value
-            for key, value in context.provided.items()
-            if workflow.name in targets.get(key, [])
-        }
-        uses = [use for use in workflow.uses if source in use.sources]
-        for use in uses:
-            for argument in use.arguments:
-                if argument in given:
-                    received.setdefault(f"{use.hook}.{argument}", given[argument])
-        values |= {key: value for key, value in given.items() if uses or key in workflow.wants}
+    `contexts` holds every workflow that is over."""
+    values, received = received_by(
+        manifest,
+        workflow,
+        {name: context.values for name, context in contexts.items()},
+        {name: context.provided for name, context in contexts.items()},
+    )
     return SpecValues(values=values, received=received)
 
 

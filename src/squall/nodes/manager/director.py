@@ -312,6 +312,9 @@ class Director:
         """Workers that are gone, jobs and keys whose time is over."""
         facts, tables, timers = self.facts, self.facts.tables, self.facts.timers
         facts.avoid = {who: at for who, at in facts.avoid.items() if at > facts.now}
+        for key in [key for key in facts.actions if key.job not in tables.active]:
+            # Told once more by a worker whose record nobody had freed yet.
+            del facts.actions[key]
         for node in [node for node in facts.present if node not in tables.workers]:
             del facts.present[node]
         gone: list[tuple[str, str]] = []

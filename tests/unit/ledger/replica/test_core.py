@@ -158,6 +158,18 @@ def test_a_hand_over_needs_no_timeout() -> None:
     assert lab.primary() == "b"
 
 
+def test_a_hand_over_goes_to_one_that_lives() -> None:
+    lab = three()
+    lab.run(0.5)
+    lab.cut = {"b"}
+    lab.run(3.0)
+    begun, effects = lab.members["a"].begin_hand_over(lab.now)
+    lab.take("a", effects)
+    lab.settle()
+    assert begun
+    assert lab.primary() == "c"
+
+
 def test_a_late_start_view_does_not_shorten_the_log() -> None:
     lab = three()
     lab.cut = {"a"}

@@ -88,3 +88,18 @@ def test_its_own_are_copied_each_time_and_the_others_by_turns() -> None:
     ]
     assert copies.chosen("a2", ["a2"]) == ["a2"]
     assert copies.chosen("a2", ["a1"]) == ["a2", "a1"]
+
+
+@pytest.mark.asyncio
+async def test_a_copy_that_somebody_else_replaced_is_replaced_again() -> None:
+    store = Counting(RealClock())
+    mine, theirs = Copies(store), Copies(store)
+    await mine.keep("a1", {FIRST: record(FIRST, 1.0)})
+    await theirs.keep("a1", {FIRST: record(FIRST, 2.0)})
+    before = store.writes
+    await mine.keep("a1", {FIRST: record(FIRST, 3.0)})
+    assert store.writes == before + 2
+    await mine.keep("a1", {FIRST: record(FIRST, 4.0)})
+    assert store.writes == before + 3
+    found = await theirs.read("a1", FIRST)
+    assert found is not None and found.silent_from_s == 4.0

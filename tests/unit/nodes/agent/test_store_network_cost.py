@@ -85,6 +85,45 @@ def test_a_busy_agent_stays_below_five_requests_a_second() -> None:
     run(main())
 
 
+def test_a_pace_for_stores_that_wake_readers_looks_where_nobody_is_woken() -> None:
+    """Without a pause of its own it would look without end, or only every few seconds."""
+
+    async def main() -> None:
+        lab = on_s3()
+        lab.pace = AT_ONCE
+        a, b = lab.process("a"), lab.process("b")
+        b.on_data = echo
+        await b.listen()
+        near = await a.dial("b", 20.0)
+        begun = a.clock.now()
+        for turn in range(1, 21):
+            near.end.send(b"x")
+            await until(lambda turn=turn: len(near.data) == turn, step_s=0.01)
+        assert a.clock.now() - begun < 20 * 0.5
+        assert await rate(a.network, lambda: rest(60.0), 60.0) < 12.0
+        await lab.close()
+
+    run(main())
+
+
+def test_who_listens_looks_at_one_pace_whatever_it_sends() -> None:
+    async def main() -> None:
+        lab = on_s3()
+        _, b, near, _ = await lab.pair()
+
+        async def busy() -> None:
+            for _ in range(100):
+                b.accepted[0].end.send(b"x")
+                await rest(3.0)
+
+        # One LIST a second and one PUT for each answer, and the read ones removed.
+        assert await rate(b.network, busy, 300.0) < 1.6
+        await until(lambda: len(near.data) == 100)
+        await lab.close()
+
+    run(main())
+
+
 def test_nothing_is_asked_while_nobody_is_connected() -> None:
     async def main() -> None:
         lab = on_s3()

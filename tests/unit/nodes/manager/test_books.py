@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
+import pytest
 
 from squall.engine.options import RunOptions
 from squall.nodes.identity import Attempt, AttemptKey, JobId
 from squall.nodes.manager.books import JobBooks
 from squall.nodes.messages import TelemetryPart
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
+from squall.stats.record import POINTS_MAX
 from squall.stats.reports import RequestsDelta, RowDelta, StartsDelta, WindowReport
 
 KEY = AttemptKey(JobId("g-1"), "Load", 0, Attempt(1))
@@ -123,3 +127,50 @@ def test_the_cut_of_an_attempt_is_what_reached_the_manager() -> None:
     assert (record.worker, record.sequence, record.silent_from_s) == ("w1", 2, 2.0)
     assert job.record(OTHER) is None
     assert msgspec.to_builtins(record)["end"] is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_totals_never_fall_and_end_exact_however_parts_are_delayed(seed: int) -> None:
+    """Eight shares whose parts come late, twice, out of order or not at all until they are
+    asked for again by what is known of them."""
+    draw = Random(seed)
+    job, seconds = books(), 20
+    keys = [AttemptKey(JobId("g-1"), "Load", share, Attempt(1)) for share in range(8)]
+    known = dict.fromkeys(keys, 0)
+    under_way: list[tuple[float, TelemetryPart]] = []
+    shown: list[int] = []
+    for tenth in range(seconds * 10 + 20):
+        now_s = tenth / 10.0
+        for key in keys:
+            upto = min(int(now_s), seconds)
+            if upto > known[key] and draw.random() < 0.3:
+                lacks = part(known[key], *range(known[key], upto), key=key)
+                copies = range(draw.choice([0, 1, 1, 2]))
+                under_way += [(now_s + draw.uniform(0.0, 0.4), lacks) for _ in copies]
+        for _, came in sorted((e for e in under_way if e[0] <= now_s), key=lambda e: e[0]):
+            known[came.key] = job.take(came, "w1")
+        under_way = [each for each in under_way if each[0] > now_s]
+        if tenth % 10 == 0:
+            shown.append(made(job, now_s))
+    for key in keys:
+        job.take(part(known[key], *range(known[key], seconds), key=key), "w1")
+    shown.append(made(job))
+    assert shown == sorted(shown)
+    assert shown[-1] == 8 * seconds * 10
+    assert made(job) == shown[-1]
+
+
+def test_half_an_hour_of_reports_takes_bounded_memory_and_loses_no_count() -> None:
+    job, seconds = books(), 1800
+    keys = [AttemptKey(JobId("g-1"), "Load", share, Attempt(1)) for share in range(4)]
+    for second in range(seconds):
+        for key in keys:
+            assert job.take(part(second, second, key=key), "w1") == second + 1
+        job.second(second + 1.0, [])
+    assert made(job, seconds + 1.0) == 4 * seconds * 10
+    for key in keys:
+        record = job.record(key)
+        assert record is not None and len(record.reports) <= POINTS_MAX
+        assert sum(report.requests.sent for report in record.reports) == seconds * 10
+    stats = job._books.stats.workflows["Load"]  # pyright: ignore[reportPrivateUsage]
+    assert len(stats.seconds) <= stats.keep_s + 1

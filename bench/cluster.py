@@ -4,7 +4,8 @@
   at the target;
 - CPU of core processes per request, beside `squall run` in the same run;
 - 200 queued jobs of one second each: they drain without a stall;
-- one job of 20,000 users over two workers.
+- one job of 20,000 users over two workers;
+- with `--users 50000` nothing but one job of so many users over two workers of four cores.
 
 Ratios and counts are judged (`--check`); absolute times are printed, and judged only
 where a bound was promised.
@@ -119,10 +120,11 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(workers: int, cores: int, targets: int = 1) -> Generator[Lab]:
+def lab(workers: int, cores: int, targets: int = 1, host: str = "127.0.0.1") -> Generator[Lab]:
     with tempfile.TemporaryDirectory(prefix="squall-bench-") as folder:
+        listen = ["--host", host, "--port", "0", "--workers", str(targets)]
         target = subprocess.Popen(
-            [str(SQUALL), "target", "--port", "0", "--exit-with-stdin", "--workers", str(targets)],
+            [str(SQUALL), "target", "--exit-with-stdin", *listen],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -132,7 +134,7 @@ def lab(workers: int, cores: int, targets: int = 1) -> Generator[Lab]:
         try:
             assert target.stdout is not None
             assert dev.stdout is not None
-            url = target.stdout.readline().split()[-1]
+            url = target.stdout.readline().split()[-1].replace("0.0.0.0", "127.0.0.1")
             yield Lab(Path(folder), url, json.loads(dev.stdout.readline()))
         finally:
             dev.terminate()
@@ -219,7 +221,51 @@ async def many_users(at: Lab, users: int, seconds: int) -> tuple[int, int, int]:
     return counts["connections"]["max_open"], sent, counts["total"]
 
 
+async def very_many_users(users: int, seconds: int) -> int:
+    """One job; a person who waits sees that all users are there, then that all is over."""
+    with lab(workers=2, cores=4, targets=4, host="0.0.0.0") as at:
+        # A machine has some 28,000 ports towards one address.
+        text = flow(f"vus = {users};duration = '{seconds}s';think = '10s..30s'")
+        port = at.url.rpartition(":")[2]
+        own = f'self.client.http.get(f"http://127.0.0.{{1 + self.vu.id % 8}}:{port}/")'
+        text = text.replace("self.client.http.get(url)", own)
+        async with at.client() as (client, journal):
+            submission, data = await at.packed(text)
+            accepted, _ = await client.submit(submission, data, journal)
+            watched = asyncio.create_task(all_there(at, users))
+            began = time.perf_counter()
+            result = await ended(client, accepted.job)
+            whole_s = time.perf_counter() - began
+            watched.cancel()
+            nodes = await client.nodes()
+        counts = at.counts()
+    there_s = watched.result() if watched.done() and not watched.cancelled() else None
+    sent = sum(report.requests.sent for report in result.reports)
+    free = all(node.free == node.cores for node in nodes.nodes if node.role == "worker")
+    print(
+        f"{users} users over 8 cores of 2 workers: {counts['connections']['max_open']} connections"
+        f" (all there after {there_s or 0.0:.1f} s), {sent} counted, {counts['total']} at the"
+        f" target, {result.status} after {whole_s:.0f} s of {seconds} s, cores free: {free}"
+    )
+    lost = len(result.losses)
+    good = there_s is not None and sent == counts["total"] and free and not lost
+    print("ok" if good else f"FAILED very many users ({lost} losses)")
+    return 0 if good else 1
+
+
+async def all_there(at: Lab, users: int) -> float:
+    """Seconds until so many connections were open at once."""
+    began = time.perf_counter()
+    while True:
+        counts = await asyncio.to_thread(at.counts)
+        if counts["connections"]["max_open"] >= users:
+            return time.perf_counter() - began
+        await asyncio.sleep(0.5)
+
+
 async def measure(options: argparse.Namespace) -> int:
+    if options.users:
+        return await very_many_users(options.users, 20 if options.quick else 90)
     bad: list[str] = []
     with lab(workers=1, cores=1) as at:
         there, here = await cpu_per_request(at, 4 if options.quick else 10)
@@ -268,6 +314,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--users", type=int, default=0, help="only one job, of so many users")
     return asyncio.run(measure(parser.parse_args()))
 
 

@@ -43,7 +43,14 @@ from squall.runtime.real import RealRuntime
 from squall.runtime.tasks import TaskRunner
 from squall.stats.histogram import Histogram
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
-from squall.stats.reports import OutcomeDelta, RequestsDelta, RowDelta, StartsDelta, WindowReport
+from squall.stats.reports import (
+    HealthReport,
+    OutcomeDelta,
+    RequestsDelta,
+    RowDelta,
+    StartsDelta,
+    WindowReport,
+)
 from squall.wire.dispatch import Handlers
 from squall.wire.errors import WireError
 from squall.wire.peer import Peer
@@ -56,6 +63,7 @@ CLUSTER = "bench"
 BAR = 0.5
 TICKS = os.sysconf("SC_CLK_TCK")
 _SERVICE = Histogram.from_seconds([0.001 * n for n in range(1, 60)]).to_data()
+_LAG = Histogram.from_seconds([0.000_05 * n for n in range(1, 100)]).to_data()
 
 
 class _Always:
@@ -110,24 +118,25 @@ class Sender:
                 break
             except WireError:
                 await asyncio.sleep(0.5)
-        await asyncio.gather(self._sessions(), self._telemetry())
-
-    async def _sessions(self) -> None:
         while True:
-            self.sequence += 1
-            try:
-                answer: SessionAnswer = await self.peer.request(self._request(), 10.0)
-            except WireError:
-                await asyncio.sleep(1.0)
-                continue
-            self.heard += 1
-            for preparation in answer.prepare:
-                self.prepared[preparation.key] = "ready"
-            for order in answer.go:
-                self.prepared[order.key] = "running"
-                self.began = time.perf_counter() - order.elapsed_s
-            self.telemetry_s = answer.telemetry_interval_s
-            await asyncio.sleep(answer.interval_s)
+            # As a worker does it where both intervals are the same: in one turn.
+            _, interval_s = await asyncio.gather(self._telemetry(), self._session())
+            await asyncio.sleep(interval_s)
+
+    async def _session(self) -> float:
+        self.sequence += 1
+        try:
+            answer: SessionAnswer = await self.peer.request(self._request(), 10.0)
+        except WireError:
+            return 1.0
+        self.heard += 1
+        for preparation in answer.prepare:
+            self.prepared[preparation.key] = "ready"
+        for order in answer.go:
+            self.prepared[order.key] = "running"
+            self.began = time.perf_counter() - order.elapsed_s
+        self.telemetry_s = answer.telemetry_interval_s
+        return answer.interval_s
 
     def _request(self) -> SessionRequest:
         elapsed_s = time.perf_counter() - self.began if self.began else 0.0
@@ -150,29 +159,28 @@ class Sender:
         )
 
     async def _telemetry(self) -> None:
-        while True:
-            await asyncio.sleep(self.telemetry_s)
-            parts: list[TelemetryPart] = []
-            for key, phase in self.prepared.items():
-                if phase == "running":
-                    window = int(time.perf_counter() - self.began)
-                    parts.append(
-                        TelemetryPart(
-                            key=key,
-                            after=self.reported,
-                            upto=self.reported + 1,
-                            reports=[_window(key, window)],
-                        )
+        parts: list[TelemetryPart] = []
+        for key, phase in self.prepared.items():
+            if phase == "running":
+                window = int(time.perf_counter() - self.began)
+                parts.append(
+                    TelemetryPart(
+                        key=key,
+                        after=self.reported,
+                        upto=self.reported + 1,
+                        reports=[_window(key, window)],
+                        health=[_health(key, float(window + 1))],
                     )
-            if not parts:
-                continue
-            try:
-                message = Telemetry(node=self.runtime.node, boot=self.runtime.boot, parts=parts)
-                ack: TelemetryAck = await self.peer.request(message, 10.0)
-            except WireError:
-                continue
-            self.reported = dict(ack.acks)[parts[0].key]
-            self.told += 1
+                )
+        if not parts:
+            return
+        try:
+            message = Telemetry(node=self.runtime.node, boot=self.runtime.boot, parts=parts)
+            ack: TelemetryAck = await self.peer.request(message, 10.0)
+        except WireError:
+            return
+        self.reported = dict(ack.acks)[parts[0].key]
+        self.told += 1
 
 
 async def _all_registered(client: ClusterClient, workers: int) -> None:
@@ -193,13 +201,21 @@ def _window(key: AttemptKey, window: int) -> WindowReport:
         workflow=key.workflow,
         share=key.share,
         window=window,
-        rows=[RowDelta(name, started=count, outcomes=outcome) for name in ("browse", "pay")],
+        rows=[
+            RowDelta(name, started=count, outcomes=outcome, first_byte=_SERVICE)
+            for name in ("browse", "pay")
+        ],
         iteration=RowDelta("iteration", "", started=count, outcomes=outcome),
         starts=StartsDelta(planned=count, made=count),
         requests=RequestsDelta(sent=2 * count, answered=2 * count),
         users=1,
         busy=1,
     )
+
+
+def _health(key: AttemptKey, at_s: float) -> HealthReport:
+    """Of the share's core process; a worker of one core has one."""
+    return HealthReport(process=key.share, at_s=at_s, cpu=0.5, lag=_LAG, rss_mb=40.0)
 
 
 def _submission(workers: int) -> Submission:
@@ -274,7 +290,7 @@ def _heard(senders: list[Sender]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workers", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--quick", action="store_true")

@@ -20,7 +20,6 @@ from squall.runtime.tasks import TaskRunner
 from squall.wire.secrets import Secrets, client_credential
 from target_fixture import TargetHandle
 
-
 LATE = ("loop lag", " starts late ", "generator at ", " blocked the loop ")
 """What the verdict says of a generator that did not get its core in time."""
 

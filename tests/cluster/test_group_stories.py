@@ -131,7 +131,7 @@ def test_jobs_that_run_wait_or_were_just_accepted_survive_the_primary(
         assert set(jobs(made)) == before
         sums = [made.squall("status", job, "--to", made.addresses).code for job in before]
         assert sums == [0, 0, 0]
-        assert cluster_target.counts() == counts, "the same keys again made load"
+        assert cluster_target.counts()["total"] == counts["total"], "the same keys made load"
 
 
 def sent_of(made: Cluster, job: str) -> int:

@@ -69,6 +69,17 @@ def test_counts_equal_the_targets_and_the_exit_code_is_that_of_a_local_run(dc: C
     assert ended.code == document["exit_code"]
 
 
+def test_hundreds_of_users_are_all_there_at_once_and_leave_nothing(dc: Cluster) -> None:
+    text = SIMPLE.replace("vus = 4", 'vus = 500\n    think = "1s..3s"').replace('"1s"\n', '"4s"\n')
+    ended = ran(dc, text)
+    assert ended.code in DONE, ended.err
+    counts = dc.target.counts()
+    assert counts["connections"]["max_open"] == 500
+    assert sent(ended.document) == counts["total"] >= 500
+    used = [node for node in dc.ask("nodes")["nodes"] if node["role"] == "worker"]
+    assert all(node["free"] == node["cores"] for node in used), used
+
+
 def test_a_failed_threshold_is_exit_code_99(dc: Cluster) -> None:
     ended = ran(dc, SIMPLE, "--threshold", "get.p(50) < 1ms")
     assert ended.code in (98, 99), ended.err

@@ -74,6 +74,8 @@ class Fault:
     """How many times `stop_s` the job is longer."""
     forgets: bool = False
     """The job is gone: its submitter must hear that, with exit code 3."""
+    abandons: bool = False
+    """Nobody is left: the submitter must hear that, with exit code 3."""
     words: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ("redis", "sqlite", "s3")
     refills: bool = True
@@ -124,6 +126,18 @@ def kill_two(stage: Stage) -> None:
     stage.lab.kill(other)
 
 
+def kill_all(stage: Stage) -> None:
+    for name in stage.lab.running():
+        stage.lab.kill(name)
+
+
+def kill_all_restart_one(stage: Stage) -> None:
+    name = stage.lab.others()[0]
+    kill_all(stage)
+    time.sleep(1.0)
+    stage.lab.start(name)
+
+
 def pause_agent(stage: Stage) -> None:
     name = stage.lab.others()[0]
     stage.lab.pause(name)
@@ -163,6 +177,10 @@ FAULTS = (
     Fault("kill -9 another agent", kill_agent, worker_lost=True, seconds=14),
     Fault("kill -9 another agent, restarted", kill_agent_restart, worker_lost=True, seconds=12),
     Fault("kill -9 two of three agents", kill_two, worker_lost=True, seconds=15),
+    Fault(
+        "kill -9 all agents", kill_all, seconds=8, abandons=True, words=("--patience", "5s")
+    ),
+    Fault("kill -9 all agents, one restarted", kill_all_restart_one, worker_lost=True, seconds=14),
     Fault("SIGSTOP agent", pause_agent, worker_lost=True, seconds=8, stops=1),
     Fault("SIGSTOP coordinator", pause_coordinator, worker_lost=True, seconds=10, stops=1),
     Fault("store away for 1 s", store_away_briefly, seconds=8),
@@ -230,7 +248,11 @@ def _judged(
     found: list[str] = []
     document = None
     if fault.forgets:
-        found += _forgotten(ended, lab, target)
+        found += _told(ended, "is lost", target)
+        # The agents are of use again without anybody's help.
+        lab.wait_ready()
+    elif fault.abandons:
+        found += _told(ended, "no agent coordinates at the moment", target)
     elif not ended.results.exists():
         found.append(f"no results document; exit code {ended.code}: {ended.err.strip()[-400:]}")
     else:
@@ -286,19 +308,17 @@ def _stays_quiet(target: TargetHandle) -> bool:
     return target.counts()["total"] == before
 
 
-def _forgotten(ended: Ended, lab: StoreLab, target: TargetHandle) -> list[str]:
+def _told(ended: Ended, words: str, target: TargetHandle) -> list[str]:
     """The submitter hears plainly what was lost, and nobody goes on with it for longer than
     an execution lease, which is how long an agent that hears nothing may go on."""
     found: list[str] = []
     if ended.code != 3:
         found.append(f"exit code {ended.code} for a job that is gone: {ended.err[-300:]}")
-    if "is lost" not in ended.err:
-        found.append(f"it is not said that the job is lost: {ended.err[-300:]}")
+    if words not in ended.err:
+        found.append(f"the submitter does not hear {words!r}: {ended.err[-300:]}")
     until = time.monotonic() + LEASE_S
     while not (quiet := _stays_quiet(target)) and time.monotonic() < until:
         pass
     if not quiet:
         found.append("load goes on although its job is gone")
-    # The agents are of use again without anybody's help.
-    lab.wait_ready()
     return found

@@ -1,8 +1,7 @@
-"""The only agent dies: its submitter hears so, and later what became of the job."""
+"""The only agent dies: what its submitter hears is that load was lost."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -11,37 +10,27 @@ from store_lab import RedisPlace, StoreLab
 
 from target_fixture import TargetHandle
 
-SECONDS = 8
-PATIENCE = "5s"
+SECONDS = 4
 
 
-def test_nobody_left_is_exit_3_and_load_that_was_lost_is_98_never_a_mistake_of_the_author(
+def test_load_that_nobody_could_take_over_is_98_and_no_mistake_of_the_author(
     tmp_path: Path, counting: TargetHandle
 ) -> None:
     with StoreLab(tmp_path, counting, RedisPlace(tmp_path), agents=1) as lab:
-        file = lab.write(CLOSED.format(users=2, seconds=SECONDS))
-        began = time.monotonic()
-        command = lab.run(file, "--patience", PATIENCE)
+        command = lab.run(lab.write(CLOSED.format(users=2, seconds=SECONDS)))
         lab.wait_load(20)
         lab.kill("a1")
-        ended = command.end()
-        assert ended.code == 3, ended.err
-        line = ended.err.strip().splitlines()[-1]
-        assert line.startswith(f"{lab.place.url}: no agent coordinates at the moment; job "), line
-        job = line.partition("; job ")[2].split()[0]
-        assert line.endswith(f"squall watch {job} --store {lab.place.url}"), line
-
         # Its plan is over when an agent comes again: nobody can make up for the load.
-        time.sleep(max(began + SECONDS + 4.0 - time.monotonic(), 0.0))
+        time.sleep(SECONDS + 1.0)
         lab.start("a1")
-        lab.wait_ready()
-        watched = lab.squall("watch", job, *lab.reach, "--json", within_s=120.0)
-        assert watched.code == 98, watched.err
-        document = json.loads(watched.out)
+        ended = command.end()
+        assert ended.code == 98, ended.err
+        document = ended.document
         assert document["status"] == "failed" and document["verdict"]["state"] == "INVALID"
         (loss,) = document["losses"]
         assert (loss["worker"], loss["refilled_by"]) == ("a1", "")
         assert loss["below_target_s"] > 0.0
+        assert any("worker a1 lost" in reason for reason in document["verdict"]["reasons"])
         counted = document["workflows"][0]["requests"]["sent"]
         total = counting.counts()["total"]
         assert counted <= total <= counted + loss["unknown_requests"]

@@ -13,11 +13,13 @@ import asyncio
 import math
 import os
 import random
+import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from squall.api.errors import ConfigError, ExitCode, SquallError, UsageError
@@ -48,8 +50,16 @@ PARTS = {
 ENVIRONMENTS = ("development", "staging", "production")
 
 
+SHELL = "shell-"
+"""How the ids of members begin that live for one command."""
+
+
 class NobodyLeads(SquallError):
     """The wish was not fulfilled in the time that was given."""
+
+
+class NoSuchMember(SquallError):
+    """Nobody of that id ever registered."""
 
 
 def execute(arguments: Namespace) -> int:
@@ -122,7 +132,7 @@ async def joined(
         "secret_source": source,
         "profile": arguments.profile,
         "unsafe_timings": arguments.profile == "fast",
-        "member_id": member_id,
+        "member_id": member_id or f"{SHELL}{time.time_ns() // 1_000_000:013d}-{token_hex(4)}",
         **more,
     }
     async with (

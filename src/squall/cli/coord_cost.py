@@ -10,6 +10,8 @@ from squall.cli.coord import number_of
 from squall.cli.jobs import print_json
 from squall.cli.streams import print_or_drop
 from squall.coordination.cost import HOURS_A_MONTH, beats_an_hour, s3_requests
+from squall.coordination.options import AUTO
+from squall.coordination.scaling import profile_for
 from squall.coordination.timing import timing_of
 
 SCHEMES = ("memory", "sqlite", "redis", "rediss", "unix", "s3")
@@ -22,6 +24,8 @@ def show(arguments: Namespace) -> int:
     if scheme not in SCHEMES:
         raise ConfigError(f"{scheme}: is not a store: {', '.join(SCHEMES)} are")
     profile = arguments.profile or ("s3" if scheme == "s3" else "normal")
+    if profile == AUTO:
+        profile = "s3" if scheme == "s3" else profile_for(members)
     timing = timing_of(profile)
     if scheme != "s3":
         beats = beats_an_hour(timing, members)

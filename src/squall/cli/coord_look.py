@@ -1,7 +1,8 @@
 """`squall coord leader | epoch | signals | events`: one part of a namespace, read as it is in
 the store. No secret is needed and nothing is verified; nothing is written.
 
-`events --follow` looks again and again and says what changed. It ends with Ctrl-C, with its
+`events --follow` looks again and again and says what changed. Members that live for one command
+of this program are left out. It ends with Ctrl-C, with its
 reader, or after `--for` seconds, each time with 0.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 
 from squall.api.errors import ExitCode, UsageError
-from squall.cli.coord import number_of, opened, seconds_of
+from squall.cli.coord import SHELL, NoSuchMember, number_of, opened, seconds_of
 from squall.cli.jobs import print_json, value_of
 from squall.cli.streams import drop_stdout, print_or_drop
 from squall.coordination.events import Event
@@ -104,6 +105,8 @@ async def _epoch(store: GuardedStore, arguments: Namespace) -> int:
 async def _signals(store: GuardedStore, arguments: Namespace) -> int:
     if arguments.member:
         letters = await read_letters(store, arguments.member)
+        if letters is None:
+            raise NoSuchMember(f"no member {arguments.member} ever registered")
         return print_json(letters) if arguments.json else _show_letters(letters)
     inboxes = await list_inboxes(store)
     return print_json(inboxes) if arguments.json else _show_inboxes(inboxes)
@@ -158,7 +161,7 @@ async def _events(store: GuardedStore, arguments: Namespace) -> int:
     watcher = Watcher()
     if arguments.follow:
         await look_once(store, watcher)
-    past = await remembered(store, number_of(arguments.last, "--last"))
+    past = await remembered(store, number_of(arguments.last, "--last"), but=SHELL)
     if not arguments.follow:
         if arguments.json:
             return print_json(past)
@@ -189,6 +192,8 @@ async def _follow(store: GuardedStore, watcher: Watcher, arguments: Namespace) -
         left_s = every_s if ends is None else max(0.0, ends - time.monotonic())
         await asyncio.sleep(min(every_s, left_s))
         for event in await look_once(store, watcher):
+            if getattr(event, "coordinator_id", "").startswith(SHELL):
+                continue
             _say(_fields(event) if arguments.json else _event_line(event))
 
 

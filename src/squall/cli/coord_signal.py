@@ -13,7 +13,7 @@ from argparse import Namespace
 from typing import Any
 
 from squall.api.errors import SquallError, UsageError
-from squall.cli.coord import joined, number_of, seconds_of
+from squall.cli.coord import NoSuchMember, joined, number_of, seconds_of
 from squall.cli.jobs import print_json
 from squall.cli.streams import print_or_drop
 from squall.coordination import keys
@@ -26,10 +26,6 @@ STATES = {
     "left": "it has left; the signal waits in its inbox for a day",
     "dead": "it is dead; the signal waits in its inbox for a day",
 }
-
-
-class NoSuchMember(SquallError):
-    """Nobody of that id ever registered."""
 
 
 class NotAcknowledged(SquallError):

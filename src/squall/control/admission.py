@@ -39,23 +39,20 @@ Token = NewType("Token", int)
 """One admitted request. It is released exactly once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     token: Token
     waits: bool = False
     """CONTROL only: the work starts when a later `release` returns the token."""
     warning: Filling | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Shed:
+class Shed(msgspec.Struct, frozen=True):
     """Not now. A request is answered with the hint; a one-way message is dropped."""
 
     retry_after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Overrun:
+class Overrun(msgspec.Struct, frozen=True):
     """This source has too much CONTROL waiting: close its connection."""
 
     source: str
@@ -99,8 +96,7 @@ class _Group:
     used: int = 0
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(msgspec.Struct):
     message_class: MessageClass
     source: str
     started_at: float | None
@@ -140,30 +136,37 @@ class Admission:
     def admit(self, message_class: MessageClass, now: float, source: str = "") -> Decision:
         """Decides before any work is done for the request. `source` names its connection."""
         if message_class is MessageClass.CONTROL:
-            return self._admit_control(now, source)
+            if self._in_flight[message_class] >= self._settings.control_max:
+                return self._line_up(source)
+            alarm = self._control_alarm
+            token = self._started(message_class, source, now)
+            return Admitted(token, False, alarm.rise_to(self._in_flight[message_class]))
         full = self._full_group(message_class)
         if full is not None:
             self._shed[message_class] += 1
             return Shed(self._retry_after_s(full, now))
-        token = self._new_token(message_class, source)
-        self._start(token, now)
-        return Admitted(token, warning=self._shared_alarm.rise_to(self._groups[0].used))
+        token = self._started(message_class, source, now)
+        return Admitted(token, False, self._shared_alarm.rise_to(self._groups[0].used))
 
     def release(self, token: Token, now: float) -> tuple[Token, ...]:
         """The work ended, failed, or was cancelled (also while it waited).
 
         Returns the tokens of waiting work that starts now.
         """
-        invariant(token in self._work, f"slot {token} is released twice or was never taken")
-        work = self._work.pop(token)
+        work = self._work.pop(token, None)
+        if work is None:
+            invariant(False, f"slot {token} is released twice or was never taken")
+            return ()
         if work.started_at is None:
             self._leave_line(token, work.source)
             return ()
-        self._finish(work, now - work.started_at, now)
-        if work.message_class is not MessageClass.CONTROL or not self._waiting:
+        self._finish(work.message_class, now - work.started_at, now)
+        if not self._waiting or work.message_class is not MessageClass.CONTROL:
             return ()
         following = self._first_in_line()
-        self._start(following, now)
+        waiting = self._work[following]
+        waiting.started_at = now
+        self._count(waiting.message_class, now)
         return (following,)
 
     @property
@@ -205,12 +208,8 @@ class Admission:
                 return group
         return None
 
-    def _admit_control(self, now: float, source: str) -> Decision:
-        if self._in_flight[MessageClass.CONTROL] < self._settings.control_max:
-            token = self._new_token(MessageClass.CONTROL, source)
-            self._start(token, now)
-            running = self._in_flight[MessageClass.CONTROL]
-            return Admitted(token, warning=self._control_alarm.rise_to(running))
+    def _line_up(self, source: str) -> Decision:
+        """All slots of CONTROL are taken: it waits, or its source has too long a line."""
         line = self._lines.get(source, {})
         if (
             len(line) >= self._settings.control_waiting_per_source_max
@@ -218,33 +217,42 @@ class Admission:
         ):
             self._overruns += 1
             return Overrun(source, len(line))
-        token = self._new_token(MessageClass.CONTROL, source)
+        token = self._new_token(MessageClass.CONTROL, source, None)
         self._lines.setdefault(source, line)[token] = None
         self._waiting += 1
         return Admitted(token, waits=True)
 
-    def _new_token(self, message_class: MessageClass, source: str) -> Token:
-        token = Token(self._next_token)
-        self._next_token += 1
-        self._work[token] = _Work(message_class, source, None)
+    def _started(self, message_class: MessageClass, source: str, now: float) -> Token:
+        self._count(message_class, now)
+        return self._new_token(message_class, source, now)
+
+    def _new_token(
+        self, message_class: MessageClass, source: str, started_at: float | None
+    ) -> Token:
+        number = self._next_token
+        self._next_token = number + 1
+        token = Token(number)
+        self._work[token] = _Work(message_class, source, started_at)
         self._admitted[message_class] += 1
         return token
 
-    def _start(self, token: Token, now: float) -> None:
-        work = self._work[token]
-        work.started_at = now
-        self._in_flight[work.message_class] += 1
-        self._service[work.message_class].started(now, self._in_flight[work.message_class])
-        for group in self._groups_of[work.message_class]:
+    def _count(self, message_class: MessageClass, now: float) -> None:
+        """One more of the class runs."""
+        running = self._in_flight[message_class] = self._in_flight[message_class] + 1
+        if running == 1:
+            self._service[message_class].woke(now)
+        for group in self._groups_of[message_class]:
             group.used += 1
 
-    def _finish(self, work: _Work, service_s: float, now: float) -> None:
-        self._in_flight[work.message_class] -= 1
-        self._service[work.message_class].ended(now, service_s)
-        for group in self._groups_of[work.message_class]:
+    def _finish(self, message_class: MessageClass, service_s: float, now: float) -> None:
+        running = self._in_flight[message_class] = self._in_flight[message_class] - 1
+        self._service[message_class].ended(now, service_s)
+        if message_class is MessageClass.CONTROL:
+            self._control_alarm.fall_to(running)
+            return
+        for group in self._groups_of[message_class]:
             group.used -= 1
         self._shared_alarm.fall_to(self._groups[0].used)
-        self._control_alarm.fall_to(self._in_flight[MessageClass.CONTROL])
 
     def _first_in_line(self) -> Token:
         """One from the source whose turn it is; that source then goes to the end."""

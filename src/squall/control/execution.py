@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from squall.control.admission import Admission, Admitted, Overrun, Shed, Token
+from squall.control.admission import Admission, Admitted, Overrun, Token
 from squall.control.classes import MessageClass
 from squall.control.errors import ControlOverrun, Overloaded
 from squall.control.load import Filling
@@ -68,13 +68,11 @@ class BoundedExecution:
         Raises `ControlOverrun` for a source whose connection is to be closed.
         """
         decision = self._admission.admit(message_class, self._clock.now(), source)
-        match decision:
-            case Shed():
-                return decision.retry_after_s
-            case Overrun():
-                raise ControlOverrun(decision.source, decision.waiting)
-            case Admitted():
-                return self._slot(decision)
+        if isinstance(decision, Admitted):
+            return self._slot(decision)
+        if isinstance(decision, Overrun):
+            raise ControlOverrun(decision.source, decision.waiting)
+        return decision.retry_after_s
 
     async def run(
         self, message_class: MessageClass, work: Callable[[], Awaitable[T]], *, source: str = ""
@@ -103,6 +101,8 @@ class BoundedExecution:
 
     def _leave(self, slot: Slot) -> None:
         started = self._admission.release(slot.token, self._clock.now())
+        if not self._waiting:
+            return
         self._waiting.pop(slot.token, None)
         for token in started:
             self._waiting.pop(token).call_up()

@@ -17,10 +17,9 @@ class ServiceTime:
         self._weight = weight
         self._moved_at = -math.inf
 
-    def started(self, now: float, in_flight: int) -> None:
+    def woke(self, now: float) -> None:
         """A class that was idle cannot have been stuck before this start."""
-        if in_flight == 1:
-            self._moved_at = now
+        self._moved_at = now
 
     def ended(self, now: float, service_s: float) -> None:
         self._moved_at = now

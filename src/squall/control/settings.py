@@ -1,4 +1,4 @@
-"""The numbers behind admission, retries and circuit breakers, in one place.
+"""The numbers behind admission, rates, retries and circuit breakers, in one place.
 
 They limit Squall's load on itself, never the load on a target. A struct that is made is
 valid: a bad value is refused here with its name, the value and what would be right.
@@ -148,6 +148,24 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
         _at_least("peers_max", self.peers_max, 1)
 
 
+class RateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client may ask: `burst` at once, then `per_s`."""
+
+    burst: float
+    per_s: float
+    clients_max: int = 4096
+
+    def __post_init__(self) -> None:
+        _within("burst", self.burst, 1, math.inf)
+        _positive("per_s", self.per_s)
+        _at_least("clients_max", self.clients_max, 1)
+
+    @property
+    def full_after_s(self) -> float:
+        """After so long without a request nothing is known of a client that matters."""
+        return self.burst / self.per_s
+
+
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ValueError(f"{name} is {value}: it must be at least {least}")
@@ -172,6 +190,11 @@ MANAGER_ADMISSION = AdmissionSettings(
 WORKER_ADMISSION = AdmissionSettings(
     shared_max=500, data_max=250, telemetry_max=100, control_max=64
 )
+
+SUBMIT_RATE = RateSettings(burst=200, per_s=20)
+"""Of one client's jobs: a script that submits a night's runs does not notice it."""
+LOOK_RATE = RateSettings(burst=400, per_s=100)
+"""Of one client's questions, each of which costs a round of the group."""
 
 REGISTRATION_RETRY = RetryPolicy(max_attempts=4, base_s=0.5)
 PROGRESS_RETRY = RetryPolicy(max_attempts=3, base_s=0.2)

@@ -141,16 +141,9 @@ async def assemble(
     owned = RealRuntime(member_id or "coordination") if runtime is None else None
     world: Runtime = owned if owned is not None else _present(runtime)
     name = make_key(member_id or make_member_id(world))
-    prefix = keys.prefix_of(options.namespace)
-    store: Store = (
-        given
-        if not isinstance(given, str)
-        else open_store(given, prefix, world, options.environment or "")
-    )
+    bound = _bound(log, options, world, name)
+    store = _opened(given, options, world, bound)
     timing = options.timing_for(store.capabilities)
-    if log is None and options.debug:
-        log = Log(StreamSink(sys.stderr), world.clock)
-    bound = None if log is None else log.bind(namespace=options.namespace, member=name)
     metrics = CoordinationMetrics.of_registry(registry, options.namespace)
     patient = _guarded(store, world, metrics, bound)
     try:
@@ -204,6 +197,20 @@ async def assemble(
         keeper=keeper,
     )
     return assembled
+
+
+def _bound(log: Log | None, options: Options, runtime: Runtime, name: str) -> Log | None:
+    """What every line says; with `debug` there is always somewhere to write it."""
+    if log is None and options.debug:
+        log = Log(StreamSink(sys.stderr), runtime.clock)
+    return None if log is None else log.bind(namespace=options.namespace, member=name)
+
+
+def _opened(given: str | Store, options: Options, runtime: Runtime, log: Log | None) -> Store:
+    if not isinstance(given, str):
+        return given
+    prefix = keys.prefix_of(options.namespace)
+    return open_store(given, prefix, runtime, options.environment or "", log)
 
 
 def _guarded(

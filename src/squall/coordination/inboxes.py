@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from squall.coordination import keys
-from squall.coordination.records import Codec, Signal, WaitStates
-from squall.coordination.stores.interface import Item, Store
+from squall.coordination.records import Codec, MemberRecord, Signal, WaitStates
+from squall.coordination.stores.interface import Item, Record, Store
 
 PAGE = 500
 AT_ONCE = 100
@@ -64,8 +64,7 @@ class Letters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_inboxes(store: Store) -> list[Inbox]:
-    """Of every member that is registered, by id; also of those that have left or are dead,
-    because their inboxes stay."""
+    """By id. Of those that have left or are dead only what is still there: their inboxes stay."""
     ids = sorted(await _ids(store, "member"))
     refused: dict[str, int] = {}
     for member_id in await _ids(store, QUARANTINE):
@@ -75,22 +74,24 @@ async def list_inboxes(store: Store) -> list[Inbox]:
         some = ids[start : start + AT_ONCE]
         depths = await asyncio.gather(*(store.depth(keys.inbox(each)) for each in some))
         states = await store.get(*map(keys.state, some))
-        for member_id, depth, state in zip(some, depths, states, strict=True):
+        members = await store.get(*map(keys.member, some))
+        for member_id, depth, state, member in zip(some, depths, states, members, strict=True):
             waits = None if state is None else _waits(state.value)
-            found.append(
-                Inbox(
-                    member_id=member_id,
-                    unread=depth.items,
-                    oldest_s=depth.oldest_ms / 1000.0,
-                    refused=refused.get(member_id, 0),
-                    waits=0 if waits is None else len(waits.waits),
-                )
+            inbox = Inbox(
+                member_id=member_id,
+                unread=depth.items,
+                oldest_s=depth.oldest_ms / 1000.0,
+                refused=refused.get(member_id, 0),
+                waits=0 if waits is None else len(waits.waits),
             )
+            if _is_alive(member) or inbox.unread or inbox.refused or inbox.waits:
+                found.append(inbox)
     return found
 
 
-async def read_letters(store: Store, member_id: str) -> Letters:
-    """In the order of the inbox, then what was refused."""
+async def read_letters(store: Store, member_id: str) -> Letters | None:
+    """In the order of the inbox, then what was refused. None if nobody of that id ever
+    registered and nobody wrote to it."""
     letters: list[Letter] = []
     after = ""
     while True:
@@ -105,7 +106,9 @@ async def read_letters(store: Store, member_id: str) -> Letters:
             if record is not None:
                 signal_id = record.key.split("/")[2]
                 letters.append(_letter(signal_id, "refused", record.age_s, record.value))
-    (state,) = await store.get(keys.state(member_id))
+    state, member = await store.get(keys.state(member_id), keys.member(member_id))
+    if member is None and not letters:
+        return None
     waits = None if state is None else _waits(state.value)
     now = 0.0 if state is None else state.read_ms / 1000.0
     return Letters(
@@ -144,6 +147,11 @@ def _letter(signal_id: str, state: str, age_s: float, value: bytes) -> Letter:
         epoch=signal.epoch,
         payload=signal.payload,
     )
+
+
+def _is_alive(member: Record | None) -> bool:
+    known = None if member is None else Codec(None).read(MemberRecord, member.value, signed=False)
+    return known is not None and known.status == "alive"
 
 
 def _waits(value: bytes) -> WaitStates | None:

@@ -13,19 +13,22 @@ from weakref import WeakKeyDictionary
 from squall.coordination.stores.interface import Store
 from squall.coordination.stores.memory import MemoryStore
 from squall.runtime.interfaces import Runtime
+from squall.runtime.log import Log
 
 _memory: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], MemoryStore]] = (
     WeakKeyDictionary()
 )
 
 
-def open_store(url: str, prefix: str, runtime: Runtime, environment: str) -> Store:
+def open_store(
+    url: str, prefix: str, runtime: Runtime, environment: str, log: Log | None = None
+) -> Store:
     """`memory:`, `sqlite:///file`, `redis://host:port/db`, `s3://bucket/prefix`. Not probed."""
     if url.partition(":")[0] == "memory":
         shared = _memory.setdefault(asyncio.get_running_loop(), {})
         return shared.setdefault((url, prefix), MemoryStore(runtime.clock))
     make_store = import_module("squall.coordination.stores.opening").make_store
     opened: Store = make_store(
-        url, runtime.clock, runtime.random, prefix=prefix, environment=environment
+        url, runtime.clock, runtime.random, prefix=prefix, environment=environment, log=log
     )
     return opened

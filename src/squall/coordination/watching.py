@@ -21,6 +21,7 @@ from squall.coordination.records import Codec, MemberRecord, Schema, Tombstone, 
 from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.stores.interface import Record
 
+NOBODY = "-"
 PAGE = 1000
 AT_ONCE = 100
 T = TypeVar("T", bound=Schema)
@@ -95,8 +96,9 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-async def remembered(store: GuardedStore, limit: int) -> list[Past]:
-    """The newest `limit`, the oldest first. Not verified."""
+async def remembered(store: GuardedStore, limit: int, *, but: str = "-") -> list[Past]:
+    """The newest `limit`, the oldest first, without members whose id begins with `but`. Not
+    verified."""
     found: list[Past] = []
     leader = await find_leader(store)
     if leader is not None and leader.worker_id:
@@ -114,9 +116,10 @@ async def remembered(store: GuardedStore, limit: int) -> list[Past]:
     if report is not None:
         ago_s = max(0.0, (await store.now_ms() - report.ended_ms) / 1000.0)
         text = f"{len(report.members)} members, {report.swept} expired records"
-        found.append(Past(ago_s=ago_s, event="cleanup:complete", who="-", text=text))
+        found.append(Past(ago_s=ago_s, event="cleanup:complete", who=NOBODY, text=text))
+    found = [past for past in found if past.who == NOBODY or not past.who.startswith(but)]
     found.sort(key=lambda past: -past.ago_s)
-    return found[-limit:]
+    return found[-limit:] if limit else []
 
 
 async def _pasts(

@@ -228,7 +228,7 @@ class TelemetryPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """What the author printed since the last part; best effort."""
 
 
-@message(105, MessageClass.TELEMETRY, size=SizeClass.BULK, senders=FROM_WORKER)
+@message(105, MessageClass.TELEMETRY, size=SizeClass.BULK, senders=FROM_WORKER, light=True)
 class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     node: str
     boot: str

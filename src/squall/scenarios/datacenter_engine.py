@@ -36,6 +36,8 @@ from squall.stats.reports import (
 )
 
 TICK_S = 0.1
+OPEN_EXCESS = 1.05
+"""No second has more starts of an open model than this times its plan."""
 
 
 class ModelTarget:
@@ -47,8 +49,10 @@ class ModelTarget:
         self._last: dict[ShareKey, AttemptKey] = {}
         self._first: dict[tuple[str, str], float] = {}
         self._last_at: dict[tuple[str, str], float] = {}
+        self._second: dict[tuple[str, str], deque[tuple[float, int]]] = {}
+        """What open models sent within the last second."""
 
-    def arrived(self, key: AttemptKey, requests: int) -> None:
+    def arrived(self, key: AttemptKey, requests: int, rate_per_s: float = 0.0) -> None:
         """No share in two live attempts: once a later one sent, an earlier one may not."""
         share = key.of
         former = self._last.get(share)
@@ -63,6 +67,19 @@ class ModelTarget:
         self._first.setdefault(flow, self._world.now)
         self._last_at[flow] = self._world.now
         self.by_attempt[key] = self.by_attempt.get(key, 0) + requests
+        if rate_per_s:
+            self._check_rate(flow, requests, rate_per_s)
+
+    def _check_rate(self, flow: tuple[str, str], requests: int, rate_per_s: float) -> None:
+        """Over all shares and their attempts, whoever leads the managers meanwhile."""
+        second = self._second.setdefault(flow, deque())
+        second.append((self._world.now, requests))
+        while second[0][0] <= self._world.now - 1.0 + TICK_S / 2:
+            second.popleft()
+        # The model moves in ticks: what is planned at the edge of one may come in the next.
+        most = OPEN_EXCESS * rate_per_s + TICK_S * rate_per_s + 1
+        made = sum(count for _, count in second)
+        check(made <= most, f"{flow}: {made} starts in a second of a plan of {rate_per_s:g}")
 
     def check_layers(self, job: str, manifest: FileManifest) -> None:
         """No workflow sent before those that it depends on had sent their last."""
@@ -331,7 +348,8 @@ class ModelEngine:
         if core.stop_at is None:
             made = core.requests(elapsed_s)
             if made:
-                self._target.arrived(core.key, made)
+                rate_per_s = profile.rate_per_s if profile.is_open else 0.0
+                self._target.arrived(core.key, made, rate_per_s)
                 core.delta += made
                 core.done += made
         if profile.model in ("iterations", "once") and not core.requests(elapsed_s):

@@ -6,13 +6,19 @@ samples however idle the others are. What it means for the run is `verdict.py`'s
 
 from __future__ import annotations
 
-from squall.stats.histogram import Histogram, data_quantile, merged
-from squall.stats.reports import Blocked, HealthReport
+from squall.stats.histogram import Histogram, data_quantile, merged, summed
+from squall.stats.reports import Blocked, HealthReport, HistogramData
 from squall.stats.settings import VerdictSettings
 from squall.stats.windows import HealthWindow, Series
 
 BlockedAt = tuple[str, str, str, str]
 """Workflow, step, location, call."""
+
+
+_APART_MAX = 64
+_APART_OF_ALL_MAX = 4096
+"""Lags that wait to be added together, of one process and of all: many at once cost little
+more than one."""
 
 
 class ProcessStats:
@@ -24,7 +30,7 @@ class ProcessStats:
         self.cpu_seconds = 0.0
         self.cpu_now = 0.0
         self.cpu_max = 0.0
-        self.lag = Histogram()
+        self._lags: list[HistogramData] = []
         self.gc_max_s = 0.0
         self.rss_max_mb = 0.0
         self.saturated_s = 0.0
@@ -38,6 +44,16 @@ class ProcessStats:
         """The mean, as a share of one core."""
         return self.cpu_seconds / self.seconds if self.seconds else 0.0
 
+    @property
+    def lag(self) -> Histogram:
+        """Made anew at each call: a run may have thousands of processes, and a table of all
+        buckets for each would be most of its memory."""
+        return merged(self._lags)
+
+    @lag.setter
+    def lag(self, lag: Histogram) -> None:
+        self._lags = [lag.to_data()]
+
     def span_s(self, report: HealthReport) -> float:
         """The time that the report stands for; the last of a run is often shorter than 1 s."""
         before = max(report.at_s - 1.0, 0.0) if self.last_at_s is None else self.last_at_s
@@ -47,7 +63,9 @@ class ProcessStats:
         self.seconds += span_s
         self.cpu_seconds += report.cpu * span_s
         self.cpu_max = max(self.cpu_max, report.cpu)
-        self.lag.merge_data(report.lag)
+        self._lags.append(report.lag)
+        if len(self._lags) > _APART_MAX:
+            self._lags = [summed(self._lags)]
         self.gc_max_s = max(self.gc_max_s, report.gc_max_s)
         self.rss_max_mb = max(self.rss_max_mb, report.rss_mb)
         if saturated:
@@ -69,8 +87,8 @@ class HealthStats:
         self.warmup_s = warmup_s
         self.processes: dict[int, ProcessStats] = {}
         self.windows: Series[HealthWindow] = Series(HealthWindow)
-        self.lag_p99_now_s = 0.0
         self._lag_now: dict[int, float] = {}
+        self._lags: list[HistogramData] = []
 
     def add(self, report: HealthReport) -> None:
         process = self.processes.get(report.process)
@@ -81,7 +99,6 @@ class HealthStats:
         process.cpu_now = report.cpu
         lag_p99_s = data_quantile(report.lag, 0.99)
         self._lag_now[report.process] = lag_p99_s
-        self.lag_p99_now_s = max(self._lag_now.values())
         # A report is stamped at the end of its second, a little early or late.
         second = max(round(report.at_s) - 1, 0)
         self.windows.at(second).add(report.cpu, lag_p99_s, report.lag.max_s)
@@ -89,11 +106,24 @@ class HealthStats:
             full = report.cpu >= self.settings.saturated_cpu
             late = lag_p99_s >= self.settings.saturated_lag_s
             process.add(report, span_s, saturated=full and late)
+            self._lags.append(report.lag)
+            if len(self._lags) > _APART_OF_ALL_MAX:
+                self._lags = [summed(self._lags)]
 
     @property
     def lag(self) -> Histogram:
         """Loop lag of all processes; made anew at each call."""
-        return merged(process.lag for process in self.processes.values())
+        if not self._lags:
+            # Nothing was added here: the processes were read from a document.
+            return merged(process.lag for process in self.processes.values())
+        self._lags = [summed(self._lags)]
+        return Histogram.from_data(self._lags[0])
+
+    @property
+    def lag_p99_now_s(self) -> float:
+        """Of the process that did worst in what it said last; looked up when it is asked for,
+        because thousands of processes report between two looks."""
+        return max(self._lag_now.values(), default=0.0)
 
     @property
     def cpu(self) -> float:

@@ -20,6 +20,8 @@ from squall.wire.header import MessageClass
 from squall.wire.roles import Role
 
 TYPE_NUMBER_MAX = 0xFFFF
+LIGHT_MAX_BYTES = 16 * 1024
+"""A body that holds up nothing behind it on the control link."""
 
 
 class SizeClass(Enum):
@@ -42,6 +44,9 @@ class MessageType(NamedTuple):
     decode: Callable[[bytes], Any]
     body_max: int
     """Bytes, of the size class."""
+    light: bool = False
+    """Of the size class BULK, but a request takes the control link while it is small; its
+    answers are always small."""
 
     @property
     def name(self) -> str:
@@ -67,11 +72,12 @@ class Catalogue:
         *,
         size: SizeClass = SizeClass.CONTROL,
         senders: Iterable[Role] = (Role.NODE,),
+        light: bool = False,
     ) -> Callable[[S], S]:
         """Registers the struct under it. `senders` may send it unasked; answers are free."""
 
         def register(struct: S) -> S:
-            self._register(number, struct, message_class, size, frozenset(senders))
+            self._register(number, struct, message_class, size, frozenset(senders), light)
             return struct
 
         return register
@@ -103,6 +109,7 @@ class Catalogue:
         message_class: MessageClass,
         size: SizeClass,
         senders: frozenset[Role],
+        light: bool,
     ) -> None:
         if not 0 < number <= TYPE_NUMBER_MAX:
             raise ValueError(f"{struct.__name__}: type number {number} is not in 1..65535")
@@ -116,7 +123,7 @@ class Catalogue:
         if not struct.__struct_config__.frozen:
             raise ValueError(f"{struct.__name__} must be frozen: what was sent stays as sent")
         decode = msgspec.msgpack.Decoder(struct).decode
-        row = MessageType(number, struct, message_class, size, senders, decode, size.value)
+        row = MessageType(number, struct, message_class, size, senders, decode, size.value, light)
         self.by_number[number] = row
         self.by_struct[struct] = row
 

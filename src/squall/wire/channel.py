@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from squall.wire.calls import Call, Calls
+from squall.wire.catalogue import MessageType
 from squall.wire.dispatch import Dispatcher
 from squall.wire.errors import DecodeError, NotSent, OutcomeUnknown, RemoteError, WireError
 from squall.wire.handshake import Session
@@ -119,7 +120,12 @@ class Channel:
 
     async def request(self, message: msgspec.Struct, timeout_s: float) -> Any:
         """The answer. `timeout_s` travels with the request, less what waiting took."""
-        call = self._ask(message, timeout_s)
+        row, body = self._encode(message)
+        return await self.request_body(row, body, timeout_s)
+
+    async def request_body(self, row: MessageType, body: bytes, timeout_s: float) -> Any:
+        """The same for a message that is encoded already."""
+        call = self._ask(row, body, timeout_s)
         try:
             return await call.waiter
         except asyncio.CancelledError:
@@ -209,8 +215,7 @@ class Channel:
 
     # Sending.
 
-    def _ask(self, message: msgspec.Struct, timeout_s: float) -> Call[Waiter]:
-        row, body = self._encode(message)
+    def _ask(self, row: MessageType, body: bytes, timeout_s: float) -> Call[Waiter]:
         if self._closed:
             raise NotSent(self._closed)
         if len(self._calls.pending) >= self._board.limits.calls_max:

@@ -57,6 +57,12 @@ class WireLimits:
         another one to answer."""
         return min(self.ping_interval_s, self.dead_after_s - 2 * self.ping_interval_s)
 
+    @property
+    def idle_quiet_s(self) -> float:
+        """The same for a bulk link on which nothing was asked for a while. Whether its peer
+        lives is known from the control link, and there are as many of both."""
+        return max(self.quiet_s, self.dead_after_s - self.ping_interval_s)
+
     def frame_cap(self, link: LinkKind) -> int:
         size = SizeClass.BULK if link is LinkKind.BULK else SizeClass.CONTROL
         return size.value + OVERHEAD

@@ -24,6 +24,7 @@ from squall.wire.handshake import (
 )
 from squall.wire.header import LAYOUT_VERSION, OVERHEAD, Kind, MessageClass, unpack_header
 from squall.wire.limits import WireLimits
+from squall.wire.profile import LinkKind
 from squall.wire.seal import SEQUENCES_MAX
 
 ROOM_POLL_S = 0.005
@@ -104,6 +105,8 @@ class Link:
         self._heard_at = 0.0
         self._tick_due = 0.0
         self._partial_since: float | None = None
+        self._used = True
+        self._idle = False
         self._ping = 0
         self._ping_sent_at = 0.0
         self._blocked_since = 0.0
@@ -171,6 +174,8 @@ class Link:
         head, sealed = session.seal.seal(
             message_class, kind, type_number, correlation, budget_ms, body
         )
+        if not self._used:
+            self._use(kind)
         out = self._out
         out.append(head)
         out.append(sealed)
@@ -341,6 +346,7 @@ class Link:
                 self.unseal(frame)
                 self._on_pong(correlation)
             else:
+                self._used = True
                 self._owner.on_frame(self, kind, type_number, correlation, budget_ms, frame)
         except SealBroken as error:
             self._counters.bad_seal += 1
@@ -410,19 +416,33 @@ class Link:
         # A loop that stood still heard nobody: its own gap is not the peer's silence.
         self._heard_at += max(0.0, now - self._tick_due)
         since = self._partial_since
-        if self._reading and now - self._heard_at > limits.dead_after_s:
+        self._idle = session.link is LinkKind.BULK and not self._used
+        self._used = session.link is not LinkKind.BULK
+        quiet_s = limits.idle_quiet_s if self._idle else limits.quiet_s
+        dead_after_s = limits.dead_after_s + quiet_s - limits.quiet_s
+        if self._reading and now - self._heard_at > dead_after_s:
             self._counters.keepalive_lost += 1
-            self.abort(WireError(f"nothing heard for {limits.dead_after_s:g} s"))
+            self.abort(WireError(f"nothing heard for {dead_after_s:g} s"))
         elif self._reading and since is not None and now - since > limits.partial_frame_s:
             self._reject("a frame was not finished in time")
         elif session.seal.sent > SEQUENCES_MAX:
             self.abort(WireError("this session has used its key long enough"))
         else:
-            if now - self._heard_at >= limits.quiet_s:
+            if now - self._heard_at >= quiet_s:
                 self._ping = self._ping % 0xFFFF + 1
                 self._ping_sent_at = now
                 self.post(_CONTROL, _PING, 0, self._ping, 0, b"")
             self._schedule_tick(now)
+
+    def _use(self, kind: int) -> None:
+        """The first frame since the last tick. On a link that was idle nobody was asked for
+        a sign of life: silence counts from here on."""
+        if kind in (_PING, _PONG):
+            return
+        self._used = True
+        if self._idle:
+            self._idle = False
+            self._heard_at = self._clock.now()
 
     def _on_pong(self, correlation: int) -> None:
         if correlation == self._ping:

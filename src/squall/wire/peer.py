@@ -17,7 +17,7 @@ import msgspec
 
 from squall.runtime.interfaces import Address, NodeId
 from squall.runtime.tasks import TaskToken
-from squall.wire.catalogue import SizeClass
+from squall.wire.catalogue import LIGHT_MAX_BYTES, SizeClass
 from squall.wire.channel import Channel
 from squall.wire.dispatch import TASK_GROUP
 from squall.wire.errors import WRONG_SECRET, HandshakeFailed, UnknownType
@@ -77,8 +77,17 @@ class Peer:
         return self.channel_of(message).send(message)
 
     def request(self, message: msgspec.Struct, timeout_s: float) -> Coroutine[Any, Any, Any]:
-        """To be awaited; see `Channel.request`."""
-        return self.channel_of(message).request(message, timeout_s)
+        """To be awaited; see `Channel.request`. What is light takes the control link, where
+        it leaves and arrives together with other requests of its turn; the bulk link is made
+        all the same, so that the other side has it when it wants something large."""
+        row = self._board.catalogue.by_struct.get(type(message))
+        if row is None or not row.light or self.control.link is None:
+            return self.channel_of(message).request(message, timeout_s)
+        row, body = self._board.catalogue.encode(message)
+        if len(body) > LIGHT_MAX_BYTES:
+            return self.bulk.request_body(row, body, timeout_s)
+        self.bulk.wanted.set()
+        return self.control.request_body(row, body, timeout_s)
 
     def channel_of(self, message: msgspec.Struct) -> Channel:
         row = self._board.catalogue.by_struct.get(type(message))

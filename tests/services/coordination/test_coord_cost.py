@@ -20,7 +20,7 @@ from squall.coordination.timing import PROFILES, Timing
 from squall.runtime.real import RealClock
 
 MEMBERS = 3
-COUNTED_S = 8.0
+COUNTED_S = 6.0
 TIMING = Timing(
     heartbeat_interval=1.0,
     heartbeat_ttl=12.0,
@@ -55,6 +55,11 @@ def test_more_members_and_waits_cost_more_and_a_redis_nothing(
     assert cost.s3_requests(PROFILES["s3"], 10, waits=5).price > few
     assert main(["coord", "cost", "--store", "redis://any", "--members", "1000"]) == 0
     assert capsys.readouterr().out.startswith("720,000 heartbeats an hour")
+    words = ("--store", "redis://any", "--profile", "auto", "--members", "1000")
+    assert main(["coord", "cost", *words]) == 0
+    assert capsys.readouterr().out.startswith(
+        "360,000 heartbeats an hour of 1000 members with large"
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ async def test_members_ask_what_was_stated(s3_endpoint: str) -> None:
             member = Coordinator(store, member_id=f"m{number}", **options)
             await stack.enter_async_context(member)
             await member.ensure_coordinator(within=60.0)
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(2.0)
         proxy.requests.clear()
         begun = asyncio.get_running_loop().time()
         await asyncio.sleep(COUNTED_S)

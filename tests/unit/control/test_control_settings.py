@@ -11,6 +11,7 @@ from squall.control.settings import (
     AdmissionSettings,
     BreakerSettings,
     Jitter,
+    RateSettings,
     RetryBudgetSettings,
     RetryPolicy,
 )
@@ -35,6 +36,8 @@ from squall.control.settings import (
         (RetryPolicy, {"attempt_timeout_s": -1}, "attempt_timeout_s is -1"),
         (RetryBudgetSettings, {"ratio": 1.5}, "ratio is 1.5"),
         (RetryBudgetSettings, {"burst": 0}, "burst is 0"),
+        (RateSettings, {"burst": 0.5, "per_s": 1}, "burst is 0.5"),
+        (RateSettings, {"burst": 5, "per_s": 0}, "per_s is 0"),
         (BreakerSettings, {"failures_to_open": 0}, "failures_to_open is 0"),
         (BreakerSettings, {"open_s": float("inf")}, "open_s is inf"),
         (BreakerSettings, {"probes_max": 0}, "probes_max is 0"),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from squall.ledger.interface import LedgerDamaged
+from squall.ledger.interface import Entry, LedgerDamaged
 from squall.ledger.settings import LedgerSettings
 from unit.ledger.ledger_lab import SMALL, Words, ledger_on, say
 from unit.ledger.memory_disk import HandClock, MemoryDisk
@@ -118,6 +118,64 @@ async def test_they_come_by_number_of_entries_by_size_and_by_time() -> None:
             clock.time_s += 31.0
             await turns(100)
             assert len(checkpoints(disk)) == 1
+
+
+async def test_the_log_stays_within_twice_the_state() -> None:
+    """Whatever is committed: checkpoints come by size, and take the log with them."""
+
+    class Latest(Words):
+        """Keeps the last hundred."""
+
+        def apply(self, entry: Entry) -> bytes:
+            result = super().apply(entry)
+            del self.words[:-100]
+            return result
+
+    disk, clock, machine = MemoryDisk(), HandClock(), Latest()
+    settings = LedgerSettings(wal=SMALL.wal, checkpoint_bytes=2000)
+    largest = 0
+    async with ledger_on(disk, machine, settings, clock=clock) as ledger:
+        for part in range(200):
+            await say(ledger, *(f"{part} {n}".ljust(400, ".") for n in range(5)))
+            await turns(30)
+            state = sum(map(len, machine.words))
+            if part > 40:
+                largest = max(largest, sum(len(disk.files[path]) for path in segments(disk)))
+        assert state == 100 * 400
+        assert largest <= 2 * state + 2 * SMALL.wal.segment_bytes
+        assert len(checkpoints(disk)) == 3
+    again = Latest()
+    async with ledger_on(disk, again, settings):
+        assert again.words == machine.words
+
+
+async def test_a_checkpoint_that_does_not_read_back_is_not_used() -> None:
+    class Rotten(MemoryDisk):
+        rots = False
+
+        async def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
+            content = bytearray(await super().read(path, offset, size))
+            if self.rots and path.endswith(".ckpt.new") and content:
+                content[-1] ^= 1
+            return bytes(content)
+
+    disk, machine = Rotten(), Words()
+    async with ledger_on(disk, machine) as ledger:
+        for part in range(3):
+            await say(ledger, *(f"{part} {n}".ljust(200, ".") for n in range(40)))
+            await ledger.checkpoint()
+        before = checkpoints(disk), segments(disk)
+        disk.rots = True
+        with pytest.raises(OSError, match="does not read back"):
+            await ledger.checkpoint()
+        assert (checkpoints(disk), segments(disk)) == before
+        disk.rots = False
+        await say(ledger, "goes on")
+        await ledger.checkpoint()
+        assert not [path for path in disk.files if path.endswith(".new")]
+    again = Words()
+    async with ledger_on(disk, again):
+        assert again.words == machine.words
 
 
 async def test_a_checkpoint_that_cannot_be_written_costs_nothing() -> None:

@@ -55,6 +55,38 @@ async def test_positions_are_remembered_so_that_a_lookup_reads_little() -> None:
             assert reads <= 2
 
 
+async def test_a_block_may_be_larger_than_what_is_read_at_once() -> None:
+    disk = MemoryDisk()
+    settings = WalSettings(segment_bytes=8 << 20, read_bytes=4096)
+    bodies = [body(n, 1000) for n in range(1, 1501)]
+    async with opened(disk, settings, clean=False) as wal:
+        await wal.append_many([(1, text) for text in bodies])
+        await wal.append(1, b"behind")
+        assert wal.counters.blocks == 2
+        assert [record.body for record in await all_of(wal)] == [*bodies, b"behind"]
+        assert (await read_range(wal, 1500, 1501))[-1].body == b"behind"
+    async with opened(disk, settings) as wal:
+        assert [record.body for record in await all_of(wal)] == [*bodies, b"behind"]
+
+
+async def test_readers_do_not_see_each_other() -> None:
+    async with opened(MemoryDisk()) as wal:
+        await fill(wal, range(1, 31), size=500)
+
+        async def numbers(first: int, pauses: int) -> list[int]:
+            found: list[int] = []
+            async with WalReader(wal, first) as reader:
+                async for records in reader:
+                    found.extend(record.lsn for record in records)
+                    await turns(pauses)
+            return found
+
+        firsts = (1, 1, 7, 30)
+        found = await asyncio.gather(*(numbers(first, n) for n, first in enumerate(firsts)))
+        assert found == [list(range(first, 31)) for first in firsts]
+        assert not wal.table.holds
+
+
 async def test_a_follower_sees_every_durable_record_once_and_no_other() -> None:
     disk = MemoryDisk()
     seen: list[int] = []

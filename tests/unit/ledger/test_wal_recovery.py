@@ -12,7 +12,8 @@ from squall.ledger.settings import Durability, WalSettings
 from squall.ledger.wal.errors import Damage, WalDamaged
 from squall.ledger.wal.format import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, seed_of
 from squall.ledger.wal.log import Wal
-from squall.ledger.wal.scan import SCAN_BYTES
+from squall.ledger.wal.recovery import find_segments
+from squall.ledger.wal.scan import SCAN_BYTES, BlockStream
 from unit.ledger.memory_disk import MemoryDisk
 from unit.ledger.wal_lab import IDENTITY, SMALL, all_of, body, fill, opened, segments
 
@@ -36,6 +37,16 @@ async def numbers(wal: Wal) -> list[int]:
     return [record.lsn for record in await all_of(wal)]
 
 
+async def block_numbers(disk: MemoryDisk) -> list[int]:
+    """Of everything in all segments, in the order of the files."""
+    found: list[int] = []
+    for segment, _ in await find_segments(disk, "wal"):
+        stream = BlockStream(disk, segment, FILE_HEADER_BYTES, 4096)
+        while (block := await stream.next()) is not None:
+            found.append(block.header.sequence)
+    return found
+
+
 async def test_ten_starts_give_one_row_of_numbers() -> None:
     disk = MemoryDisk()
     for start in range(10):
@@ -45,6 +56,7 @@ async def test_ten_starts_give_one_row_of_numbers() -> None:
         records = await all_of(wal)
     assert [record.lsn for record in records] == list(range(1, 101))
     assert [record.body for record in records] == [body(number) for number in range(1, 101)]
+    assert await block_numbers(disk) == list(range(1, len(await block_numbers(disk)) + 1))
 
 
 async def test_a_tail_torn_at_any_byte_costs_nothing_that_was_acknowledged_before() -> None:

@@ -16,7 +16,7 @@ from squall.ledger.wal.errors import (
     WalFailed,
 )
 from squall.ledger.wal.format import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES
-from unit.ledger.memory_disk import HandClock, MemoryDisk
+from unit.ledger.memory_disk import HandClock, MemoryDisk, MemoryFile
 from unit.ledger.wal_lab import SMALL, all_of, body, fill, opened, segments, turns
 
 pytestmark = pytest.mark.asyncio
@@ -299,6 +299,28 @@ async def test_a_writer_that_is_stopped_leaves_nobody_waiting() -> None:
         await turns()
     results = await asyncio.gather(*callers, return_exceptions=True)
     assert all(isinstance(result, WalFailed) for result in results)
+
+
+async def test_a_writer_that_breaks_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error that no disk should have is a failed log, and nobody is left to wait."""
+
+    async def broken(self: MemoryFile, data: bytes) -> None:
+        raise ValueError("a bug")
+
+    async with opened(MemoryDisk(), clean=False) as wal:
+        await fill(wal, range(1, 3))
+        monkeypatch.setattr(MemoryFile, "append_and_sync", broken)
+        callers = [asyncio.ensure_future(wal.append(1, b"x")) for _ in range(3)]
+        follower = asyncio.ensure_future(wal.wait_durable(3))
+        for waiting in (*callers, follower):
+            with pytest.raises(WalFailed):
+                await waiting
+        with pytest.raises(WalFailed):
+            wal.append(1, b"y")
+        assert wal.durable_lsn == 2
+        await wal.close()
 
 
 async def test_counters_say_what_was_written() -> None:

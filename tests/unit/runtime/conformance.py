@@ -368,6 +368,28 @@ class RuntimeConformance:
 
         self.play(check)
 
+    def test_zeros_ahead_are_behind_the_end_and_count_for_nothing(self) -> None:
+        async def check(stage: Stage) -> None:
+            disk = stage.server.disk
+            file = await disk.open("wal", preallocate=100, ahead=40)
+            ends = [(10, 50), (40, 50), (50, 90), (75, 90), (95, 100), (120, 120)]
+            expected = b""
+            for end, filled in ends:
+                expected += bytes([end]) * (end - len(expected))
+                await file.append_and_sync(expected[file.size :])
+                assert file.size == end
+                if await disk.size("wal") != end:
+                    # Not every file system reserves blocks; without them there are no zeros.
+                    assert await disk.read("wal") == expected + bytes(filled - end)
+            await file.truncate(20)
+            assert await disk.read("wal") == expected[:20]
+            await file.append(b"x")
+            await file.truncate(file.size)
+            assert await disk.read("wal") == expected[:20] + b"x"
+            await file.close()
+
+        self.play(check)
+
     def test_appends_that_overlap_keep_their_order(self) -> None:
         async def check(stage: Stage) -> None:
             file = await stage.server.disk.open("log")

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -121,11 +122,11 @@ class GuardedStore:
         return await self._call("now", self.inner.now_ms)
 
     async def get(self, *keys: str) -> tuple[Record | None, ...]:
-        return await self._call("get", lambda: self.inner.get(*keys))
+        return await self._call("get", self.inner.get, *keys)
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
-        named = tuple(self._with_token(write) for write in writes)
-        return await self._call("write", lambda: self.inner.write(*named, fence=fence))
+        named = list(map(self._with_token, writes))
+        return await self._call("write", partial(self.inner.write, *named, fence=fence))
 
     async def write_and_get(
         self, writes: Sequence[Write], keys: Sequence[str]
@@ -135,34 +136,32 @@ class GuardedStore:
         if paired is None or not keys:
             versions = await self.write(*writes)
             return versions, (await self.get(*keys) if keys else ())
-        named = tuple(self._with_token(write) for write in writes)
-        return await self._call("write", lambda: paired.write_and_get(named, keys))
+        named = list(map(self._with_token, writes))
+        return await self._call("write", paired.write_and_get, named, keys)
 
     async def list(self, kind: str, *, idle_ms: int = 0, after: str = "", limit: int = 100) -> Page:
-        call = self.inner.list
-        return await self._call(
-            "list", lambda: call(kind, idle_ms=idle_ms, after=after, limit=limit)
-        )
+        page = partial(self.inner.list, kind, idle_ms=idle_ms, after=after, limit=limit)
+        return await self._call("list", page)
 
     async def sweep(self, kind: str, *, limit: int = 100) -> int:
-        return await self._call("sweep", lambda: self.inner.sweep(kind, limit=limit))
+        return await self._call("sweep", partial(self.inner.sweep, kind, limit=limit))
 
     async def count(self) -> Mapping[str, int]:
         return await self._call("count", self.inner.count)
 
     async def read(self, stream: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
-        return await self._call("read", lambda: self.inner.read(stream, after=after, limit=limit))
+        return await self._call("read", partial(self.inner.read, stream, after=after, limit=limit))
 
     async def take(
         self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
     ) -> Sequence[Claim]:
         call, named = self.inner.take, request or self._token()
         return await self._call(
-            "take", lambda: call(stream, owner, lease_s=lease_s, limit=limit, request=named)
+            "take", partial(call, stream, owner, lease_s=lease_s, limit=limit, request=named)
         )
 
     async def depth(self, stream: str) -> Depth:
-        return await self._call("depth", lambda: self.inner.depth(stream))
+        return await self._call("depth", self.inner.depth, stream)
 
     async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
         """An outage in the middle of a wait costs the pauses between tries, not the wait."""
@@ -180,7 +179,7 @@ class GuardedStore:
     async def close(self) -> None:
         await self.inner.close()
 
-    async def _call(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, operation: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         if not self._is_urgent and not self.breaker.admit(self._clock.now()):
             raise CircuitOpenError(
                 f"{self.url}: not tried, the last {self.breaker.settings.failures_to_open} "
@@ -189,7 +188,7 @@ class GuardedStore:
         for attempt in range(1, self._retry.attempts + 1):
             begun = self._clock.now()
             try:
-                result = await call()
+                result = await call(*arguments)
             except StoreUnavailableError as error:
                 await self._failed(operation, attempt, error)
             except CoordinationError:

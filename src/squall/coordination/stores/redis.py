@@ -123,38 +123,35 @@ class RedisStore:
 
     async def get(self, *keys: str) -> tuple[Record | None, ...]:
         read_ms, *found = await self.script(scripts.GET, *keys)
-        return tuple(_record(key, fields, read_ms) for key, fields in zip(keys, found, strict=True))
+        return _records(keys, found, read_ms)
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
-        found = await self._write(writes, fence)
+        found = _accepted(
+            await self.script(scripts.WRITE, *self._request(writes, fence)), writes, fence
+        )
         return tuple(part.decode() for part in found)
 
     async def write_and_get(
         self, writes: Sequence[Write], keys: Sequence[str]
     ) -> tuple[tuple[str, ...], tuple[Record | None, ...]]:
         """Both in one step, the reading last."""
-        *versions, (read_ms, *found) = await self._write(writes, None, keys)
-        records = zip(keys, found, strict=True)
-        return (
-            tuple(part.decode() for part in versions),
-            tuple(_record(key, fields, read_ms) for key, fields in records),
+        *versions, (read_ms, *found) = _accepted(
+            await self.script(scripts.WRITE, *self._request(writes, None, keys)), writes, None
         )
+        return tuple([part.decode() for part in versions]), _records(keys, found, read_ms)
 
-    async def _write(
+    def _request(
         self, writes: Sequence[Write], fence: Fence | None, keys: Sequence[str] = ()
-    ) -> list[Any]:
+    ) -> list[str | int | bytes]:
+        """The arguments of `WRITE`."""
         check_ids(writes)
-        scope, epoch = ("", 0) if fence is None else (fence.scope, fence.epoch)
-        flat: list[str | int | bytes] = [len(keys), *keys]
+        flat: list[str | int | bytes] = ["", 0] if fence is None else [fence.scope, fence.epoch]
+        flat += (self._token(), REMEMBERED_MS, len(keys), *keys)
         for write in writes:
             fields = self._encoded(write)
-            flat += (len(fields), *fields)
-        code, *rest = await self.script(
-            scripts.WRITE, scope, epoch, self._token(), REMEMBERED_MS, *flat
-        )
-        if code:
-            raise _refusal(code, rest[0], writes, fence)
-        return rest
+            flat.append(len(fields))
+            flat += fields
+        return flat
 
     async def list(self, kind: str, *, idle_ms: int = 0, after: str = "", limit: int = 100) -> Page:
         begin, _, key = after.partition(":")
@@ -264,21 +261,28 @@ class RedisStore:
         sha = self._shas.get(text)
         if sha is None:
             sha = self._shas[text] = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        packed = self._line.packed("EVALSHA", sha, 1, self._tag, *arguments)
         try:
-            return await self.command("EVALSHA", sha, 1, self._tag, *arguments)
-        except ScriptMissing:
-            return await self.command("EVAL", text, 1, self._tag, *arguments)
+            return await self._line_for(packed).call(packed)
+        except Refused as refused:
+            error = self._error(refused)
+            if not isinstance(error, ScriptMissing):
+                raise error from None
+        except LineLost as error:
+            raise StoreUnavailableError(f"{self.url}: {error}") from error
+        return await self.command("EVAL", text, 1, self._tag, *arguments)
 
     async def command(self, *arguments: str | int | bytes, line: Line | None = None) -> Any:
         packed = self._line.packed(*arguments)
-        if line is None:
-            line = self._line if len(packed) <= BULK_BYTES else self._bulk
         try:
-            return await line.call(packed)
+            return await (line or self._line_for(packed)).call(packed)
         except Refused as refused:
             raise self._error(refused) from None
         except LineLost as error:
             raise StoreUnavailableError(f"{self.url}: {error}") from error
+
+    def _line_for(self, packed: bytes) -> Line:
+        return self._line if len(packed) <= BULK_BYTES else self._bulk
 
     def _error(self, refused: Refused) -> StoreError:
         code = refused.code
@@ -336,6 +340,10 @@ def _condition(expect: Condition) -> tuple[int, str]:
     return 2, str(expect)
 
 
+def _records(keys: Sequence[str], found: Sequence[Any], read_ms: int) -> tuple[Record | None, ...]:
+    return tuple([_record(key, fields, read_ms) for key, fields in zip(keys, found, strict=True)])
+
+
 def _record(key: str, fields: Sequence[bytes | None], read_ms: int) -> Record | None:
     value, version, epoch, modified_ms, expires_ms = fields
     if value is None or version is None or epoch is None or modified_ms is None:
@@ -360,6 +368,14 @@ def _item(birth: bytes, number: bytes, body: bytes, read_ms: int) -> Item:
         appended_ms=int(appended_ms),
         read_ms=read_ms,
     )
+
+
+def _accepted(answer: list[Any], writes: Sequence[Write], fence: Fence | None) -> list[Any]:
+    """What `WRITE` answers without its code, or the error that the code stands for."""
+    code, *rest = answer
+    if code:
+        raise _refusal(code, rest[0], writes, fence)
+    return rest
 
 
 def _refusal(code: int, detail: Any, writes: Sequence[Write], fence: Fence | None) -> Exception:

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from squall.api.errors import SquallError
+from squall.control.rates import RateLimit
+from squall.control.settings import LOOK_RATE, SUBMIT_RATE
 from squall.engine.layers import topological_layers
 from squall.ledger.interface import (
     Digest,
@@ -167,6 +169,8 @@ class ClientApi:
         self._lead_member = lead_member
         self._led_elsewhere = led_elsewhere
         self._ask_primary = ask_primary
+        self._submits = RateLimit(SUBMIT_RATE)
+        self._looks = RateLimit(LOOK_RATE)
 
     @property
     def _tables(self) -> Tables:
@@ -186,6 +190,7 @@ class ClientApi:
     # Changes.
 
     async def submit(self, message: SubmitJob, incoming: Incoming) -> JobAccepted:
+        self._limit(self._submits, incoming, "submits")
         return await self.accept(message, incoming.peer.name or incoming.peer.node)
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
@@ -274,16 +279,19 @@ class ClientApi:
     # Looking.
 
     async def list_jobs(self, message: ListJobs, incoming: Incoming) -> JobList:
+        self._limit(self._looks, incoming)
         await self._committer.read()
         newest = sorted(self._tables.jobs.values(), key=lambda job: -job.op)
         return JobList([self._views.job(job) for job in newest[: max(1, message.limit)]])
 
     async def get_job(self, message: GetJob, incoming: Incoming) -> JobStatus:
+        self._limit(self._looks, incoming)
         await self._committer.read()
         job = self._job(message.job)
         return JobStatus(self._views.job(job), job.submission.manifest)
 
     async def why(self, message: WhyJob, incoming: Incoming) -> Explanation:
+        self._limit(self._looks, incoming)
         await self._committer.read()
         job = self._job(message.job)
         lines, happened = self._views.why(job)
@@ -300,6 +308,7 @@ class ClientApi:
             return [f"what happened to {job.job} is not readable on this manager"]
 
     async def list_nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
+        self._limit(self._looks, incoming)
         await self._committer.read()
         return NodeList(self._datacenter, self._views.nodes())
 
@@ -329,6 +338,14 @@ class ClientApi:
             result_size=view.result_size,
             reason=view.reason,
         )
+
+    def _limit(self, limit: RateLimit, incoming: Incoming, does: str = "asks") -> None:
+        """Of clients, never of managers that ask for one; to stop a job is never limited."""
+        name = incoming.peer.name
+        wait_s = limit.ask(name, self._clock.now()) if name else 0.0
+        if wait_s:
+            text = f"{name} {does} too often"
+            raise RemoteError(ErrorCode.OVERLOADED, text, retry_after_s=wait_s)
 
     def _check_led(self, job: JobId) -> None:
         """Streams are served by the member that leads the job."""

@@ -13,8 +13,9 @@ How to drive it, on the primary only, one new `Director` for each time of leadin
     session:   arrived = clock.now(); fence = await ledger.confirm()
                answer = director.session(request, arrived=arrived, now=..., group_ms=...,
                                          fence=fence, committed=ledger.applied)
-    always:    after each of these calls, after every applied entry (`on_applied`) and at
-               `deadline()`: for effect in director.tick(now, group_ms): do it
+    always:    after each of these calls (a session: if `stirred`), after every applied entry
+               (`on_applied`) and at `deadline()`:
+               for effect in director.tick(now, group_ms): do it
 
     effect             do                                     then call
     Submit             ledger.submit(encode(command))         submitted(tag, outcome or None)
@@ -150,6 +151,13 @@ class Director:
             self.facts.submit(f"drain {request.node}", drain)
         return answer_session(self.facts, request, arrived, fence, committed, self._options_of)
 
+    @property
+    def stirred(self) -> bool:
+        """A session brought something to look at before the deadline that was told last.
+        Most of the thousands in a second say what is known, and nobody need look."""
+        facts = self.facts
+        return bool(facts.effects or facts.dirty or facts.queue_dirty or facts.due_sooner)
+
     # Answers of the driver.
 
     def submitted(self, tag: str, outcome: Outcome | None, now: float | None = None) -> None:
@@ -223,6 +231,7 @@ class Director:
             self._touch(tag)
         self._configure()
         flush_records(facts)
+        facts.due_sooner = False
         due = [job for job, at in facts.due.items() if at <= now]
         for job in due:
             facts.dirty[job] = None

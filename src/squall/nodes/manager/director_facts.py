@@ -102,6 +102,8 @@ class Facts:
     pushed: dict[JobId, int] = field(default_factory=dict[JobId, int])
     due: dict[JobId, float] = field(default_factory=dict[JobId, float])
     """When a job must be looked at again."""
+    due_sooner: bool = False
+    """A session brought one of these moments nearer."""
     dirty: dict[JobId, None] = field(default_factory=dict[JobId, None])
     queue_dirty: bool = True
     queue_seen: tuple[tuple[float, int], dict[JobId, int]] | None = None
@@ -145,7 +147,9 @@ class Facts:
             self.dirty[job] = None
             return
         at = self.now + shares * LOOK_COST_S
-        self.due[job] = min(self.due.get(job, at), at)
+        if at < self.due.get(job, math.inf):
+            self.due[job] = at
+            self.due_sooner = True
 
     def at(self, group_ms: int) -> float:
         """A moment of the group's clock on the own one."""

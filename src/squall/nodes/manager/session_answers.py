@@ -137,7 +137,8 @@ def _live(
             continue
         status = statuses.get(key)
         stop = stop_of(facts, job, workflow)
-        if key not in facts.losing and facts.group_ms < grants_end_ms(facts, job, workflow):
+        ends_ms = math.inf if stop is None else grants_end_ms(facts, job, workflow)
+        if key not in facts.losing and facts.group_ms < ends_ms:
             facts.granted[key] = max(facts.granted.get(key, -math.inf), arrived)
             answer.granted.append(key)
         if status is not None and status.phase == "ended":

@@ -145,7 +145,8 @@ class WorkerApi:
             fence=fence,
             committed=self._ledger.applied,
         )
-        self._on_heard()
+        if director.stirred:
+            self._on_heard()
         return answer
 
     def telemetry(

@@ -47,6 +47,8 @@ TICK_S = 0.1
 FLUSH_S = 1.0
 OFFER_S = 1.0
 TELL_AGAIN_S = 10.0
+ALIKE = 0.1
+"""By which part the intervals of sessions and telemetry may differ and be one."""
 
 
 class WorkerRefused(SquallError):
@@ -77,6 +79,9 @@ class WorkerNode:
         self._stop = asyncio.Event()
         self._registered = False
         self._told_unreachable = -inf
+        self._told_at = -inf
+        self._tells = False
+        """A round of telemetry is under way."""
         self._proven = False
         self._left: list[Left] = []
         self._blobs = MemoryBlobs()
@@ -180,9 +185,27 @@ class WorkerNode:
         self._attempts.perform(self.session.tick(self._runtime.clock.now()))
 
     async def _tell(self) -> None:
+        """Where sessions come as often, telemetry goes along with them: a manager of thousands
+        then has one arrival from each instead of two. Without a session for a while it goes
+        alone: another manager may lead the job."""
+        clock = self._runtime.clock
         while True:
-            await self._runtime.clock.sleep(self.session.telemetry_interval_s)
+            interval_s = self.session.telemetry_interval_s
+            await clock.sleep(interval_s)
+            if not self._goes_along or clock.now() - self._told_at >= 1.5 * interval_s:
+                await self._send_telemetry()
+
+    @property
+    def _goes_along(self) -> bool:
+        interval_s = self.session.interval_s
+        return abs(interval_s - self.session.telemetry_interval_s) <= ALIKE * interval_s
+
+    async def _send_telemetry(self) -> None:
+        self._told_at, self._tells = self._runtime.clock.now(), True
+        try:
             await self._deliveries.send_telemetry()
+        finally:
+            self._tells = False
 
     # The session.
 
@@ -258,6 +281,10 @@ class WorkerNode:
     async def _exchange(self, peer: Peer) -> None:
         clock = self._runtime.clock
         self._wakes.clear()
+        if self._goes_along and not self._tells and self._registered:
+            # It is posted in the turn that comes before ours, and both leave in one send.
+            self._tasks.start("telemetry of a session", self._send_telemetry())
+            await clock.sleep(0.0)
         request = self.session.request(clock.now(), clock.boot_time())
         if self._links.relays:
             request = msgspec.structs.replace(request, relay=True)

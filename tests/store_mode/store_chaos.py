@@ -36,8 +36,15 @@ def main() -> int:
         for kind in kinds:
             for fault in faults:
                 for moment in moments if kind in fault.kinds else ():
-                    row = play(kind, fault, moment, target, moto, stop_s=options.stop_s)
                     cases += 1
+                    try:
+                        row = play(kind, fault, moment, target, moto, stop_s=options.stop_s)
+                    except Exception as error:
+                        # The other cases are worth knowing all the same.
+                        bad += 1
+                        print(f"{kind} {fault.name} {moment}", flush=True)
+                        print(f"    PROBLEM it could not be played: {error!r}", flush=True)
+                        continue
                     bad += bool(row.found)
                     print(_shown(row), flush=True)
                     for problem in row.found:

@@ -4,8 +4,8 @@
     PYTHONPATH=tests:tests/cluster:tests/store_mode \\
         .venv/bin/python tests/store_mode/store_cost.py --store s3 --agents 3
 
-The model of S3 writes a line for each request; Redis counts for itself (commands inside of its
-scripts too: `evalsha` is what agents ask). Idle for a minute, then with a run of two.
+The model of S3 writes a line for each request; Redis counts for itself, also the commands inside
+of its scripts, which nobody sends. Idle for a minute, then with a run of two.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
 
 from store_cases import CLOSED
 from store_lab import RedisPlace, StoreLab, moto_running, place_of
 
-from target_fixture import running_target
+from target_fixture import TargetHandle, running_target
+
+SENT = ("evalsha", "xread")
+"""What agents send to Redis; everything else is done by their scripts."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Meter(Protocol):
@@ -44,8 +49,9 @@ class RedisMeter:
         stats = client.info("stats")
         found["bytes in"] = int(stats["total_net_input_bytes"])
         found["bytes out"] = int(stats["total_net_output_bytes"])
-        for name, each in client.info("commandstats").items():
-            found[name.removeprefix("cmdstat_")] = int(each["calls"])
+        calls = client.info("commandstats")
+        for name in SENT:
+            found[name] = int(calls.get(f"cmdstat_{name}", {"calls": 0})["calls"])
         client.close()
         return found
 
@@ -96,7 +102,8 @@ class S3Meter:
     def read(self) -> Counter[str]:
         found = self._relay.counts.copy()
         self.what_for = Counter()
-        for line in self._log.read_text(errors="replace").splitlines():
+        # The server paints the lines of requests that found nothing.
+        for line in COLOUR.sub("", self._log.read_text(errors="replace")).splitlines():
             words = line.partition('"')[2].split()
             if words[:1] and words[0] in ("GET", "PUT", "POST", "DELETE", "HEAD"):
                 method = "LIST" if "list-type=2" in words[1] else words[0]
@@ -111,6 +118,35 @@ def _kind(path: str) -> str:
     return named.group(1) if named else "several"
 
 
+@contextlib.contextmanager
+def metered(
+    kind: str, folder: Path, target: TargetHandle, agents: int
+) -> Generator[tuple[StoreLab, Meter]]:
+    """Agents at their normal pace, idle, on a store that is counted at."""
+    if kind == "redis":
+        place = RedisPlace(folder)
+        with StoreLab(folder, target, place, agents=agents, timers="lan") as lab:
+            yield lab, RedisMeter(place)
+        return
+    with moto_running(folder / "moto.log") as moto:
+        relay = Relay(moto.port)
+        moto.endpoint = f"http://127.0.0.1:{relay.port}"
+        place = place_of(kind, folder, moto)
+        with StoreLab(folder, target, place, agents=agents, timers="lan") as lab:
+            yield lab, S3Meter(folder / "moto.log", relay)
+
+
+def counted(meter: Meter, seconds: float) -> tuple[Counter[str], float]:
+    """What is asked in about so long, and how long it was."""
+    before, began = meter.read(), time.monotonic()
+    time.sleep(seconds)
+    return meter.read() - before, time.monotonic() - began
+
+
+def requests_of(counts: Counter[str]) -> int:
+    return sum(n for name, n in counts.items() if not name.startswith("bytes"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", choices=("redis", "s3"), default="redis")
@@ -118,39 +154,32 @@ def main() -> int:
     parser.add_argument("--idle-s", type=float, default=60.0)
     parser.add_argument("--run-s", type=int, default=120)
     options = parser.parse_args()
+    agents: int = options.agents
     with (
         running_target(["--seed", "7"]) as target,
         tempfile.TemporaryDirectory() as name,
-        moto_running(Path(name) / "moto.log") as moto,
+        metered(options.store, Path(name), target, agents) as (lab, meter),
     ):
-        folder = Path(name)
-        relay = Relay(moto.port)
-        moto.endpoint = f"http://127.0.0.1:{relay.port}"
-        place = place_of(options.store, folder, moto)
-        lab = StoreLab(folder, target, place, agents=options.agents, timers="lan")
-        meter: Meter = S3Meter(folder / "moto.log", relay)
-        if isinstance(place, RedisPlace):
-            meter = RedisMeter(place)
-        with lab:
-            time.sleep(10.0)
-            before_kinds = _what_for(meter)
-            counts, seconds = _counted(meter, options.idle_s)
-            _show("idle", options.agents, counts, seconds)
-            _show("what for", options.agents, _what_for(meter) - before_kinds, seconds)
-            file = lab.write(CLOSED.format(users=options.agents, seconds=options.run_s))
-            before, began = meter.read(), time.monotonic()
-            command = lab.run(file, "--quiet")
-            lab.wait_load(within_s=120.0)
-            started, start = meter.read(), time.monotonic()
-            _show("start", options.agents, started - before, start - began)
-            before_kinds = _what_for(meter)
-            counts, seconds = _counted(meter, options.run_s - 20.0)
-            _show("running", options.agents, counts, seconds)
-            _show("what for", options.agents, _what_for(meter) - before_kinds, seconds)
-            ended, last = meter.read(), time.monotonic()
-            command.end(300.0)
-            _show("end", options.agents, meter.read() - ended, time.monotonic() - last)
+        time.sleep(10.0)
+        _show_phase("idle", agents, meter, options.idle_s)
+        file = lab.write(CLOSED.format(users=agents, seconds=options.run_s))
+        before, began = meter.read(), time.monotonic()
+        command = lab.run(file, "--quiet")
+        lab.wait_load(within_s=120.0)
+        started, start = meter.read(), time.monotonic()
+        _show("start", agents, started - before, start - began)
+        _show_phase("running", agents, meter, options.run_s - 20.0)
+        ended, last = meter.read(), time.monotonic()
+        command.end(300.0)
+        _show("end", agents, meter.read() - ended, time.monotonic() - last)
     return 0
+
+
+def _show_phase(what: str, agents: int, meter: Meter, seconds: float) -> None:
+    before = _what_for(meter)
+    counts, took_s = counted(meter, seconds)
+    _show(what, agents, counts, took_s)
+    _show("what for", agents, _what_for(meter) - before, took_s)
 
 
 def _what_for(meter: Meter) -> Counter[str]:
@@ -158,14 +187,8 @@ def _what_for(meter: Meter) -> Counter[str]:
     return meter.what_for.copy() if isinstance(meter, S3Meter) else Counter()
 
 
-def _counted(meter: Meter, seconds: float) -> tuple[Counter[str], float]:
-    before, began = meter.read(), time.monotonic()
-    time.sleep(seconds)
-    return meter.read() - before, time.monotonic() - began
-
-
 def _show(what: str, agents: int, counts: Counter[str], seconds: float) -> None:
-    requests = sum(n for name, n in counts.items() if not name.startswith("bytes"))
+    requests = requests_of(counts)
     minutes = seconds / 60.0
     print(
         f"{what:8} {seconds:6.1f} s  {requests:7} requests, per agent and minute "

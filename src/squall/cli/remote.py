@@ -49,6 +49,12 @@ class Destination:
     waits_s: float = math.inf
     """How long agents are waited for where there are none yet."""
 
+    @property
+    def asked_for_s(self) -> float:
+        """The patience that was asked for; 0: none was, and a cluster that is not there is
+        said at once."""
+        return self.patience_s if math.isfinite(self.waits_s) else 0.0
+
 
 def destination_of(arguments: Namespace) -> Destination | None:
     """None: the run stays on this machine. Only `--to` and `--store` send it away: a
@@ -120,7 +126,7 @@ async def _performed(
         async with connected(destination.access, destination.patience_s) as connection:
             await connection.ready(lambda text: presenter.on_log("", text), destination.waits_s)
             # Before the file is loaded, so that a cluster that is not there is said at once.
-            nodes = await connection.client.nodes()
+            nodes = await connection.client.nodes(destination.asked_for_s)
             submission, bundle = await packed(options, presenter.on_log)
             cores = sum(node.cores for node in nodes.nodes if node.role == "worker")
             job, entry = await _submit(connection, submission, bundle, destination)
@@ -161,7 +167,7 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
     _check_file(options)
     async with connected(destination.access, destination.patience_s) as connection:
         await connection.ready(_say, destination.waits_s)
-        await connection.client.nodes()
+        await connection.client.nodes(destination.asked_for_s)
         submission, bundle = await packed(options, None)
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, destination.key

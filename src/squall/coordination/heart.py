@@ -1,6 +1,6 @@
 """Beats once per interval, whatever else the member does.
 
-Beats begin at a hundred moments per interval that are the same for all members of a machine:
+Beats begin at fifty moments per interval that are the same for all members of a machine:
 those that share a connection then leave in one packet and are answered in one.
 
 A cycle ends with a beat that reached the store, or at the local limit of a lease; cycles
@@ -33,8 +33,9 @@ from squall.runtime.interfaces import Clock
 
 RETRY_S = 1.0
 PHASE_SPREAD = 0.1
-MOMENTS = 100
-"""Per interval. With fewer, a thousand members at once make work for the garbage collector."""
+MOMENTS = 50
+"""Per interval. Fewer would hold up the loop of a large process for longer, and make work for
+the collector of garbage."""
 ROUNDING = 1e-6
 
 

@@ -56,8 +56,9 @@ class RealDisk:
         return len(self._files) + len(self._locks)
 
     async def open(self, path: str, *, preallocate: int = 0, ahead: int = 0) -> File:
+        inside = self._inside(path)
         thread = _FileThread()
-        opening = thread.call(_open, self._inside(path), preallocate)
+        opening = thread.call(_open, inside, preallocate)
         try:
             descriptor, size, reserved = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -197,8 +198,7 @@ class _FileThread:
     which makes a second future for each call and wakes now this thread, now that."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._calls: SimpleQueue[_Told] = SimpleQueue()
+        self._calls: SimpleQueue[_FileCall] = SimpleQueue()
         self._last: asyncio.Future[Any] | None = None
         self._thread = threading.Thread(target=self._work, name="squall-file", daemon=True)
         self._thread.start()
@@ -207,15 +207,17 @@ class _FileThread:
         """A call that was made happens, whatever becomes of its caller."""
         if self._last is not None:
             raise OSError(errno.EBADF, "the file is closed")
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._calls.put((future, function, args, False))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._calls.put((loop, future, function, args, False))
         return future
 
     def end(self, function: Callable[[], None]) -> asyncio.Future[Any]:
         """The last call; the thread ends with it."""
         if self._last is None:
-            self._last = self._loop.create_future()
-            self._calls.put((self._last, function, (), True))
+            loop = asyncio.get_running_loop()
+            self._last = loop.create_future()
+            self._calls.put((loop, self._last, function, (), True))
         return self._last
 
     def join(self) -> None:
@@ -224,17 +226,24 @@ class _FileThread:
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            future, function, args, is_last = self._calls.get()
+            loop, future, function, args, is_last = self._calls.get()
             try:
                 told: tuple[Any, ...] = (_succeed, future, function(*args))
             except BaseException as error:
                 told = (_fail, future, error)
             # A loop that is closed by now has nobody who waits.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(*told)
+                loop.call_soon_threadsafe(*told)
 
 
-_Told = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...], bool]
+_FileCall = tuple[
+    asyncio.AbstractEventLoop,
+    "asyncio.Future[Any]",
+    Callable[..., Any],
+    tuple[Any, ...],
+    bool,
+]
+"""The last field: it is the last one."""
 
 
 class _Fill:

@@ -405,7 +405,7 @@ class Link:
     def _schedule_tick(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        interval_s = self._limits.ping_interval_s
+        interval_s = self._limits.ping_interval_s * (2.0 if self._idle else 1.0)
         self._tick_due = now + interval_s
         self._timer = self._loop.call_later(interval_s, self._tick)
 

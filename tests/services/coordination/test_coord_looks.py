@@ -87,18 +87,6 @@ def test_each_part_of_a_namespace_is_shown(
     shared: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(shared, correspond)
-    assert coord(shared, "leader") == 0
-    assert capsys.readouterr().out.startswith("one leads in epoch 5\n")
-    assert coord(shared, "leader", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["renewals"] == 3
-    assert coord(shared, "epoch") == 0
-    assert capsys.readouterr().out == "epoch 5, held by one\n2 members saw 0\n"
-    assert coord(shared, "signals", "--json") == 0
-    inboxes = {each["member_id"]: each for each in json.loads(capsys.readouterr().out)}
-    # Of the dead only what is left would be shown.
-    assert list(inboxes) == ["one", "two"]
-    assert (inboxes["two"]["unread"], inboxes["two"]["refused"]) == (2, 1)
-    assert (inboxes["two"]["waits"], inboxes["one"]["unread"]) == (1, 0)
     assert coord(shared, "signals", "two", "--json") == 0
     letters = json.loads(capsys.readouterr().out)
     assert [(each["signal_id"], each["state"]) for each in letters["letters"]] == [
@@ -108,11 +96,6 @@ def test_each_part_of_a_namespace_is_shown(
     ]
     assert letters["letters"][1]["payload"] == {"number": 2}
     assert letters["waits"][0]["awaiting"] == ["one"]
-    assert coord(shared, "signals", "two") == 0
-    text = capsys.readouterr().out
-    assert "waits for job-8 from one" in text and "wake" in text
-    assert coord(shared, "signals") == 0
-    assert "UNREAD" in capsys.readouterr().out
     assert coord(shared, "events", "--json", "--last", "100") == 0
     past = json.loads(capsys.readouterr().out)
     told = {(each["event"], each["who"]) for each in past}
@@ -122,10 +105,32 @@ def test_each_part_of_a_namespace_is_shown(
         ("coordinator:dead", "three"),
     } <= told
     assert ("member:joined", "three") not in told
-    assert [each["ago_s"] for each in past] == sorted(
-        (each["ago_s"] for each in past), reverse=True
-    )
-    assert coord(shared, "events", "--last", "1") == 0
+    ages = [each["ago_s"] for each in past]
+    assert ages == sorted(ages, reverse=True)
+    if shared.kind != "s3":
+        check_the_rest(shared, capsys)
+
+
+def check_the_rest(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same code on every store; S3 is slow."""
+    assert coord(place, "leader") == 0
+    assert capsys.readouterr().out.startswith("one leads in epoch 5\n")
+    assert coord(place, "leader", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["renewals"] == 3
+    assert coord(place, "epoch") == 0
+    assert capsys.readouterr().out == "epoch 5, held by one\n2 members saw 0\n"
+    assert coord(place, "signals", "--json") == 0
+    inboxes = {each["member_id"]: each for each in json.loads(capsys.readouterr().out)}
+    # Of the dead only what is left would be shown.
+    assert list(inboxes) == ["one", "two"]
+    assert (inboxes["two"]["unread"], inboxes["two"]["refused"]) == (2, 1)
+    assert (inboxes["two"]["waits"], inboxes["one"]["unread"]) == (1, 0)
+    assert coord(place, "signals", "two") == 0
+    text = capsys.readouterr().out
+    assert "waits for job-8 from one" in text and "wake" in text
+    assert coord(place, "signals") == 0
+    assert "UNREAD" in capsys.readouterr().out
+    assert coord(place, "events", "--last", "1") == 0
     assert capsys.readouterr().out.count("\n") == 1
 
 

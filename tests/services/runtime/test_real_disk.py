@@ -227,6 +227,9 @@ async def test_reserved_names_cannot_be_reached(tmp_path: Path) -> None:
 async def test_after_close_no_thread_and_no_descriptor_is_left(tmp_path: Path) -> None:
     before_threads, before = threading.active_count(), descriptors()
     disk = RealDisk(tmp_path)
+    for wrong in ("../x", "no/such/folder"):
+        with pytest.raises(OSError):
+            await disk.open(wrong)
     files = [await disk.open(f"f{number}") for number in range(8)]
     await asyncio.gather(*(file.append(b"x" * 1000) for file in files))
     disk.lock()

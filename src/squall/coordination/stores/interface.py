@@ -92,7 +92,7 @@ Condition = Expect | str
 """A string is the version that the record must have."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One record as it was at `read_ms`."""
 
     key: str
@@ -117,7 +117,7 @@ class Fence(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Creates or replaces a record. `ttl_s` None means never: it has no default."""
 
     key: str
@@ -222,7 +222,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class Listed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A page has a thousand: the collector of garbage would run for each."""
+
     key: str
     modified_ms: int
     idle_ms: int

@@ -158,14 +158,15 @@ class RedisStore:
         read_ms, *found = await self.script(
             scripts.LIST, make_key(kind), idle_ms, begin or "-inf", key, limit + 1
         )
-        pairs = [(found[at].decode(), int(float(found[at + 1]))) for at in range(0, len(found), 2)]
-        page = pairs[:limit]
+        entries: list[Listed] = []
+        for at in range(0, min(len(found), 2 * limit), 2):
+            modified_ms = int(float(found[at + 1]))
+            idle_ms, name = max(0, read_ms - modified_ms), found[at].decode()
+            entries.append(Listed(key=name, modified_ms=modified_ms, idle_ms=idle_ms))
+        more = len(found) > 2 * limit
         return Page(
-            entries=tuple(
-                Listed(key=name, modified_ms=modified_ms, idle_ms=max(0, read_ms - modified_ms))
-                for name, modified_ms in page
-            ),
-            after=f"{page[-1][1]}:{page[-1][0]}" if len(pairs) > limit else "",
+            entries=tuple(entries),
+            after=f"{entries[-1].modified_ms}:{entries[-1].key}" if more else "",
         )
 
     async def sweep(self, kind: str, *, limit: int = 100) -> int:

@@ -180,8 +180,9 @@ class ClusterClient:
 
     # Nodes.
 
-    async def nodes(self) -> NodeList:
-        return await self._ask(ListNodes())
+    async def nodes(self, at_least_s: float = 0.0) -> NodeList:
+        """`at_least_s`: as patiently as somebody asked for."""
+        return await self._ask(ListNodes(), at_least_s)
 
     async def drain(self, node: str, *, resume: bool = False) -> Draining:
         try:
@@ -204,10 +205,12 @@ class ClusterClient:
             "load is stopped and its counts are gone. Run it again"
         )
 
-    async def _ask(self, message: msgspec.Struct) -> Any:
+    async def _ask(self, message: msgspec.Struct, at_least_s: float = 0.0) -> Any:
         patience = self._patience
         return await self.managers.ask(
-            message, timeout_s=patience.answer_s, patience_s=patience.query_s
+            message,
+            timeout_s=patience.answer_s,
+            patience_s=max(patience.query_s, at_least_s),
         )
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:

@@ -95,6 +95,7 @@ sim: $(VENV)/.run ## 2,000 seeds of the scenarios in the simulation, some minute
 	$(BIN)/squall sim run datacenter --seeds 1..1000 --jobs 2 --set seconds=18 --set jobs=3
 	$(BIN)/squall sim run coordination --seeds 1..1000 --jobs 2
 	$(BIN)/squall sim run store-log --seeds 1..1000 --jobs 2
+	$(BIN)/squall sim run agents --seeds 1..100 --jobs 2
 
 chaos: $(VENV)/.dev ## kill, stop and cut off real processes of a datacenter; a table, half an hour
 	PYTHONPATH=tests:tests/cluster $(BIN)/python tests/cluster/chaos.py $(ARGS)

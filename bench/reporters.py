@@ -2,7 +2,8 @@
 
 The manager is a real process. The workers are simulated senders in this one: each has its
 own identity, links and session, prepares and runs its share in name only, and reports a
-second of load with every telemetry interval, as a real worker does.
+second of load and of its own health with each session: at 2,000 workers the manager sets one
+interval for both, and a worker then sends both in one turn.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ FAULTS = (
     Fault(
         "kill -9 all agents", kill_all, seconds=8, abandons=True, words=("--patience", "5s")
     ),
-    Fault("kill -9 all agents, one restarted", kill_all_restart_one, worker_lost=True, seconds=14),
+    Fault("kill -9 all agents, one restarted", kill_all_restart_one, worker_lost=True, seconds=30),
     Fault("SIGSTOP agent", pause_agent, worker_lost=True, seconds=8, stops=1),
     Fault("SIGSTOP coordinator", pause_coordinator, worker_lost=True, seconds=10, stops=1),
     Fault("store away for 1 s", store_away_briefly, seconds=8),
@@ -223,7 +223,7 @@ def play(
 
 
 def _wait_for(moment: str, lab: StoreLab, seconds: int) -> None:
-    lab.wait_load(within_s=90.0)
+    lab.wait_load(within_s=180.0)
     time.sleep({"start": 0.0, "mid": 2.0, "last": seconds - 0.7}[moment])
 
 

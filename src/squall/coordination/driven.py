@@ -69,8 +69,8 @@ class DrivenHeartbeats:
             try:
                 await self._beat(member_id, known, sequence, metadata)
             except VersionConflict:
+                # Dead, driven by another process, or cleaned up: looked at anew.
                 del self._driven[member_id]
-                await self._refuse_dead(member_id, known.incarnation)
                 continue
             self._note_sequence(member_id, known.sequence, sequence)
             known.sequence = sequence
@@ -175,12 +175,6 @@ class DrivenHeartbeats:
             silent=True,
         )
         (known.beat_version,) = await parts.patient.write(put)
-
-    async def _refuse_dead(self, member_id: str, incarnation: int) -> None:
-        member, _ = await self._read(member_id)
-        known = self._record_of(MemberRecord, member)
-        if known is not None and known.status == "dead" and known.incarnation >= incarnation:
-            raise MemberFencedError(member_id, known.incarnation)
 
     async def _read(self, member_id: str) -> tuple[Record | None, Record | None]:
         member, beat = await self._parts.patient.get(

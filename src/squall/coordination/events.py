@@ -175,11 +175,15 @@ class CoordinatorRecovered(Event, frozen=True, kw_only=True):
 
 
 class CoordinatorUnreachable(Event, frozen=True, kw_only=True):
+    """A signal was not acknowledged. `health` is how its receiver was found right after that:
+    `alive`, `left`, `dead`, or `unknown`."""
+
     name: ClassVar[str] = "coordinator:unreachable"
     coordinator_id: str
     reason: str
     attempts: int
     error: str
+    health: str = "unknown"
 
 
 class CleanupComplete(Event, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Beats once per interval, whatever else the member does.
 
-Beats begin at fifty moments per interval that are the same for all members of a machine:
-those that share a connection then leave in one packet and are answered in one.
+Beats begin at moments that are the same for all members of a machine: those that share a
+connection then leave in one packet and are answered in one.
 
 A cycle ends with a beat that reached the store, or at the local limit of a lease; cycles
 never overlap and missed ones are not made up. It tells when a cycle fell behind, when
@@ -11,7 +11,6 @@ never wait for the circuit of the store, nor for user code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from random import Random
 from typing import Protocol
@@ -24,7 +23,7 @@ from squall.coordination.errors import (
     StateLostError,
     StoreUnavailableError,
 )
-from squall.coordination.moments import reach_by
+from squall.coordination.moments import next_moment, reach_by
 from squall.coordination.pulse import Pulse
 from squall.coordination.rolling import Contention, Ring
 from squall.coordination.stores.interface import Record
@@ -33,10 +32,6 @@ from squall.runtime.interfaces import Clock
 
 RETRY_S = 1.0
 PHASE_SPREAD = 0.1
-MOMENTS = 50
-"""Per interval. Fewer would hold up the loop of a large process for longer, and make work for
-the collector of garbage."""
-ROUNDING = 1e-6
 
 
 class LeaseLook(Protocol):
@@ -85,7 +80,8 @@ class Heart:
     async def run(self) -> CoordinationError:
         """Returns `MemberFencedError` or `StateLostError`: only a new incarnation helps."""
         spread = self._random.uniform(1.0 - PHASE_SPREAD, 1.0)
-        due = self._moment(self._clock.now() + self.timing.heartbeat_interval * spread)
+        interval = self.timing.heartbeat_interval
+        due = next_moment(self._clock.now() + interval * spread, interval)
         reach = reach_by(self._clock)
         while True:
             await reach(due)
@@ -96,12 +92,8 @@ class Heart:
                 return error
             ended = self._clock.now()
             self._note(reached, begun, ended, late_s=begun - due)
-            due = self._moment(max(due + self.timing.heartbeat_interval, ended))
-
-    def _moment(self, at: float) -> float:
-        """The next common one."""
-        apart_s = self.timing.heartbeat_interval / MOMENTS
-        return math.ceil(at / apart_s - ROUNDING) * apart_s
+            interval = self.timing.heartbeat_interval
+            due = next_moment(max(due + interval, ended), interval)
 
     async def _cycle(self) -> bool:
         interval = self.timing.heartbeat_interval

@@ -2,18 +2,31 @@
 
 A process may hold a thousand members. If each had a timer of its own, each beat would cost a
 turn of the loop, a system call to send and one to read; beats that begin in the same turn share
-them. A clock that is not that of the machine, as in a simulation, keeps time by itself.
+them. So what repeats begins at one of fifty moments per interval. A clock that is not that of
+the machine, as in a simulation, keeps time by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
 from squall.runtime.interfaces import Clock
 from squall.runtime.real import RealClock
+
+PER_INTERVAL = 50
+"""Fewer would hold up the loop of a large process for longer, and make work for the collector
+of garbage."""
+ROUNDING = 1e-6
+
+
+def next_moment(at: float, interval: float) -> float:
+    """The first one that is not before `at`: the same number for all with this interval."""
+    apart = interval / PER_INTERVAL
+    return math.ceil(at / apart - ROUNDING) * apart
 
 
 class Moments:

@@ -36,7 +36,7 @@ class Options:
     namespace: str = "default"
     environment: Environment | None = None
     profile: str | Timing | None = None
-    secret: str | Sequence[str] | None = None
+    secret: str | Sequence[str] | None = field(default=None, repr=False)
     """What members sign with; several while it is changed, the newest last."""
     secret_source: str | None = None
     """Where the secret is read, again and again: `env:`, `file:/path`, `vault:`, `awssm:`."""

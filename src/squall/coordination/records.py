@@ -17,6 +17,8 @@ from squall.coordination.errors import CoordinationError
 from squall.coordination.signing import Keyring
 
 SCHEMA = 1
+PROOFS = ("v", "key_id", "signature", "token")
+"""Fields that nobody has to read."""
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,12 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     v: int = SCHEMA
     key_id: str = ""
     signature: str = ""
+
+    def __repr__(self) -> str:
+        """For logs, so without what proves something."""
+        fields = (each for each in self.__struct_fields__ if each not in PROOFS)
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields)
+        return f"{type(self).__name__}({shown})"
 
 
 class HeartbeatRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):

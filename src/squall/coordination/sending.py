@@ -24,7 +24,7 @@ from squall.coordination.errors import (
 from squall.coordination.inbox import HEARTBEAT
 from squall.coordination.mailbox import Context
 from squall.coordination.options import Options
-from squall.coordination.records import Signal, SignalAck
+from squall.coordination.records import MemberRecord, Signal, SignalAck
 from squall.coordination.stores.interface import Append, Changed, Write, make_key
 from squall.coordination.timeouts import signal_delay
 
@@ -97,7 +97,7 @@ class Sender:
                 await self._parts.clock.sleep(
                     signal_delay(attempt, self._options.retry_base, spread)
                 )
-        self._unreachable(receiver_id, max_retries, last_error)
+        await self._unreachable(receiver_id, max_retries, last_error)
         raise SignalDeliveryError(receiver_id, signal.signal_id, max_retries, last_error)
 
     async def _was_own_beat(self, signal: Signal) -> bool:
@@ -210,13 +210,20 @@ class Sender:
             and ack.sender_id == signal.sender_id
         )
 
-    def _unreachable(self, receiver_id: str, attempts: int, error: str) -> None:
+    async def _unreachable(self, receiver_id: str, attempts: int, error: str) -> None:
+        """Tells it, and how the receiver is; whether it is dead the coordinator decides."""
+        try:
+            (found,) = await self._parts.urgent.get(keys.member(receiver_id))
+        except StoreUnavailableError:
+            found = None
+        known = None if found is None else self._parts.codec.read(MemberRecord, found.value)
         self._parts.bus.emit(
             events.CoordinatorUnreachable(
                 coordinator_id=receiver_id,
                 reason="signal_delivery_failure",
                 attempts=attempts,
                 error=error,
+                health="unknown" if known is None else known.status,
             )
         )
 

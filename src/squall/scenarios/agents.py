@@ -37,7 +37,7 @@ from squall.scenarios.datacenter import CLUSTER, SECRET, Asked, Lab
 from squall.scenarios.datacenter_engine import ModelHost, ModelMachine
 from squall.sim.faults import Faults
 from squall.sim.run import Scenario
-from squall.sim.swarm import SURVIVABLE, draw_swarm
+from squall.sim.swarm import CLOCK, NETWORK, SURVIVABLE, Fault, draw_swarm
 from squall.sim.world import World
 from squall.stats.manifest import Profile
 from squall.wire.secrets import Secrets, worker_credential
@@ -49,6 +49,7 @@ FAULTY_S = 20
 AIMED_S = 45
 """How long faults come and go; a lease has to pass in it, more than once."""
 CONVERGE_S = 400.0
+LIVING = (*NETWORK, *CLOCK, Fault.SHUFFLE)
 LOOK_S = 0.25
 LEASE_S = agent_timers(URL, "fast").work.execution_lease_s
 MUTANTS = {
@@ -138,7 +139,7 @@ async def client(
 
 async def scenario(world: World) -> None:
     draw = world.random("scenario")
-    aims = draw.random() < 0.5
+    aims = draw.random() < 0.5 or world.parameter("aims", 0) > 0
     stage = make_stage(world, draw_ways(world.random("ways")))
     for number, name in enumerate(CLIENTS):
         submission = datacenter.draw_submission(draw, number)
@@ -146,8 +147,9 @@ async def scenario(world: World) -> None:
         if aims:
             submission, after_s = lasting(submission, draw), None
         add_client(stage, name, Asked(submission), after_s)
-    longest_s = (0.5, 2.0) if aims else (2.0, 8.0)
-    swarm = draw_swarm(world.random("swarm"), SURVIVABLE, longest_s=longest_s)
+    # An agent that is killed loses its core processes with it: no lease is in question then.
+    allowed, longest_s = (LIVING, (0.5, 2.0)) if aims else (SURVIVABLE, (2.0, 8.0))
+    swarm = draw_swarm(world.random("swarm"), allowed, longest_s=longest_s)
     faults = Faults(world, swarm, [STORE, *AGENTS], most_down=2)
     world.start()
     lab = stage.lab
@@ -206,19 +208,19 @@ async def aim_at_leases(stage: Stage, aims: bool) -> None:
     while aims:
         await asyncio.sleep(LOOK_S)
         loaded = [name for name in AGENTS if _makes_load(stage, name)]
-        if not loaded or draw.random() < 0.5:
+        if not loaded or draw.random() < 0.2:
             continue
         others = [name for name in loaded if not stage.agents[name].coordinator.is_coordinator]
         victim = draw.choice(others or loaded)
-        strike = draw.choice((_pause, _cut_off, _unheard, _unanswered, _all_away))
+        strike = draw.choice(STRIKES)
         world.count(f"aimed {strike.__name__.strip('_')}")
         undo = strike(world, victim)
         # Shorter than a lease: it may go on. Longer, and longer than the wait for its end: it
         # must have stopped when another takes over.
-        longest_s = draw.choice((LEASE_S, 3.0 * LEASE_S))
-        await asyncio.sleep(draw.uniform(0.3 * LEASE_S, longest_s))
+        shortest, longest = draw.choice(((0.3, 1.0), (1.6, 3.0)))
+        await asyncio.sleep(draw.uniform(shortest, longest) * LEASE_S)
         undo()
-        await asyncio.sleep(draw.uniform(0.0, LEASE_S))
+        await asyncio.sleep(draw.uniform(0.2, 0.6) * LEASE_S)
 
 
 def _makes_load(stage: Stage, name: str) -> bool:
@@ -254,6 +256,11 @@ def _all_away(world: World, victim: str) -> Callable[[], None]:
     loop = asyncio.get_running_loop()
     loop.call_later(1.3 * LEASE_S, alone)
     return lambda: world.resume(STORE)
+
+
+STRIKES = (_pause, _pause, _pause, _cut_off, _unheard, _unanswered, _all_away)
+"""The main process that stands still is the hardest: nobody but its core processes is left
+to keep the lease."""
 
 
 SCENARIO = Scenario(

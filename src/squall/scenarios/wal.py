@@ -180,6 +180,8 @@ class Member:
                 self._probe("refused", name=name)
                 await asyncio.sleep(0.2)
             except LedgerFailed:
+                # No role ends with a log that fails while its member does not lead.
+                self._ended.set()
                 return
             else:
                 self._probe("acked", op=done.op, name=name, group_ms=done.group_ms)

@@ -34,12 +34,15 @@ class RecordBroken(SquallError):
 
 
 class RecordBuilder:
-    """`record` may hold reports already; they count as one sequence."""
+    """`record` may hold reports already; they count as one sequence. Whoever sends none of
+    it on needs no `recent_max`."""
 
-    def __init__(self, record: AttemptRecord, *, warmup_s: float = 0.0) -> None:
+    def __init__(
+        self, record: AttemptRecord, *, warmup_s: float = 0.0, recent_max: int = RECENT_MAX
+    ) -> None:
         self.record = record
         self._boundary = math.ceil(warmup_s)
-        self._recent: deque[tuple[int, WindowReport]] = deque(maxlen=RECENT_MAX)
+        self._recent: deque[tuple[int, WindowReport]] = deque(maxlen=recent_max)
         self._known = {(error.row, error.reason, error.location) for error in record.errors}
         self._health_at: dict[int, float] = {}
         self._health_width = 1

@@ -52,10 +52,11 @@ class WireLimits:
 
     @property
     def quiet_s(self) -> float:
-        """A link is asked for a sign only after so long without one. What is heard now is
-        not known to be the last, so its peer is asked an interval later at most, and has
-        another one to answer."""
-        return min(self.ping_interval_s, self.dead_after_s - 2 * self.ping_interval_s)
+        """A link is asked for a sign only after so long without one: a little more than an
+        interval, because who tells something every second is then never asked. What is heard
+        now is not known to be the last, so its peer is asked an interval later at most, and
+        has another one to answer."""
+        return min(1.5 * self.ping_interval_s, self.dead_after_s - 2 * self.ping_interval_s)
 
     @property
     def idle_quiet_s(self) -> float:

@@ -418,8 +418,10 @@ class Link:
         since = self._partial_since
         self._idle = session.link is LinkKind.BULK and not self._used
         self._used = session.link is not LinkKind.BULK
-        quiet_s = limits.idle_quiet_s if self._idle else limits.quiet_s
-        dead_after_s = limits.dead_after_s + quiet_s - limits.quiet_s
+        quiet_s, dead_after_s = limits.quiet_s, limits.dead_after_s
+        if self._idle:
+            quiet_s = limits.idle_quiet_s
+            dead_after_s += quiet_s
         if self._reading and now - self._heard_at > dead_after_s:
             self._counters.keepalive_lost += 1
             self.abort(WireError(f"nothing heard for {dead_after_s:g} s"))

@@ -334,6 +334,9 @@ def test_ctrl_c_is_how_following_ends(redis_url: str) -> None:
 def test_a_mistake_in_a_look_is_one_line(
     redis_url: str, words: tuple[str, ...], code: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["coord", *words, "--store", redis_url, "--prefix", "test.mistakes"]) == code
+    try:
+        assert main(["coord", *words, "--store", redis_url, "--prefix", "test.mistakes"]) == code
+    finally:
+        forget_redis(redis_url, "test.mistakes")
     shown = capsys.readouterr().err
     assert text in shown and shown.count("\n") == 1

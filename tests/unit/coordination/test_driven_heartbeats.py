@@ -16,9 +16,11 @@ from squall.coordination.errors import (
     InvalidIdentifierError,
     MemberFencedError,
     NotRunningError,
+    SignalDeliveryError,
 )
 from squall.coordination.inspection import Leader, Member
 from squall.coordination.records import Codec, HeartbeatRecord
+from squall.coordination.stores.memory import MemoryStore
 from squall.coordination.watching import Watcher
 from squall.runtime.log import Level, Log, MemorySink
 from squall.runtime.real import RealClock
@@ -236,6 +238,43 @@ async def test_a_member_that_does_not_run_says_so() -> None:
         await member.register_heartbeat(DEVICE, 1)
     with pytest.raises(NotRunningError, match="async with"):
         member.start_monitoring()
+
+
+@pytest.mark.asyncio
+async def test_a_store_opened_by_its_address_warns_in_the_log_of_its_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink = MemorySink()
+
+    def make_store(url: str, *rest: object, log: Log, **options: object) -> MemoryStore:
+        log.warning("store_keeps_every_version")
+        return MemoryStore(RealClock())
+
+    monkeypatch.setattr("squall.coordination.stores.opening.make_store", make_store)
+    options = {"profile": "fast", "unsafe_timings": True, "log": Log(sink, RealClock())}
+    async with Coordinator("s3://bucket/prefix", member_id="m", **options):
+        pass
+    (line,) = [each for each in sink.records if each.event == "store_keeps_every_version"]
+    assert line.fields["member"] == "m"
+
+
+def test_who_does_not_answer_is_looked_at() -> None:
+    async def script(lab: Lab) -> None:
+        heard, leader = await group(lab, "a", "b", "c")
+        name = next(each for each in lab.members if each != leader)
+        sender = lab.members[leader]
+        with pytest.raises(SignalDeliveryError):
+            await sender.send_signal_with_retry(name, "nobody-takes-this")
+        await lab.members[name].stop()
+        with pytest.raises(SignalDeliveryError):
+            await sender.send_signal_with_retry(name, "nobody-takes-this")
+        await asyncio.sleep(0.1)
+        told = heard.of(events.CoordinatorUnreachable, name)
+        assert [each.health for each in told] == ["alive", "left"]
+        assert told[0].reason == "signal_delivery_failure" and told[0].attempts == 3
+        assert heard.of(events.CoordinatorDead) == []
+
+    play(script)
 
 
 def test_only_one_that_may_lead_is_desired() -> None:

@@ -2,6 +2,9 @@
 
 What fits a control message travels there, larger things on the bulk link. A message that
 cannot be sent is dropped: all of it is sent again from state. It decides nothing.
+
+Nobody is dialled before somebody listens: who dials says which group it belongs to, and
+that is known only when the log was read.
 """
 
 from __future__ import annotations
@@ -58,10 +61,15 @@ class WireTransport:
         if former is not None:
             self._board.tasks.start("former peer", former.close(), group=TASK_GROUP)
         self._peers[node] = Peer(self._board, address, node=node)
-        self._peers[node].start()
+        if self._receive is not None:
+            self._peers[node].start()
 
     def listen(self, receive: Callable[[NodeId, bytes], None]) -> None:
-        self._receive = receive
+        """Links are made from here on, when the caller next waits."""
+        is_first, self._receive = self._receive is None, receive
+        if is_first:
+            for peer in self._peers.values():
+                peer.start()
 
     def send(self, to: NodeId, data: bytes) -> None:
         peer = self._peers.get(to)

@@ -2,7 +2,7 @@
 
 A store that wakes its readers and costs nothing per request is used at once. One file is
 looked at every few milliseconds while there is traffic. On S3 every request costs money
-and tens of milliseconds: what leaves is gathered, who listens looks once a second, and who
+and tens of milliseconds: what leaves is gathered, who listens looks about once a second, and who
 dials looks often only while an answer is due, and not before one can be there.
 
 `wire` and `patience` follow from it: a link must outlive the longest quiet that an honest
@@ -92,7 +92,7 @@ _S3_WIRE = WireLimits(
 OBJECTS = Pace(
     flush_s=0.5,
     letter_bytes=4 * 1024 * 1024,
-    poll_s=1.0,
+    poll_s=1.25,
     quiet_poll_s=2.0,
     busy_poll_s=0.5,
     busy_s=3.0,
@@ -119,7 +119,7 @@ OBJECTS = Pace(
         answer_s=30.0,
         query_s=45.0,
         upload_s=300.0,
-        follow_pause_s=3.0,
+        follow_pause_s=4.0,
     ),
 )
 PACES = {

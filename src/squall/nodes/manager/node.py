@@ -120,6 +120,8 @@ class ManagerNode:
         """Until told to stop, or until the log fails; the exit code."""
         self._open_wire()
         ledger = await self._open_log()
+        # Before the first link: a manager with the directory of another group is told so.
+        self._handshake.look(ledger)
         self._compose(ledger)
         ledger.on_applied(self._applied)
         ledger.on_role(self._role_changed)

@@ -30,18 +30,18 @@ async def rate(network: StoreNetwork, work: Callable[[], Awaitable[None]], secon
     return (network.counters.requests - before) / seconds
 
 
-def test_an_idle_dialler_asks_about_once_a_second() -> None:
+def test_an_idle_dialler_asks_every_other_second_and_a_listener_each() -> None:
     async def main() -> None:
         lab = on_s3()
         a, b, _, _ = await lab.pair()
-        assert await rate(a.network, lambda: rest(600.0), 600.0) < 1.2
+        assert await rate(a.network, lambda: rest(600.0), 600.0) < 0.7
         assert await rate(b.network, lambda: rest(600.0), 600.0) < 1.2
         await lab.close()
 
     run(main())
 
 
-def test_a_session_every_three_seconds_stays_below_two_requests_a_second() -> None:
+def test_a_session_every_three_seconds_stays_about_one_request_a_second() -> None:
     async def main() -> None:
         lab = on_s3()
         a, b = lab.process("a"), lab.process("b")
@@ -59,13 +59,13 @@ def test_a_session_every_three_seconds_stays_below_two_requests_a_second() -> No
         before = a.network.counters.requests
         await sessions()
         spent_s = a.clock.now() - begun
-        assert (a.network.counters.requests - before) / spent_s < 2.0
+        assert (a.network.counters.requests - before) / spent_s < 1.2
         await lab.close()
 
     run(main())
 
 
-def test_a_busy_agent_stays_below_five_requests_a_second() -> None:
+def test_a_busy_agent_stays_below_three_requests_a_second() -> None:
     async def main() -> None:
         lab = on_s3()
         a, b = lab.process("a"), lab.process("b")
@@ -78,7 +78,7 @@ def test_a_busy_agent_stays_below_five_requests_a_second() -> None:
                 near.end.send(b"x" * 500)
                 await rest(0.1)
 
-        assert await rate(a.network, busy, 300.0) < 5.0
+        assert await rate(a.network, busy, 300.0) < 3.0
         await until(lambda: len(near.data) == 3000 * 500)
         await lab.close()
 

@@ -183,9 +183,10 @@ def judge(stage: Stage) -> None:
 
 
 def lasting(submission: Submission, draw: random.Random) -> Submission:
-    """The same job with one workflow that outlasts several leases."""
+    """The same job with one workflow that outlasts several leases, and so few users that cores
+    stay free for who takes over."""
     duration_s = draw.uniform(20.0, 40.0)
-    vus = draw.randint(2, 6)
+    vus = draw.randint(1, 2)
     profile = Profile(model="closed", vus=vus, max_vus=vus, duration_s=duration_s)
     if draw.random() < 0.3:
         rate = float(draw.randint(5, 40))

@@ -34,15 +34,14 @@ class RecordBroken(SquallError):
 
 
 class RecordBuilder:
-    """`record` may hold reports already; they count as one sequence. Whoever sends none of
-    it on needs no `recent_max`."""
+    """`record` may hold reports already; they count as one sequence. Whoever `sends` it to
+    somebody keeps the last reports one by one too."""
 
-    def __init__(
-        self, record: AttemptRecord, *, warmup_s: float = 0.0, recent_max: int = RECENT_MAX
-    ) -> None:
+    def __init__(self, record: AttemptRecord, *, warmup_s: float = 0.0, sends: bool = True) -> None:
         self.record = record
         self._boundary = math.ceil(warmup_s)
-        self._recent: deque[tuple[int, WindowReport]] = deque(maxlen=recent_max)
+        kept = RECENT_MAX if sends else 0
+        self._recent: deque[tuple[int, WindowReport]] = deque(maxlen=kept)
         self._known = {(error.row, error.reason, error.location) for error in record.errors}
         self._health_at: dict[int, float] = {}
         self._health_width = 1

@@ -64,7 +64,7 @@ class JobBooks:
                     joined_s=part.joined_s,
                 ),
                 warmup_s=self._warmup_s,
-                recent_max=0,
+                sends=False,
             )
         reports = part.reports[taken - part.after :] if one_by_one else part.reports
         for report in reports:
@@ -90,7 +90,7 @@ class JobBooks:
             worker=worker,
             joined_s=part.joined_s,
         )
-        builder = self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s, recent_max=0)
+        builder = self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s, sends=False)
         for report in (*part.reports, *part.health, *part.errors):
             builder.add(report)
         builder.sequence = part.upto
@@ -104,7 +104,7 @@ class JobBooks:
         restart, the attempts that are over by then."""
         if key in self._records:
             return
-        self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s, recent_max=0)
+        self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s, sends=False)
         self._waiting += record.reports
         for report in (*record.health, *record.errors):
             self._books.add(report)

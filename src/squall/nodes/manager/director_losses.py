@@ -99,11 +99,14 @@ def _verdict(facts: Facts, key: AttemptKey, attempt: AttemptFacts) -> tuple[str,
         if status.phase == "refused" and not attempt.refill:
             return status.text, facts.now
     least_s = _least_s(job, workflow)
-    at = lost_at(attempt, grants_of(facts, key, attempt), facts.timers, least_s)
+    grants = grants_of(facts, key, attempt)
+    at = lost_at(attempt, grants, facts.timers, least_s)
     if least_s and workflow is not None:
-        # Nobody takes over its load: it is enough that it has ended by itself.
+        # Nobody takes over its load: it is enough that it has ended by itself, and that its
+        # worker had the time to tell, to whoever leads now.
         profile = profile_of(job, key.workflow)
-        at = min(at, over_at(workflow, profile, facts.now, facts.group_ms, facts.timers))
+        over = over_at(workflow, profile, facts.now, facts.group_ms, facts.timers)
+        at = min(at, max(over, lost_at(attempt, grants, facts.timers)))
     if facts.now < at:
         return "", at
     if attempt.dead:

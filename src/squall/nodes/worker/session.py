@@ -180,6 +180,9 @@ class WorkerSession:
             effects += self._adjust(order)
         for order in answer.go:
             effects += self._go(order, round_trip_s, now)
+            if order.key in answer.granted:
+                # What runs has longer leases, if its job asks for them: from the first on.
+                effects += self._grant(order.key, sent, answer.lease_s)
         for order in answer.stop:
             effects += self._stop(order, now)
         for key in answer.free:

@@ -71,6 +71,25 @@ def test_a_machine_that_is_cut_off_for_longer_than_a_lease_is_not_lost() -> None
     assert bench.wf(job, "Load").lost == 0
 
 
+def test_machines_that_end_while_nobody_leads_are_not_lost() -> None:
+    bench = Bench(w1=1, w2=1)
+    job = going_on(bench, 10)
+    bench.run(8)
+    bench.manager_up = False
+    bench.run(30)
+    bench.manager_up = True
+    for worker in bench.workers.values():
+        worker.connected = False
+    bench.restart_manager()
+    bench.run(0.5 * FAST.lost_after_s)
+    assert bench.wf(job, "Load").lost == 0
+    for worker in bench.workers.values():
+        worker.connected = True
+    record = bench.finish(job)
+    assert record.state == "completed"
+    assert (record.workflows[0].attempts, record.workflows[0].lost) == (2, 0)
+
+
 def test_before_the_start_a_machine_is_lost_as_always() -> None:
     bench = Bench(w1=1, w2=1)
     bench.hold = lambda effect: "start" in getattr(effect, "tag", "")

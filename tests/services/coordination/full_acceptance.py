@@ -151,7 +151,7 @@ async def _run_queue(lab: WorkLab, tickets: int) -> str:
         async def strike() -> None:
             nonlocal kills
             while True:
-                await asyncio.sleep(KILL_EVERY_S)
+                await asyncio.sleep(KILL_EVERY_S * lab.scale)
                 acts = lab.lines("acts")
                 leader = acts[-1]["member"] if acts else lab.members[0]
                 victim = leader if kills % 2 == 0 else random.choice(lab.members)

@@ -1,5 +1,6 @@
 """Fixtures that every test may ask for by name."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("squall")
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and with them
+# every command that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TESTS = Path(__file__).resolve().parent
 REAL_PROCESSES = tuple(_TESTS / name for name in ("cluster", "store_mode", "services", "runs"))

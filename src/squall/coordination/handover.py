@@ -7,12 +7,13 @@ coordinator listens for it. Nothing here writes to the lease.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from squall.coordination import events, keys
 from squall.coordination.assembly import Assembly
-from squall.coordination.errors import ConfigurationError, NotRunningError
+from squall.coordination.errors import ConfigurationError, NotRunningError, SignalDeliveryError
 from squall.coordination.leadership import Leadership
 from squall.coordination.records import HeartbeatRecord
 from squall.coordination.signals import Delivery
@@ -32,6 +33,7 @@ class HandOver:
         self._member = member
         self._parts = parts
         self._removes: list[Callable[[], None]] = []
+        self._handing: asyncio.Task[None] | None = None
 
     async def led(self, desired: str | None) -> str:
         """Waits until somebody leads, the desired one if one is named."""
@@ -51,10 +53,18 @@ class HandOver:
             await member.hand_over(desired, allow_early=allow_early)
             return
         await self._check(desired)
-        payload = {"desired": desired or "", "allow_early": allow_early}
-        await member.signals.send_signal_with_retry(leader, ELECT, payload=payload)
+        payload = {"desired": desired or "", "allow_early": allow_early, "epoch": epoch}
+        told = False
         while member.current_epoch == epoch and member.current_coordinator == leader:
-            await self._pause()
+            if told:
+                await self._pause()
+                continue
+            try:
+                await member.signals.send_signal_with_retry(leader, ELECT, payload=payload)
+                told = True
+            except SignalDeliveryError:
+                # A slow store, or it is about to be replaced: how long to try the caller says.
+                continue
 
     async def resign(
         self, leadership: Leadership, desired: str | None, *, allow_early: bool
@@ -90,8 +100,13 @@ class HandOver:
 
     async def _asked(self, delivery: Delivery) -> None:
         order = delivery.signal.payload
+        if order.get("epoch", self._member.current_epoch) != self._member.current_epoch:
+            # It was meant for a term that has ended.
+            return
+        if self._handing is not None and not self._handing.done():
+            return
         handing = self._member.hand_over(order["desired"] or None, allow_early=order["allow_early"])
-        self._parts.tasks.start("hand over", handing)
+        self._handing = self._parts.tasks.start("hand over", handing).task
 
     async def _check(self, desired: str | None) -> None:
         if desired is not None and not await self._may_lead(desired):

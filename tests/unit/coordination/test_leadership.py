@@ -13,6 +13,7 @@ from squall.coordination.errors import (
     ConfigurationError,
     DuplicateMemberError,
     LeadershipLost,
+    SignalDeliveryError,
     StaleEpochError,
 )
 from squall.coordination.keys import LEADER
@@ -167,6 +168,33 @@ def test_any_member_can_ask_the_coordinator_to_hand_over() -> None:
         call = lab.members[asker].ensure_coordinator(force=True, desired_coordinator=wanted)
         assert await lab.run_on(asker, call) == wanted
         assert await lab.led() == wanted
+
+    play(script)
+
+
+def test_an_order_to_hand_over_is_sent_until_it_arrives_and_counts_for_its_term_only() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", "b", "c")
+        leader = await lab.led()
+        await asyncio.sleep(2.0)
+        asker, wanted = (name for name in ("a", "b", "c") if name != leader)
+        signals = lab.members[asker].signals
+        send, tried = signals.send_signal_with_retry, list[str]()
+
+        async def lossy(receiver: str, type: str, *, payload: dict[str, object]) -> None:
+            tried.append(receiver)
+            if len(tried) < 3:
+                raise SignalDeliveryError(receiver, "s", 3, "no acknowledgment")
+            await send(receiver, type, payload=payload)
+
+        signals.send_signal_with_retry = lossy
+        call = lab.members[asker].ensure_coordinator(force=True, desired_coordinator=wanted)
+        assert await lab.run_on(asker, call) == wanted
+        assert tried == [leader] * 3
+        late = {"desired": leader, "allow_early": True, "epoch": 1}
+        await lab.run_on(asker, send(wanted, "coord.elect", payload=late))
+        await asyncio.sleep(5.0)
+        assert await lab.led() == wanted and lab.members[wanted].current_epoch == 2
 
     play(script)
 

@@ -39,7 +39,7 @@ layers: $(VENV)/.dev ## a layer imports only from the layers below it
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/.dev ## the tests alone; ARGS="-k name" picks some
-	$(BIN)/pytest $(ARGS)
+	$(if $(ARGS),$(BIN)/pytest $(ARGS),.ci/tests $(BIN)/pytest)
 
 system:
 	@.ci/packages nginx=nginx-light chromium=chromium redis-server=redis-server promtool=prometheus

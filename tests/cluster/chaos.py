@@ -14,7 +14,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from chaos_cases import GROUP, MOMENTS, ONE_MANAGER, SUBMIT, Fault, Row, moments_of, play
+from chaos_cases import GROUP, MOMENTS, ONE_MANAGER, SUBMIT, Fault, moments_of, play
+from chaos_rows import Row, not_played, tell, tell_head
 
 from target_fixture import running_target
 
@@ -38,31 +39,21 @@ def main() -> int:
     ]
 
     def one(case: tuple[Fault, str]) -> Row:
-        with running_target(["--seed", "7"]) as target:
-            return play(*case, target, stop_s=options.stop_s)
+        fault, moment = case
+        try:
+            with running_target(["--seed", "7"]) as target:
+                return play(fault, moment, target, stop_s=options.stop_s)
+        except Exception as error:
+            return not_played(fault.name, moment, error)
 
     bad = 0
-    print(_line("fault", "moment", "status", "exit", "counted", "target", "u", "losses", "s"))
+    tell_head()
     with ThreadPoolExecutor(options.lanes) as lanes:
         for row in lanes.map(one, cases):
             bad += bool(row.found)
-            print(_shown(row), flush=True)
-            for problem in row.found:
-                print(f"    PROBLEM {problem}", flush=True)
+            tell(row)
     print(f"{len(cases)} cases, {bad} with problems")
     return 1 if bad else 0
-
-
-def _shown(row: Row) -> str:
-    return _line(
-        row.fault, row.moment, row.status, row.code, row.counted, row.target, row.unknown,
-        row.losses, f"{row.seconds:.0f}",
-    )  # fmt: skip
-
-
-def _line(*words: object) -> str:
-    widths = (40, 8, 12, 5, 8, 8, 6, 7, 4)
-    return " ".join(f"{word!s:<{width}}" for word, width in zip(words, widths, strict=True))
 
 
 if __name__ == "__main__":

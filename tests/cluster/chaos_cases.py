@@ -12,10 +12,11 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chaos_judge import Load, problems
+from chaos_judge import Load, holes, problems
+from chaos_rows import CLOSED, OPEN, Row, left_behind, row_of
 from cluster_lab import Cluster, Command
 
 from target_fixture import TargetHandle
@@ -24,27 +25,6 @@ USERS = 4
 RATE_PER_S = 100
 Act = Callable[["Stage"], None]
 
-CLOSED = """
-class Load(Workflow):
-    vus = {users}
-    duration = "{seconds}s"
-
-    @step()
-    async def get(self, url: URL = "/?delay=20ms") -> HTTPResponse:
-        return await self.client.http.get(url, headers=SENDER)
-"""
-OPEN = """
-class Load(Workflow):
-    rate = {rate}
-    max_vus = 40
-    duration = "{seconds}s"
-
-    @step()
-    async def get(self) -> HTTPResponse:
-        made = int(time.perf_counter() * 10)
-        url = f"/?delay=20ms&count_field=made&made={{made}}"
-        return await self.client.http.get(url, headers=SENDER)
-"""
 LAYERS = """
 class First(Workflow):
     vus = {users}
@@ -89,20 +69,6 @@ class Fault:
     meshed: bool = False
     small_disk: str = ""
     """A manager with little room."""
-
-
-@dataclass(frozen=True)
-class Row:
-    fault: str
-    moment: str
-    status: str
-    code: int
-    counted: int
-    target: int
-    unknown: int
-    losses: int
-    seconds: float
-    found: tuple[str, ...]
 
 
 def _after(seconds: float, then: Callable[[], None]) -> None:
@@ -347,18 +313,7 @@ def play(fault: Fault, moment: str, target: TargetHandle, *, stop_s: float) -> R
                 assert cancelled.code == 0, cancelled.err
             fault.act(stage)
             row = _judge(lab, command, fault, moment, target, began)
-        left = _left(lab)
-        if left:
-            row = Row(**{**row.__dict__, "found": (*row.found, f"left behind: {left}")})
-    return row
-
-
-def _left(lab: Cluster) -> list[str]:
-    """What still lives a moment after everything was killed."""
-    until = time.monotonic() + 3.0
-    while (left := lab.leftovers()) and time.monotonic() < until:
-        time.sleep(0.05)
-    return left
+        return replace(row, found=(*row.found, *left_behind(lab)))
 
 
 def _begin(lab: Cluster, fault: Fault, moment: str) -> Command:
@@ -407,24 +362,11 @@ def _judge(
         document = ended.document
         found += problems(document, target.counts(), load, worker_lost=fault.worker_lost)
         found += [] if fault.fatal else _one_result(lab, moment, document)
+        if fault.managers > 1 and not fault.worker_lost:
+            found += holes(document, target.counts(), layered=moment == "layers")
         if moment == SUBMIT:
             found += _same_job_again(lab)
-    if "Traceback" in ended.err or "Traceback" in ended.out:
-        found.append("a traceback was shown")
-    losses = document["losses"] if document else []
-    workflows = document["workflows"] if document else []
-    return Row(
-        fault=fault.name,
-        moment=moment,
-        status=document["status"] if document else "unreachable",
-        code=ended.code,
-        counted=sum(each["requests"]["sent"] for each in workflows if each["requests"]),
-        target=target.counts()["total"],
-        unknown=sum(loss.get("unknown_requests") or 0 for loss in losses),
-        losses=len(losses),
-        seconds=time.monotonic() - began,
-        found=tuple(found),
-    )
+    return row_of(fault.name, moment, ended, document, target, began, found)
 
 
 def _same_job_again(lab: Cluster) -> list[str]:

@@ -15,6 +15,8 @@ from typing import Any
 OVERLAP_SLACK_S = 0.0
 OPEN_EXCESS = 1.05
 STAMPS_PER_S = 10
+GAP_S = 1.5
+"""Longer than a busy machine takes to wake a process."""
 STAMP = "made"
 """The field of a request that says when its sender made it, in tenths of a second of the
 machine's own clock. A target that is late to read would see two seconds in one; the sender
@@ -41,6 +43,19 @@ def problems(
         *_double_load(counts),
         *_too_much(counts, load),
     ]
+
+
+def holes(document: dict[str, Any], counts: dict[str, Any], *, layered: bool = False) -> list[str]:
+    """What must not be seen when only managers die: a share that was lost, or a while
+    without any start. Between two layers the load may pause."""
+    found = [f"{loss['reason']}, although only managers died" for loss in document["losses"]]
+    if layered:
+        return found
+    stamps = sorted(int(at) for at in counts["fields"].get(STAMP, {}))
+    if not stamps:
+        return [*found, "no request says when it was made"]
+    gap_s = max((later - former for former, later in pairwise(stamps)), default=0) / STAMPS_PER_S
+    return [*found, *([f"no start for {gap_s:.1f} s"] if gap_s > GAP_S else [])]
 
 
 def _sums(document: dict[str, Any], counts: dict[str, Any], worker_lost: bool) -> Iterator[str]:

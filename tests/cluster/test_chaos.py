@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from chaos_cases import GROUP, ONE_MANAGER, Row, play
+from chaos_cases import GROUP, ONE_MANAGER, play
+from chaos_rows import Row
 
 from target_fixture import running_target
 

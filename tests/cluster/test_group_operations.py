@@ -6,8 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
-from chaos_cases import OPEN, RATE_PER_S
+from chaos_cases import RATE_PER_S
 from chaos_judge import Load, problems
+from chaos_rows import OPEN
 from cluster_lab import Cluster
 from group_lab import add_manager, arrivals, group, jobs, listed, states, status, until
 

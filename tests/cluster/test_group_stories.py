@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chaos_cases import CLOSED, OPEN, RATE_PER_S, USERS
+from chaos_cases import RATE_PER_S, USERS
 from chaos_judge import Load, problems
+from chaos_rows import CLOSED, OPEN
 from cluster_lab import Cluster
 from group_lab import (
     add_manager,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chaos_judge import Load, problems
+from chaos_rows import CLOSED, OPEN, Row, left_behind, row_of
 from cluster_lab import Command, Ended
 from store_lab import Moto, Place, RedisPlace, StoreLab, place_of
 
@@ -26,27 +27,6 @@ CORES = 1
 ENDS_WITHIN_S = 240.0
 STAYS_QUIET_S = 1.5
 LEASE_S = agent_timers("redis://", "fast").work.execution_lease_s
-CLOSED = """
-class Load(Workflow):
-    vus = {users}
-    duration = "{seconds}s"
-
-    @step()
-    async def get(self, url: URL = "/?delay=20ms") -> HTTPResponse:
-        return await self.client.http.get(url, headers=SENDER)
-"""
-OPEN = """
-class Load(Workflow):
-    rate = {rate}
-    max_vus = 60
-    duration = "{seconds}s"
-
-    @step()
-    async def get(self) -> HTTPResponse:
-        made = int(time.perf_counter() * 10)
-        url = f"/?delay=20ms&count_field=made&made={{made}}"
-        return await self.client.http.get(url, headers=SENDER)
-"""
 MOMENTS = ("start", "mid", "last")
 
 
@@ -82,21 +62,6 @@ class Fault:
     kinds: tuple[str, ...] = ("redis", "sqlite", "s3")
     refills: bool = True
     """Lost shares go on elsewhere."""
-
-
-@dataclass(frozen=True)
-class Row:
-    kind: str
-    fault: str
-    moment: str
-    status: str
-    code: int
-    counted: int
-    target: int
-    unknown: int
-    losses: int
-    seconds: float
-    found: tuple[str, ...]
 
 
 def kill_coordinator(stage: Stage) -> None:
@@ -220,11 +185,8 @@ def play(
             command = lab.run(file, *fault.words)
             _wait_for(moment, lab, seconds)
             fault.act(Stage(lab, place, stop_s))
-            row = _judged(lab, command, kind, fault, moment, target, began)
-        left = _left(lab)
-        if left:
-            row = replace(row, found=(*row.found, f"left behind: {left}"))
-    return row
+            row = _judged(lab, command, fault, moment, target, began)
+        return replace(row, found=(*row.found, *left_behind(lab)))
 
 
 def _wait_for(moment: str, lab: StoreLab, seconds: int) -> None:
@@ -232,21 +194,8 @@ def _wait_for(moment: str, lab: StoreLab, seconds: int) -> None:
     time.sleep({"start": 0.0, "mid": 2.0, "last": seconds - 0.7}[moment])
 
 
-def _left(lab: StoreLab) -> list[str]:
-    until = time.monotonic() + 5.0
-    while (left := lab.leftovers()) and time.monotonic() < until:
-        time.sleep(0.05)
-    return left
-
-
 def _judged(
-    lab: StoreLab,
-    command: Command,
-    kind: str,
-    fault: Fault,
-    moment: str,
-    target: TargetHandle,
-    began: float,
+    lab: StoreLab, command: Command, fault: Fault, moment: str, target: TargetHandle, began: float
 ) -> Row:
     ended = command.end(ENDS_WITHIN_S)
     load = Load(rate_per_s=RATE_PER_S) if moment == "start" else Load(users=USERS)
@@ -264,24 +213,8 @@ def _judged(
         document = ended.document
         found += problems(document, target.counts(), load, worker_lost=fault.worker_lost)
         found += _one_result(lab, fault, document, ended.code)
-    if "Traceback" in ended.err or "Traceback" in ended.out:
-        found.append("a traceback was shown")
     found += [f"{name} said Traceback" for name, node in lab.nodes.items() if _broke(node.said())]
-    losses = document["losses"] if document else []
-    workflows = document["workflows"] if document else []
-    return Row(
-        kind=kind,
-        fault=fault.name,
-        moment=moment,
-        status=document["status"] if document else "lost",
-        code=ended.code,
-        counted=sum(each["requests"]["sent"] for each in workflows if each["requests"]),
-        target=target.counts()["total"],
-        unknown=sum(loss.get("unknown_requests") or 0 for loss in losses),
-        losses=len(losses),
-        seconds=time.monotonic() - began,
-        found=tuple(f"{each}" for each in found),
-    )
+    return row_of(fault.name, moment, ended, document, target, began, found)
 
 
 def _broke(said: str) -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from store_cases import FAULTS, MOMENTS, Row, play
+from chaos_rows import not_played, tell, tell_head
+from store_cases import FAULTS, MOMENTS, play
 from store_lab import KINDS, moto_running
 
 from target_fixture import running_target
@@ -29,9 +30,7 @@ def main() -> int:
     kinds = (options.store,) if options.store else KINDS
     faults = [fault for fault in FAULTS if options.only in fault.name]
     cases = bad = 0
-    print(
-        _line("store", "fault", "moment", "status", "exit", "counted", "target", "u", "lost", "s")
-    )
+    tell_head("store")
     with running_target(["--seed", "7"]) as target, moto_running() as moto:
         for kind in kinds:
             for fault in faults:
@@ -40,29 +39,11 @@ def main() -> int:
                     try:
                         row = play(kind, fault, moment, target, moto, stop_s=options.stop_s)
                     except Exception as error:
-                        # The other cases are worth knowing all the same.
-                        bad += 1
-                        print(f"{kind} {fault.name} {moment}", flush=True)
-                        print(f"    PROBLEM it could not be played: {error!r}", flush=True)
-                        continue
+                        row = not_played(fault.name, moment, error)
                     bad += bool(row.found)
-                    print(_shown(row), flush=True)
-                    for problem in row.found:
-                        print(f"    PROBLEM {problem}", flush=True)
+                    tell(row, kind)
     print(f"{cases} cases, {bad} with problems")
     return 1 if bad else 0
-
-
-def _shown(row: Row) -> str:
-    return _line(
-        row.kind, row.fault, row.moment, row.status, row.code, row.counted, row.target,
-        row.unknown, row.losses, f"{row.seconds:.0f}",
-    )  # fmt: skip
-
-
-def _line(*words: object) -> str:
-    widths = (7, 34, 7, 12, 5, 8, 8, 7, 5, 4)
-    return " ".join(f"{word!s:<{width}}" for word, width in zip(words, widths, strict=True))
 
 
 if __name__ == "__main__":

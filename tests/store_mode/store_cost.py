@@ -23,7 +23,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
 
-from store_cases import CLOSED
+from chaos_rows import CLOSED
 from store_lab import RedisPlace, StoreLab, moto_running, place_of
 
 from target_fixture import TargetHandle, running_target

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from store_cases import Row, fault_named, play
+from chaos_rows import Row
+from store_cases import fault_named, play
 from store_lab import Moto
 
 from target_fixture import running_target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from store_cases import CLOSED
+from chaos_rows import CLOSED
 from store_lab import RedisPlace, StoreLab
 
 from target_fixture import TargetHandle

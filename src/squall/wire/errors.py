@@ -22,6 +22,7 @@ from __future__ import annotations
 from squall.api.errors import ExitCode, SquallError
 
 WRONG_SECRET = "wrong secret or not a Squall node"
+NO_HANDSHAKE = "accepts and says nothing: it stands still, or is not a Squall node"
 
 
 class WireError(SquallError):

@@ -14,7 +14,14 @@ from typing import Protocol
 from squall.runtime.interfaces import Clock, Connection
 from squall.wire.claims import ClaimCheck
 from squall.wire.counters import WireCounters
-from squall.wire.errors import WRONG_SECRET, BadFrame, HandshakeFailed, SealBroken, WireError
+from squall.wire.errors import (
+    NO_HANDSHAKE,
+    WRONG_SECRET,
+    BadFrame,
+    HandshakeFailed,
+    SealBroken,
+    WireError,
+)
 from squall.wire.frames import BufferBudget, FrameDecoder
 from squall.wire.handshake import (
     HANDSHAKE_FRAME_MAX,
@@ -269,7 +276,8 @@ class Link:
         self._owner.on_established(self, session)
 
     def _handshake_late(self) -> None:
-        self._fail(HandshakeFailed(f"{WRONG_SECRET}: no handshake in time"))
+        # One that we did not convince closes well before: this one says nothing at all.
+        self._fail(HandshakeFailed(NO_HANDSHAKE))
 
     def _fail(self, failure: HandshakeFailed) -> None:
         """A dialler leaves at once; a listener keeps still for a while, then closes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 import pytest
@@ -233,6 +234,50 @@ def test_a_wrong_secret_is_told_at_once() -> None:
         with pytest.raises(Unreachable, match="m1:1: wrong secret or not a Squall node"):
             await person.client.submit(submission(), BUNDLE, person.journal)
         assert clock.now() - began < 10.0
+        await person.close()
+        await manager.stop()
+
+    run(main())
+
+
+def test_a_manager_that_stood_still_is_not_called_a_stranger() -> None:
+    """It accepts and says nothing for a while, as one with another secret would."""
+
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        person = Person(network, manager, patience_s=60.0)
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal)
+        clock = person.world.clock
+        network.frozen = True
+        asked = asyncio.ensure_future(person.client.status(accepted.job))
+        await clock.sleep(20.0)
+        assert not asked.done()
+        network.thaw()
+        assert (await asked).job == accepted.job
+        await person.close()
+        await manager.stop()
+
+    run(main())
+
+
+def test_a_manager_that_knew_the_secret_is_waited_for_when_it_closes_without_a_word() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        person = Person(network, manager, patience_s=60.0)
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal)
+        clock = person.world.clock
+        await manager.stop()
+        await manager.start(secret="the secret of another cluster")
+        asked = asyncio.ensure_future(person.client.status(accepted.job))
+        await clock.sleep(20.0)
+        assert not asked.done()
+        await manager.stop()
+        await manager.start()
+        assert (await asked).job == accepted.job
         await person.close()
         await manager.stop()
 

@@ -74,6 +74,10 @@ class Managers:
         self._addresses = list(dict.fromkeys(addresses))
         self._peers: dict[Address, Peer] = {}
         self._at = 0
+        self._proven: set[Address] = set()
+        """Had a session with us: they know the secret, whatever a later dial ends with. One
+        that stood still for a while closes what came meanwhile without a word, as one with
+        another secret does."""
         self.told_later = ""
         """What the last manager that asked for patience said."""
 
@@ -155,9 +159,10 @@ class Managers:
             try:
                 # Alone it is waited for as long as there is time; of several, only briefly.
                 await self._up(peer, min(self._patience.connect_s, left_s))
+                self._proven.add(peer.address)
                 return
             except HandshakeFailed as error:
-                problems[peer.address] = _plainly(error, self._shown or _named(peer.address))
+                problems[peer.address] = self._plainly(error, peer.address)
             self._at += 1
             if all(_is_wrong_secret(problems.get(each)) for each in self._addresses):
                 raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
@@ -175,7 +180,7 @@ class Managers:
                 await peer.connected(slice_s)
                 return
             except HandshakeFailed as error:
-                if clock.now() >= until or _is_wrong_secret(error):
+                if clock.now() >= until or _is_wrong_secret(self._plainly(error, peer.address)):
                     raise
                 if len(self._addresses) > 1 and isinstance(peer.last_error, OSError):
                     raise
@@ -203,6 +208,18 @@ class Managers:
             peer.start()
         return peer
 
+    def _plainly(self, error: HandshakeFailed, address: Address) -> Exception:
+        """What people know it by: the systems word it in many ways."""
+        cause = error.__cause__
+        shown = self._shown or f"{address[0]}:{address[1]}"
+        if isinstance(cause, ConnectionRefusedError):
+            return ConnectionError(f"{shown}: nobody listens there (connection refused)")
+        if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
+            return ConnectionError(f"{shown}: {cause.strerror or cause}")
+        if address in self._proven and _is_wrong_secret(error):
+            return ConnectionError(f"{shown}: closes every connection at once")
+        return error
+
     def _all_failed(self, problems: dict[Address, Exception]) -> str:
         # Each problem begins with its address, or with the store.
         reasons = "; ".join(dict.fromkeys(str(problem) for problem in problems.values()))
@@ -218,20 +235,6 @@ class Managers:
 
 def _is_wrong_secret(error: Exception | None) -> bool:
     return error is not None and WRONG_SECRET in str(error)
-
-
-def _named(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
-
-
-def _plainly(error: HandshakeFailed, shown: str) -> Exception:
-    """What people know it by: the systems word it in many ways."""
-    cause = error.__cause__
-    if isinstance(cause, ConnectionRefusedError):
-        return ConnectionError(f"{shown}: nobody listens there (connection refused)")
-    if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
-        return ConnectionError(f"{shown}: {cause.strerror or cause}")
-    return error
 
 
 def _address_of(text: str) -> Address | None:

@@ -74,6 +74,8 @@ from squall.nodes.manager.session_answers import OptionsOf, answer_session
 from squall.nodes.messages import RegisterWorker, SessionAnswer, SessionRequest
 from squall.nodes.timers import Timers
 
+STOOD_STILL_S = 3.0
+"""Between two ticks: its driver ticks every second. Longer, and this process did not run."""
 SWEEP_S = 5.0
 """How often workers and old jobs are looked through."""
 FORGET_WORKER_S = 3600.0
@@ -105,6 +107,10 @@ class Director:
         self._options_of = options_of
         self._sweep_at = now
         self._queue_at = now
+        self._ticked_at = now
+        self._judged = not machine.tables.active
+        if machine.tables.active:
+            self.facts.woke()
         machine.take_changed()
         self.facts.dirty = dict.fromkeys(machine.tables.jobs)
 
@@ -224,6 +230,7 @@ class Director:
         """Looks at all that changed or is due; what is to be done."""
         facts = self.facts
         self._time(now, group_ms)
+        self._notice_own_lateness()
         for job in facts.machine.take_changed():
             facts.dirty[job] = None
         for tag in [tag for tag, at in facts.muted.items() if at <= now]:
@@ -246,6 +253,15 @@ class Director:
             self._sweep_at = now + SWEEP_S
             self._sweep()
         return facts.take_effects()
+
+    def _notice_own_lateness(self) -> None:
+        """Who did not run heard nobody. One that is late all the time judges all the same:
+        between two pardons there is a tick that judges."""
+        facts = self.facts
+        if self._judged and facts.now - self._ticked_at > STOOD_STILL_S:
+            facts.woke()
+        self._ticked_at = facts.now
+        self._judged = facts.now >= facts.judges_from
 
     def deadline(self) -> float:
         """When `tick` must be called at the latest."""
@@ -333,7 +349,8 @@ class Director:
             same = presence is not None and presence.boot == worker.boot
             heard = presence.heard if presence is not None and same else facts.at(worker.since_ms)
             silent_s = facts.now - max(heard, facts.began)
-            if not worker.gone and silent_s > timers.lost_after_s:
+            judged = facts.now >= facts.judges_from
+            if judged and not worker.gone and silent_s > timers.lost_after_s:
                 gone.append((worker.node, worker.boot))
             if worker.gone and facts.group_ms - worker.since_ms > FORGET_WORKER_S * 1000:
                 old.append(worker.node)

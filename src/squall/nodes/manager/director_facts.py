@@ -62,6 +62,9 @@ class Facts:
     """The same on the group's clock."""
     now: float = 0.0
     group_ms: int = 0
+    awake_since: float = -math.inf
+    """When it took over jobs of others, or found that it had stood still: what is overdue
+    then is its own lateness, until the workers had the time to tell."""
     present: dict[str, Presence] = field(default_factory=dict[str, Presence])
     granted: dict[AttemptKey, float] = field(default_factory=dict[AttemptKey, float])
     """Arrival of the last request that was granted for an attempt."""
@@ -163,7 +166,20 @@ class Facts:
         presence = self.present.get(worker.node)
         if presence is not None and presence.boot == worker.boot:
             heard = max(heard, presence.heard)
-        return self.now - heard <= 3.0 * self.interval_s() + 1.0
+        return self.now - heard <= self._patience_s()
+
+    @property
+    def judges_from(self) -> float:
+        """Before this moment nobody is called silent or late."""
+        return self.awake_since + self._patience_s()
+
+    def woke(self) -> None:
+        self.awake_since = self.now
+        for progress in self.progress.values():
+            progress.since = self.now
+
+    def _patience_s(self) -> float:
+        return 3.0 * self.interval_s() + 1.0
 
     def interval_s(self) -> float:
         """How often workers tell, by their number."""
@@ -171,8 +187,7 @@ class Facts:
         return min(max(wanted, self.timers.session_interval_s), self.timers.session_interval_max_s)
 
     def telemetry_interval_s(self) -> float:
-        wanted = len(self.tables.workers) / self.timers.session_workers_per_s
-        return max(self.timers.telemetry_interval_min_s, wanted)
+        return self.timers.telemetry_interval_s(len(self.tables.workers))
 
     def status(self, key: AttemptKey, node: str, boot: str) -> AttemptStatus | None:
         presence = self.present.get(node)

@@ -47,6 +47,8 @@ def run_ms(manifest: FileManifest, facts: Facts, done: set[str]) -> int:
 
 def check_limits(facts: Facts, job: JobRecord) -> float:
     """Ends what exceeds its time; the moment at which to look again."""
+    if facts.now < facts.judges_from:
+        return facts.judges_from
     if job.stop:
         return _always_limits(facts, job)
     limit_ms = deadline_ms(job)

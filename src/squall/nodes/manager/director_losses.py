@@ -107,10 +107,11 @@ def _verdict(facts: Facts, key: AttemptKey, attempt: AttemptFacts) -> tuple[str,
         profile = profile_of(job, key.workflow)
         over = over_at(workflow, profile, facts.now, facts.group_ms, facts.timers)
         at = min(at, max(over, lost_at(attempt, grants, facts.timers)))
-    if facts.now < at:
-        return "", at
     if attempt.dead:
         return f"worker {attempt.node} restarted", at
+    at = max(at, facts.judges_from)
+    if facts.now < at:
+        return "", at
     since = facts.granted.get(key, facts.began)
     return f"no sign of life of {attempt.node} for {facts.now - since:.1f} s", at
 

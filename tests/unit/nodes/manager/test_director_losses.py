@@ -109,6 +109,36 @@ def test_a_restarted_manager_goes_on_without_a_loss() -> None:
     assert [w.lost for w in record.workflows] == [0, 0]
 
 
+def stand_still(bench: Bench, seconds: float) -> None:
+    """The manager's process does not run; when it does again, its timers come first."""
+    bench.manager_up = False
+    bench.run(seconds)
+    bench.manager_up = True
+    bench.settle()
+
+
+def test_a_manager_that_stood_still_hears_the_workers_before_it_judges_them() -> None:
+    bench = Bench(w1=1, w2=1)
+    job = bench.submit(workflow("Load", vus=2, duration_s=20))
+    bench.until(lambda: bench.wf(job, "Load").started_ms > 0)
+    bench.run(19.5)
+    stand_still(bench, 60.0)
+    record = bench.finish(job)
+    assert record.state == "completed", record.workflows[0].error
+    assert record.workflows[0].lost == 0
+
+
+def test_a_manager_that_is_late_all_the_time_judges_all_the_same() -> None:
+    bench = Bench(w1=1, w2=1)
+    job = bench.submit(workflow("Load", vus=2, duration_s=200))
+    bench.run(3)
+    bench.workers["w1"].kill()
+    for _ in range(8):
+        stand_still(bench, 4.0)
+        bench.run(0.1)
+    assert bench.wf(job, "Load").lost == 1
+
+
 def test_a_new_primary_waits_before_it_declares_a_loss() -> None:
     bench = Bench(w1=1, w2=1)
     job = bench.submit(workflow("Load", vus=2, duration_s=60))

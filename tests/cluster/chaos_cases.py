@@ -308,6 +308,9 @@ def play(fault: Fault, moment: str, target: TargetHandle, *, stop_s: float) -> R
             command = _begin(lab, fault, moment)
             _wait_for(moment, lab, fault)
             if moment == "cancel":
+                if lab.disk is not None:
+                    # What a stopped job leaves is soon stored; afterwards a full disk hurts nobody.
+                    lab.disk.fill()
                 stage.job = lab.jobs()[0]["job"]
                 cancelled = lab.squall("cancel", stage.job, "--to", lab.addresses)
                 assert cancelled.code == 0, cancelled.err

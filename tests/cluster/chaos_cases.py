@@ -278,6 +278,8 @@ MOMENTS = ("start", "mid", "last", "layers", "cancel")
 SUBMIT = "submit"
 """While a job is being submitted with a key: only managers are struck then."""
 KEY = "the-key-of-this-job"
+CANCEL_S = 15
+"""So much longer is a job that will be cancelled."""
 SUBMITS_AFTER_S = (0.25, 0.45, 0.65)
 """A command needs so long until it talks to the managers."""
 STRIKES_MANAGERS = (
@@ -321,7 +323,9 @@ def play(fault: Fault, moment: str, target: TargetHandle, *, stop_s: float) -> R
 
 def _begin(lab: Cluster, fault: Fault, moment: str) -> Command:
     text = LAYERS if moment == "layers" else OPEN if moment == "start" else CLOSED
-    file = lab.write(text.format(users=USERS, rate=RATE_PER_S, seconds=fault.seconds))
+    # On a busy machine the commands that find a job and cancel it take seconds.
+    seconds = fault.seconds + (CANCEL_S if moment == "cancel" else 0)
+    file = lab.write(text.format(users=USERS, rate=RATE_PER_S, seconds=seconds))
     return lab.run(file, *(("--key", KEY) if moment == SUBMIT else ()))
 
 

@@ -26,11 +26,16 @@ def main() -> int:
     parser.add_argument("--moment", choices=(*MOMENTS, SUBMIT), help="only this moment")
     parser.add_argument("--managers", type=int, choices=(3, 5), help="groups of this size only")
     parser.add_argument("--lanes", type=int, default=1, help="cases beside each other")
+    parser.add_argument(
+        "--timers", choices=("fast", "lan"), default="fast",
+        help="lan: the timers of a datacenter, for a machine that is busy otherwise",
+    )  # fmt: skip
     parser.add_argument("--stop-s", type=float, default=20.0, help="length of a SIGSTOP")
     options = parser.parse_args()
     faults = [fault for fault in (*ONE_MANAGER, *GROUP) if options.only in fault.name]
     if options.managers:
-        faults = [replace(each, managers=options.managers) for each in faults if each in GROUP]
+        faults = [each for each in faults if each in GROUP]
+        faults = [replace(e, managers=max(e.managers, options.managers)) for e in faults]
     cases = [
         (fault, moment)
         for fault in faults
@@ -42,7 +47,7 @@ def main() -> int:
         fault, moment = case
         try:
             with running_target(["--seed", "7"]) as target:
-                return play(fault, moment, target, stop_s=options.stop_s)
+                return play(fault, moment, target, stop_s=options.stop_s, timers=options.timers)
         except Exception as error:
             return not_played(fault.name, moment, error)
 

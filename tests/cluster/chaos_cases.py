@@ -296,7 +296,9 @@ def moments_of(fault: Fault) -> tuple[str, ...]:
     return (*MOMENTS, SUBMIT) if fault.name in STRIKES_MANAGERS else MOMENTS
 
 
-def play(fault: Fault, moment: str, target: TargetHandle, *, stop_s: float) -> Row:
+def play(
+    fault: Fault, moment: str, target: TargetHandle, *, stop_s: float, timers: str = "fast"
+) -> Row:
     """One case from an empty folder to an empty machine."""
     target.reset()
     began = time.monotonic()
@@ -308,6 +310,7 @@ def play(fault: Fault, moment: str, target: TargetHandle, *, stop_s: float) -> R
             managers=fault.managers,
             meshed=fault.meshed,
             small_disk=fault.small_disk,
+            timers=timers,
         )
         with lab:
             stage = Stage(lab, stop_s)

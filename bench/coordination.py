@@ -8,7 +8,10 @@ up a dead worker's item by itself, nor signs anything. Ours does both. All have 
 in one process and take one item at a time; ours with batches is shown beside. They take turns
 on one server and the ratio is taken within a round.
 
-Signals: a signal and the answer to it, between two members on loopback. Members: a thousand at
+Signals: a signal and the answer to it, between two members on loopback. Beside it the same
+with nothing but redis-py (LPUSH and BLPOP there and back, two clients), in turns with ours in
+the same run: what disturbs the machine disturbs both, and their ratio says more than either.
+Members: a thousand at
 the default profile, in one process on one store object, elected, beating and watched; counted
 is the user and system time of that process, the coordinator and its monitor included, and the
 server's beside it. Elections: from the end of the old coordinator to the first act of the new one.
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -27,7 +31,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import redis.asyncio
 import uvloop
@@ -254,10 +258,12 @@ async def _lock_queue(place: Place, options: argparse.Namespace) -> float:
 
 async def _signals(options: argparse.Namespace) -> list[Row]:
     times: list[float] = []
+    bare: list[float] = []
     async with (
         Place() as place,
         _member(place, member_id="a") as a,
         _member(place, member_id="b") as b,
+        _echo(place) as echo,
     ):
 
         async def answer(delivery: Delivery) -> None:
@@ -270,15 +276,50 @@ async def _signals(options: argparse.Namespace) -> list[Row]:
             await a.send_signal("b", "ask", correlation_id=f"c{number}")
             await a.block_until_signal(correlation_id=f"c{number}", timeout=30.0)
             times.append(time.perf_counter() - begun)
-    times = sorted(times[50:])
-    p50, p99 = (times[int(len(times) * part)] * 1000.0 for part in (0.5, 0.99))
+            bare.append(await echo())
+    p50, p99 = _percentiles_ms(times[50:])
+    bare_p50, bare_p99 = _percentiles_ms(bare[50:])
     return [
         (
             "signal and answer, p50 / p99",
             f"{p50:.2f} / {p99:.2f} ms",
             _bar(p99 < SIGNAL_BAR_MS, f"under {SIGNAL_BAR_MS:g} ms"),
-        )
+        ),
+        ("redis-py, LPUSH and BLPOP there and back", f"{bare_p50:.2f} / {bare_p99:.2f} ms", ""),
+        ("ours in times of that", f"{p50 / bare_p50:.1f} / {p99 / bare_p99:.1f}", ""),
     ]
+
+
+def _percentiles_ms(times: list[float]) -> tuple[float, float]:
+    ordered = sorted(times)
+    p50, p99 = (ordered[int(len(ordered) * part)] * 1000.0 for part in (0.5, 0.99))
+    return p50, p99
+
+
+@contextlib.asynccontextmanager
+async def _echo(place: Place) -> AsyncGenerator[Callable[[], Awaitable[float]]]:
+    """Gives a function that sends one message to another client and times the way back."""
+    ask, reply = f"{place.prefix}:ask", f"{place.prefix}:reply"
+    async with redis.asyncio.Redis.from_url(URL) as one, redis.asyncio.Redis.from_url(URL) as other:
+
+        async def answer() -> None:
+            while True:
+                found = await other.blpop(ask, timeout=1.0)
+                if found is not None:
+                    await other.lpush(reply, found[1])
+
+        async def trip() -> float:
+            begun = time.perf_counter()
+            await one.lpush(ask, json.dumps(BODY))
+            await one.blpop(reply, timeout=30.0)
+            return time.perf_counter() - begun
+
+        answering = asyncio.ensure_future(answer())
+        try:
+            yield trip
+        finally:
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
 
 
 # Members.

@@ -12,6 +12,7 @@ from chaos_rows import OPEN
 from cluster_lab import Cluster
 from group_lab import add_manager, arrivals, group, jobs, listed, states, status, until
 
+from squall.scenarios.group_rot import record_blocks
 from target_fixture import TargetHandle
 
 SECONDS = 10
@@ -84,6 +85,35 @@ def test_a_wiped_manager_waits_until_it_is_admitted_again(
 
         refused = group(made, "replace", "m9", "m8=127.0.0.1:1")
         assert refused.code == 2 and len(refused.err.strip().splitlines()) == 1, refused.err
+
+
+def test_a_manager_whose_disk_changed_a_bit_mends_itself(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    with Cluster(tmp_path, cluster_target, managers=3, workers=0) as made:
+        until(lambda: set(states(made).values()) == {"leads", "follows"}, "all members answer")
+        leader = status(made).leader
+        hurt = next(name for name in made.managers() if name != leader)
+        # Each hand-over is a view of its own in everybody's log.
+        for _ in range(3):
+            assert group(made, "handover").code == 0
+        made.kill(hurt)
+        segment = max((tmp_path / hurt / "ledger/wal").glob("*.wal"))
+        content = bytearray(segment.read_bytes())
+        blocks = record_blocks(bytes(content))
+        start, end = blocks[len(blocks) // 2]
+        content[(start + end) // 2] ^= 1
+        segment.write_bytes(content)
+        made.start(hurt)
+        until(lambda: set(states(made).values()) == {"leads", "follows"}, "it takes part again")
+        until(
+            lambda: any("is mended" in text for text in status(made, of=[hurt]).alarms),
+            "what it lost came from the others",
+        )
+        alarms = status(made, of=[hurt]).alarms
+        assert any("corruption" in text for text in alarms), alarms
+        assert not (tmp_path / hurt / "ledger/mending").exists()
+        assert segment.with_name(segment.name + ".damaged").exists()
 
 
 def test_a_group_grows_from_one_is_backed_up_and_recovered(

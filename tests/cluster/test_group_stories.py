@@ -184,6 +184,11 @@ def test_a_primary_in_the_minority_takes_nothing_and_follows_when_it_comes_back(
         assert refused.code == 3, refused.err
         taken = made.squall(*words, "--to", made.addresses)
         assert taken.code == 0, taken.err
+        until(
+            lambda: f"{old} answers here, but" in group(made, "status").out,
+            "the state of the group is not that of who is cut off",
+        )
+        assert "NO QUORUM" not in group(made, "status").out
         made.mend()
         wait_well(made)
         assert status(made).view > before.view

@@ -34,7 +34,9 @@ Act = Callable[["Story"], Awaitable[None]]
 class Story:
     """Three managers, two workers with two cores each, one job, and what happens to them."""
 
-    def __init__(self, world: World, *workflows: WorkflowManifest) -> None:
+    def __init__(
+        self, world: World, *workflows: WorkflowManifest, timeout_s: float = 200.0
+    ) -> None:
         world.parameters["managers"] = "3"
         self.world = world
         self.lab: Lab = datacenter.make_lab(world)
@@ -45,9 +47,10 @@ class Story:
                 contents=BundleManifest(entry="", python="3.11"),
                 manifest=FileManifest(path="job.py", workflows=list(workflows)),
                 options=RunOptions(url="http://target/", seed=1),
-                timeout_s=200.0,
+                timeout_s=timeout_s,
             )
         )
+        self.ends_as = "completed"
         self.lab.asked.append(self.asked)
         self.struck = ""
 
@@ -66,7 +69,7 @@ class Story:
         if running.done():
             running.result()
         running.cancel()
-        assert self.asked.state == "completed"
+        assert self.asked.state == self.ends_as
         datacenter.judge(lab, self.asked)
 
     async def until(self, holds: Callable[[], object], what: str, every_s: float = 0.01) -> None:
@@ -133,11 +136,13 @@ def at_rate(name: str, rate: float, seconds: float) -> WorkflowManifest:
     )
 
 
-def play(seed: int, act: Act, *workflows: WorkflowManifest) -> tuple[Outcome, Story]:
+def play(
+    seed: int, act: Act, *workflows: WorkflowManifest, timeout_s: float = 200.0
+) -> tuple[Outcome, Story]:
     stories: list[Story] = []
 
     async def scenario(world: World) -> None:
-        stories.append(Story(world, *workflows))
+        stories.append(Story(world, *workflows, timeout_s=timeout_s))
         await stories[0].play(act)
 
     return run_seed(Scenario("test", "", scenario), seed), stories[0]

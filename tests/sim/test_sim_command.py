@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from squall.cli import sim
 from squall.cli.main import main
+from squall.scenarios.campaign import Result, run_campaign
+from squall.scenarios.registry import find
 
 
 def test_a_found_bug_prints_its_seed_and_how_to_see_it_again(
@@ -20,6 +23,28 @@ def test_a_found_bug_prints_its_seed_and_how_to_see_it_again(
     replayed = capsys.readouterr().out
     failure = next(line for line in shown.splitlines() if " failed: " in line)
     assert failure.partition(" failed: ")[2] in replayed
+
+
+def test_mutants_are_looked_for_one_after_the_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    def campaign(name: str, seeds: range, *, mutant: str | None, **_: object) -> Result:
+        asked.append(mutant)
+        return run_campaign(name, seeds[:1], mutant="vote_twice", parameters={"seconds": "30"})
+
+    monkeypatch.setattr(sim, "run_campaign", campaign)
+    assert main(["sim", "mutants", "election", "--seeds", "1..5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert asked == list(find("election").mutants)
+    assert [line.split()[:3] for line in lines[:-1]] == [[name, "seed", "1"] for name in asked]
+    assert lines[-1] == f"election: {len(asked)} mutants, none missed"
+    monkeypatch.setattr(sim, "run_campaign", lambda *_, **__: Result())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert main(["sim", "mutants", "election", "--seeds", "1..7"]) == 1
+    shown = capsys.readouterr().out
+    assert "NOT FOUND in 7 seeds" in shown and f"{len(asked)} missed" in shown
+    assert main(["sim", "mutants", "ping"]) == 2
 
 
 def test_clean_seeds_end_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:

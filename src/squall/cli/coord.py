@@ -117,7 +117,8 @@ async def joined(
     member_id: str | None = None,
     **more: Any,
 ) -> AsyncGenerator[Coordinator]:
-    """A member that never leads, for as long as the command takes."""
+    """A member that never leads, for as long as the command takes. One without a name of its
+    own leaves no trace; under a name, others may want to reach it later."""
     source = arguments.secret_source
     if source is None and os.environ.get(ENV_NAME):
         source = "env:"
@@ -133,6 +134,7 @@ async def joined(
         "profile": arguments.profile,
         "unsafe_timings": arguments.profile == "fast",
         "member_id": member_id or f"{SHELL}{time.time_ns() // 1_000_000:013d}-{token_hex(4)}",
+        "transient": member_id is None,
         **more,
     }
     async with (

@@ -7,6 +7,7 @@ that is there already is not overwritten without `--overwrite`.
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from argparse import Namespace
@@ -17,8 +18,12 @@ from squall.cli import coord
 from squall.cli.jobs import print_json
 from squall.cli.streams import print_or_drop
 from squall.coordination import rotation
-from squall.coordination.doctor import Finding, examine, worst
+from squall.coordination.checklist import checklist
+from squall.coordination.doctor import examine
+from squall.coordination.findings import Finding, worst
+from squall.coordination.inspection import find_leader
 from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
+from squall.coordination.options import Options
 from squall.coordination.rotation import Rotation, rotation_of
 from squall.coordination.secrets import ENV_NAME, read_secrets
 from squall.reporting.layout import aligned
@@ -76,10 +81,25 @@ spec:
 
 
 async def doctor(arguments: Namespace) -> int:
+    rules, dashboard = _file(arguments.rules), _file(arguments.dashboard)
     async with coord.opened(arguments) as store:
+        timing = Options(profile=arguments.profile).timing_for(store.capabilities)
         findings = await examine(
-            store, time.time(), queues=arguments.queue, production=arguments.production
+            store,
+            time.time(),
+            queues=arguments.queue,
+            production=arguments.production,
+            timing=timing,
         )
+        if arguments.production:
+            findings += await checklist(
+                store,
+                await find_leader(store),
+                timing,
+                blocking_timeout_ms=os.environ.get("BLOCKING_TIMEOUT"),
+                rules=rules,
+                dashboard=dashboard,
+            )
     if arguments.production:
         findings += await _source(arguments)
     if arguments.json:
@@ -93,6 +113,13 @@ async def doctor(arguments: Namespace) -> int:
                 lines.append(f"    {finding.advice}")
         print_or_drop("\n".join(lines))
     return int(ExitCode.INTERNAL if worst(findings) == "bad" else ExitCode.PASSED)
+
+
+def _file(name: str | None) -> Path | None:
+    path = None if name is None else Path(name)
+    if path is not None and not path.is_file():
+        raise ConfigError(f"there is no file {path}")
+    return path
 
 
 async def _source(arguments: Namespace) -> list[Finding]:

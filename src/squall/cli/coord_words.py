@@ -71,6 +71,13 @@ def add_coord(parser: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--queue", action="append", default=[], metavar="QUEUE", help="look for stuck tickets"
     )
+    doctor.add_argument(
+        "--rules", metavar="FILE", help="with --production: the alert rules that are loaded"
+    )
+    doctor.add_argument(
+        "--dashboard", metavar="FILE", help="with --production: the JSON of the dashboard"
+    )
+    doctor.add_argument("--profile", metavar="NAME", help="of the members; default: by store")
     _add_source(doctor)
     install = make("install", help="write the files that run the cleanup every five minutes")
     _add_install(install)

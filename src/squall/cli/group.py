@@ -37,6 +37,8 @@ from squall.reporting.format import plural
 from squall.reporting.layout import aligned
 from squall.wire.secrets import Secrets
 
+EACH_S = 2.0
+"""So long each manager has to answer when all are asked."""
 CHANGE_S = 60.0
 """A change waits for those who join, and for the next epoch."""
 NEEDS_SECRET = (
@@ -71,15 +73,64 @@ async def _answered(arguments: Namespace, access: Access) -> int:
 
 
 async def _status(client: ClusterClient, arguments: Namespace) -> int:
-    view = await _ask(client, AskGroup(), QUERY_PATIENCE_S)
+    views = await _views(client)
+    view = best_view(views)
     if arguments.json:
         return print_json(view)
-    print_or_drop("\n".join(status_lines(view)))
+    print_or_drop("\n".join([*status_lines(view), *unheard_lines(view, views)]))
     return 0
 
 
+async def _views(client: ClusterClient) -> list[GroupView]:
+    """What each manager says: of those that were named, and of those that they name. One
+    alone may be cut off, and knows less than it seems."""
+    if client.managers.is_store:
+        return [await _ask(client, AskGroup(), QUERY_PATIENCE_S)]
+    first = await client.managers.ask_each(AskGroup(), timeout_s=EACH_S)
+    if not first:
+        return [await _ask(client, AskGroup(), QUERY_PATIENCE_S)]
+    told = {view.told_by: view for view in first.values()}
+    named = [
+        address_of(each.address, each.name)
+        for view in told.values()
+        for each in view.members
+        if each.address and each.name not in told
+    ]
+    if not named:
+        return list(told.values())
+    more = await client.managers.ask_each(AskGroup(), of=named, timeout_s=EACH_S)
+    told.update((view.told_by, view) for view in more.values())
+    return list(told.values())
+
+
+def best_view(views: list[GroupView]) -> GroupView:
+    """Of who hears a quorum before who does not; then of the highest epoch and view; then of
+    who knows a leader, or is it."""
+
+    def rank(view: GroupView) -> tuple[bool, int, int, bool, bool]:
+        return (
+            _here(view) >= view.quorum,
+            view.epoch,
+            view.view,
+            bool(view.leader),
+            view.leader == view.told_by,
+        )
+
+    return max(views, key=rank)
+
+
+def unheard_lines(view: GroupView, views: list[GroupView]) -> list[str]:
+    """Managers that answer here, and that the teller does not hear."""
+    answered = {each.told_by for each in views}
+    lost = [each.name for each in view.members if each.state == "silent" and each.name in answered]
+    return [
+        f"{name} answers here, but {view.told_by} does not hear it: look at the network between"
+        for name in lost
+    ]
+
+
 async def _hand_over(client: ClusterClient, arguments: Namespace) -> int:
-    view: GroupView = await _ask(client, AskGroup(), QUERY_PATIENCE_S)
+    view = best_view(await _views(client))
     answer: HandedOver = await _ask(client, HandOver(view.leader), CHANGE_S)
     if arguments.json:
         return print_json(answer)
@@ -135,9 +186,15 @@ def _named(words: list[str]) -> dict[str, str]:
     return found
 
 
+def _here(view: GroupView) -> int:
+    """Members that count for a quorum as far as the teller knows."""
+    votes = ("leads", "follows", "electing")
+    return sum(each.state in votes for each in view.members if each.is_member)
+
+
 def status_lines(view: GroupView) -> list[str]:
     members = [each for each in view.members if each.is_member]
-    here = sum(each.state in ("leads", "follows", "electing") for each in members)
+    here = _here(view)
     led = f"led by {view.leader}" if view.leader else "nobody leads"
     lines = [
         f"group {view.group or '(not formed yet)'}: {plural(len(members), 'manager')}, {led}, "

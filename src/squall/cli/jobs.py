@@ -74,6 +74,7 @@ def status_lines(view: JobView) -> list[str]:
     lines = ["  ".join(part for part in head if part)]
     if view.workflows:
         lines += aligned(rows)
+    lines += view.silent
     if view.state in TERMINAL:
         lines.append(f"exit code {view.exit_code}; squall watch {view.job} shows the result")
     return lines

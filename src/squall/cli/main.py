@@ -142,12 +142,16 @@ def _add_sim(parser: argparse.ArgumentParser) -> None:
     run = commands.add_parser("run", help="run many seeds of a scenario")
     run.add_argument("--seeds", default="1..100", metavar="A..B", help="default 1..100")
     run.add_argument("--jobs", default="1", metavar="N", help="processes, default 1")
+    mutants = commands.add_parser("mutants", help="look whether every known bug is found")
+    mutants.add_argument("--seeds", default="1..1000", metavar="A..B", help="default 1..1000")
+    mutants.add_argument("--jobs", default="1", metavar="N", help="processes, default 1")
     replay = commands.add_parser("replay", help="run one seed and show what happens")
     replay.add_argument("--seed", required=True, metavar="N")
     replay.add_argument("--verbose", action="store_true", help="every event, also packets")
-    for command in (run, replay):
+    for command in (run, replay, mutants):
         command.add_argument("scenario", metavar="SCENARIO", help="squall sim list names them")
-        command.add_argument("--mutant", metavar="NAME", help="switch on a known bug")
+        if command is not mutants:
+            command.add_argument("--mutant", metavar="NAME", help="switch on a known bug")
         command.add_argument(
             "--set", action="append", default=[], metavar="K=N", help="parameter (repeatable)"
         )

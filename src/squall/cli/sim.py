@@ -1,7 +1,8 @@
 """`squall sim`: run seeds of a scenario, replay one, list what there is.
 
 A failure prints the seed, the command that shows it again, and the end of its trace; the
-exit code is 1. So does a mutant that was found: a bug is a bug.
+exit code is 1. So does a mutant that was found: a bug is a bug. `mutants` turns it round:
+it switches on one after the other, and fails when one of them is not found.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def execute(arguments: Namespace) -> int:
         return _list()
     if arguments.sim_command == "replay":
         return _replay(arguments)
+    if arguments.sim_command == "mutants":
+        return _mutants(arguments)
     return _run(arguments)
 
 
@@ -54,6 +57,26 @@ def _run(arguments: Namespace) -> int:
         _print_failure(failed, scenario, arguments)
     print(_summary(scenario.name, result, time.perf_counter() - started))
     return int(ExitCode.INTERNAL) if result.failures else 0
+
+
+def _mutants(arguments: Namespace) -> int:
+    scenario = find(arguments.scenario)
+    if not scenario.mutants:
+        raise UsageError(f"{scenario.name} has no mutants")
+    seeds = _seeds(arguments.seeds)
+    jobs = _positive(arguments.jobs, "--jobs")
+    parameters = _parameters(arguments.set)
+    missed = 0
+    for mutant in scenario.mutants:
+        result = run_campaign(scenario.name, seeds, jobs=jobs, mutant=mutant, parameters=parameters)
+        if result.failures:
+            first = result.failures[0]
+            print(f"{mutant:<28} seed {first.seed:>4}  {first.failure}", flush=True)
+        else:
+            missed += 1
+            print(f"{mutant:<28} NOT FOUND in {len(seeds):,} seeds", flush=True)
+    print(f"{scenario.name}: {len(scenario.mutants)} mutants, {missed or 'none'} missed")
+    return int(ExitCode.INTERNAL) if missed else 0
 
 
 def _replay(arguments: Namespace) -> int:

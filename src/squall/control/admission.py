@@ -39,6 +39,10 @@ Token = NewType("Token", int)
 """One admitted request. It is released exactly once."""
 
 
+BEHIND_RETRY_S = 2.0
+"""What telemetry is told by a node that falls behind: more than the seconds it is late."""
+
+
 class Admitted(msgspec.Struct, frozen=True):
     token: Token
     waits: bool = False
@@ -109,6 +113,8 @@ class Admission:
     def __init__(self, settings: AdmissionSettings, uniform: Uniform) -> None:
         self._settings = settings
         self._uniform = uniform
+        self.sheds_telemetry = False
+        """The node falls behind (`squall.control.overload`): the lowest class waits."""
         self._work: dict[Token, _Work] = {}
         self._next_token = 0
         self._in_flight = dict.fromkeys(MessageClass, 0)
@@ -142,6 +148,9 @@ class Admission:
             token = self._started(message_class, source, now)
             return Admitted(token, False, alarm.rise_to(self._in_flight[message_class]))
         full = self._full_group(message_class)
+        if full is None and self.sheds_telemetry and message_class is MessageClass.TELEMETRY:
+            self._shed[message_class] += 1
+            return Shed(self._uniform(BEHIND_RETRY_S, 2 * BEHIND_RETRY_S))
         if full is not None:
             self._shed[message_class] += 1
             return Shed(self._retry_after_s(full, now))
@@ -173,7 +182,7 @@ class Admission:
     def state(self) -> LoadState:
         if self._full_group(MessageClass.DATA) is not None:
             return LoadState.OVERLOADED
-        if self._full_group(MessageClass.TELEMETRY) is not None:
+        if self.sheds_telemetry or self._full_group(MessageClass.TELEMETRY) is not None:
             return LoadState.PRESSURED
         return LoadState.HEALTHY
 

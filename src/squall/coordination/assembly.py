@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import msgspec
@@ -21,6 +21,7 @@ from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.opening import open_store
 from squall.coordination.options import Options, check_options
 from squall.coordination.records import Codec
+from squall.coordination.refusals import Refusals
 from squall.coordination.rolling import Contention
 from squall.coordination.secrets import SecretKeeper
 from squall.coordination.stores.guard import GuardedStore
@@ -69,6 +70,8 @@ class Assembly:
     keeper: SecretKeeper | None = None
     """Reads the secret again, if it comes from a source."""
 
+    awaited: dict[str, None] = field(default_factory=dict[str, None])
+    """Signals whose acknowledgment is waited for; heartbeats name them."""
     offset_s: float = 0.0
     """Store time minus our clock; measured every minute."""
     measured_at: float = -math.inf
@@ -180,7 +183,7 @@ async def assemble(
         store=store,
         patient=patient,
         urgent=patient.urgent,
-        codec=Codec(keyring),
+        codec=Codec(keyring, Refusals(metrics, lambda: assembled.log)),
         tasks=tasks,
         bus=EventBus(tasks.group("handlers"), stamp, on_failure, on_dropped),
         metrics=metrics,

@@ -28,6 +28,7 @@ from squall.coordination.errors import (
     NotRunningError,
     StoreUnavailableError,
 )
+from squall.coordination.fitness import Fitness
 from squall.coordination.handover import HandOver
 from squall.coordination.health import Grace
 from squall.coordination.heart import Heart
@@ -39,9 +40,11 @@ from squall.coordination.onlooking import Onlooker
 from squall.coordination.options import AUTO, Options, with_environment
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.pulse import Leading, Pulse
+from squall.coordination.ranking import rank_of
 from squall.coordination.scaling import Pacer
 from squall.coordination.signals import Signals
 from squall.coordination.speaking import Speaking
+from squall.coordination.stores.guard import TOKEN_BYTES
 from squall.coordination.stores.interface import Check, Store
 from squall.coordination.telling import Teller
 from squall.coordination.terms import LeadScope, Term, TermRunner, Work
@@ -54,7 +57,6 @@ from squall.runtime.metrics import Registry
 from squall.runtime.metrics_http import MetricsServer
 
 STOP_S = 10.0
-RANK_PAGES = 2
 REGISTER_RETRY_S = 1.0
 START_DELAYS_S = (1.0, 2.0, 4.0)
 LOOKS_BESIDE_BEATS = 3.0
@@ -123,7 +125,7 @@ class Coordinator(Speaking):
         self._parts = parts = await assemble(
             store, self.options, member_id, runtime=runtime, log=log, registry=registry
         )
-        self._teller = Teller(parts)
+        self._teller = Teller(parts, self.plugins)
         try:
             await self._begin(parts)
         except BaseException:
@@ -155,6 +157,7 @@ class Coordinator(Speaking):
         self._pacer = Pacer(parts, self._monitor.statistics, auto=self.options.profile == AUTO)
         self._onlooker = Onlooker(parts)
         self._hand_over = HandOver(self, parts)
+        self._fitness = Fitness(parts, self.options.health_check)
         environment = self.options.environment or DEFAULT_ENVIRONMENT
         self._upkeep = Upkeep(parts, self._grace, environment)
         self._watch = self._monitor.work()
@@ -176,6 +179,7 @@ class Coordinator(Speaking):
             parts.tasks.start("life", self._live(parts, self._pulse), essential=True)
         parts.tasks.every("store time", MEASURE_S, self._measure)
         parts.tasks.start("advice", advise(parts, self.options))
+        self._fitness.start()
         self._teller.follow(
             lambda: self.heartbeat_p99, lambda: self.is_coordinator + self.signals.blocked
         )
@@ -489,6 +493,10 @@ class Coordinator(Speaking):
             sign_heartbeats=parts.signs_heartbeats,
             leading=leading,
             metadata=self.options.metadata,
+            make_token=lambda: parts.random.randbytes(TOKEN_BYTES).hex(),
+            awaited=parts.awaited,
+            transient=self.options.transient,
+            keep_heartbeats=self.options.keep_heartbeats,
         )
 
     def _make_heart(self, parts: Assembly, pulse: Pulse, leadership: Leadership) -> Heart:
@@ -549,6 +557,7 @@ class Coordinator(Speaking):
             standbys=lambda: self._monitor.standbys,
             signing_key=lambda: self._monitor.signing_key,
             pace=lambda: self._pacer.pace,
+            healthy=lambda: self._fitness.fit,
             on_lease=self._pacer.heard,
             on_renewed=self._renewed,
             watches=watches,
@@ -561,8 +570,6 @@ class Coordinator(Speaking):
             self._teller.contention((1.0 - lease_left) * parts.timing.lease_ttl, ratio)
 
     async def _rank(self) -> int:
-        """Without the last holder: it died, or lets the others go first."""
         seen = self._leadership.election.seen if self._leadership is not None else None
         last = seen.lease.worker_id if seen is not None and seen.lease is not None else ""
-        ids = await self._running.live_members(pages=RANK_PAGES)
-        return sum(1 for each in ids if each < self.member_id and each != last)
+        return await rank_of(self._running, last)

@@ -8,18 +8,19 @@ must never write; whether the store keeps its conditions was tried when it was o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Literal
-
-import msgspec
 
 from squall.coordination import keys
-from squall.coordination.inspection import Member, Status, list_members, look
+from squall.coordination.findings import Finding, Verdict
+from squall.coordination.inspection import UNREADABLE, Member, Status, list_members, look
+from squall.coordination.options import Options
 from squall.coordination.queue.records import QueueKeys
+from squall.coordination.records import Codec, MemberRecord, Tombstone
+from squall.coordination.rolling import FLAPPING_ADVICE
 from squall.coordination.secrets import ROTATION_S
 from squall.coordination.stores.guard import GuardedStore
+from squall.coordination.timing import Timing
 from squall.coordination.upkeep import Meta, read_meta
 
-Verdict = Literal["good", "doubtful", "bad"]
 CLOCK_S = 60.0
 KEYS_MAX = 10_000
 MEMORY_PART = 0.8
@@ -28,21 +29,22 @@ CLEANUP_S = 60.0
 STUCK_S = 600.0
 LOOKED_AT = 1000
 """Records of one kind whose expiry is looked at."""
+CHANGES_MAX, CHANGES_S = 5, 600.0
+AT_ONCE_S = 10.0
 FOR_EVER = frozenset({"leader", "meta", "epoch"})
 """Kinds whose records may be kept without an end."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    about: str
-    verdict: Verdict
-    text: str
-    advice: str = ""
-
-
 async def examine(
-    store: GuardedStore, wall_s: float, *, queues: Sequence[str] = (), production: bool = False
+    store: GuardedStore,
+    wall_s: float,
+    *,
+    queues: Sequence[str] = (),
+    production: bool = False,
+    timing: Timing | None = None,
 ) -> list[Finding]:
-    """`wall_s` is the clock of this machine."""
+    """`wall_s` is the clock of this machine, `timing` that of the members."""
+    pace = timing or Options().timing_for(store.capabilities)
     status = await look(store)
     members = await list_members(store)
     (record,) = await store.get(keys.META)
@@ -52,18 +54,16 @@ async def examine(
     ]
     found += _clock(status, wall_s)
     found += _leader(status)
+    found += _changes(status)
     found += _members(status, members)
+    found += _silence(status, members, pace)
+    found += [finding async for finding in _deaths(store, status)]
     found += _secret(status, members, meta, production)
     found += _room(status)
     found += [finding async for finding in _endless(store, status)]
     found += [finding async for finding in _queues(store, queues)]
     found += _cleanup(status, production)
     return found
-
-
-def worst(findings: Sequence[Finding]) -> Verdict:
-    verdicts = {finding.verdict for finding in findings}
-    return "bad" if "bad" in verdicts else "doubtful" if "doubtful" in verdicts else "good"
 
 
 def _clock(status: Status, wall_s: float) -> Iterator[Finding]:
@@ -94,6 +94,64 @@ def _leader(status: Status) -> Iterator[Finding]:
     yield Finding(
         about="coordinator", verdict="bad" if alive else "doubtful", text=text, advice=advice
     )
+
+
+def _changes(status: Status) -> Iterator[Finding]:
+    """More than five in ten minutes, and not long ago."""
+    if status.leader is None:
+        return
+    ago_s = status.leader.recent_s
+    if len(ago_s) > CHANGES_MAX and ago_s[0] <= CHANGES_S:
+        text = f"{len(ago_s)} elections in {ago_s[0] - ago_s[-1]:.0f} s"
+        yield Finding(about="changes", verdict="doubtful", text=text, advice=FLAPPING_ADVICE)
+
+
+def _silence(status: Status, members: Sequence[Member], timing: Timing) -> Iterator[Finding]:
+    """Somebody leads, and those that should be dead are not declared dead."""
+    if status.leader is None or not status.leader.holds:
+        return
+    limit_s = 2.0 * timing.dead_after
+    silent = [
+        each.member_id
+        for each in members
+        if each.heard_s > limit_s and each.health not in ("dead", UNREADABLE)
+    ]
+    if silent:
+        text = f"{', '.join(silent[:3])} silent for more than {limit_s:g} s and not declared dead"
+        advice = (
+            "the coordinator looks every monitor_interval: see errors of its monitor in the log;"
+            " members of another profile need --profile here"
+        )
+        yield Finding(about="detection", verdict="doubtful", text=text, advice=advice)
+
+
+async def _deaths(store: GuardedStore, status: Status) -> AsyncIterator[Finding]:
+    """What tombstones say: deaths of those that lived on, and what nobody cleaned up."""
+    page = await store.list("tombstone", limit=LOOKED_AT)
+    ids = [keys.member_id_of(entry.key) for entry in page.entries]
+    tombs = await store.get(*map(keys.tombstone, ids)) if ids else ()
+    lives = await store.get(*map(keys.member, ids)) if ids else ()
+    reader, back, left = Codec(None), list[str](), list[str]()
+    for member_id, buried, alive in zip(ids, tombs, lives, strict=True):
+        tomb = None if buried is None else reader.read(Tombstone, buried.value, signed=False)
+        known = None if alive is None else reader.read(MemberRecord, alive.value, signed=False)
+        if tomb is None or known is None:
+            continue
+        # An incarnation begins with the store's time of its registration.
+        came_back_s = known.incarnation / 1000.0 - tomb.died_at
+        if known.incarnation > tomb.incarnation and 0.0 <= came_back_s <= AT_ONCE_S:
+            back.append(member_id)
+        died_s = status.now_ms / 1000.0 - tomb.died_at
+        if known.status == "dead" and not tomb.cleaned and died_s > CLEANUP_AGO_S:
+            left.append(member_id)
+    if back:
+        text = f"{', '.join(back[:3])} was declared dead and came back at once"
+        advice = "a pause, or heartbeat_ttl is too short for heartbeat_interval on this network"
+        yield Finding(about="false deaths", verdict="doubtful", text=text, advice=advice)
+    if left:
+        text = f"{', '.join(left[:3])} died and was not cleaned up"
+        advice = "auto_cleanup is off, or a cleanup fails: see cleanup:failed in the log"
+        yield Finding(about="leftovers", verdict="doubtful", text=text, advice=advice)
 
 
 def _members(status: Status, members: Sequence[Member]) -> Iterator[Finding]:

@@ -184,4 +184,8 @@ class DrivenHeartbeats:
 
     def _record_of(self, kind: type[Any], record: Record | None) -> Any:
         signed = kind is not HeartbeatRecord or self._parts.signs_heartbeats
-        return None if record is None else self._parts.codec.read(kind, record.value, signed=signed)
+        return (
+            None
+            if record is None
+            else self._parts.codec.read(kind, record.value, signed=signed, key=record.key)
+        )

@@ -14,7 +14,8 @@ Roles:
     STANDING --won--> PREPARING (cold start only) --delay--> LEADING
     STANDING --lost--> FOLLOWING
     PREPARING, LEADING --limit passed, refused, fenced--> DRAINING --work ended--> FOLLOWING
-    LEADING --stop, hand-over--> CLOSING (still renews) --work ended--> releases, FOLLOWING
+    LEADING --stop, hand-over, unfit at the end of the term--> CLOSING (still renews)
+    CLOSING --work ended--> releases, FOLLOWING
 
 The order of ids only decides who tries first. Time is the clock that counts suspended time.
 It must never treat a silence of the store as consent, nor let a late reply revive a lease.
@@ -24,8 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
+from squall.coordination import leases
 from squall.coordination.election_messages import (
     HOLDING,
     Demote,
@@ -92,6 +92,8 @@ class Election:
         self.store_offset = 0.0
         """Store time minus our clock, for the times in the record that people read."""
         self.healthy = True
+        """What the member says of itself. One that is not healthy does not stand, and leads to the
+        end of its term at most."""
         self._uniform = uniform
         self._looks_every_s = looks_every_s or timing.heartbeat_interval * 0.8
         self._cold = not skip_cold_start
@@ -161,6 +163,8 @@ class Election:
                 due.append(self._renew_at)
             if self.role is Role.PREPARING:
                 due.append(self._ready_at)
+            if not self.healthy and self.role is Role.LEADING:
+                due.append(self._term_ends)
         elif self.role is not Role.RETIRED:
             if not self._reading:
                 due.append(self._look_at)
@@ -294,7 +298,7 @@ class Election:
                 self._change_phase("ready", now, effects)
             self._look_at = min(self._look_at, free_at)
             return
-        if not self.eligible or self._stand_at is not None:
+        if not self.eligible or not self.healthy or self._stand_at is not None:
             return
         if now < self._abstains_until:
             self._look_at = min(self._look_at, self._abstains_until)
@@ -338,7 +342,7 @@ class Election:
         self._stand_at = now + delay_s
 
     def _stand(self, now: float, effects: list[Effect]) -> None:
-        if self.role is not Role.FOLLOWING or self._free_at(now) > now:
+        if self.role is not Role.FOLLOWING or not self.healthy or self._free_at(now) > now:
             return
         seen = self.seen
         self.role = Role.STANDING
@@ -346,38 +350,30 @@ class Election:
         self._sent = {0: now}
         self._limit = 0.0
         self._term_ends = now + self.timing.max_epoch_duration
-        self._lease = LeaseRecord(
+        self._lease = leases.stood_for(
+            seen.lease if seen is not None else None,
             epoch=max(seen.epoch if seen is not None else 0, self.highest_epoch) + 1,
-            worker_id=self.member_id,
+            member_id=self.member_id,
             incarnation=self.incarnation,
-            token=f"{self.member_id}.{self.incarnation}.{self._tokens}",
+            number=self._tokens,
             elected_at=now + self.store_offset,
-            renewals=0,
-            lease_ttl=self.timing.lease_ttl,
             term_ends_at=self._term_ends + self.store_offset,
-            standbys=tuple(each for each in self._known_standbys() if each != self.member_id),
+            lease_ttl=self.timing.lease_ttl,
             pace=self.pace,
         )
         self._write(Purpose.STAND, seen.version if seen else None, self._lease, now, effects)
-
-    def _known_standbys(self) -> tuple[str, ...]:
-        lease = self.seen.lease if self.seen is not None else None
-        return lease.standbys if lease is not None else ()
 
     def _depose(self, seen: Seen, now: float, effects: list[Effect]) -> None:
         """A holder of an epoch that was used before must end; nobody leads for a lease."""
         effects.append(Regressed(self.highest_epoch, seen.epoch))
         if not self.eligible or self._writing is not None:
             return
-        nobody = LeaseRecord(
+        nobody = leases.held_by_nobody(
+            self.member_id,
+            self.incarnation,
             epoch=self.highest_epoch,
-            worker_id="",
-            incarnation=0,
-            token=f"{self.member_id}.{self.incarnation}.deposed",
-            elected_at=now + self.store_offset,
-            renewals=0,
+            at=now + self.store_offset,
             lease_ttl=self.timing.lease_ttl,
-            term_ends_at=now + self.store_offset,
         )
         self._write(Purpose.DEPOSE, seen.version, nobody, now, effects)
 
@@ -386,6 +382,8 @@ class Election:
     def _tick_holder(self, now: float, effects: list[Effect]) -> None:
         if self.role is Role.PREPARING and now >= self._ready_at:
             self._lead(now, effects)
+        if self.role is Role.LEADING and not self.healthy and now >= self._term_ends:
+            self._resign("unhealthy", "", effects)
         if self._writing is None and now >= self._renew_at:
             if self._work_has_ended:
                 self._release(now, effects)
@@ -404,13 +402,13 @@ class Election:
             effects.append(TermRenewed(lease.epoch, self._term_ends + self.store_offset))
         number = max(self._sent, default=lease.renewals) + 1
         self._sent[number] = now
-        renewed = msgspec.structs.replace(
+        renewed = leases.renewed(
             lease,
-            renewals=number,
+            number=number,
             term_ends_at=self._term_ends + self.store_offset,
-            standbys=self.standbys or lease.standbys,
-            signing_key=self.signing_key or lease.signing_key,
-            pace=self.pace or lease.pace,
+            standbys=self.standbys,
+            signing_key=self.signing_key,
+            pace=self.pace,
         )
         self._renew_at = now + self._renews_every_s
         self._write(Purpose.RENEW, seen.version, renewed, now, effects)
@@ -485,12 +483,8 @@ class Election:
         assert seen is not None
         number = max(self._sent, default=lease.renewals) + 1
         self._sent[number] = now
-        released = msgspec.structs.replace(
-            lease,
-            renewals=number,
-            released=True,
-            successor=self._successor,
-            standbys=self.standbys or lease.standbys,
+        released = leases.given_up(
+            lease, number=number, successor=self._successor, standbys=self.standbys
         )
         self._renew_at = now + min(RENEW_RETRY_S, self.timing.heartbeat_interval / 3.0)
         self._write(Purpose.RELEASE, seen.version, released, now, effects)

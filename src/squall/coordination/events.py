@@ -29,6 +29,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: float = 0.0
     observer_id: str = ""
 
+    def is_named(self, wanted: str) -> bool:
+        return wanted in ("*", self.name)
+
 
 class WorkerHeartbeat(Event, frozen=True, kw_only=True):
     name: ClassVar[str] = "coord:worker-heartbeat"
@@ -62,6 +65,31 @@ class CoordinatorDemoted(Event, frozen=True, kw_only=True):
     worker_id: str
     epoch: int
     reason: str
+
+
+class PluginElected(Event, frozen=True, kw_only=True):
+    """The same, once for each plugin of the member: `plg:<plugin>:coordinator-elected` names those
+    of one kind, as `plg:ttl:coordinator-elected`, and `plg:coordinator-elected` all of them."""
+
+    name: ClassVar[str] = "plg:coordinator-elected"
+    plugin: str
+    worker_id: str
+    epoch: int
+
+    def is_named(self, wanted: str) -> bool:
+        return wanted in ("*", self.name, f"plg:{self.plugin}:coordinator-elected")
+
+
+class PluginPromoted(Event, frozen=True, kw_only=True):
+    """This member leads: its plugins work from now on."""
+
+    name: ClassVar[str] = "plg:coordinator-promoted"
+    plugin: str
+    worker_id: str
+    epoch: int
+
+    def is_named(self, wanted: str) -> bool:
+        return wanted in ("*", self.name, f"plg:{self.plugin}:coordinator-promoted")
 
 
 class EpochRenewed(Event, frozen=True, kw_only=True):
@@ -258,7 +286,7 @@ class Listener:
         self.dropped = 0
 
     def offer(self, event: Event) -> None:
-        if self.wanted not in ("*", event.name):
+        if not event.is_named(self.wanted):
             return
         if len(self._queue) >= QUEUE_MAX:
             self._queue.popleft()

@@ -122,7 +122,9 @@ class HandOver:
         (beat,) = await parts.patient.get(keys.heartbeat(member_id))
         signed = parts.signs_heartbeats
         record = (
-            None if beat is None else parts.codec.read(HeartbeatRecord, beat.value, signed=signed)
+            None
+            if beat is None
+            else parts.codec.read(HeartbeatRecord, beat.value, signed=signed, key=beat.key)
         )
         return record is not None and record.eligible
 

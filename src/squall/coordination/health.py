@@ -32,6 +32,7 @@ class Stale:
     incarnation: int
     sequence: int
     age_s: float
+    transient: bool = False
 
 
 def next_warning(

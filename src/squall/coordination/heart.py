@@ -4,7 +4,9 @@ Beats begin at moments that are the same for all members of a machine: those tha
 connection then leave in one packet and are answered in one.
 
 A cycle ends with a beat that reached the store, or at the local limit of a lease; cycles
-never overlap and missed ones are not made up. It tells when a cycle fell behind, when
+never overlap and missed ones are not made up. A beat without an answer for half an interval is
+sent once more, on a new connection where there are any, and then waited for: a store that is
+slow must not look like one that is away. It tells when a cycle fell behind, when
 nothing reached the store for `heartbeat_ttl`, and when this incarnation must end. It must
 never wait for the circuit of the store, nor for user code.
 """
@@ -98,17 +100,23 @@ class Heart:
     async def _cycle(self) -> bool:
         interval = self.timing.heartbeat_interval
         deadline = self._clock.now() + self.timing.local_limit
+        again = False
         while True:
             looks, begun = self._lease.begin_look(), self._clock.now()
+            limit_s = max(deadline - begun, interval / 2.0) if again else interval / 2.0
             try:
-                beat = self._pulse.beat(*((keys.LEADER,) if looks else ()))
-                found = await within(interval / 2.0, beat, "heartbeat")
+                beat = self._pulse.beat(*((keys.LEADER,) if looks else ()), again=again)
+                found = await within(limit_s, beat, "heartbeat")
                 if looks:
                     self._looked(found[0], begun)
                 return True
             except StoreUnavailableError:
                 if looks:
                     self._lease.look_failed()
+                is_late = self._clock.now() - begun >= limit_s
+                again = is_late and not again and self._clock.now() < deadline
+                if again:
+                    continue
                 self._on_beat(False, 0.0)
                 self._look_isolated()
                 pause_s = min(RETRY_S, interval / 3.0)

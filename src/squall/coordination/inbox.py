@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from squall.coordination.records import Signal
-from squall.coordination.stores.interface import Write
+from squall.coordination.stores.interface import Condition, Write
 
 HEARTBEAT = "heartbeat"
 REMEMBERED = 10_000
@@ -38,6 +38,9 @@ class Entry:
     """What the handler wants to be written with that step."""
     attempted: bool = False
     """A delivered step was begun; its own record may be there."""
+    grave: Condition | None = None
+    """Unless None, nobody has looked whether it was delivered before, and its sender was judged
+    by the tombstone of this version. Only a taker that has it delivered first may act on it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,14 +61,22 @@ class Wanted:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Taker:
+    wanted: Wanted
+    once: bool
+    delivers_first: bool
+
+
 class Inbox:
     """Of one member. Takers that came first are served first."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Entry] = {}
-        self._pending: set[str] = set()
+        self._pending: dict[str, str] = {}
+        """Id to cursor."""
         self._done: OrderedDict[str, None] = OrderedDict()
-        self._takers: dict[int, tuple[Wanted, bool]] = {}
+        self._takers: dict[int, Taker] = {}
         self._next_entry = 0
         self._next_taker = 0
 
@@ -76,23 +87,34 @@ class Inbox:
         """It is here, or was taken and is on its way."""
         return signal_id in self._pending
 
+    def is_at(self, signal_id: str, cursor: str) -> bool:
+        """It is pending, and this is not a copy but the very same item, read again."""
+        return self._pending.get(signal_id) == cursor
+
     def is_done(self, signal_id: str) -> bool:
         """This process delivered it, not long ago; the store knows for longer."""
         return signal_id in self._done
 
     def arrive(
-        self, stream: str, cursor: str, receiver_id: str, signal: Signal, appended_ms: int
+        self,
+        stream: str,
+        cursor: str,
+        receiver_id: str,
+        signal: Signal,
+        appended_ms: int,
+        grave: Condition | None = None,
     ) -> None:
-        self._pending.add(signal.signal_id)
+        self._pending[signal.signal_id] = cursor
         number = self._next_entry
         self._next_entry += 1
-        entry = Entry(number, stream, cursor, receiver_id, signal, appended_ms)
+        entry = Entry(number, stream, cursor, receiver_id, signal, appended_ms, grave=grave)
         self._waiting[number] = entry
 
-    def add_taker(self, wanted: Wanted, *, once: bool) -> int:
+    def add_taker(self, wanted: Wanted, *, once: bool, delivers_first: bool = False) -> int:
+        """With `delivers_first` it does nothing with a signal before that was delivered."""
         number = self._next_taker
         self._next_taker += 1
-        self._takers[number] = (wanted, once)
+        self._takers[number] = Taker(wanted, once, delivers_first)
         return number
 
     def remove_taker(self, number: int) -> None:
@@ -103,23 +125,27 @@ class Inbox:
         """Whether anybody would take anything."""
         return bool(self._takers)
 
+    def is_delivered_first(self, signal: Signal) -> bool:
+        """Whether its taker, as things are now, is one that has it delivered before it acts."""
+        number = self._taker_of(signal)
+        return number is not None and self._takers[number].delivers_first
+
+    def _taker_of(self, signal: Signal) -> int | None:
+        for number, taker in self._takers.items():
+            if taker.wanted.matches(signal):
+                return number
+        return None
+
     def match(self) -> list[tuple[int, Entry]]:
         """Who gets what, now. One-time takers leave with what they got."""
         given: list[tuple[int, Entry]] = []
         for number in sorted(self._waiting):
             entry = self._waiting[number]
-            taker = next(
-                (
-                    each
-                    for each, (wanted, _) in self._takers.items()
-                    if wanted.matches(entry.signal)
-                ),
-                None,
-            )
+            taker = self._taker_of(entry.signal)
             if taker is None:
                 continue
             del self._waiting[number]
-            if self._takers[taker][1]:
+            if self._takers[taker].once:
                 del self._takers[taker]
             given.append((taker, entry))
         return given
@@ -129,7 +155,7 @@ class Inbox:
 
     def done(self, entry: Entry) -> None:
         """Delivered, or refused for good."""
-        self._pending.discard(entry.signal.signal_id)
+        self._pending.pop(entry.signal.signal_id, None)
         self._done[entry.signal.signal_id] = None
         if len(self._done) > REMEMBERED:
             self._done.popitem(last=False)

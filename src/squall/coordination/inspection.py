@@ -35,6 +35,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str = ""
     pid: int = 0
     key_ids: tuple[str, ...] = ()
+    history: tuple[tuple[int, float], ...] = ()
+    """Sequence and sender's time of its last beats, where it keeps them."""
 
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     renewals: int = 0
     profile: str = ""
     """The one in force, where members use `profile="auto"`."""
+    recent_s: tuple[float, ...] = ()
+    """How long ago the last elections were, the newest last."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +139,7 @@ def _member(
         hostname=record.hostname,
         pid=record.pid,
         key_ids=record.key_ids,
+        history=record.history,
     )
 
 
@@ -157,4 +162,5 @@ async def find_leader(store: Store) -> Leader | None:
         term_left_s=max(0.0, lease.term_ends_at - record.read_ms / 1000.0),
         renewals=lease.renewals,
         profile="" if lease.pace is None else lease.pace.profile,
+        recent_s=tuple(max(0.0, record.read_ms / 1000.0 - each) for each in lease.recent),
     )

@@ -47,6 +47,7 @@ class Leadership:
         standbys: Callable[[], tuple[str, ...]],
         signing_key: Callable[[], str],
         pace: Callable[[], Pace | None],
+        healthy: Callable[[], bool],
         on_lease: Callable[[Record, LeaseRecord], None],
         on_renewed: Callable[[float], None],
         watches: bool,
@@ -65,6 +66,7 @@ class Leadership:
         self._standbys = standbys
         self._signing_key = signing_key
         self._pace = pace
+        self._healthy = healthy
         self._on_lease = on_lease
         self._on_renewed = on_renewed
         self._watches = watches
@@ -83,11 +85,13 @@ class Leadership:
             self.election.standbys = self._standbys()
             self.election.signing_key = self._signing_key()
             self.election.pace = self._pace()
+            self.election.healthy = self._healthy()
             self._perform(self.election.tick(self._clock.boot_time()))
             self._sleeps_until = self.election.deadline()
             await self._sleep(self._sleeps_until - self._clock.boot_time())
 
     def handle(self, event: messages.Event) -> None:
+        self.election.healthy = self._healthy()
         self._perform(self.election.handle(event, self._clock.boot_time()))
         election = self.election
         if election.deadline() < self._sleeps_until or election.role is Role.RETIRED:
@@ -190,7 +194,7 @@ class Leadership:
     def _seen(self, record: Record | None) -> messages.Seen | None:
         if record is None:
             return None
-        lease = self._codec.read_shared(LeaseRecord, record.value)
+        lease = self._codec.read_shared(LeaseRecord, record.value, key=record.key)
         if lease is not None and lease.epoch != record.epoch:
             lease = None
         if lease is not None:

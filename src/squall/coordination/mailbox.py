@@ -4,6 +4,10 @@ Delivered, acknowledged and removed are one batch, and the record that decides i
 if absent: a signal takes effect once, however often its sender repeats it. Nothing is
 acknowledged before its taker had it. While nobody wants signals, the inbox is not read.
 
+Before a handler sees a signal, the store is asked whether it was delivered before and whether
+its sender is dead. A wait has its signal delivered before it ends, and that step asks the same,
+so it is asked once.
+
 It must never drop a signal because of a failed write, nor let a bad one end the loop.
 """
 
@@ -31,6 +35,7 @@ from squall.coordination.stores.interface import (
     ANY,
     Appended,
     Check,
+    Condition,
     Item,
     Put,
     Record,
@@ -41,6 +46,7 @@ from squall.coordination.stores.interface import (
 PAGE = 100
 WAIT_S = 60.0
 RETRY_S = 1.0
+GRAVES_MAX = 10_000
 
 
 @dataclass
@@ -78,19 +84,26 @@ class Mailbox:
         self._wanted = asyncio.Event()
         self._waits_in: asyncio.Task[Any] | None = None
         self._is_disturbed = False
+        self._is_behind = True
+        """Not all that is in the store was read; a wait need not be begun."""
+        self._graves: dict[str, tuple[Condition, Tombstone | None]] = {}
+        """By sender, the version of its tombstone and what it said when it was last read."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
             await self._wanted.wait()
             try:
-                more = False
-                for source in self._sources:
-                    more = await self._read(source) or more
+                if self._is_behind:
+                    self._is_behind = False
+                    for source in self._sources:
+                        if await self._read(source):
+                            self._is_behind = True
                 self._give()
-                if not more and self.inbox.wanted:
+                if not self._is_behind and self.inbox.wanted:
                     await self._wait()
             except StoreUnavailableError:
+                self._is_behind = True
                 await self._parts.clock.sleep(RETRY_S)
             if not self.inbox.wanted:
                 self._wanted.clear()
@@ -109,10 +122,11 @@ class Mailbox:
         self._handlers.pop(number, None)
         self._futures.pop(number, None)
 
-    async def take_one(self, wanted: Wanted) -> Entry:
+    async def take_one(self, wanted: Wanted, *, delivers_first: bool = False) -> Entry:
         """The first that matches, also one that is here already. Not delivered yet. A
-        cancelled call takes nothing."""
-        number = self.inbox.add_taker(wanted, once=True)
+        cancelled call takes nothing. Who does not call `delivered` before it acts on the signal
+        has to ask `refused_late`."""
+        number = self.inbox.add_taker(wanted, once=True, delivers_first=delivers_first)
         future: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
         self._futures[number] = future
         self._wake()
@@ -137,6 +151,7 @@ class Mailbox:
 
     def adopt(self, dead_id: str) -> None:
         self._sources.append(Source(keys.inbox(dead_id), dead_id))
+        self._is_behind = True
         self._wake()
         if self._waits_in is not None and not self._is_disturbed:
             self._is_disturbed = True
@@ -144,6 +159,7 @@ class Mailbox:
 
     def restart(self) -> None:
         """The store lost data: cursors mean nothing any more."""
+        self._is_behind = True
         for source in self._sources:
             source.cursor = ""
 
@@ -166,41 +182,65 @@ class Mailbox:
 
     async def _wait(self) -> None:
         """Ends early when another stream is to be read as well."""
-        watches = [Appended(source.stream, source.cursor) for source in self._sources]
+        store, (source, *others) = self._parts.urgent, self._sources
+        items: Sequence[Item] = ()
         self._waits_in = task = asyncio.current_task()
         try:
-            await self._parts.urgent.wait(*watches, timeout_s=WAIT_S)
+            if others:
+                watches = [Appended(each.stream, each.cursor) for each in self._sources]
+                await store.wait(*watches, timeout_s=WAIT_S)
+            else:
+                items = await store.listen(source.stream, after=source.cursor, timeout_s=WAIT_S)
         except asyncio.CancelledError:
             if task is None or not self._is_disturbed or task.uncancel() > 0:
                 raise
         finally:
             self._waits_in, self._is_disturbed = None, False
+        if items:
+            await self._take_in(source, items)
+            self._give()
+        else:
+            self._is_behind = True
 
     async def _read(self, source: Source) -> bool:
         """Whether more may be there; a wait looks before it sleeps, so less than a page is all."""
         items = await self._parts.urgent.read(source.stream, after=source.cursor, limit=PAGE)
-        if not items:
-            return False
-        signals = [read_signal(self._parts.codec, item.value) for item in items]
-        names = [
-            name
-            for item, signal in zip(items, signals, strict=True)
-            for name in self._names(source, item, signal)
-        ]
-        found = await self._parts.urgent.get(*names) if names else ()
-        known = dict(zip(names, found, strict=True))
-        for item, signal in zip(items, signals, strict=True):
-            await self._accept(source, item, signal, known)
-        source.cursor = items[-1].cursor
+        await self._take_in(source, items)
         return len(items) == PAGE
 
-    def _names(self, source: Source, item: Item, signal: Signal | str) -> tuple[str, ...]:
-        if isinstance(signal, str):
-            return ()
+    async def _take_in(self, source: Source, items: Sequence[Item]) -> None:
+        if len(self._graves) > GRAVES_MAX:
+            # Nowhere else: what is judged below relies on what is in it.
+            self._graves.clear()
+        signals = [read_signal(self._parts.codec, item.value) for item in items]
+        asked = [
+            each for each in signals if not isinstance(each, str) and not self._is_for_later(each)
+        ]
+        known = await self._known(source.receiver_id, asked) if asked else {}
+        for item, signal in zip(items, signals, strict=True):
+            await self._accept(source, item, signal, known)
+            source.cursor = item.cursor
+
+    def _is_for_later(self, signal: Signal) -> bool:
+        """The delivered step will find out what there is to ask the store."""
         return (
-            keys.idempotency(source.receiver_id, signal.signal_id),
-            keys.tombstone(signal.sender_id),
+            signal.sender_id in self._graves
+            and self._parts.patient.capabilities.transactions
+            and self.inbox.is_delivered_first(signal)
         )
+
+    async def _known(self, receiver_id: str, signals: Sequence[Signal]) -> dict[str, Record | None]:
+        """Their idempotency records; the tombstones of their senders are taken note of."""
+        marks = [keys.idempotency(receiver_id, each.signal_id) for each in signals]
+        senders = list(dict.fromkeys([each.sender_id for each in signals]))
+        found = await self._parts.urgent.get(*marks, *map(keys.tombstone, senders))
+        for sender, buried in zip(senders, found[len(marks) :], strict=True):
+            self._graves[sender] = (
+                (ABSENT, None)
+                if buried is None
+                else (buried.version, self._parts.codec.read(Tombstone, buried.value))
+            )
+        return dict(zip(marks, found, strict=False))
 
     async def _accept(
         self,
@@ -212,40 +252,69 @@ class Mailbox:
         if isinstance(signal, str):
             await self._reject(source, item, signal, "", "")
             return
+        if self.inbox.is_at(signal.signal_id, item.cursor):
+            return
         if self.inbox.is_pending(signal.signal_id):
             # A copy; its original will be acknowledged.
             self._count_rejected("replay")
             await self._parts.urgent.write(Remove(source.stream, item.cursor))
             return
-        buried = known[keys.tombstone(signal.sender_id)]
-        reason = refusal(
-            signal,
-            receiver_id=source.receiver_id,
-            store_now=item.read_ms / 1000.0,
-            appended_at=item.appended_ms / 1000.0,
-            known_epoch=self._context.known_epoch(),
-            max_clock_skew=self._context.max_clock_skew,
-            sender_tombstone=(
-                None if buried is None else self._parts.codec.read(Tombstone, buried.value)
-            ),
-        )
+        mark = keys.idempotency(source.receiver_id, signal.signal_id)
+        reason = self._refusal(signal, source.receiver_id, item.read_ms, item.appended_ms)
         if reason is not None:
             await self._reject(source, item, reason, signal.sender_id, signal.signal_id)
-        elif self.inbox.is_done(signal.signal_id) or (
-            known[keys.idempotency(source.receiver_id, signal.signal_id)] is not None
-        ):
+        elif self.inbox.is_done(signal.signal_id) or known.get(mark) is not None:
             self._count_rejected("replay")
             entry = Entry(-1, source.stream, item.cursor, source.receiver_id, signal, 0)
             await self._again(entry)
         else:
-            self.inbox.arrive(
-                source.stream, item.cursor, source.receiver_id, signal, item.appended_ms
-            )
+            grave = None if mark in known else self._graves[signal.sender_id][0]
+            place = (source.stream, item.cursor, source.receiver_id)
+            self.inbox.arrive(*place, signal, item.appended_ms, grave)
+
+    def _refusal(
+        self, signal: Signal, receiver_id: str, read_ms: int, appended_ms: int
+    ) -> str | None:
+        _, tombstone = self._graves[signal.sender_id]
+        return refusal(
+            signal,
+            receiver_id=receiver_id,
+            store_now=read_ms / 1000.0,
+            appended_at=appended_ms / 1000.0,
+            known_epoch=self._context.known_epoch(),
+            max_clock_skew=self._context.max_clock_skew,
+            sender_tombstone=tombstone,
+        )
 
     async def refused_late(self, entry: Entry) -> bool:
-        """An order whose epoch has passed since it was read."""
-        if not acceptance.is_stale(entry.signal.epoch, self._context.known_epoch()):
+        """Asks what was not asked when it was read, and whether it is an order whose epoch has
+        passed since. What is refused is out of the way."""
+        signal = entry.signal
+        if acceptance.is_stale(signal.epoch, self._context.known_epoch()):
+            await self._reject_entry(entry, "stale_epoch")
+            return True
+        if entry.grave is None:
             return False
+        known = await self._known(entry.receiver_id, [signal])
+        if await self._refused_sender(entry):
+            return True
+        if any(known.values()):
+            self._count_rejected("replay")
+            await self._again(entry)
+            self.inbox.done(entry)
+            return True
+        entry.grave = None
+        return False
+
+    async def _refused_sender(self, entry: Entry) -> bool:
+        """By its tombstone as it was just read."""
+        at_ms = entry.appended_ms
+        reason = self._refusal(entry.signal, entry.receiver_id, at_ms, at_ms)
+        if reason is not None:
+            await self._reject_entry(entry, reason)
+        return reason is not None
+
+    async def _reject_entry(self, entry: Entry, reason: str) -> None:
         signal = entry.signal
         source = Source(entry.stream, entry.receiver_id)
         item = Item(
@@ -255,9 +324,8 @@ class Mailbox:
             appended_ms=entry.appended_ms,
             read_ms=entry.appended_ms,
         )
-        await self._reject(source, item, "stale_epoch", signal.sender_id, signal.signal_id)
+        await self._reject(source, item, reason, signal.sender_id, signal.signal_id)
         self.inbox.done(entry)
-        return True
 
     async def _reject(
         self, source: Source, item: Item, reason: str, sender_id: str, signal_id: str
@@ -295,9 +363,14 @@ class Mailbox:
         mine = entry.attempted
         entry.attempted = True
         try:
-            await self._parts.patient.write(*self._alive(), *effects, *self._marks(entry))
+            checks = (*self._alive(), *self._unburied(entry))
+            await self._parts.patient.write(*checks, *effects, *self._marks(entry))
         except VersionConflict as conflict:
             self._check_fenced(conflict)
+            if entry.grave is not None and conflict.key == keys.tombstone(entry.signal.sender_id):
+                await self._known(entry.receiver_id, [entry.signal])
+                entry.grave = self._graves[entry.signal.sender_id][0]
+                return not await self._refused_sender(entry) and await self.delivered(entry, writes)
             if conflict.key != keys.idempotency(entry.receiver_id, entry.signal.signal_id):
                 raise
             first = mine and await self._is_ours(entry)
@@ -326,6 +399,12 @@ class Mailbox:
         check = self._context.alive()
         return () if check is None else (check,)
 
+    def _unburied(self, entry: Entry) -> tuple[Check, ...]:
+        """That its sender is as dead or alive as it was when the signal was judged."""
+        if entry.grave is None:
+            return ()
+        return (Check(keys.tombstone(entry.signal.sender_id), entry.grave),)
+
     def _marks(self, entry: Entry) -> tuple[Write, ...]:
         record = Delivered(
             signal_id=entry.signal.signal_id,
@@ -338,6 +417,7 @@ class Mailbox:
             self._parts.codec.encode(record),
             expect=ABSENT,
             ttl_s=keys.IDEMPOTENCY_TTL_S,
+            silent=True,
         )
         return (decided, *self._acknowledgment(entry))
 

@@ -163,6 +163,11 @@ class MetricFamilies:
         self.breaker_open = registry.gauges(
             "coordination_breaker_state", "0 closed, 1 half-open, 2 open.", one
         )
+        self.records_refused = registry.counters(
+            "coordination_records_refused_total",
+            "Records that did not decode or verify, and were as good as absent.",
+            (*one, "kind"),
+        )
         self.keys = registry.gauges("coordination_keys", "Keys in the store.", (*one, "kind"))
         self.store_bytes = registry.gauges(
             "coordination_store_memory_bytes", "What the store says it uses.", one

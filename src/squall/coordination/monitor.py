@@ -11,6 +11,8 @@ All writes are fenced by the epoch. It must never decide from its own clock.
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from squall.coordination import events, keys
@@ -118,10 +120,13 @@ class Monitor:
         if found is None:
             self._unfinished[member_id] = None
             return
+        if found.transient:
+            await self._forget(term, found, beat, member)
+            return
         read_ms = next((each.read_ms for each in (beat, member) if each is not None), None)
         if read_ms is None or not self._grace.may_warn(self._parts.clock.boot_time()):
             return
-        known = None if warned is None else codec.read(WarningRecord, warned.value)
+        known = None if warned is None else codec.read(WarningRecord, warned.value, key=warned.key)
         warning = next_warning(known, found, read_ms / 1000.0, timing)
         if warning is None:
             return
@@ -143,20 +148,42 @@ class Monitor:
         """None when the member is not a live one that fell silent."""
         parts = self._parts
         if beat is not None:
-            record = parts.codec.read(HeartbeatRecord, beat.value, signed=parts.signs_heartbeats)
+            record = self._read_beat(beat)
             if record is None:
                 # Nobody can say whose beat it is: it counts as silence of the registration.
                 return self._silent(member_id, member, beat.age_s)
             if record.status != "alive":
                 return None
-            return Stale(member_id, record.incarnation, record.sequence, beat.age_s)
+            return Stale(
+                member_id, record.incarnation, record.sequence, beat.age_s, record.transient
+            )
         return self._silent(member_id, member, parts.timing.retention)
 
     def _silent(self, member_id: str, member: Record | None, age_s: float) -> Stale | None:
-        known = None if member is None else self._parts.codec.read(MemberRecord, member.value)
+        known = (
+            None
+            if member is None
+            else self._parts.codec.read(MemberRecord, member.value, key=member.key)
+        )
         if known is None or known.status != "alive":
             return None
-        return Stale(member_id, known.incarnation, 0, age_s)
+        return Stale(member_id, known.incarnation, 0, age_s, known.transient)
+
+    async def _forget(
+        self, term: Term, stale: Stale, beat: Record | None, member: Record | None
+    ) -> None:
+        """A client for a moment that could not take its leave: nobody is told of it."""
+        parts, beats = self._parts, keys.heartbeat(stale.member_id)
+        may = self._grace.may_warn(parts.clock.boot_time())
+        if stale.age_s < parts.timing.dead_after or not may:
+            return
+        version = ABSENT if beat is None else beat.version
+        # The heartbeat goes last: as long as it is there, the rest is found again.
+        writes: list[Write] = [Check(beats, version), Delete(beats, version)]
+        if member is not None:
+            writes.insert(1, Delete(member.key, member.version))
+        with contextlib.suppress(VersionConflict):
+            await term.write(*writes)
 
     def _tell_warning(self, warning: WarningRecord, stale: Stale) -> None:
         self.statistics.warnings_issued += 1
@@ -208,7 +235,7 @@ class Monitor:
             reason=warning.reason,
             consecutive_warnings=warning.consecutive_warnings,
         )
-        dead = self._dead_beat(stale)
+        dead = self._dead_beat(stale, beat)
         codec = self._parts.codec
         writes: list[Write] = [
             Put(
@@ -235,13 +262,21 @@ class Monitor:
                 return
         await self._finish(term, stale.member_id)
 
-    def _dead_beat(self, stale: Stale) -> HeartbeatRecord:
+    def _dead_beat(self, stale: Stale, beat: Record | None) -> HeartbeatRecord:
+        last = None if beat is None else self._read_beat(beat)
         return HeartbeatRecord(
             coordinator_id=stale.member_id,
             incarnation=stale.incarnation,
             sequence=stale.sequence,
             timestamp=self._parts.clock.wall(),
             status="dead",
+            awaits=() if last is None else last.awaits,
+            history=() if last is None else last.history,
+        )
+
+    def _read_beat(self, beat: Record) -> HeartbeatRecord | None:
+        return self._parts.codec.read(
+            HeartbeatRecord, beat.value, signed=self._parts.signs_heartbeats, key=beat.key
         )
 
     def _bury(self, member_id: str, incarnation: int, member: Record | None) -> Put:
@@ -279,14 +314,10 @@ class Monitor:
         codec, parts = self._parts.codec, self._parts
         beat, member = await parts.patient.get(keys.heartbeat(member_id), keys.member(member_id))
         buried = await self._tombstone(member_id)
-        dead = (
-            None
-            if beat is None
-            else codec.read(HeartbeatRecord, beat.value, signed=parts.signs_heartbeats)
-        )
+        dead = None if beat is None else self._read_beat(beat)
         if beat is None or dead is None or dead.status != "dead":
             return None
-        known = None if member is None else codec.read(MemberRecord, member.value)
+        known = None if member is None else codec.read(MemberRecord, member.value, key=member.key)
         if known is not None and known.incarnation > dead.incarnation:
             return None
         if buried is not None and buried[1].incarnation >= dead.incarnation:
@@ -347,7 +378,11 @@ class Monitor:
         """Whether anything was left to remove. Refused for a member that is not dead."""
         found = await self._tombstone(member_id)
         (member,) = await self._parts.patient.get(keys.member(member_id))
-        known = None if member is None else self._parts.codec.read(MemberRecord, member.value)
+        known = (
+            None
+            if member is None
+            else self._parts.codec.read(MemberRecord, member.value, key=member.key)
+        )
         is_dead = found is not None and known is not None and known.status == "dead"
         if not is_dead and not force:
             raise ConfigurationError(
@@ -391,10 +426,17 @@ class Monitor:
         parts, member_id = self._parts, tomb.member_id
         names = (keys.heartbeat(member_id), keys.warning(member_id), keys.state(member_id))
         member, beat, warned, state = await parts.patient.get(keys.member(member_id), *names)
-        known = None if member is None else parts.codec.read(MemberRecord, member.value)
+        known = (
+            None if member is None else parts.codec.read(MemberRecord, member.value, key=member.key)
+        )
         if member is None or known is None or known.incarnation != tomb.incarnation:
             return 0
         doomed = [each for each in (beat, warned, state) if each is not None]
+        last = None if beat is None else self._read_beat(beat)
+        if last is not None and last.awaits:
+            # Only this id can wait for them, and its incarnation is checked with the deletion.
+            acks = await parts.patient.get(*(keys.ack(member_id, each) for each in last.awaits))
+            doomed += [each for each in acks if each is not None]
         if not doomed:
             return 0
         await term.write(
@@ -415,11 +457,7 @@ class Monitor:
         found: list[str] = []
         beats = await parts.patient.get(*map(keys.heartbeat, others)) if others else ()
         for member_id, beat in zip(others, beats, strict=True):
-            record = (
-                None
-                if beat is None
-                else parts.codec.read(HeartbeatRecord, beat.value, signed=parts.signs_heartbeats)
-            )
+            record = None if beat is None else self._read_beat(beat)
             if record is not None and record.eligible and record.status == "alive":
                 found.append(member_id)
         self.standbys = tuple(found[:CLOSE_WATCHERS])
@@ -442,13 +480,7 @@ class Monitor:
         for start in range(0, len(ids), BEATS_AT_ONCE):
             names = map(keys.heartbeat, ids[start : start + BEATS_AT_ONCE])
             for beat in await self._parts.patient.get(*names):
-                record = (
-                    None
-                    if beat is None
-                    else self._parts.codec.read(
-                        HeartbeatRecord, beat.value, signed=self._parts.signs_heartbeats
-                    )
-                )
+                record = None if beat is None else self._read_beat(beat)
                 if record is not None and newest not in record.key_ids:
                     return
         self.signing_key = newest
@@ -468,7 +500,11 @@ class Monitor:
 
     async def _tombstone(self, member_id: str) -> tuple[Record, Tombstone] | None:
         (record,) = await self._parts.patient.get(keys.tombstone(member_id))
-        tomb = None if record is None else self._parts.codec.read(Tombstone, record.value)
+        tomb = (
+            None
+            if record is None
+            else self._parts.codec.read(Tombstone, record.value, key=record.key)
+        )
         return None if record is None or tomb is None else (record, tomb)
 
     async def _try(self, term: Term, write: Write) -> bool:
@@ -484,6 +520,14 @@ class Monitor:
         if violation is None:
             return
         self.statistics.continuity_violations += 1
+        if self._parts.log is not None:
+            self._parts.log.warning(
+                "continuity_violation",
+                member_id=member_id,
+                expected=violation.expected,
+                received=violation.received,
+                advice="look at the network, at restarts and at who else drives this member",
+            )
         metrics = self._parts.metrics
         metrics.counter(metrics.families.continuity).add()
         self._parts.bus.emit(

@@ -5,7 +5,7 @@ Every refusal names the option, its value, the rule and what would be right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -21,6 +21,9 @@ from squall.coordination.timing import (
 )
 
 RETRIES_RANGE = (2, 10)
+HEARTBEATS_KEPT_MAX = 20
+"""A heartbeat record stays below a kilobyte."""
+HealthCheck = Callable[[], bool | Awaitable[bool]]
 AUTO = "auto"
 """As profile: by the number of live members."""
 
@@ -43,6 +46,13 @@ class Options:
     strict_secrets: bool = False
     """Refuses a secret in an environment variable."""
     eligible: bool = True
+    transient: bool = False
+    """A client for a moment, as a command is: it never leads, leaves nothing behind, and its
+    silence is told to nobody as a death."""
+    health_check: HealthCheck | None = None
+    """Asked once per interval whether this member is fit to lead."""
+    keep_heartbeats: int = 0
+    """So many of its last beats stay in the heartbeat record for people to look at, up to 20."""
     enable_coordinator: bool = True
     skip_cold_start: bool = False
     unsafe_timings: bool = False
@@ -96,6 +106,11 @@ def check_options(options: Options, timing: Timing, capabilities: Capabilities) 
     low, high = RETRIES_RANGE
     if not low <= options.max_retries <= high:
         wrong("max_retries", options.max_retries, f"it must be within {low} .. {high}", "3")
+    if options.transient and options.eligible:
+        wrong("eligible", True, "a transient member never leads", "False")
+    if not 0 <= options.keep_heartbeats <= HEARTBEATS_KEPT_MAX:
+        rule = f"it must be within 0 .. {HEARTBEATS_KEPT_MAX}"
+        wrong("keep_heartbeats", options.keep_heartbeats, rule, str(HEARTBEATS_KEPT_MAX))
     if options.contention_threshold <= 1.0:
         wrong("contention_threshold", options.contention_threshold, "it must be above 1", "2.0")
     if options.secret is not None and options.secret_source is not None:

@@ -35,6 +35,11 @@ class CoordinatorPlugin:
         self._term: Term | None = None
 
     @property
+    def kind(self) -> str:
+        """The first word of its name; events are named by it."""
+        return self.name.partition(" ")[0]
+
+    @property
     def coordinator(self) -> Coordinator:
         if self._coordinator is None:
             raise NotRunningError(f"{self.name} belongs to no coordinator yet: add it to one")

@@ -11,8 +11,10 @@ own lost reply for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from squall.coordination import keys
@@ -32,6 +34,7 @@ from squall.coordination.stores.interface import (
     Delete,
     Put,
     Record,
+    Write,
 )
 from squall.coordination.timing import Timing
 from squall.runtime.identity import ProcessIdentity
@@ -41,6 +44,8 @@ BEATS_WATCHED = 2.5
 """So many intervals without a beat, and an id that was alive is taken over."""
 LOOKS_PER_BEAT = 4
 REFRESH_REGISTRATION_S = 86_400.0
+AWAITS_MAX = 10
+LEAVE_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,10 @@ class Pulse:
         sign_heartbeats: bool,
         leading: Callable[[], Leading],
         metadata: Callable[[], Mapping[str, Any]],
+        make_token: Callable[[], str],
+        awaited: Collection[str] = (),
+        transient: bool = False,
+        keep_heartbeats: int = 0,
     ) -> None:
         self.member_id = member_id
         self.incarnation = 0
@@ -82,7 +91,13 @@ class Pulse:
         self._signed = sign_heartbeats
         self._leading = leading
         self._metadata = metadata
+        self._make_token = make_token
+        self._awaited = awaited
+        self._transient = transient
+        self._history: deque[tuple[int, float]] = deque(maxlen=keep_heartbeats)
         self._beat_version: Condition = ABSENT
+        self._last_put: Put | None = None
+        """Of the last beat, while it is not known whether it arrived."""
         self._refreshed_at = 0.0
 
     @property
@@ -102,18 +117,25 @@ class Pulse:
             if await self._claim(member, beat):
                 return
 
-    async def beat(self, *look_at: str) -> tuple[Record | None, ...]:
+    async def beat(self, *look_at: str, again: bool = False) -> tuple[Record | None, ...]:
         """Also reads the records that are named, after the beat. Raises `MemberFencedError`
-        or `StateLostError`; then only `register` helps."""
+        or `StateLostError`; then only `register` helps. With `again` the very same beat is
+        sent once more, because it got no answer: one that had arrived changes nothing."""
         for _ in range(3):
-            record = self._record(self.sequence + 1)
-            put = self._put(record, self._beat_version)
+            put = self._last_put if again else None
+            if put is None:
+                record = self._record(self.sequence + 1)
+                put = self._put(record, self._beat_version, self._make_token())
+            self._last_put = put
             try:
                 (version,), found = await self._store.write_and_get((put,), look_at)
             except VersionConflict:
+                again = False
                 await self._resolve()
                 continue
+            self._last_put = None
             self.sequence += 1
+            self._history.append((self.sequence, round(self._clock.wall(), 3)))
             self._beat_version = version
             if self._clock.now() - self._refreshed_at >= REFRESH_REGISTRATION_S:
                 await self._refresh()
@@ -121,20 +143,27 @@ class Pulse:
         raise MemberFencedError(self.member_id, self.incarnation)
 
     async def leave(self) -> None:
-        """Others see at once that this member left; a conflict means that it was fenced."""
-        left = self._member("left")
-        try:
-            await self._store.write(
-                Put(
-                    keys.member(self.member_id),
-                    self._codec.encode(left),
-                    expect=self.registered_version,
-                    ttl_s=keys.MEMBER_TTL_S,
-                ),
-                Delete(keys.heartbeat(self.member_id), self._beat_version),
+        """Others see at once that this member left. The id of a transient one is forgotten:
+        nobody will come back with it."""
+        for _ in range(LEAVE_TRIES):
+            left: Write = Put(
+                keys.member(self.member_id),
+                self._codec.encode(self._member("left")),
+                expect=self.registered_version,
+                ttl_s=keys.MEMBER_TTL_S,
             )
-        except VersionConflict:
-            return
+            if self._transient:
+                left = Delete(keys.member(self.member_id), self.registered_version)
+            beat = Delete(keys.heartbeat(self.member_id), self._beat_version)
+            try:
+                await self._store.write(left, beat)
+                return
+            except VersionConflict:
+                # A beat that was under way, or the end of this incarnation.
+                try:
+                    await self._resolve()
+                except (MemberFencedError, StateLostError):
+                    return
 
     async def _read(self) -> tuple[Record | None, Record | None]:
         member, beat = await self._store.get(
@@ -154,7 +183,9 @@ class Pulse:
             if beat is None or not self._is_alive(beat):
                 break
             if beat.version != first.version:
-                holder = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed)
+                holder = self._codec.read(
+                    HeartbeatRecord, beat.value, signed=self._signed, key=beat.key
+                )
                 raise DuplicateMemberError(
                     self.member_id, holder.hostname if holder else "?", holder.pid if holder else 0
                 )
@@ -166,12 +197,14 @@ class Pulse:
         return member, beat
 
     def _is_alive(self, beat: Record) -> bool:
-        record = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed)
+        record = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed, key=beat.key)
         fresh = beat.age_s <= self.timing.heartbeat_ttl
         return record is not None and record.status == "alive" and fresh
 
     async def _claim(self, member: Record | None, beat: Record | None) -> bool:
-        known = None if member is None else self._codec.read(MemberRecord, member.value)
+        known = (
+            None if member is None else self._codec.read(MemberRecord, member.value, key=member.key)
+        )
         before = 0 if known is None else known.incarnation
         # Store time as a floor: also greater than what a store that lost its data forgot.
         self.incarnation = max(before + 1, await self._store.now_ms())
@@ -200,14 +233,14 @@ class Pulse:
         if member is None:
             raise StateLostError(f"the store does not know {self.member_id} any more")
         if member.version != self.registered_version:
-            known = self._codec.read(MemberRecord, member.value)
+            known = self._codec.read(MemberRecord, member.value, key=member.key)
             if known is None or known.incarnation != self.incarnation or known.status != "alive":
                 raise MemberFencedError(self.member_id, self.incarnation)
             self.registered_version = member.version
         if beat is None:
             self._beat_version = ABSENT
             return
-        record = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed)
+        record = self._codec.read(HeartbeatRecord, beat.value, signed=self._signed, key=beat.key)
         if record is None or record.incarnation != self.incarnation or record.status != "alive":
             raise MemberFencedError(self.member_id, self.incarnation)
         self._beat_version = beat.version
@@ -236,6 +269,7 @@ class Pulse:
             status=status,
             hostname=self._identity.hostname,
             pid=self._identity.pid,
+            transient=self._transient,
         )
 
     def _record(self, sequence: int) -> HeartbeatRecord:
@@ -253,13 +287,17 @@ class Pulse:
             is_coordinator=leading.is_coordinator,
             epoch=leading.epoch,
             key_ids=() if keyring is None else keyring.key_ids,
+            transient=self._transient,
+            awaits=tuple(islice(self._awaited, AWAITS_MAX)) if self._awaited else (),
+            history=tuple(self._history) if self._history else (),
         )
 
-    def _put(self, record: HeartbeatRecord, expect: Condition) -> Put:
+    def _put(self, record: HeartbeatRecord, expect: Condition, token: str = "") -> Put:
         return Put(
             keys.heartbeat(self.member_id),
             self._codec.encode(record, signed=self._signed),
             expect=expect,
             ttl_s=self.timing.retention,
             silent=True,
+            token=token,
         )

@@ -8,7 +8,7 @@ reads it, and is counted; it must never end a loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
@@ -59,6 +59,12 @@ class HeartbeatRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """Which signing keys it accepts."""
     driven_by: str = ""
     """The member whose application says that this one lives; "" for one that beats itself."""
+    transient: bool = False
+    """A client for a moment: its silence is no death, and nothing is left of it."""
+    awaits: tuple[str, ...] = ()
+    """Signals whose acknowledgment it waited for: cleanup finds them by this."""
+    history: tuple[tuple[int, float], ...] = ()
+    """Sequence and sender's time of the beats before, if the member keeps them."""
 
 
 class MemberRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,6 +77,7 @@ class MemberRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """`alive`, `left` or `dead`."""
     hostname: str = ""
     pid: int = 0
+    transient: bool = False
 
 
 class Tombstone(Schema, frozen=True, kw_only=True):
@@ -127,6 +134,8 @@ class LeaseRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """The key that everybody signs with, once all have it."""
     pace: Pace | None = None
     """With `profile="auto"`, the same for all."""
+    recent: tuple[float, ...] = ()
+    """Store times of the last elections, this one last."""
 
 
 class Signal(Schema, frozen=True, kw_only=True, omit_defaults=True):
@@ -180,14 +189,17 @@ class WaitStates(Schema, frozen=True, kw_only=True):
 
 
 T = TypeVar("T", bound=Schema)
+OnRefused = Callable[[str, str, str], None]
+"""Kind of the record, its key, and why it is not believed."""
 
 
 class Codec:
     """Writes and reads records; signs and verifies those kinds that are signed."""
 
-    def __init__(self, keyring: Keyring | None) -> None:
+    def __init__(self, keyring: Keyring | None, on_refused: OnRefused | None = None) -> None:
         self.keyring = keyring
         self.refused = 0
+        self._on_refused = on_refused
 
     def encode(self, record: Schema, *, signed: bool = True) -> bytes:
         """`TypeError` or `ValueError` for what JSON does not have."""
@@ -201,17 +213,28 @@ class Codec:
             return self.keyring.seal(type(record).__name__, fields)
         return msgspec.json.encode(fields)
 
-    def decode(self, kind: type[T], value: bytes, *, signed: bool = True) -> T | str:
-        """The record, or why it is refused."""
+    def decode(self, kind: type[T], value: bytes, *, signed: bool = True, key: str = "") -> T | str:
+        """The record, or why it is refused; with its key that is told, too."""
+        found, why = self._decoded(kind, value, signed)
+        if isinstance(found, str):
+            self.refused += 1
+            if key and self._on_refused is not None:
+                self._on_refused(kind.__name__, key, why or found)
+        return found
+
+    def _decoded(self, kind: type[T], value: bytes, signed: bool) -> tuple[T | str, str]:
+        """The second says more about a refusal, for people."""
         try:
             if signed and self.keyring is not None:
                 record = self._sealed(kind, value, self.keyring)
-                return self._unsealed(kind, value, self.keyring) if record is None else record
+                return self._unsealed(kind, value, self.keyring) if record is None else record, ""
             record = _decoder(kind).decode(value)
             check_schema(kind.__name__, record.v)
-            return record
+            return record, ""
+        except SchemaError as error:
+            return "malformed", str(error)
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
-            return self._refuse("malformed")
+            return "malformed", ""
 
     def _sealed(self, kind: type[T], value: bytes, keyring: Keyring) -> T | None:
         """As this library writes it: read once."""
@@ -229,32 +252,26 @@ class Codec:
         named = msgspec.json.decode(value, type=dict[str, Any])
         check_schema(kind.__name__, named.get("v", SCHEMA))
         refusal = keyring.refusal(kind.__name__, named)
-        if refusal is not None:
-            return self._refuse(refusal)
-        return msgspec.convert(named, kind)
+        return msgspec.convert(named, kind) if refusal is None else refusal
 
-    def read(self, kind: type[T], value: bytes, *, signed: bool = True) -> T | None:
-        """The record; None if it cannot be believed."""
-        found = self.decode(kind, value, signed=signed)
+    def read(self, kind: type[T], value: bytes, *, signed: bool = True, key: str = "") -> T | None:
+        """The record; None if it cannot be believed. One that has a key is logged, once."""
+        found = self.decode(kind, value, signed=signed, key=key)
         return None if isinstance(found, str) else found
 
-    def read_shared(self, kind: type[T], value: bytes) -> T | None:
+    def read_shared(self, kind: type[T], value: bytes, *, key: str = "") -> T | None:
         """The same, for a record that every member of the process reads, as the lease: the
         same bytes of the same key are verified once for all of them."""
         keyring = self.keyring
         if keyring is None:
-            return self.read(kind, value)
+            return self.read(kind, value, key=key)
         known: Any = _VERIFIED.get(kind)
         if known is not None and known[0] == value and keyring.accepts(known[1].key_id):
             return known[1]
-        record = self.read(kind, value)
+        record = self.read(kind, value, key=key)
         if record is not None:
             _VERIFIED[kind] = (value, record)
         return record
-
-    def _refuse(self, reason: str) -> str:
-        self.refused += 1
-        return reason
 
 
 _DECODERS: dict[type[Schema], msgspec.json.Decoder[Any]] = {}

@@ -12,6 +12,7 @@ from collections import deque
 
 RING = 100
 CONTENTION_PAUSE_S = 30.0
+FLAPPING_ADVICE = "raise lease_ttl or min_epoch_duration; look at the network and at crashes"
 
 
 class Ring:

@@ -88,7 +88,11 @@ class Pacer:
         if not self._scales:
             return
         (record,) = await self._parts.patient.get(keys.LEADER)
-        lease = None if record is None else self._parts.codec.read(LeaseRecord, record.value)
+        lease = (
+            None
+            if record is None
+            else self._parts.codec.read(LeaseRecord, record.value, key=record.key)
+        )
         self.heard(record, lease)
         if self.pace is None:
             # This one is not registered yet.

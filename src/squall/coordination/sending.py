@@ -7,12 +7,14 @@ never send for an incarnation that was declared dead.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from squall.coordination import events, keys
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     ConfigurationError,
+    CoordinationError,
     InboxFullError,
     MemberFencedError,
     SignalDeliveryError,
@@ -25,7 +27,7 @@ from squall.coordination.inbox import HEARTBEAT
 from squall.coordination.mailbox import Context
 from squall.coordination.options import Options
 from squall.coordination.records import MemberRecord, Signal, SignalAck
-from squall.coordination.stores.interface import Append, Changed, Write, make_key
+from squall.coordination.stores.interface import ANY, Append, Changed, Delete, Write, make_key
 from squall.coordination.timeouts import signal_delay
 
 ID_BYTES = 12
@@ -82,12 +84,21 @@ class Sender:
             return self._own_ack(signal)
         await self._check_receiver(receiver_id, allow_unknown)
         encoded = self._encode(signal)
-        last_error = "no acknowledgment"
+        self._parts.awaited[signal.signal_id] = None
+        try:
+            return await self._repeated(signal, encoded, max_retries)
+        finally:
+            del self._parts.awaited[signal.signal_id]
+
+    async def _repeated(self, signal: Signal, encoded: bytes, max_retries: int) -> SignalAck:
+        receiver_id, last_error = signal.receiver_id, "no acknowledgment"
         for attempt in range(max_retries):
             try:
                 await self._append(signal, encoded)
                 ack = await self._acknowledged(signal)
                 if ack is not None:
+                    if self._options.transient:
+                        await self._forget(signal)
                     return ack
                 last_error = f"no acknowledgment within {self._options.ack_timeout:g} s"
             except StoreUnavailableError as error:
@@ -99,6 +110,12 @@ class Sender:
                 )
         await self._unreachable(receiver_id, max_retries, last_error)
         raise SignalDeliveryError(receiver_id, signal.signal_id, max_retries, last_error)
+
+    async def _forget(self, signal: Signal) -> None:
+        """A client for a moment leaves nothing behind; who could not remove it lets it expire."""
+        with contextlib.suppress(CoordinationError):
+            ack = Delete(keys.ack(signal.sender_id, signal.signal_id), ANY)
+            await self._parts.urgent.write(ack)
 
     async def _was_own_beat(self, signal: Signal) -> bool:
         """A `heartbeat` to oneself is a heartbeat: it lies in no inbox and ends no wait."""
@@ -171,6 +188,7 @@ class Sender:
             encoded,
             ttl_s=keys.SIGNAL_TTL_S,
             limit=self._options.max_inbox,
+            carried=True,
         )
         writes: tuple[Write, ...] = (append,) if check is None else (check, append)
         metrics = self._parts.metrics
@@ -192,7 +210,11 @@ class Sender:
             if not await self._parts.patient.wait(Changed(key, ""), timeout_s=left_s):
                 continue
             (found,) = await self._parts.patient.get(key)
-            ack = None if found is None else self._parts.codec.read(SignalAck, found.value)
+            ack = (
+                None
+                if found is None
+                else self._parts.codec.read(SignalAck, found.value, key=found.key)
+            )
             if ack is not None and self._fits(ack, signal):
                 metrics = self._parts.metrics
                 latency_s = max(0.0, self._parts.store_time() - signal.timestamp)
@@ -216,7 +238,11 @@ class Sender:
             (found,) = await self._parts.urgent.get(keys.member(receiver_id))
         except StoreUnavailableError:
             found = None
-        known = None if found is None else self._parts.codec.read(MemberRecord, found.value)
+        known = (
+            None
+            if found is None
+            else self._parts.codec.read(MemberRecord, found.value, key=found.key)
+        )
         self._parts.bus.emit(
             events.CoordinatorUnreachable(
                 coordinator_id=receiver_id,

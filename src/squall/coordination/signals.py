@@ -179,8 +179,9 @@ class Signals:
             entry = await self.mailbox.take_one(wanted)
             done = False
             try:
-                yield entry.signal
-                await self._deliver(entry)
+                if not await self.mailbox.refused_late(entry):
+                    yield entry.signal
+                    await self._deliver(entry)
                 done = True
             finally:
                 if not done:

@@ -5,28 +5,40 @@ It decides nothing and must never raise into what it is told by.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from squall.coordination import election_messages as messages
 from squall.coordination import events
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import CoordinationError, EpochRegressionError, StateLostError
-from squall.coordination.rolling import Changes, Ring
+from squall.coordination.plugin import CoordinatorPlugin
+from squall.coordination.rolling import FLAPPING_ADVICE, Changes, Ring
 
-FLAPPING_ADVICE = "raise lease_ttl or min_epoch_duration; look at the network and at crashes"
+FALSE_DEATH_ADVICE = (
+    "this process lives: if it was not paused, raise heartbeat_ttl over heartbeat_interval, or look"
+    " for code that blocks the loop"
+)
+SLOW_START_S = 25.0
+"""The windows of a cold start are 20 s; the rest is an election."""
+SLOW_START_ADVICE = (
+    "shorten cold_start_observation_window and cold_start_preparation_delay, or use"
+    " enable_coordinator=False where there is one instance"
+)
 
 
 class Teller:
     """Of one member."""
 
-    def __init__(self, parts: Assembly) -> None:
+    def __init__(self, parts: Assembly, plugins: Sequence[CoordinatorPlugin] = ()) -> None:
         self._parts = parts
+        self._plugins = plugins
         self._metrics = parts.metrics
         self._families = parts.metrics.families
         self._changes = Changes()
         self.election_durations = Ring()
         self._vacant_since: float | None = parts.clock.now()
         self._regressed = False
+        self._start_took_s = 0.0
         self._sent = self._metrics.counter(self._families.heartbeats, "sent")
         self._isolated = self._metrics.gauge(self._families.isolated)
 
@@ -81,6 +93,7 @@ class Teller:
             self._parts.log.warning("incarnation_ended", reason=str(cause))
 
     def recovered(self, member_id: str) -> None:
+        self._warn("was_declared_dead", FALSE_DEATH_ADVICE)
         self.emit(
             events.CoordinatorRecovered(
                 coordinator_id=member_id, previous_health="dead", was_dead=True
@@ -102,7 +115,10 @@ class Teller:
             case messages.Promote(epoch):
                 metrics.counter(families.promotions).add()
                 metrics.gauge(families.is_leader).set(1.0)
-                self.emit(events.CoordinatorPromoted(worker_id=self._parts.member_id, epoch=epoch))
+                me = self._parts.member_id
+                self.emit(events.CoordinatorPromoted(worker_id=me, epoch=epoch))
+                for plugin in self._plugins:
+                    self.emit(events.PluginPromoted(plugin=plugin.kind, worker_id=me, epoch=epoch))
             case messages.Demote(epoch, reason):
                 metrics.counter(families.demotions, reason).add()
                 metrics.gauge(families.is_leader).set(0.0)
@@ -114,6 +130,9 @@ class Teller:
                     )
                 )
             case messages.PhaseChanged(phase, duration_s):
+                self._start_took_s += duration_s
+                if phase == "ready" and self._start_took_s > SLOW_START_S:
+                    self._warn("slow_start", SLOW_START_ADVICE, took_s=round(self._start_took_s))
                 self.emit(events.ColdStartPhaseChanged(phase=phase, duration=duration_s))
             case messages.HolderChanged():
                 self._holder_changed(effect)
@@ -136,6 +155,10 @@ class Teller:
         metrics.gauge(families.heartbeat_p99_s).follow(p99)
         metrics.gauge(families.active_coordinators).follow(active)
 
+    def _warn(self, event: str, advice: str, **fields: object) -> None:
+        if self._parts.log is not None:
+            self._parts.log.warning(event, advice=advice, **fields)
+
     def _holder_changed(self, effect: messages.HolderChanged) -> None:
         lease, now = effect.lease, self._parts.clock.now()
         self._parts.say_in_log(epoch=lease.epoch)
@@ -157,11 +180,16 @@ class Teller:
                 active_workers=len(lease.standbys) + 1,
             )
         )
+        for plugin in self._plugins:
+            self.emit(
+                events.PluginElected(
+                    plugin=plugin.kind, worker_id=lease.worker_id, epoch=lease.epoch
+                )
+            )
         self.emit(events.LeaderChanged(old=effect.old, new=lease.worker_id, epoch=lease.epoch))
         changes = self._changes.note(now)
         if changes is not None:
-            if self._parts.log is not None:
-                self._parts.log.warning("flapping", changes=changes, advice=FLAPPING_ADVICE)
+            self._warn("flapping", FLAPPING_ADVICE, changes=changes)
             self.emit(
                 events.Flapping(
                     changes=changes, window=self._changes.window_s, advice=FLAPPING_ADVICE

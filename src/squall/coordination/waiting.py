@@ -137,7 +137,7 @@ class Waiter:
 
     async def _take(self, wanted: Wanted) -> Signal:
         while True:
-            entry = await self._mailbox.take_one(wanted)
+            entry = await self._mailbox.take_one(wanted, delivers_first=True)
             try:
                 if await self._mailbox.delivered(entry):
                     return entry.signal
@@ -168,7 +168,11 @@ class Waiter:
         found = await self._parts.urgent.get(*map(keys.member, senders))
         health: dict[str, str] = {}
         for sender, record in zip(senders, found, strict=True):
-            known = None if record is None else self._parts.codec.read(MemberRecord, record.value)
+            known = (
+                None
+                if record is None
+                else self._parts.codec.read(MemberRecord, record.value, key=record.key)
+            )
             health[sender] = "unknown" if known is None else known.status
         return health
 
@@ -217,7 +221,10 @@ class Waiter:
         return name
 
     async def keep(self) -> None:
-        """Writes the open waits down, all at once and not more often than needed."""
+        """Writes the open waits down, all at once and not more often than needed. Nobody comes
+        back for those of a transient member."""
+        if self._options.transient:
+            return
         key = keys.state(self._parts.member_id)
         while True:
             try:
@@ -245,7 +252,11 @@ class Waiter:
     async def written_down(self) -> tuple[WaitState, ...]:
         """What this id waited for when it was last alive."""
         (found,) = await self._parts.patient.get(keys.state(self._parts.member_id))
-        states = None if found is None else self._parts.codec.read(WaitStates, found.value)
+        states = (
+            None
+            if found is None
+            else self._parts.codec.read(WaitStates, found.value, key=found.key)
+        )
         return () if states is None else tuple(states.waits.values())
 
     # What is learnt.
@@ -264,14 +275,20 @@ class Waiter:
 
     async def _samples(self, task_type: str) -> tuple[float, ...]:
         (found,) = await self._parts.patient.get(keys.durations(task_type))
-        known = None if found is None else self._parts.codec.read(Durations, found.value)
+        known = (
+            None if found is None else self._parts.codec.read(Durations, found.value, key=found.key)
+        )
         return () if known is None else known.samples
 
     async def _learn(self, task_type: str, took_s: float) -> None:
         key = keys.durations(task_type)
         for _ in range(CLAIM_RETRIES):
             (found,) = await self._parts.patient.get(key)
-            known = None if found is None else self._parts.codec.read(Durations, found.value)
+            known = (
+                None
+                if found is None
+                else self._parts.codec.read(Durations, found.value, key=found.key)
+            )
             samples = (*(() if known is None else known.samples), round(took_s, 3))
             durations = Durations(samples=samples[-SAMPLES_KEPT:])
             put = Put(

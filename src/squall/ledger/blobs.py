@@ -98,6 +98,18 @@ class BlobStore:
                 self._since[digest] = self._group_ms()
             return data
 
+    def digests(self) -> list[Digest]:
+        """Of all that is here."""
+        return list(self._since)
+
+    async def check(self, digest: Digest) -> int:
+        """Its size; negative when it was here and cannot be read back right."""
+        async with self._lock(digest):
+            if digest not in self._since:
+                return 0
+            data = await self._read(digest)
+        return -1 if data is None else len(data)
+
     async def has(self, digest: Digest) -> bool:
         """Who is told yes can rely on it for the next hour."""
         if digest not in self._since:
@@ -130,7 +142,7 @@ class BlobStore:
             return None
         try:
             data = await self._disk.read(self._path(digest))
-        except FileNotFoundError:
+        except OSError:
             self._since.pop(digest, None)
             return None
         if await digest_of(data) != digest:

@@ -64,6 +64,9 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
     that three checkpoints hold back no more log than twice the state."""
     checkpoint_interval_s: Seconds = 300.0
     checkpoints_kept: Count = 3
+    scrub_interval_s: Seconds = 3600.0
+    """So often a member of a larger group reads all its files again, to find bit rot while
+    others still have what is lost."""
     blob_max_bytes: Bytes = 256 * MIB
     blob_fetches: Count = 8
     """At a time, from peers."""

@@ -16,6 +16,8 @@ class MemoryBlobs:
     def __init__(self) -> None:
         self._held: dict[str, bytes] = {}
         self._parts: dict[str, bytearray] = {}
+        self.arrived = 0
+        """Bytes that were fetched since the start: they say that something moves."""
 
     def put(self, content: bytes) -> str:
         digest = blob_hash(content)
@@ -44,6 +46,7 @@ class MemoryBlobs:
 
     async def append_part(self, blob: str, data: bytes) -> None:
         self._parts.setdefault(blob, bytearray()).extend(data)
+        self.arrived += len(data)
 
     async def discard_part(self, blob: str) -> None:
         self._parts.pop(blob, None)

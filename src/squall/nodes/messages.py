@@ -63,6 +63,10 @@ class AttemptStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     record: str = ""
     """Ended: digest of the record's blob."""
     record_size: int = 0
+    work: int = 0
+    """Preparing: how far it is, a count that only rises (bytes and steps)."""
+    wants_more_s: bool = False
+    """Preparing: it will not be ready in time and asks for longer."""
 
 
 class HeldRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -150,6 +154,22 @@ class Preparation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Made by earlier attempts; the stripe of feeds and ids continues after them."""
     timeout_s: float = 0.0
     """Longest execution from Go on."""
+    ready_within_s: float = 0.0
+    """Then the preparation is given up, unless it is extended; 0: nobody counts."""
+
+
+class MoreTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The answer to a preparation that asked for longer."""
+
+    key: AttemptKey
+    granted_s: float = 0.0
+    left: int = 0
+    """How often it may ask again."""
+    denial: str = ""
+    is_warning: bool = False
+    """The next grant is the last one."""
+    grace_left_s: float = 0.0
+    """There is none left: until it is given up."""
 
 
 class GoOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -203,6 +223,7 @@ class SessionAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     adjust: list[AdjustOrder] = []
     free: list[AttemptKey] = []
     """Their records are committed or of no use: the outbox forgets them."""
+    more_time: list[MoreTime] = []
     interval_s: float = 1.0
     telemetry_interval_s: float = 1.0
     drained: bool = False
@@ -226,6 +247,10 @@ class TelemetryPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     errors: list[ErrorSample] = []
     lines: list[Line] = []
     """What the author printed since the last part; best effort."""
+    width_s: int = 1
+    """Seconds in a window; more in a whole record whose seconds are not apart any more."""
+    silent_from_s: float = 0.0
+    """Of a whole record: up to where its reports cover the workflow's time."""
 
 
 @message(105, MessageClass.TELEMETRY, size=SizeClass.BULK, senders=FROM_WORKER, light=True)
@@ -308,6 +333,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     result: str = ""
     """Digest of the result, once terminal."""
     result_size: int = 0
+    silent: list[str] = []
+    """A line for each worker that runs a part of it and is not heard."""
 
 
 @message(140, MessageClass.DISPATCH, size=SizeClass.BULK, senders=FROM_CLIENT)

@@ -53,6 +53,10 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     retries_max: int = 3
     """How often a share is given out again after a loss; the next loss fails the workflow."""
 
+    def telemetry_interval_s(self, workers: int) -> float:
+        """How often each of so many workers sends what it measured."""
+        return max(self.telemetry_interval_min_s, workers / self.session_workers_per_s)
+
     @property
     def lost_after_s(self) -> float:
         return self.lost_factor * self.execution_lease_s + self.lost_margin_s

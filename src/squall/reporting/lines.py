@@ -21,6 +21,8 @@ _EAGER_S = 10
 """The first seconds, in which people look whether it works at all."""
 _NEW_ERRORS_MAX = 5
 """Told per second; a target that dies makes many kinds at once."""
+_SILENT = " silent for "
+"""What a line about a worker says that is not heard, after its name."""
 _REPEAT_S = 10.0
 """A threshold that goes to and fro is told again after this time at the earliest."""
 
@@ -49,6 +51,7 @@ class LiveLines:
         self._verdict = "VALID"
         self._failing: set[str] = set()
         self._told_s: dict[str, float] = {}
+        self._silent: set[str] = set()
 
     def start(self) -> None:
         """The header: model, shape, processes and host of each workflow."""
@@ -69,10 +72,13 @@ class LiveLines:
                 if self._seen_s.get(workflow.name) != workflow.elapsed_s:
                     self._seen_s[workflow.name] = workflow.elapsed_s
                     self._write(self._progress(workflow, snapshot))
+        told = ""
         if snapshot.verdict != self._verdict:
             self._verdict = snapshot.verdict
             why = f": {snapshot.reasons[0]}" if snapshot.reasons else " again"
             self._attention(f"{snapshot.verdict}{why}", "", snapshot)
+            told = why
+        self._tell_silent(snapshot, told)
         for state in snapshot.thresholds:
             self._judge(state, snapshot)
         for error in snapshot.new_errors[:_NEW_ERRORS_MAX]:
@@ -80,6 +86,14 @@ class LiveLines:
         left = len(snapshot.new_errors) - _NEW_ERRORS_MAX
         if left > 0:
             self._attention(f"{left} more new kinds of errors (see summary)", "", snapshot)
+
+    def _tell_silent(self, snapshot: Snapshot, told: str) -> None:
+        """Who is not heard, once; the verdict may have other reasons, and has just told one."""
+        silent = {text.partition(_SILENT)[0]: text for text in snapshot.losses if _SILENT in text}
+        new = [who for who in silent if who not in self._silent and f"{who}{_SILENT}" not in told]
+        for who in new[:_NEW_ERRORS_MAX]:
+            self._attention(silent[who], "", snapshot)
+        self._silent = set(silent)
 
     def interrupted(self, times: int) -> None:
         """A person who pressed Ctrl-C learns what they wait for."""

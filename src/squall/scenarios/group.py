@@ -23,6 +23,7 @@ from squall.scenarios.group_checks import GroupChecks
 from squall.scenarios.group_mutants import MUTANTS
 from squall.scenarios.group_node import MemberNode
 from squall.scenarios.group_people import Client, Operator, Worker
+from squall.scenarios.group_rot import rot_checkpoint, rot_log
 from squall.sim.faults import Faults
 from squall.sim.node import State
 from squall.sim.run import Scenario
@@ -34,6 +35,8 @@ SERVES_WITHIN_S = 5.0
 LATE = {Fault.SUSPEND, Fault.TAIL, Fault.REORDER, Fault.SWIZZLE, Fault.BANDWIDTH}
 """With these a restarted member may hear a clock that is seconds old."""
 FORMS_WITHIN_S = 20.0
+NEVER_S = 1e6
+ROT = 0.2
 CLIENTS = 3
 SLOWER = Timers(0.1, 0.5, 0.8, 0.1, 0.1)
 """Between those of tests and those of a local network: fewer events a second."""
@@ -59,6 +62,10 @@ class Group:
         self.nodes: dict[str, MemberNode] = {}
         self.upgrades = draw.random() < 0.5
         self.boots: dict[str, int] = {}
+        rot = world.random("rot")
+        self.rots = size > 1 and rot.random() < ROT
+        """The disk of one member changes bits at rest."""
+        self.scrub_s = rot.uniform(1.0, 6.0) if self.rots else NEVER_S
 
     @property
     def all(self) -> list[str]:
@@ -67,14 +74,14 @@ class Group:
     def add(self) -> None:
         world = self.world
         for name in self.all:
-            world.add(name, self._member(name), exits_on=(OSError, LedgerFailed))
+            world.add(name, self.member(name), exits_on=(OSError, LedgerFailed))
         for number in range(CLIENTS):
-            world.add(f"c{number}", self._client)
+            world.add(f"c{number}", self.client)
         for number in range(2):
             world.add(f"w{number}", self._worker)
         world.add("op", self._operator)
 
-    def _member(self, name: str) -> Any:
+    def member(self, name: str) -> Any:
         async def run(runtime: Runtime) -> None:
             self.boots[name] = self.boots.get(name, 0) + 1
             upgraded = self.upgrades and self.boots[name] > 1
@@ -88,13 +95,14 @@ class Group:
                 checks=self.checks,
                 now=lambda: self.world.now,
                 mutant=self.world.mutant,
+                scrub_s=self.scrub_s,
             )
             self.nodes[name] = node
             await node.run()
 
         return run
 
-    async def _client(self, runtime: Runtime) -> None:
+    async def client(self, runtime: Runtime) -> None:
         await Client(self.world, runtime, self.all, self.checks).run()
 
     async def _worker(self, runtime: Runtime) -> None:
@@ -121,6 +129,25 @@ async def lose_a_disk(group: Group) -> None:
     await asyncio.sleep(draw.uniform(0.05, 1.0))
     if not world.nodes[name].runs:
         world.start(name)
+
+
+async def rot_a_disk(group: Group) -> None:
+    """Again and again on the disk of one member, mostly while that is down: the others have
+    what it loses."""
+    world, draw = group.world, group.world.random("rotting")
+    name = draw.choice(group.members)
+    while True:
+        await asyncio.sleep(draw.uniform(0.3, 3.0))
+        node = world.nodes[name]
+        ends = draw.random() < 0.8
+        if ends and node.runs:
+            world.crash(name)
+        rot = rot_checkpoint if draw.random() < 0.2 else rot_log
+        if rot(node.disk, draw):
+            world.count("flipped bits")
+        await asyncio.sleep(draw.uniform(0.02, 0.5))
+        if ends and node.state in (State.OFF, State.ENDED):
+            world.start(name)
 
 
 async def hunt(group: Group, who: Callable[[], str], pace_s: float) -> None:
@@ -191,9 +218,11 @@ async def scenario(world: World) -> None:
     faults = Faults(world, swarm, [*group.all, "w0", "w1"])
     seconds = world.parameter("seconds", FAULTY_S)
     loss = None
-    if len(group.members) > 1 and group.draw.random() < 0.35:
+    if len(group.members) > 1 and group.draw.random() < 0.35 and not group.rots:
         loss = asyncio.ensure_future(lose_a_disk(group))
     hunters: list[asyncio.Future[None]] = []
+    if group.rots:
+        hunters.append(asyncio.ensure_future(rot_a_disk(group)))
     if group.draw.random() < 0.7:
         pace_s = group.draw.uniform(0.4, 3.0)
         hunters.append(asyncio.ensure_future(hunt(group, group.checks.primary, pace_s)))

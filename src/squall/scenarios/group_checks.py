@@ -81,7 +81,8 @@ class GroupChecks:
 
     def effect(self, node: str, boot: str, core: Core, effect: Effect) -> None:
         storage = core.me.storage
-        self.durable[storage] = core.durable_op
+        if not core.mending:
+            self.durable[storage] = core.durable_op
         match effect:
             case Apply():
                 self._durable(node, core.config, effect.entries[-1])

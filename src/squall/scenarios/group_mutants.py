@@ -45,6 +45,7 @@ MUTANTS = {
     "late_start_view": "a repeated StartView shortens the log",
     "answer_from_foreign_entry": "a deposed primary answers from what others committed",
     "no_pre_vote": "a member asks for votes without asking first whether it would get them",
+    "vote_with_a_hole": "a member whose disk lost entries votes and acknowledges as before",
     "pre_vote_while_heard": "a member agrees to a new view although it hears its primary",
 }
 
@@ -202,9 +203,13 @@ def _pre_vote_while_heard(replica: Replica) -> None:
 
     def agree(packet: Packet, ask: PreVote) -> None:
         if views._may_vote(packet.sender, ask.view) and ask.view > core.fence.view:
-            core.send(packet.sender.node, PreVoteOk(ask.view))
+            core.send(packet.sender.node, PreVoteOk(ask.view, ask.ask))
 
     _put(views, "pre_vote", agree)
+
+
+def _vote_with_a_hole(replica: Replica) -> None:
+    replica.core.mending = False
 
 
 def _clock_not_in_votes(replica: Replica) -> None:
@@ -297,6 +302,7 @@ _REPLICA: dict[str, Break] = {
     "select_by_op": _select_by_op,
     "select_without_epoch": _select_without_epoch,
     "no_promise_sync": _no_promise_sync,
+    "vote_with_a_hole": _vote_with_a_hole,
     "ack_before_sync": _ack_before_sync,
     "no_log_transfer": _no_log_transfer,
     "sequence_reset": _sequence_reset,

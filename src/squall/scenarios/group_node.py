@@ -70,6 +70,7 @@ class MemberNode:
         checks: GroupChecks,
         now: Any,
         mutant: str | None,
+        scrub_s: float,
     ) -> None:
         self._runtime = runtime
         self._peers = tuple(NodeId(peer) for peer in peers)
@@ -79,6 +80,7 @@ class MemberNode:
         self._checks = checks
         self._world_now = now
         self._mutant = mutant
+        self._scrub_s = scrub_s
         self._machine = Machine(version, mutant)
         self._tasks = TaskRunner(runtime.clock, runtime.random, on_failure=self._task_failed)
         self._decoder = msgspec.msgpack.Decoder(ToMember)
@@ -96,12 +98,18 @@ class MemberNode:
         self._asked: dict[str, int] = {}
         self._cores: list[Core] = []
 
+    @property
+    def is_open(self) -> bool:
+        """Its ledger was read from disk and takes part."""
+        return hasattr(self, "ledger")
+
     async def run(self) -> None:
         runtime = self._runtime
         transport = Datagrams()
         await transport.bind(runtime)
         settings = LedgerSettings(
             checkpoint_entries=CHECKPOINT_ENTRIES,
+            scrub_interval_s=self._scrub_s,
             wal=WalSettings(segment_bytes=64 * 1024, max_record_bytes=16 << 20),
         )
         self.ledger = await open_group_ledger(

@@ -22,7 +22,7 @@ from squall.scenarios.group_words import (
     Report,
     ToClient,
 )
-from squall.sim.checks import Probe
+from squall.sim.checks import Probe, check
 from squall.sim.world import World
 
 KEYS = 3
@@ -99,7 +99,12 @@ class Client:
                 break
             self._target = draw.choice(self._members)
             await self._runtime.clock.sleep(draw.uniform(0.01, 0.1))
-        if ask.junk:
+        self._checks.guard(
+            lambda: check(
+                bool(answer.result), f"{name} #{ask.seq} has the answer of another command"
+            )
+        )
+        if ask.junk or not answer.result:
             self._checks.operations.remove(operation)
         elif answer.result[:1] != "!":
             operation.returned = self._world.now

@@ -57,21 +57,33 @@ def joined(one: WindowReport, two: WindowReport) -> WindowReport:
     return _added((one, two), share=one.share, window=window, levels=max)
 
 
+def summed_up(reports: Sequence[WindowReport]) -> WindowReport:
+    """All reports of a share as one of the earliest window; the last is the latest one."""
+    window = min(report.window for report in reports)
+    return _added(reports, share=reports[0].share, window=window, levels=max)
+
+
 def joined_health(one: HealthReport, one_s: float, two: HealthReport, two_s: float) -> HealthReport:
     """Of one process; each stands for so many seconds, and so does the CPU of both."""
-    both_s = one_s + two_s
-    cpu = (one.cpu * one_s + two.cpu * two_s) / both_s if both_s else max(one.cpu, two.cpu)
+    return summed_health((one, two), (one_s, two_s))
+
+
+def summed_health(reports: Sequence[HealthReport], spans_s: Sequence[float]) -> HealthReport:
+    """Any number of them, of one process."""
+    whole_s = sum(spans_s)
+    weighed = sum(each.cpu * span_s for each, span_s in zip(reports, spans_s, strict=True))
     blocked: dict[tuple[str, str, str, str], float] = {}
-    for each in (*one.blocked, *two.blocked):
-        where = (each.workflow, each.step, each.location, each.call)
-        blocked[where] = blocked.get(where, 0.0) + each.seconds
+    for report in reports:
+        for each in report.blocked:
+            where = (each.workflow, each.step, each.location, each.call)
+            blocked[where] = blocked.get(where, 0.0) + each.seconds
     return HealthReport(
-        process=one.process,
-        at_s=max(one.at_s, two.at_s),
-        cpu=cpu,
-        lag=summed((one.lag, two.lag)),
-        gc_max_s=max(one.gc_max_s, two.gc_max_s),
-        rss_mb=max(one.rss_mb, two.rss_mb),
+        process=reports[0].process,
+        at_s=max(each.at_s for each in reports),
+        cpu=weighed / whole_s if whole_s else max(each.cpu for each in reports),
+        lag=summed(each.lag for each in reports),
+        gc_max_s=max(each.gc_max_s for each in reports),
+        rss_mb=max(each.rss_mb for each in reports),
         blocked=[Blocked(*where, seconds) for where, seconds in blocked.items()],
     )
 

@@ -7,8 +7,11 @@
 is killed and started again. `schedule`: a job every two seconds for two minutes with three kills
 of the coordinator. `ttl`: records that expire and records that are refreshed in their last moment,
 with three kills of the coordinator. `outage` (S3): errors 500, 503 and no answer at all,
-20 s each. `clock`: one member an hour off. Each ends with 0 if every promise held, over
-everything that the processes wrote down; the tests beside have the same at a smaller size.
+20 s each. `clock`: one member an hour off. `cut` (Redis, S3): 50 times a proxy cuts only the
+coordinator from the store. `absence` (Redis, S3): the store is away for three minutes, on the
+default profile. `contention` (Redis): answers are late for two minutes. Each ends with 0 if every
+promise held, over everything that was written down; the tests beside have the same at a smaller
+size.
 """
 
 from __future__ import annotations
@@ -28,21 +31,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordination_places import BUCKET, REDIS_URL, forget_redis, make_bucket, s3_credentials
+from coordination_places import (
+    BUCKET,
+    REDIS_URL,
+    Place,
+    forget_redis,
+    make_bucket,
+    s3_credentials,
+)
+from cut_leader import running
 from faulty_s3 import FaultyS3
+from long_outage import FULL_BREAKER, FULL_RETRY, Outage, Size
 from process_lab import Lab
 from process_worker import EVERY_S, QUEUE, SECRET, VISIBILITY_S, expiry
+from slow_store import slow_down
 from test_queue_processes import WorkLab, check_runs, check_tickets
 
-from squall.coordination import ANY, Coordinator, Put, Queue
+from squall.coordination import ANY, Coordinator, Put, Queue, StoreUnavailableError
+from squall.coordination.queue.records import Final
 from squall.coordination.stores.opening import make_store
+from squall.coordination.timing import PROFILES
 from squall.runtime.real import RealClock
 
 KINDS = ("sqlite", "redis", "s3")
-PARTS = ("queue", "schedule", "ttl", "outage", "clock")
+PARTS = ("queue", "schedule", "ttl", "outage", "clock", "cut", "absence", "contention")
+ONLY = {
+    "outage": ("s3",),
+    "cut": ("redis", "s3"),
+    "absence": ("redis", "s3"),
+    "contention": ("redis",),
+}
+"""Stores that a part is for; all if it is not named."""
 ORDER_KEYS = ("", "", "ada", "bob")
 KILL_EVERY_S = 5.0
 OUTAGE_S = 20.0
+AWAY_S = 180.0
+LATE_FOR_S = 120.0
+RESULTS_S = 900.0
 EXPIRING = 20
 EXPIRES_S = 4.0
 SWEPT_S = 10.0
@@ -58,11 +83,12 @@ def main() -> int:
     parser.add_argument("--tickets", type=int, default=0, help="5000, on S3 500")
     parser.add_argument("--workers", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=120.0, help="of the schedule")
+    parser.add_argument("--cuts", type=int, default=50)
     options = parser.parse_args()
     failed = False
     for kind in KINDS if options.store == "all" else (options.store,):
         for part in PARTS if options.part == "all" else (options.part,):
-            if part == "outage" and kind != "s3":
+            if kind not in ONLY.get(part, KINDS):
                 continue
             begun = time.monotonic()
             try:
@@ -145,13 +171,18 @@ async def _run_queue(lab: WorkLab, tickets: int) -> str:
         async def produce() -> None:
             for number in range(tickets):
                 key = ORDER_KEYS[number % len(ORDER_KEYS)]
-                ticket_id = await producer.enqueue(number, order_key=key)
+                ticket_id = await _enqueue(producer, number, key)
                 made[ticket_id], numbers[ticket_id] = key, number
 
         async def strike() -> None:
             nonlocal kills
             while True:
+                # Not before something was done since the last one: where a machine takes longer
+                # to start a process than kills are apart, nothing would ever be.
+                before = len(lab.lines("done"))
                 await asyncio.sleep(KILL_EVERY_S * lab.scale)
+                while len(lab.lines("done")) == before:
+                    await asyncio.sleep(0.5)
                 acts = lab.lines("acts")
                 leader = acts[-1]["member"] if acts else lab.members[0]
                 victim = leader if kills % 2 == 0 else random.choice(lab.members)
@@ -165,7 +196,7 @@ async def _run_queue(lab: WorkLab, tickets: int) -> str:
         twice = [await producer.enqueue(-1, dedup_id="once") for _ in range(2)]
         assert twice[0] == twice[1]
         made[twice[0]], numbers[twice[0]] = "", -1
-        finals = {each: await producer.result(each, within=900.0) for each in made}
+        finals = {each: await _final(producer, each) for each in made}
         striking.cancel()
     await store.close()
     states = {each: final.state for each, final in finals.items()}
@@ -174,6 +205,24 @@ async def _run_queue(lab: WorkLab, tickets: int) -> str:
     lab.check()
     stale = sum(line["error"] == "StaleClaimError" for line in lab.lines("refused"))
     return f"{len(made)} tickets, {kills} kills, {dead} dead letters, {stale} late completions"
+
+
+async def _enqueue(producer: Queue, number: int, key: str) -> str:
+    """Under a name, so that it may be tried again where a busy S3 gave no answer."""
+    while True:
+        try:
+            return await producer.enqueue(number, order_key=key, dedup_id=f"number-{number}")
+        except StoreUnavailableError:
+            continue
+
+
+async def _final(producer: Queue, ticket_id: str) -> Final:
+    deadline = time.monotonic() + RESULTS_S
+    while True:
+        try:
+            return await producer.result(ticket_id, within=deadline - time.monotonic())
+        except StoreUnavailableError:
+            assert time.monotonic() < deadline, f"{ticket_id} has no end"
 
 
 def _schedule(kind: str, options: argparse.Namespace) -> str:
@@ -318,12 +367,69 @@ def _clock(kind: str, options: argparse.Namespace) -> str:
         return "an hour early and an hour late, no death, all signals believed"
 
 
+def _cut(kind: str, options: argparse.Namespace) -> str:
+    """A cable that is pulled and a server that is stopped, in turn."""
+    with served(kind) as (url, prefix, folder):
+        with running(url, prefix, folder, _scale(kind)) as lab:
+            pauses = [
+                lab.cut_the_leader(silently=number % 2 == 0) for number in range(options.cuts)
+            ]
+            changes = lab.check_leading()
+            effects = asyncio.run(lab.check_effects())
+        assert changes >= options.cuts, f"{changes} changes after {options.cuts} cuts"
+        return (
+            f"{options.cuts} cuts, {effects} effects in the order of their epochs, nobody acted "
+            f"for {min(pauses):.1f} to {max(pauses):.1f} s"
+        )
+
+
+def _absence(kind: str, options: argparse.Namespace) -> str:
+    with served(kind) as (url, prefix, _):
+        size = Size(
+            PROFILES["s3" if kind == "s3" else "normal"],
+            AWAY_S,
+            FULL_RETRY,
+            FULL_BREAKER,
+            unsafe=False,
+        )
+
+        async def away() -> str:
+            async with Outage(Place(kind, url, prefix), size) as outage:
+                await outage.short()
+                calls = await outage.long()
+                outage.check(calls)
+                assert calls.quickest_refusal_s < 0.01, calls
+                return (
+                    f"{calls.failed} calls of at least {calls.shortest_failure_s:.1f} s opened the"
+                    f" circuit, {calls.refused} refused at once, {calls.probes} probes, no death"
+                )
+
+        return asyncio.run(away())
+
+
+def _contention(kind: str, options: argparse.Namespace) -> str:
+    with served(kind) as (url, prefix, _):
+
+        async def late() -> str:
+            place = Place(kind, url, prefix)
+            found = await slow_down(place, LATE_FOR_S)
+            await place.close()
+            found.check()
+            ratios = ", ".join(f"{ratio:.2f}" for _, ratio in found.told)
+            return f"told {len(found.told)} times in {LATE_FOR_S:.0f} s, ratios {ratios}"
+
+        return asyncio.run(late())
+
+
 PARTS_OF = {
     "queue": _queue,
     "schedule": _schedule,
     "ttl": _ttl,
     "outage": _outage,
     "clock": _clock,
+    "cut": _cut,
+    "absence": _absence,
+    "contention": _contention,
 }
 
 if __name__ == "__main__":

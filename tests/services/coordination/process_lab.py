@@ -28,6 +28,10 @@ class Lab:
         self.death_s = self.timing.dead_after + self.failover_s
         self.scale = scale
         self.url = url
+        self.urls: dict[str, str] = {}
+        """Of members that reach the store by a way of their own."""
+        self.watched = False
+        """Whether members note until when they led, and each time that they stand."""
         self.prefix = prefix
         self.folder = folder
         self.members = members
@@ -35,13 +39,14 @@ class Lab:
 
     def start(self, member: str, *, offset: float = 0.0) -> None:
         options = {
-            "url": self.url,
+            "url": self.urls.get(member, self.url),
             "prefix": self.prefix,
             "member": member,
             "others": ",".join(each for each in self.members if each != member),
             "journal": str(self.folder / f"{member}.jsonl"),
             "offset": str(offset),
             "scale": str(self.scale),
+            "watched": "yes" if self.watched else "",
         }
         script = Path(__file__).with_name("process_member.py")
         errors = (self.folder / f"{member}.err").open("ab")

@@ -2,7 +2,8 @@
 
 It writes what it does to a file, one JSON line each, stamped with the machine's monotonic
 clock: acts (only while its term is valid), fenced writes, signals sent, handled and
-acknowledged, deaths that it told. Run as `python process_member.py '{json options}'`.
+acknowledged, deaths that it told. With the option `watched` also until when it led, and each
+time that it stood for election. Run as `python process_member.py '{json options}'`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import time
 import msgspec
 
 from squall.coordination import CoordinationError, Coordinator, Term, Timing
+from squall.coordination.election_messages import Purpose, WriteLease
 from squall.coordination.events import CoordinatorDead, CoordinatorDemoted
+from squall.coordination.leadership import Leadership
 from squall.coordination.signals import Delivery
 from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
 from squall.coordination.stores.opening import make_store
@@ -39,6 +42,7 @@ TIMING = Timing(
     retention=60.0,
     work_interval=0.1,
 )
+LOOK_S = 0.005
 
 
 def scaled(factor: float) -> Timing:
@@ -74,6 +78,30 @@ class Journal:
         os.write(self._file, json.dumps(line | fields).encode() + b"\n")
 
 
+def note_standing(journal: Journal) -> None:
+    """Before the request leaves: the lease that it may get does not exist yet."""
+    write = Leadership._write  # pyright: ignore[reportPrivateUsage]
+
+    async def noted(self: Leadership, request: WriteLease) -> None:
+        if request.purpose is Purpose.STAND:
+            journal.note("stands", epoch=request.lease.epoch)
+        await write(self, request)
+
+    Leadership._write = noted  # pyright: ignore[reportPrivateUsage]
+
+
+async def note_leading(journal: Journal, coordinator: Coordinator) -> None:
+    """Each time that it led, with the last moment at which it said so."""
+    while True:
+        led_at, epoch = 0.0, 0
+        while coordinator.is_coordinator:
+            led_at, epoch = time.monotonic(), coordinator.current_epoch
+            await asyncio.sleep(LOOK_S)
+        if led_at:
+            journal.note("led", until=led_at, epoch=epoch)
+        await asyncio.sleep(LOOK_S)
+
+
 async def main(options: dict[str, str]) -> None:
     member, others = options["member"], options["others"].split(",")
     journal = Journal(options["journal"], member)
@@ -90,7 +118,8 @@ async def main(options: dict[str, str]) -> None:
     async def work(term: Term) -> None:
         if term.valid:
             journal.note("acts", epoch=term.epoch)
-        await term.write(Append("journal", name(), b"", ttl_s=3600.0, limit=100_000))
+        effect = str(term.epoch).encode()
+        await term.write(Append("journal", name(), effect, ttl_s=3600.0, limit=100_000))
         journal.note("wrote", epoch=term.epoch)
 
     async def handle(delivery: Delivery) -> None:
@@ -111,8 +140,12 @@ async def main(options: dict[str, str]) -> None:
     )
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    if options.get("watched"):
+        note_standing(journal)
     async with coordinator:
         journal.note("started", incarnation=coordinator.incarnation)
+        if options.get("watched"):
+            coordinator.parts.tasks.start("watched", note_leading(journal, coordinator))
         coordinator.on_signal("note", handle)
         coordinator.on(
             CoordinatorDead,

@@ -76,9 +76,8 @@ class Group:
         made = Coordinator(
             await self.place.open(),
             member_id=member_id,
-            profile=self.timing,
             unsafe_timings=True,
-            **chosen,
+            **({"profile": self.timing} | chosen),
         )
         return await self._stack.enter_async_context(made)
 

@@ -11,7 +11,14 @@ import pytest
 
 from squall.api.errors import ConfigError, UsageError
 from squall.cli.access import Access
-from squall.cli.group import NEEDS_SECRET, change_of, operator_access, status_lines
+from squall.cli.group import (
+    NEEDS_SECRET,
+    best_view,
+    change_of,
+    operator_access,
+    status_lines,
+    unheard_lines,
+)
 from squall.cli.main import build_parser, main
 from squall.cli.manager import members_of
 from squall.cli.recover import Recovered, lines_of
@@ -142,6 +149,44 @@ def test_before_there_is_a_group_nobody_is_told_to_recover() -> None:
     text = "\n".join(status_lines(view))
     assert "(not formed yet)" in text and "the group forms when all" in text
     assert "QUORUM" not in text and "recover" not in text
+
+
+def view_of(told_by: str, leader: str, view: int, epoch: int = 0, **states: str) -> GroupView:
+    members = [member(name, state) for name, state in states.items()]
+    return GroupView(
+        group="lab/eu", told_by=told_by, leader=leader, epoch=epoch, view=view,
+        quorum=len(members) // 2 + 1, members=members,
+    )  # fmt: skip
+
+
+def test_what_a_manager_that_is_cut_off_says_is_not_how_the_group_is() -> None:
+    alone = view_of("m1", "", 3, m1="electing", m2="silent", m3="silent")
+    others = [
+        view_of("m2", "m2", 4, m1="silent", m2="leads", m3="follows"),
+        view_of("m3", "m2", 4, m1="silent", m2="leads", m3="follows"),
+    ]
+    for views in ([alone, *others], [*others, alone], [others[1], alone]):
+        best = best_view(views)
+        assert best in others and best.leader == "m2"
+        assert "NO QUORUM" not in "\n".join(status_lines(best))
+        [line] = unheard_lines(best, views)
+        assert line.startswith(f"m1 answers here, but {best.told_by} does not hear it")
+    assert best_view([alone, *others]).told_by == "m2", "who leads knows best"
+    assert "NO QUORUM" in "\n".join(status_lines(best_view([alone])))
+
+
+def test_of_two_majorities_the_later_epoch_and_view_is_told() -> None:
+    left = view_of("m1", "m2", 9, m1="follows", m2="leads", m3="silent")
+    now = view_of("m4", "m4", 2, epoch=1, m2="follows", m3="follows", m4="leads")
+    later = view_of("m2", "m2", 4, epoch=1, m2="leads", m3="follows", m4="follows")
+    assert best_view([left, now]) is now
+    assert best_view([left, later, now]) is later
+    assert unheard_lines(now, [left, now]) == []
+
+
+def test_a_member_that_is_mending_does_not_count() -> None:
+    text = shown(member("m1", "leads"), member("m2", "follows"), member("m3", "mending"))
+    assert "DEGRADED: 1 of 3 are missing" in text and "mending" in text
 
 
 def test_only_managers_and_operators_may_send_what_changes_a_group() -> None:

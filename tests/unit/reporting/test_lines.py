@@ -107,6 +107,29 @@ def test_a_verdict_that_changes_is_told_once_with_its_first_reason() -> None:
     ]
 
 
+def test_a_worker_that_falls_silent_is_told_once_whatever_the_verdict_says() -> None:
+    late = {"verdict": "DEGRADED", "reasons": ("loop lag p99 27 ms",)}
+    told = lines_of(
+        snapshot(13.0, **late),
+        snapshot(14.0, **late, losses=("w2 silent for 4 s, 1 share",)),
+        snapshot(15.0, **late, losses=("w2 silent for 5 s, 1 share",)),
+        snapshot(16.0, **late),
+        snapshot(17.0, **late, losses=("w2 silent for 4 s, 1 share",)),
+    )
+    assert sum("! w2 silent for 4 s, 1 share" in line for line in told) == 2
+    assert not any("silent for 5 s" in line for line in told)
+
+
+def test_a_silence_that_is_the_verdicts_reason_is_told_with_it_only() -> None:
+    reason = "w2 silent for 4 s: 1 share is not heard"
+    told = lines_of(
+        snapshot(
+            14.0, verdict="DEGRADED", reasons=(reason,), losses=("w2 silent for 4 s, 1 share",)
+        )
+    )
+    assert sum("w2 silent" in line for line in told) == 1
+
+
 def test_every_second_at_first_then_every_ten() -> None:
     times = [index * 1.003 for index in range(1, 42)]
     shown = [line[:5] for line in lines_of(*map(snapshot, times))]

@@ -131,12 +131,16 @@ class Scheduler(CoordinatorPlugin):
         """The last 50 runs, the newest last."""
         (found,) = await self.coordinator.store.get(history_key(name))
         codec = self.coordinator.parts.codec
-        record = None if found is None else codec.read(RunHistory, found.value)
+        record = None if found is None else codec.read(RunHistory, found.value, key=found.key)
         return () if record is None else record.runs
 
     async def run(self, name: str, slot: str) -> RunRecord | None:
         (found,) = await self.coordinator.store.get(run_key(name, slot))
-        return None if found is None else self.coordinator.parts.codec.read(RunRecord, found.value)
+        return (
+            None
+            if found is None
+            else self.coordinator.parts.codec.read(RunRecord, found.value, key=found.key)
+        )
 
     def now(self) -> float:
         """The calendar: of the store if it is shared by hosts, else of the machine."""
@@ -184,7 +188,7 @@ class Scheduler(CoordinatorPlugin):
         (found,) = await self.coordinator.store.get(SCHEDULES)
         if found is None:
             return Schedules(), None
-        read = self.coordinator.parts.codec.read(Schedules, found.value)
+        read = self.coordinator.parts.codec.read(Schedules, found.value, key=found.key)
         return read or Schedules(), found.version
 
     async def _change(self, change: Callable[[dict[str, JobRecord]], object]) -> None:

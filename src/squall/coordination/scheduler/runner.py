@@ -236,7 +236,11 @@ class Runner:
     async def _remember(self, run: RunRecord) -> None:
         key = history_key(run.job)
         (found,) = await self._parts.patient.get(key)
-        known = None if found is None else self._parts.codec.read(RunHistory, found.value)
+        known = (
+            None
+            if found is None
+            else self._parts.codec.read(RunHistory, found.value, key=found.key)
+        )
         runs = ((*known.runs, run) if known is not None else (run,))[-HISTORY_MAX:]
         value = self._parts.codec.encode(RunHistory(runs=runs))
         try:
@@ -256,7 +260,11 @@ class Runner:
                 continue
             key = run_key(name, slot)
             (found,) = await self._parts.patient.get(key)
-            run = None if found is None else self._parts.codec.read(RunRecord, found.value)
+            run = (
+                None
+                if found is None
+                else self._parts.codec.read(RunRecord, found.value, key=found.key)
+            )
             if found is None or run is None or run.outcome != "running":
                 continue
             if job.queue:
@@ -309,7 +317,7 @@ class Runner:
         if found is None:
             self._jobs, self._version = {}, ""
         elif found.version != self._version:
-            read = self._parts.codec.read(Schedules, found.value)
+            read = self._parts.codec.read(Schedules, found.value, key=found.key)
             self._jobs, self._version = (read.jobs if read else {}), found.version
 
     def _calendar(self, name: str, job: JobRecord) -> Calendar:

@@ -29,6 +29,7 @@ from squall.coordination.stores.errors import (
     StoreUnavailableError,
 )
 from squall.coordination.stores.interface import (
+    Appended,
     Capabilities,
     Claim,
     Depth,
@@ -56,6 +57,13 @@ class PairedStore(Protocol):
     async def write_and_get(
         self, writes: Sequence[Write], keys: Sequence[str]
     ) -> tuple[tuple[str, ...], tuple[Record | None, ...]]: ...
+
+
+@runtime_checkable
+class CarryingStore(Protocol):
+    """A store that brings new items to who waits for them."""
+
+    async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]: ...
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +96,7 @@ class GuardedStore:
         self._log = log
         self._is_urgent = is_urgent
         self._paired = inner if isinstance(inner, PairedStore) else None
+        self._carrying = inner if isinstance(inner, CarryingStore) else None
         self._durations: dict[str, Histogram] = {}
         if metrics is not None:
             metrics.gauge(metrics.families.breaker_open).follow(lambda: float(self.state))
@@ -173,6 +182,21 @@ class GuardedStore:
 
         return await self._call("wait", rest)
 
+    async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]:
+        """Waits for items behind the cursor. What it brings are the next ones in their order;
+        if it brings none, `read` says what there is."""
+        carrying = self._carrying
+        if carrying is None:
+            await self.wait(Appended(stream, after), timeout_s=timeout_s)
+            return ()
+        deadline = self._clock.now() + timeout_s
+
+        async def rest() -> Sequence[Item]:
+            left_s = max(0.0, deadline - self._clock.now())
+            return await carrying.listen(stream, after=after, timeout_s=left_s)
+
+        return await self._call("wait", rest)
+
     async def probe(self) -> None:
         await self.inner.probe()
 
@@ -201,9 +225,11 @@ class GuardedStore:
         raise AssertionError("the last try raises")
 
     def _answered(self, operation: str, begun: float) -> None:
-        if self.breaker.opened_at is not None and self._log is not None:
-            self._log.info("store_circuit_closed", store=self.url)
-        self.breaker.succeeded()
+        if operation != "now":
+            # A store may know the time without asking anybody.
+            if self.breaker.opened_at is not None and self._log is not None:
+                self._log.info("store_circuit_closed", store=self.url)
+            self.breaker.succeeded()
         if self._metrics is not None and operation != "wait":
             known = self._durations.get(operation)
             if known is None:

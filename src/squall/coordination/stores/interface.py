@@ -156,7 +156,8 @@ class Append(msgspec.Struct, frozen=True):
     ttl_s: float
     limit: int = 1000
     """Of unremoved items; beyond it `StreamFullError`. Exact with transactions."""
-    silent: bool = False
+    carried: bool = False
+    """Whoever listens to the stream may be given it at once, without a `read`."""
 
 
 class Extend(msgspec.Struct, frozen=True):

@@ -69,6 +69,7 @@ AWAY = frozenset(
 """Answers of a server that cannot do it now."""
 KEPT_OUT = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 SWEEP_PAGE = 100
+TAKE_MAX = 1000
 CAPABILITIES = Capabilities(
     transactions=True,
     blocking_wait=True,
@@ -126,10 +127,8 @@ class RedisStore:
         return _records(keys, found, read_ms)
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
-        found = _accepted(
-            await self.script(scripts.WRITE, *self._request(writes, fence)), writes, fence
-        )
-        return tuple(part.decode() for part in found)
+        answer = await self.script(scripts.WRITE, *self._request(writes, fence))
+        return tuple([part.decode() for part in _accepted(answer, writes, fence)])
 
     async def write_and_get(
         self, writes: Sequence[Write], keys: Sequence[str]
@@ -199,8 +198,9 @@ class RedisStore:
     async def take(
         self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
     ) -> Sequence[Claim]:
+        lease_ms, limit = round(lease_s * 1000), min(limit, TAKE_MAX)
         read_ms, birth, *found = await self.script(
-            scripts.TAKE, stream, make_key(owner), request, round(lease_s * 1000), limit
+            scripts.TAKE, stream, make_key(owner), request, lease_ms, limit
         )
         claims: list[Claim] = []
         for at in range(0, len(found), 4):
@@ -221,6 +221,13 @@ class RedisStore:
 
     async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
         return await self._waits.wait(watches, timeout_s)
+
+    async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]:
+        """Waits for items, and brings those that were carried; none says: read."""
+        return [
+            _item(birth, number, body, int(body.partition(b"|")[0]))
+            for birth, number, body in await self._waits.listen(stream, after, timeout_s)
+        ]
 
     async def probe(self) -> None:
         """Version, eviction, conditions."""
@@ -306,8 +313,8 @@ class RedisStore:
         if isinstance(write, Remove):
             return (6, write.stream, *split_cursor(write.cursor), write.claim)
         if isinstance(write, Append):
-            ttl_ms, silent = round(write.ttl_s * 1000), int(write.silent)
-            return (4, write.stream, write.id, write.value, ttl_ms, write.limit, silent)
+            ttl_ms, carried = round(write.ttl_s * 1000), int(write.carried)
+            return (4, write.stream, write.id, write.value, ttl_ms, write.limit, carried)
         if isinstance(write, Delete):
             return (2, write.key, *_condition(write.expect), int(write.silent))
         lease_ms = round(write.lease_s * 1000)

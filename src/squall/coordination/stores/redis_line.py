@@ -1,8 +1,10 @@
 """One connection to Redis that all commands of a process share.
 
-Commands that are asked for in one turn of the loop leave in one packet, and answers come back
-in the order of the commands: a thousand members or workers cost one connection and few system
-calls. redis-py reads the address and its TLS settings, hiredis reads the answers.
+Commands that are asked for in one turn of the loop share packets, and answers come back in the
+order of the commands: a thousand members or workers cost one connection and few system calls.
+A packet leaves as soon as it has a few commands, or when the server has nothing else to do: were
+all of a turn to leave at its end, server and process would take turns in waiting for each other.
+redis-py reads the address and its TLS settings, hiredis reads the answers.
 
 A line that breaks, or leaves a command without an answer for too long, fails everything that
 is under way on it; the next command opens a new one. A caller that gave up after a while makes
@@ -27,6 +29,8 @@ from squall.runtime.interfaces import Clock
 
 SUSPICIOUS_S = 1.0
 """A caller that gives up after so long does not trust the line any more."""
+TOGETHER = 2
+"""Commands that leave in one packet while others are under way."""
 _MORE = object()
 
 
@@ -174,9 +178,11 @@ class Wire(asyncio.Protocol):
             answer.set_exception(LineLost("the connection was closed"))
             return answer
         self._under_way.append((answer, now))
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
         self._outbox.append(packed)
+        if len(self._under_way) == 1 or len(self._outbox) >= TOGETHER:
+            self._flush()
+        elif len(self._outbox) == 1:
+            self._loop.call_soon(self._flush)
         if self._watch is None:
             self._watch = self._loop.call_later(self._answer_s, self._look)
         return answer
@@ -190,6 +196,8 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        # uvloop would keep what is written until the end of the turn.
+        self._transport.set_write_buffer_limits(high=0)
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)

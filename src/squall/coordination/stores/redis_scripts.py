@@ -12,7 +12,8 @@ script may touch any of them.
     {p}#index:kind       keys of a kind, by the time of the last write
     {p}#streams          streams, by the time they expire
     {p}#kinds            kinds that have an index
-    {p}#bell:name        exists while somebody waits for the name; each write adds to it
+    {p}#bell:name        exists while somebody waits for the name; each write adds to it: w, or
+                         for an item that is carried b birth, n number, v time|id|value
 
 The sets of a stream hold a member "@" so that they never vanish, and keep their expiry.
 Every key expires. A batch comes as flat arguments, each write with its number of fields before
@@ -22,83 +23,87 @@ it; time is Redis TIME.
 from __future__ import annotations
 
 _HEAD = """
-local P = KEYS[1]
-local T = redis.call('TIME')
+local call, A, P = redis.call, ARGV, KEYS[1]
+local T = call('TIME')
 local NOW = T[1] * 1000 + math.floor(T[2] / 1000)
+local NOW_TEXT = string.format('%.0f', NOW)
 local function at(name) return P .. ':' .. string.gsub(name, '/', ':') end
 local function kept(key, wanted)
-  local left = redis.call('PTTL', key)
-  if left < wanted - 60000 or left < wanted / 2 then redis.call('PEXPIRE', key, wanted) end
+  local left = call('PTTL', key)
+  if left < wanted - 60000 or left < wanted / 2 then call('PEXPIRE', key, wanted) end
   return left
 end
 local function ring(name)
   local bell = P .. '#bell:' .. name
-  if redis.call('EXISTS', bell) == 1 then
-    redis.call('XADD', bell, 'MAXLEN', 1, '*', 'w', 1)
-  end
+  if call('EXISTS', bell) == 1 then call('XADD', bell, 'MAXLEN', '1', '*', 'w', '1') end
 end
 """
 
 WRITE = (
     _HEAD
     + """
+local SCOPE, EPOCH, BIRTH, REMEMBERED, GETS = A[1], tonumber(A[2]), A[3], A[4], tonumber(A[5])
 local DAY = 86400000
-local SCOPE, EPOCH, BIRTH, REMEMBERED = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local NUMBERS = {{1, 4, 6, 7}, {1, 3, 5}, {1, 3}, {1, 5, 6, 7}, {1, 6}, {1}}
-local GETS = tonumber(ARGV[5])
-local OPS, NEXT = {}, 6 + GETS
-while ARGV[NEXT] do
-  local op = {}
-  for i = 1, tonumber(ARGV[NEXT]) do op[i] = ARGV[NEXT + i] end
-  for _, i in ipairs(NUMBERS[tonumber(op[1])]) do op[i] = tonumber(op[i]) end
-  OPS[#OPS + 1] = op
-  NEXT = NEXT + #op + 1
+local OPS, COUNT, NEXT = {}, 0, 6 + GETS
+while A[NEXT] do
+  COUNT = COUNT + 1
+  OPS[COUNT] = NEXT + 1
+  NEXT = NEXT + A[NEXT] + 1
 end
-local found = {}
+local OUT, RECORDS, STREAMS, ITEMS, FRESH = {0}, {}, {}, {}, {}
 local function record(key)
-  if not found[key] then found[key] = redis.call('HMGET', at(key), 'n', 'e') end
-  return found[key]
+  local known = RECORDS[key]
+  if not known then
+    known = call('HMGET', at(key), 'n', 'e')
+    RECORDS[key] = known
+  end
+  return known
 end
 local function fits(key, code, version)
+  if code == '0' then return true end
   local n = record(key)[1]
-  if code == 0 then return true end
-  if code == 1 then return not n end
+  if code == '1' then return not n end
   return n == version
 end
-local function stream_of(name)
-  return redis.call('HMGET', at(name), '@b', '@n')
-end
-local function result(op)
-  if op[1] == 1 then return op[8] end
-  if op[1] == 4 then
-    local base = at(op[2])
-    return redis.call('HGET', base, '@b') .. '.' .. redis.call('HGET', base, 'i' .. op[3])
-  end
-  return ''
-end
-local function results()
-  local out = {0}
-  for i, op in ipairs(OPS) do out[i + 1] = result(op) end
+local function answer()
   if GETS > 0 then
     local read = {NOW}
-    for i = 1, GETS do
-      read[i + 1] = redis.call('HMGET', at(ARGV[5 + i]), 'v', 'n', 'e', 'm', 'x')
-    end
-    out[#out + 1] = read
+    for i = 1, GETS do read[i + 1] = call('HMGET', at(A[5 + i]), 'v', 'n', 'e', 'm', 'x') end
+    OUT[COUNT + 2] = read
   end
-  return out
+  return OUT
+end
+local function stream(name, birth, number)
+  local known = STREAMS[name]
+  if not known then
+    known = {at(name), birth, tonumber(number or 0)}
+    STREAMS[name] = known
+  end
+  return known
 end
 
-for _, op in ipairs(OPS) do
-  if op[1] == 1 and record(op[2])[1] == op[8] then return results() end
+for i = 1, COUNT do
+  local o = OPS[i]
+  if A[o] == '1' and record(A[o + 1])[1] == A[o + 7] then
+    for k = 1, COUNT do
+      local p = OPS[k]
+      OUT[k + 1] = A[p] == '1' and A[p + 7] or ''
+      if A[p] == '4' then
+        local had = call('HMGET', at(A[p + 1]), '@b', 'i' .. A[p + 2])
+        OUT[k + 1] = (had[1] or '') .. '.' .. (had[2] or '0')
+      end
+    end
+    return answer()
+  end
 end
 
 if SCOPE ~= '' then
   local own = false
-  for _, op in ipairs(OPS) do
-    if op[1] == 1 then
-      own = own or op[2] == SCOPE
-      local e = record(op[2])[2]
+  for i = 1, COUNT do
+    local o = OPS[i]
+    if A[o] == '1' then
+      own = own or A[o + 1] == SCOPE
+      local e = record(A[o + 1])[2]
       if e and tonumber(e) > EPOCH then return {3, e} end
     end
   end
@@ -109,131 +114,149 @@ if SCOPE ~= '' then
   end
 end
 
-for _, op in ipairs(OPS) do
-  local code, name = op[1], op[2]
-  if code == 1 then
-    if not fits(name, op[4], op[5]) then return {1, name} end
-  elseif code == 3 then
-    if not fits(name, op[3], op[4]) then return {1, name} end
-  elseif code == 2 then
-    if record(name)[1] and not fits(name, op[3], op[4]) then return {1, name} end
-  elseif code == 4 then
+for i = 1, COUNT do
+  local o = OPS[i]
+  local code, name = A[o], A[o + 1]
+  if code == '1' then
+    if not fits(name, A[o + 3], A[o + 4]) then return {1, name} end
+  elseif code == '3' then
+    if not fits(name, A[o + 2], A[o + 3]) then return {1, name} end
+  elseif code == '2' then
+    if A[o + 2] ~= '0' and record(name)[1] and not fits(name, A[o + 2], A[o + 3]) then
+      return {1, name}
+    end
+  elseif code == '4' then
     local base = at(name)
-    if redis.call('HEXISTS', base, 'i' .. op[3]) == 0 then
-      local items = redis.call('ZCARD', base .. '#r') + redis.call('ZCARD', base .. '#h') - 2
-      if items >= op[6] then return {4, op[6]} end
+    local had = call('HMGET', base, '@b', '@n', 'i' .. A[o + 2])
+    stream(name, had[1], had[2])
+    ITEMS[i] = had[3]
+    if had[1] and not had[3] then
+      local items = call('ZCARD', base .. '#r') + call('ZCARD', base .. '#h') - 2
+      if items >= tonumber(A[o + 5]) then return {4, tonumber(A[o + 5])} end
     end
-  elseif code == 5 or op[5] ~= '' then
-    local base = at(name)
-    local now_birth = redis.call('HGET', base, '@b')
-    local have = now_birth == op[3] and redis.call('HGET', base, 'c' .. op[4])
-    local claim = have and string.match(have, '^(.*)|') or nil
-    local ok = claim == op[5] and claim ~= ''
-    if not ok and code == 6 and now_birth == op[3] then
-      ok = redis.call('HEXISTS', base, op[4]) == 0
-        and redis.call('HGET', base, 'x' .. op[4]) == op[5]
-    end
-    if not ok and code == 5 and op[6] == 0 and now_birth == op[3] then
-      ok = redis.call('ZSCORE', base .. '#r', op[4]) and true or false
-    end
-    if not ok then return {2, name} end
-  end
-end
-
-local function put(op)
-  local key = at(op[2])
-  local epoch = EPOCH
-  if SCOPE == '' then epoch = record(op[2])[2] or 0 end
-  local ttl = op[6]
-  local expires = ''
-  if ttl >= 0 then expires = NOW + ttl end
-  redis.call('HSET', key, 'v', op[3], 'n', op[8], 'e', epoch, 'm', NOW, 'x', expires)
-  if ttl >= 0 then redis.call('PEXPIRE', key, ttl) else redis.call('PERSIST', key) end
-  local kind = string.match(op[2], '^[^/]*')
-  local index = P .. '#index:' .. kind
-  redis.call('ZADD', index, NOW, op[2])
-  local wanted = math.max(ttl, DAY)
-  if kept(index, wanted) < wanted - 60000 then
-    redis.call('SADD', P .. '#kinds', kind)
-    kept(P .. '#kinds', wanted)
-  end
-end
-local function delete(op)
-  redis.call('DEL', at(op[2]))
-  redis.call('ZREM', P .. '#index:' .. string.match(op[2], '^[^/]*'), op[2])
-end
-local function append(op)
-  local base = at(op[2])
-  if redis.call('EXISTS', base) == 0 then
-    redis.call('HSET', base, '@b', BIRTH, '@n', 0)
-    for _, set in ipairs({'#r', '#h', '#d'}) do
-      redis.call('DEL', base .. set)
-      redis.call('ZADD', base .. set, '+inf', '@')
-    end
-  end
-  local wanted = op[5]
-  local left = redis.call('PTTL', base)
-  if left < 0 or left < wanted - 60000 or left < wanted / 2 then
-    redis.call('PEXPIRE', base, wanted)
-    for _, set in ipairs({'#r', '#h', '#d'}) do
-      redis.call('PEXPIRE', base .. set, wanted + 1000)
-    end
-    redis.call('ZADD', P .. '#streams', NOW + wanted, op[2])
-    kept(P .. '#streams', math.max(wanted, DAY))
-  end
-  if redis.call('HEXISTS', base, 'i' .. op[3]) == 1 then return end
-  local n = redis.call('HINCRBY', base, '@n', 1)
-  redis.call('HSET', base, n, NOW .. '|' .. op[3] .. '|' .. op[4], 'i' .. op[3], n)
-  redis.call('ZADD', base .. '#r', n, n)
-  local old = redis.call('ZRANGEBYSCORE', base .. '#d', '-inf', NOW - REMEMBERED, 'LIMIT', 0, 4)
-  for _, gone in ipairs(old) do
-    local number, id = string.match(gone, '^(%d+)|(.*)$')
-    redis.call('HDEL', base, 'i' .. id, 'x' .. number)
-    redis.call('ZREM', base .. '#d', gone)
-  end
-end
-local function remove(op)
-  local base, n = at(op[2]), op[4]
-  local item = redis.call('HGET', base, n)
-  if not item or redis.call('HGET', base, '@b') ~= op[3] then return end
-  redis.call('HDEL', base, n, 'c' .. n)
-  redis.call('ZREM', base .. '#r', n)
-  redis.call('ZREM', base .. '#h', n)
-  redis.call('ZADD', base .. '#d', NOW, n .. '|' .. string.match(item, '^%d+|([^|]*)|'))
-  if op[5] ~= '' then redis.call('HSET', base, 'x' .. n, op[5]) end
-end
-local function extend(op)
-  local base, n = at(op[2]), op[4]
-  if op[6] > 0 then
-    redis.call('ZREM', base .. '#r', n)
-    redis.call('ZADD', base .. '#h', NOW + op[6], n)
   else
-    local attempt = string.match(redis.call('HGET', base, 'c' .. n), '|(%d+)$')
-    redis.call('HSET', base, 'c' .. n, '|' .. attempt)
-    redis.call('ZREM', base .. '#h', n)
-    redis.call('ZADD', base .. '#r', n, n)
+    local n, claim = A[o + 3], A[o + 4]
+    local had = call('HMGET', at(name), '@b', n, 'c' .. n, 'x' .. n)
+    local alive = had[1] == A[o + 2]
+    if not alive then had[2] = false end
+    ITEMS[i] = had
+    if code == '5' or claim ~= '' then
+      local holds = alive and had[3] and string.match(had[3], '^(.*)|')
+      local ok = holds == claim and claim ~= ''
+      if not ok and code == '6' and alive then ok = not had[2] and had[4] == claim end
+      if not ok and code == '5' and tonumber(A[o + 5]) == 0 and alive then
+        ok = call('ZSCORE', at(name) .. '#r', n) and true or false
+      end
+      if not ok then return {2, name} end
+    end
   end
 end
 
-for _, op in ipairs(OPS) do
-  local code = op[1]
-  if code == 1 then
-    put(op)
-    if op[7] == 0 then ring(op[2]) end
-  elseif code == 2 then
-    delete(op)
-    if op[5] == 0 then ring(op[2]) end
-  elseif code == 4 then
-    append(op)
-    if op[7] == 0 then ring(op[2]) end
-  elseif code == 5 then
-    extend(op)
-    ring(op[2])
-  elseif code == 6 then
-    remove(op)
+local function put(o, name)
+  local key, ttl, epoch = at(name), tonumber(A[o + 5]), EPOCH
+  local expires = ttl >= 0 and NOW + ttl or ''
+  if SCOPE == '' then epoch = record(name)[2] or 0 end
+  call('HSET', key, 'v', A[o + 2], 'n', A[o + 7], 'e', epoch, 'm', NOW_TEXT, 'x', expires)
+  if ttl >= 0 then call('PEXPIRE', key, A[o + 5]) else call('PERSIST', key) end
+  local kind = string.match(name, '^[^/]*')
+  local index, wanted = P .. '#index:' .. kind, math.max(ttl, DAY)
+  call('ZADD', index, NOW_TEXT, name)
+  if (FRESH[kind] or 0) < wanted then
+    FRESH[kind] = wanted
+    if kept(index, wanted) < wanted - 60000 then
+      call('SADD', P .. '#kinds', kind)
+      kept(P .. '#kinds', wanted)
+    end
+  end
+  if A[o + 6] == '0' then ring(name) end
+end
+local function append(i, o, name)
+  local s, id, wanted = STREAMS[name], A[o + 2], tonumber(A[o + 4])
+  local base = s[1]
+  if not s[2] then
+    s[2], s[3] = BIRTH, 0
+    call('HSET', base, '@b', BIRTH, '@n', 0)
+    for _, set in ipairs({'#r', '#h', '#d'}) do
+      call('DEL', base .. set)
+      call('ZADD', base .. set, '+inf', '@')
+    end
+  end
+  if (FRESH[base] or 0) < wanted then
+    FRESH[base] = wanted
+    local left = call('PTTL', base)
+    if left < 0 or left < wanted - 60000 or left < wanted / 2 then
+      call('PEXPIRE', base, wanted)
+      for _, set in ipairs({'#r', '#h', '#d'}) do
+        call('PEXPIRE', base .. set, wanted + 1000)
+      end
+      call('ZADD', P .. '#streams', NOW + wanted, name)
+      kept(P .. '#streams', math.max(wanted, DAY))
+    end
+  end
+  local n, body = ITEMS[i], nil
+  if not n then
+    n = s[3] + 1
+    s[3] = n
+    body = NOW_TEXT .. '|' .. id .. '|' .. A[o + 3]
+    call('HSET', base, '@n', n, n, body, 'i' .. id, n)
+    call('ZADD', base .. '#r', n, n)
+    if n % 8 == 0 then
+      local old = call('ZRANGEBYSCORE', base .. '#d', '-inf', NOW - REMEMBERED, 'LIMIT', 0, 32)
+      for _, gone in ipairs(old) do
+        local number, had = string.match(gone, '^(%d+)|(.*)$')
+        call('HDEL', base, 'i' .. had, 'x' .. number)
+        call('ZREM', base .. '#d', gone)
+      end
+    end
+  end
+  OUT[i + 1] = s[2] .. '.' .. n
+  if A[o + 6] == '1' and body and #body <= 4096 then
+    call('XADD', P .. '#bell:' .. name, 'NOMKSTREAM', 'MAXLEN', '16', '*',
+      'b', s[2], 'n', n, 'v', body)
+  else
+    ring(name)
   end
 end
-return results()
+local function remove(i, o, name)
+  local base, n, claim, had = at(name), A[o + 3], A[o + 4], ITEMS[i]
+  if not had[2] then return end
+  call('HDEL', base, n, 'c' .. n)
+  local first, second = '#r', '#h'
+  if had[3] then first, second = second, first end
+  if call('ZREM', base .. first, n) == 0 then call('ZREM', base .. second, n) end
+  call('ZADD', base .. '#d', NOW_TEXT, n .. '|' .. string.match(had[2], '^%d+|([^|]*)|'))
+  if claim ~= '' then call('HSET', base, 'x' .. n, claim) end
+end
+local function extend(i, o, name)
+  local base, n, lease = at(name), A[o + 3], tonumber(A[o + 5])
+  if lease > 0 then
+    call('ZREM', base .. '#r', n)
+    call('ZADD', base .. '#h', NOW + lease, n)
+  else
+    call('HSET', base, 'c' .. n, '|' .. string.match(ITEMS[i][3], '|(%d+)$'))
+    call('ZREM', base .. '#h', n)
+    call('ZADD', base .. '#r', n, n)
+  end
+  ring(name)
+end
+
+for i = 1, COUNT do
+  local o = OPS[i]
+  local code, name = A[o], A[o + 1]
+  OUT[i + 1] = ''
+  if code == '1' then
+    put(o, name)
+    OUT[i + 1] = A[o + 7]
+  elseif code == '4' then append(i, o, name)
+  elseif code == '6' then remove(i, o, name)
+  elseif code == '5' then extend(i, o, name)
+  elseif code == '2' then
+    call('DEL', at(name))
+    call('ZREM', P .. '#index:' .. string.match(name, '^[^/]*'), name)
+    if A[o + 4] == '0' then ring(name) end
+  end
+end
+return answer()
 """
 )
 
@@ -323,43 +346,50 @@ return out
 TAKE = (
     _HEAD
     + """
-local base, owner, request = at(ARGV[1]), ARGV[2], ARGV[3]
-local lease, limit = tonumber(ARGV[4]), tonumber(ARGV[5])
-local birth = redis.call('HGET', base, '@b')
+local base, owner, request = at(A[1]), A[2], A[3]
+local lease, limit = tonumber(A[4]), tonumber(A[5])
+local had = call('HMGET', base, '@b', 'q' .. owner)
+local birth, known = had[1], request ~= '' and had[2]
 if not birth then return {NOW, ''} end
 local out = {NOW, birth}
-local function give(n, attempt, until_ms)
-  out[#out + 1] = n
-  out[#out + 1] = redis.call('HGET', base, n)
-  out[#out + 1] = attempt
-  out[#out + 1] = until_ms
+local function give(n, body, attempt, until_ms)
+  local k = #out
+  out[k + 1], out[k + 2], out[k + 3], out[k + 4] = n, body, attempt, until_ms
 end
-local known = request ~= '' and redis.call('HGET', base, 'q' .. owner)
 if known and string.sub(known, 1, #request + 1) == request .. '|' then
   for n, attempt in string.gmatch(string.sub(known, #request + 2), '(%d+):(%d+)') do
     local claim = owner .. ':' .. attempt .. ':' .. n .. '|' .. attempt
-    local until_ms = redis.call('ZSCORE', base .. '#h', n)
-    if until_ms and redis.call('HGET', base, 'c' .. n) == claim then give(n, attempt, until_ms) end
+    local until_ms = call('ZSCORE', base .. '#h', n)
+    local now = call('HMGET', base, 'c' .. n, n)
+    if until_ms and now[1] == claim then give(n, now[2], attempt, until_ms) end
   end
   return out
 end
-for _, n in ipairs(redis.call('ZRANGEBYSCORE', base .. '#h', '-inf', NOW, 'LIMIT', 0, limit)) do
-  redis.call('ZREM', base .. '#h', n)
-  redis.call('ZADD', base .. '#r', n, n)
+for _, n in ipairs(call('ZRANGEBYSCORE', base .. '#h', '-inf', NOW, 'LIMIT', 0, limit)) do
+  call('ZREM', base .. '#h', n)
+  call('ZADD', base .. '#r', n, n)
 end
-local taken = {}
-for _, n in ipairs(redis.call('ZRANGEBYSCORE', base .. '#r', '-inf', '(inf', 'LIMIT', 0, limit)) do
-  local before = redis.call('HGET', base, 'c' .. n)
+local free = call('ZRANGEBYSCORE', base .. '#r', '-inf', '(inf', 'LIMIT', 0, limit)
+if #free == 0 then return out end
+local asked, taken, fields, held = {}, {}, {}, {}
+for i, n in ipairs(free) do asked[2 * i - 1], asked[2 * i] = 'c' .. n, n end
+local found = call('HMGET', base, unpack(asked))
+for i, n in ipairs(free) do
+  local before = found[2 * i - 1]
   local attempt = (before and tonumber(string.match(before, '|(%d+)$')) or 0) + 1
-  redis.call('HSET', base, 'c' .. n, owner .. ':' .. attempt .. ':' .. n .. '|' .. attempt)
-  redis.call('ZREM', base .. '#r', n)
-  redis.call('ZADD', base .. '#h', NOW + lease, n)
-  taken[#taken + 1] = n .. ':' .. attempt
-  give(n, attempt, NOW + lease)
+  taken[i] = n .. ':' .. attempt
+  fields[2 * i - 1] = 'c' .. n
+  fields[2 * i] = owner .. ':' .. attempt .. ':' .. n .. '|' .. attempt
+  held[2 * i - 1], held[2 * i] = NOW + lease, n
+  give(n, found[2 * i], attempt, NOW + lease)
 end
-if request ~= '' and #taken > 0 then
-  redis.call('HSET', base, 'q' .. owner, request .. '|' .. table.concat(taken, ','))
+if request ~= '' then
+  fields[#fields + 1] = 'q' .. owner
+  fields[#fields + 1] = request .. '|' .. table.concat(taken, ',')
 end
+call('HSET', base, unpack(fields))
+call('ZREM', base .. '#r', unpack(free))
+call('ZADD', base .. '#h', unpack(held))
 return out
 """
 )
@@ -395,14 +425,16 @@ for at_arg = 1, #ARGV, 4 do
   local last = redis.call('XREVRANGE', bell, '+', '-', 'COUNT', 1)[1]
   local id = last and last[1] or redis.call('XADD', bell, 'MAXLEN', 1, '*', 'w', 0)
   redis.call('PEXPIRE', bell, 60000)
-  local holds, due = 0, -1
+  local holds, due, last_item = 0, -1, ''
   local base = at(name)
   if kind == 0 then
     local version = redis.call('HGET', base, 'n') or ''
     if version ~= known then holds = 1 end
   elseif kind == 1 then
     local after = tonumber(number)
-    if redis.call('HGET', base, '@b') ~= known then after = 0 end
+    local had = redis.call('HMGET', base, '@b', '@n')
+    if had[1] then last_item = had[1] .. '.' .. had[2] end
+    if had[1] ~= known then after = 0 end
     if redis.call('ZCOUNT', base .. '#r', '(' .. after, '(inf') > 0 then holds = 1 end
     if holds == 0 and redis.call('ZCARD', base .. '#h') > 1 then
       for _, n in ipairs(redis.call('ZRANGE', base .. '#h', 0, -1)) do
@@ -415,7 +447,7 @@ for at_arg = 1, #ARGV, 4 do
     if next[1] and next[1] ~= '@' then due = math.max(0, tonumber(next[2]) - NOW) end
     if due == 0 then holds = 1 end
   end
-  out[#out + 1] = {holds, id, due}
+  out[#out + 1] = {holds, id, due, last_item}
 end
 return out
 """

@@ -9,17 +9,24 @@ A read blocks for at most one slice; then everything is looked at again, which a
 a reconnect and a bell that was lost. A bell of its own wakes the loop when a wait is added.
 The bell of a stream is listened to until the end of the slice, also while nobody waits: who
 reads a stream waits for it again and again, and then only has to look once.
+
+A bell also tells the number of an item that is carried, and brings the item itself. So it is
+known where a stream ends while its bell is listened to: who has read up to there need not look
+before it sleeps, and who listens gets the next item without a read. What was carried is given
+on only in an unbroken row behind the cursor that is asked for; in all other cases the
+reader reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol
 
 from squall.coordination.stores import redis_scripts as scripts
 from squall.coordination.stores.errors import StoreError
-from squall.coordination.stores.interface import Changed, Takeable, Watch
+from squall.coordination.stores.interface import Appended, Changed, Takeable, Watch
 from squall.coordination.stores.redis_line import Line
 from squall.runtime.interfaces import Clock
 from squall.runtime.tasks import TaskRunner, TaskToken
@@ -28,6 +35,10 @@ SLICE_S = 5.0
 PAUSE_S = 0.2
 """After a failure, before the connection is made again."""
 Done = asyncio.Future[frozenset[Watch]]
+Carried = tuple[bytes, bytes, bytes]
+"""Birth, number and body of an item."""
+CARRIED_FIELDS = 6
+CARRIED_MAX = 16
 _NOTHING: frozenset[Watch] = frozenset()
 
 
@@ -62,6 +73,25 @@ class RedisWaits:
         self._streams: set[str] = set()
         """Names of bells that are listened to although nobody may wait."""
         self._look_again_at = 0.0
+        self._ends: dict[str, tuple[str, int]] = {}
+        """By stream whose bell is listened to, its birth and last number, as far as heard."""
+        self._carried: dict[str, deque[Carried]] = {}
+        """The last ones that bells brought, up to the end and without a gap."""
+
+    async def listen(self, stream: str, after: str, timeout_s: float) -> Sequence[Carried]:
+        found = self._behind(stream, after)
+        if not found and await self.wait((Appended(stream, after),), timeout_s):
+            found = self._behind(stream, after)
+        return found
+
+    def _behind(self, stream: str, after: str) -> Sequence[Carried]:
+        carried = self._carried.get(stream)
+        if not carried or self._ends.get(stream, ("", 0))[0] != after.rpartition(".")[0]:
+            return ()
+        number = _number_of(after)
+        while carried and int(carried[0][1]) <= number:
+            carried.popleft()
+        return tuple(carried) if carried and int(carried[0][1]) == number + 1 else ()
 
     async def wait(self, watches: Sequence[Watch], timeout_s: float) -> frozenset[Watch]:
         if timeout_s <= 0.0:
@@ -70,6 +100,7 @@ class RedisWaits:
         done: Done = loop.create_future()
         # The loop looks at those that are new; at what it listens to already we look ourselves.
         known = [watch for watch in watches if not self._is_fresh(watch)]
+        is_sure = all(map(self._is_at_end, watches))
         for watch in watches:
             self._waiting.setdefault(watch, set()).add(done)
         timer = loop.call_later(timeout_s, _finish, done, _NOTHING)
@@ -77,7 +108,7 @@ class RedisWaits:
         try:
             if len(known) < len(watches):
                 await self._disturb()
-            if known:
+            if known and not is_sure:
                 holding, due_s = await self._look(known)
                 if holding:
                     return holding
@@ -107,6 +138,13 @@ class RedisWaits:
             return watch in self._fresh
         return False
 
+    def _is_at_end(self, watch: Watch) -> bool:
+        """Its bell is listened to, and told of nothing behind the cursor."""
+        if not isinstance(watch, Appended) or watch in self._fresh:
+            return False
+        end = self._ends.get(watch.stream)
+        return end is not None and watch.after == f"{end[0]}.{end[1]}"
+
     def _forget(self, watches: Sequence[Watch], done: Done) -> None:
         for watch in watches:
             self._waiting[watch].discard(done)
@@ -118,9 +156,9 @@ class RedisWaits:
         """Those that hold, and when one may hold because a claim has run out."""
         found = await self._server.script(scripts.ARM, *_encoded(watches))
         holding = frozenset(
-            watch for watch, (holds, _, _) in zip(watches, found, strict=True) if holds
+            watch for watch, (holds, *_) in zip(watches, found, strict=True) if holds
         )
-        due = [(due_ms + 1) / 1000.0 for _, _, due_ms in found if due_ms >= 0]
+        due = [(due_ms + 1) / 1000.0 for _, _, due_ms, _ in found if due_ms >= 0]
         return holding, min(due, default=None)
 
     async def _disturb(self) -> None:
@@ -146,8 +184,8 @@ class RedisWaits:
         """Looks at what is new, or at everything once per slice; then sleeps."""
         now = self._clock.now()
         if now >= self._look_again_at:
-            self._bells.clear()
-            self._streams.clear()
+            for known in (self._bells, self._streams, self._ends, self._carried):
+                known.clear()
             self._look_again_at = now + SLICE_S
             await self._arm(list(self._waiting))
         elif self._fresh:
@@ -169,28 +207,51 @@ class RedisWaits:
         for bell, entries in rung or ():
             name = _bell_name(bell.decode())
             self._bells[name] = entries[-1][0].decode()
+            for _, fields in entries:
+                self._hear(name, fields)
             woken.add(name)
         # A write is worth a look of the waiter's own: telling it saves one more of ours.
         self._tell([watch for watch in self._waiting if _name(watch) in woken])
 
+    def _hear(self, name: str, fields: Sequence[bytes]) -> None:
+        """What a bell says of the end of its stream."""
+        if len(fields) < CARRIED_FIELDS:
+            self._ends.pop(name, None)
+            self._carried.pop(name, None)
+            return
+        _, birth, _, number, _, body = fields
+        end = (birth.decode(), int(number))
+        carried = self._carried.setdefault(name, deque(maxlen=CARRIED_MAX))
+        if self._ends.get(name) != (end[0], end[1] - 1):
+            carried.clear()
+        carried.append((birth, number, body))
+        self._ends[name] = end
+
     async def _arm(self, watches: list[Watch]) -> None:
-        *states, (_, wake_id, _) = await self._server.script(
+        *states, (_, wake_id, *_) = await self._server.script(
             scripts.ARM, *_encoded(watches, self._wake)
         )
         self._fresh.difference_update(watches)
         self._bells.setdefault(self._wake, wake_id.decode())
         holding: list[Watch] = []
-        for watch, (holds, bell_id, due_ms) in zip(watches, states, strict=True):
+        for watch, (holds, bell_id, due_ms, last_item) in zip(watches, states, strict=True):
             name = _name(watch)
             self._bells[name] = bell_id.decode()
             if not isinstance(watch, Changed):
                 self._streams.add(name)
+            self._end_is(name, last_item.decode())
             if holds:
                 holding.append(watch)
             elif due_ms >= 0:
                 due_at = self._clock.now() + (due_ms + 1) / 1000.0
                 self._look_again_at = min(self._look_again_at, due_at)
         self._tell(holding)
+
+    def _end_is(self, name: str, cursor: str) -> None:
+        self._carried.pop(name, None)
+        self._ends.pop(name, None)
+        if cursor:
+            self._ends[name] = (cursor.rpartition(".")[0], _number_of(cursor))
 
     def _bell(self, name: str) -> str:
         return f"{self._tag}#bell:{name}"
@@ -211,6 +272,10 @@ class RedisWaits:
 def _finish(done: Done, result: frozenset[Watch]) -> None:
     if not done.done():
         done.set_result(result)
+
+
+def _number_of(cursor: str) -> int:
+    return int(cursor.rpartition(".")[2] or "0")
 
 
 def _name(watch: Watch) -> str:

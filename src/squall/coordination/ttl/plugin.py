@@ -194,7 +194,7 @@ class Ttl(CoordinatorPlugin):
         (found,) = await self.coordinator.store.get(PROGRESS)
         read = None
         if found is not None:
-            read = self.coordinator.parts.codec.read(Progress, found.value)
+            read = self.coordinator.parts.codec.read(Progress, found.value, key=found.key)
         progress = read or Progress()
         return progress, await self._note(progress, "" if found is None else found.version)
 

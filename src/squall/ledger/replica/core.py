@@ -34,6 +34,7 @@ from squall.ledger.replica.messages import (
     TakeOver,
     ViewChange,
     Vote,
+    VoteComing,
 )
 from squall.ledger.replica.normal import Normal
 from squall.ledger.replica.reads import Rounds
@@ -105,7 +106,7 @@ class Replica:
             core.status = Status.FORMING
         elif not core.is_member:
             core.status = Status.LEARNER
-        elif core.fence == core.last_normal:
+        elif core.fence == core.last_normal and not core.mending:
             core.status = Status.NORMAL
         else:
             core.status = Status.VIEW_CHANGE
@@ -136,14 +137,17 @@ class Replica:
         due = core.now + core.timers.heartbeat_s
         if core.leading:
             return min(due, self.rounds.deadline())
-        if core.status in (Status.NORMAL, Status.VIEW_CHANGE):
+        if core.status in (Status.NORMAL, Status.VIEW_CHANGE) and core.promise_is_durable():
             return max(min(due, core.election_at), core.now)
         return due
 
     def persisted(self, number: int, now: float) -> list[Effect]:
         """All records up to `number` are durable."""
         self._pass_time(now)
-        self.core.persisted(number)
+        core = self.core
+        core.persisted(number)
+        if core.stands_next and not core.leading:
+            self.views.tick()
         self.views.own_promise_durable()
         self.normal.own_copy_durable()
         self.hand_over.proceed()
@@ -254,7 +258,7 @@ class Replica:
                 self.members.learns(packet, packet.body)
             case _:
                 pass
-        if packet.fence.epoch > core.fence.epoch:
+        if packet.fence.epoch > core.fence.epoch or core.lacks_epoch():
             self.members.behind(packet)
         elif packet.fence.epoch < core.fence.epoch:
             if not isinstance(packet.body, Newer):
@@ -288,6 +292,8 @@ class Replica:
                 self.views.view_change(packet, packet.body)
             case Vote():
                 self.views.voted(packet, packet.body)
+            case VoteComing():
+                self.views.vote_coming(packet)
             case AskView():
                 self.views.ask_view(packet)
             case StartView():

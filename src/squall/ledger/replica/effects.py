@@ -88,6 +88,13 @@ class MembersAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Mended:
+    """What a damaged disk had lost is in the log again, once that record is durable."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Diverged:
     """Two histories below the commit number: this replica must stop and keep its files."""
 
@@ -113,6 +120,7 @@ Effect = (
     | EnteredEpoch
     | FetchSnapshot
     | MembersAnswer
+    | Mended
     | Diverged
     | ClockTaken
 )

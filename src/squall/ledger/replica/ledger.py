@@ -44,6 +44,7 @@ from squall.ledger.replica.effects import (
     EnteredEpoch,
     FetchSnapshot,
     MembersAnswer,
+    Mended,
     Persist,
     Send,
     Serves,
@@ -55,8 +56,9 @@ from squall.ledger.replica.group_blobs import GroupBlobs
 from squall.ledger.replica.keeping import STEP, Kept
 from squall.ledger.replica.log import ENTRY_OVERHEAD
 from squall.ledger.replica.messages import Packet
+from squall.ledger.replica.scrub import Scrub
 from squall.ledger.replica.snapshots import Snapshots
-from squall.ledger.replica.types import Kind, LogEntry, Member, Status
+from squall.ledger.replica.types import Kind, LogEntry, Member, Record, Status
 from squall.ledger.settings import LedgerSettings
 from squall.ledger.wal.errors import DiskFull, TooLarge, WalError, WalFailed
 from squall.runtime.interfaces import DirectoryLock, NodeId, Runtime
@@ -69,6 +71,8 @@ HELD_MAX = 4096
 """Sends that wait for the disk; beyond it the oldest go: all are sent again from state."""
 EPOCH_WITHIN_S = 30.0
 """A change of members that takes longer has an unknown outcome."""
+COPY_BYTES = 1 << 20
+"""Of entries in one record, when the log is written once more."""
 SOONEST_S = 0.001
 """Between two ticks, so that a deadline in the past does not spin."""
 
@@ -120,6 +124,7 @@ class GroupLedger:
         self._closed = False
         self._ticker: TaskToken | None = None
         self.snapshots = Snapshots(self, tasks, runtime, applier, kept, settings)
+        self.scrub = Scrub(self, runtime, kept, settings)
         self._blobs = GroupBlobs(self, tasks, runtime, settings)
         self.digests = Digests(self, applier, tasks, every=digest_every)
         kept.wal.listen(self)
@@ -134,6 +139,7 @@ class GroupLedger:
         self._ticker = self._tasks.start(
             "replica timer", self._run(), group=GROUP, on_error=self.broke
         )
+        self.scrub.start(self._tasks)
 
     # The facade.
 
@@ -287,6 +293,8 @@ class GroupLedger:
         self._lose_role("the ledger was closed")
         self._applier.abandon(LedgerFailed("the ledger was closed"))
         if self.failure is None:
+            # Behind the last entries, so that their loss would not hide what was promised.
+            self._write(self._promise())
             with contextlib.suppress(WalError):
                 await self.kept.wal.close()
         if self._lock is not None:
@@ -339,6 +347,8 @@ class GroupLedger:
             case Diverged():
                 self.alarm(effect.text)
                 self.fail(LedgerFailed(f"{effect.text}; the files are kept"))
+            case Mended():
+                self._tasks.start("mended", self.scrub.mended(), group=GROUP, on_error=self.broke)
             case EnteredEpoch():
                 self._blobs.members_changed()
             case _:
@@ -358,14 +368,36 @@ class GroupLedger:
             self._transport.send(node, data)
 
     def _persist(self, effect: Persist) -> None:
-        record = msgspec.structs.replace(effect.record, wall_ms=int(self._clock.wall() * 1000.0))
+        lsn = self._write(effect.record)
+        if lsn:
+            self._numbers.append((lsn, effect.number))
+
+    def _write(self, record: Record) -> int:
+        """Its number in the write-ahead log; 0 when that took it no more."""
+        record = msgspec.structs.replace(record, wall_ms=int(self._clock.wall() * 1000.0))
         try:
             lsn = self.kept.wal.accept(STEP, self._encoder.encode(record))
         except WalError as error:
             self.fail(LedgerFailed(str(error)))
-            return
+            return 0
         self.kept.places.note(lsn, record.keep, record.entries)
-        self._numbers.append((lsn, effect.number))
+        return lsn
+
+    def copy_log(self) -> None:
+        """Writes the log above its base once more: what is older on disk is not needed then.
+        In one turn, so that nothing comes between."""
+        core = self.replica.core
+        first = core.log.base_op + 1
+        while first <= core.log.last:
+            entries = core.log.slice(first, core.log.last, COPY_BYTES)
+            self._write(self._promise(entries))
+            first = int(entries[-1].op) + 1
+
+    def _promise(self, entries: tuple[LogEntry, ...] = ()) -> Record:
+        """What this member promised, once more."""
+        core = self.replica.core
+        group_ms = GroupMs(core.clock.read(core.now))
+        return Record(core.fence, core.last_normal, -1, entries, OpNumber(core.commit), group_ms)
 
     def _apply(self, entries: tuple[LogEntry, ...]) -> None:
         answers = self._answers

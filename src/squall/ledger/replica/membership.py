@@ -81,8 +81,11 @@ class Membership:
             if led and core.is_member:
                 # It knows first; the others learn of the epoch from its questions.
                 core.election_at = core.now
+                core.stands_next = True
         elif not core.is_member:
             core.status = Status.LEARNER
+        elif core.status is Status.LEARNER:
+            core.status = Status.VIEW_CHANGE
         self._views.forget()
         self._transfer.cancel()
         self._normal.forget_early()

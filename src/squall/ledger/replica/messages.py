@@ -55,10 +55,13 @@ class PreVote(msgspec.Struct, frozen=True, tag=7, array_like=True):
     """Would you vote for me in `view`? Changes nothing."""
 
     view: int
+    ask: int = 0
+    """Which time this boot asks; the answer names it."""
 
 
 class PreVoteOk(msgspec.Struct, frozen=True, tag=8, array_like=True):
     view: int
+    ask: int = 0
 
 
 class ViewChange(msgspec.Struct, frozen=True, tag=9, array_like=True):
@@ -127,6 +130,10 @@ class Learn(msgspec.Struct, frozen=True, tag=17, array_like=True):
     version: int
 
 
+class VoteComing(msgspec.Struct, frozen=True, tag=18, array_like=True):
+    """The promise of the packet's fence is on its way to my disk: wait for my vote."""
+
+
 Body = (
     FormAsk
     | FormAnswer
@@ -145,6 +152,7 @@ Body = (
     | Newer
     | TakeOver
     | Learn
+    | VoteComing
 )
 
 

@@ -48,7 +48,7 @@ async def open_group_ledger(
         settings = msgspec.structs.replace(settings, wal=wal)
     lock = runtime.disk.lock() if settings.lock else None
     try:
-        kept = await open_kept(runtime, tasks, settings)
+        kept = await open_kept(runtime, tasks, settings, mends=len(peers) > 1)
     except WalError as error:
         raise LedgerFailed(str(error)) from error
     replica = Replica(
@@ -85,4 +85,7 @@ async def open_group_ledger(
         machine.load(iter(kept.slices))
         applier.restore(kept.recovered.base)
     await ledger.start()
+    core = replica.core
+    if core.mending and core.is_member and not core.others():
+        ledger.fail(LedgerFailed(f"{kept.recovered.mending}; nobody else has what is lost"))
     return ledger

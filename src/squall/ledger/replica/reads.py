@@ -3,7 +3,8 @@
 A round is a heartbeat with a number. A member acknowledges it only in status normal in
 that view. A quorum of acknowledgments confirms everything that was asked before the round
 began: strong reads, execution grants, "still primary". There is no lease and no clock in
-it. A primary without a quorum for check_quorum_s steps down.
+it. A primary without a quorum for check_quorum_s steps down; for its first round it waits
+sync_limit_s more, since the others answer only when they have stored its log.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Rounds:
         self._acked: dict[NodeId, int] = {}
         self._waiting: list[int] = []
         self._quorum_at = 0.0
+        self._had_quorum = False
+        """In the view that this member leads."""
         self._beat_at = 0.0
         self.listeners: tuple[NodeId, ...] = ()
         """Others who get heartbeats: learners."""
@@ -42,6 +45,7 @@ class Rounds:
         self._open.clear()
         self._acked.clear()
         self._quorum_at = self._core.now
+        self._had_quorum = False
         self.begin()
 
     def begin(self) -> None:
@@ -108,12 +112,16 @@ class Rounds:
 
     def tick(self) -> None:
         core = self._core
-        if core.now - self._quorum_at > core.timers.check_quorum_s:
+        if core.now - self._quorum_at > self._patience_s():
             core.step_down("no quorum answers")
         elif core.oldest_sync_s() > core.timers.sync_limit_s:
             core.step_down("its disk does not answer")
         elif core.now >= self._beat_at:
             self.begin()
+
+    def _patience_s(self) -> float:
+        timers = self._core.timers
+        return timers.check_quorum_s + (0.0 if self._had_quorum else timers.sync_limit_s)
 
     def deadline(self) -> float:
         return self._beat_at
@@ -131,6 +139,7 @@ class Rounds:
         while self._open and self._open[0].number <= reached:
             done = self._open.popleft()
             self._quorum_at = max(self._quorum_at, done.at)
+            self._had_quorum = True
             if done.tokens and self.may_confirm():
                 core.effects.append(Confirmed(done.tokens, core.fence, done.commit))
             elif done.tokens:

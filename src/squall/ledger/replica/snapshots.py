@@ -96,7 +96,12 @@ class Snapshots:
         # were in force at its op, which the core knows when it has applied all.
         if op != core.commit or op <= core.log.base_op or core.config is None:
             return
-        base = Base(
+        await self._write(self._base_now(), applier.machine.capture())
+        self._ledger.replica.compact(op)
+
+    def _base_now(self) -> Base:
+        core, applier = self._ledger.replica.core, self._applier
+        return Base(
             applier.applied,
             applier.checksum,
             GroupMs(applier.group_ms),
@@ -104,8 +109,35 @@ class Snapshots:
             core.config,
             applier.active_version,
         )
-        await self._write(base, applier.machine.capture())
-        self._ledger.replica.compact(op)
+
+    async def renew(self) -> None:
+        """Replaces every file of log and checkpoints by new ones, from memory: none that is
+        older is needed afterwards. Raises OSError and what the log raises."""
+        while self._is_busy():
+            await self._clock.sleep(self._ledger.replica.core.timers.heartbeat_s)
+        self._task = self._tasks.start(
+            "renew files", self._renew(), group="ledger", on_error=self._no_checkpoint
+        )
+        while self._is_busy():
+            await self._clock.sleep(self._ledger.replica.core.timers.heartbeat_s)
+
+    async def _renew(self) -> None:
+        ledger, kept, applier = self._ledger, self._kept, self._applier
+        core = ledger.replica.core
+        # First a checkpoint as usual, so that little of the log is left to be copied.
+        await applier.wait(core.commit)
+        await self.checkpoint()
+        await kept.wal.cut(kept.wal.next_lsn)
+        ledger.copy_log()
+        while int(applier.applied) != core.commit:
+            await applier.wait(core.commit)
+        if core.config is None or ledger.failure is not None:
+            return
+        await self._write(self._base_now(), applier.machine.capture())
+        ledger.replica.compact(int(kept.checkpoints.heads[-1].base.op))
+        await kept.checkpoints.prune(1)
+        await kept.wal.compact(kept.checkpoints.heads[0].first_lsn)
+        kept.places.forget(int(kept.checkpoints.heads[0].base.op))
 
     async def _write(self, base: Base, capture: Capture) -> None:
         core, kept = self._ledger.replica.core, self._kept

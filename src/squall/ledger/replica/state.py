@@ -90,10 +90,15 @@ class Core:
         self.status = Status.FORMING
         self.leading = False
         self.serving = False
+        self.mending = bool(recovered.mending)
+        """Its disk lost some of what it acknowledged: until it holds the log of a view again
+        it neither votes nor stands, and gives nobody its log."""
         self.highest_view = recovered.fence.view
         self.heard_at = float("-inf")
         """When the present primary was last heard."""
         self.election_at = now
+        self.stands_next = False
+        """It shall ask for a view as soon as its promise is durable."""
         self.issued = 0
         self.promised = 0
         """Number of the record that holds the present promise."""
@@ -130,6 +135,10 @@ class Core:
     def admits(self, config: Config, member: Member) -> bool:
         """By node and storage: a lost disk forgot what its node promised."""
         return config.admits(member)
+
+    def lacks_epoch(self) -> bool:
+        """Mending: it promised something in an epoch whose command it lost."""
+        return self.mending and self.config is not None and self.config.epoch < self.fence.epoch
 
     def holds_members(self) -> bool:
         """The log ends with the command that ends this epoch."""
@@ -224,13 +233,20 @@ class Core:
         self.outstanding.append(Outstanding(self.issued, self.now, self.fence, self.log.last))
         self.effects.append(Persist(self.issued, record))
 
+    def promise_is_durable(self) -> bool:
+        return self.durable >= self.promised
+
     def persisted(self, number: int) -> None:
         invariant(number <= self.issued, "a record is durable that was never issued")
+        was_durable = self.promise_is_durable()
         while self.outstanding and self.outstanding[0].number <= number:
             done = self.outstanding.popleft()
             self.durable = done.number
             if not self.outstanding or self.outstanding[0].number > number:
                 self.durable_op = min(done.op, self.log.last)
+        if not was_durable and self.promise_is_durable() and not self.stands_next:
+            # What it waits for could not begin before.
+            self.wait_anew()
 
     def oldest_sync_s(self) -> float:
         return self.now - self.outstanding[0].since if self.outstanding else 0.0
@@ -263,6 +279,7 @@ class Core:
 
     def wait_anew(self) -> None:
         timers = self.timers
+        self.stands_next = False
         self.election_at = (
             self.now
             + timers.follower_timeout_s

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from squall.ledger.interface import Fence
-from squall.ledger.replica.effects import Diverged, FetchSnapshot
+from squall.ledger.replica.effects import Diverged, FetchSnapshot, Mended
 from squall.ledger.replica.messages import Entries, Fetch, Packet
 from squall.ledger.replica.state import Core
 from squall.ledger.replica.types import Base, Checksum, LogEntry, Status, is_whole
@@ -87,6 +87,8 @@ class Transfer:
         if fetch.fence is None:
             last = core.commit
         elif fetch.fence == core.fence and (core.leading or core.status is Status.VIEW_CHANGE):
+            if core.mending:
+                return
             last = core.log.last
         elif fetch.first == 1:
             # There is only one op 1, and it is shown only when it is durable.
@@ -241,6 +243,10 @@ class Transfer:
         core.last_normal = core.fence
         core.persist(keep=keep, entries=entries)
         core.promised = core.issued
+        if core.mending:
+            # This log holds all that was ever committed with its help, and is the view's.
+            core.mending = False
+            core.effects.append(Mended(core.issued))
         epoch = core.fence.epoch
         core.learn_commit(min(target.commit, core.log.last))
         if core.fence.epoch == epoch:

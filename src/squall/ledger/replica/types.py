@@ -192,6 +192,8 @@ class Recovered(msgspec.Struct):
     group_ms: int = 0
     away_ms: int = 0
     """Wall time since the last record, within 0 .. 24 h."""
+    mending: str = ""
+    """What of its log is damaged: it acknowledged more than is here."""
 
 
 class Status(enum.Enum):

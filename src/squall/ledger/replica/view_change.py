@@ -8,6 +8,10 @@ wins, then the longest; the candidate fetches it if it is not its own, stores it
 log of the new view, and only then sends StartView. Nothing is dropped for being
 uncommitted.
 
+Disks may be slower than the timers. A member whose promise is not durable yet asks for no
+other view; its wait begins when the disk is done. A voter says at once that its vote is
+being written, and the candidate waits for it, up to twice sync_limit.
+
 A view belongs to one member, and a member never acts again in a view that it led before
 a restart: it takes a higher one.
 """
@@ -27,6 +31,7 @@ from squall.ledger.replica.messages import (
     TakeOver,
     ViewChange,
     Vote,
+    VoteComing,
 )
 from squall.ledger.replica.normal import Normal
 from squall.ledger.replica.reads import Rounds
@@ -43,11 +48,15 @@ class ViewChanges:
         self._transfer = transfer
         self._wanted = 0
         """The view of a pre-vote under way; 0: none."""
+        self._asks = 0
+        """Pre-votes of this boot: who agreed to an earlier one may hear its primary again."""
         self._agreed: set[Member] = set()
         self._votes: dict[Member, Vote] = {}
         self._is_candidate = False
         self._is_hand_over = False
         self._again_at = 0.0
+        self._patient_until = 0.0
+        """So long a candidate waits for the disks of voters that say they write."""
         self._chosen = False
 
     # Time.
@@ -55,7 +64,9 @@ class ViewChanges:
     def tick(self) -> None:
         """Of a member that does not lead."""
         core = self._core
-        if core.now >= core.election_at:
+        if core.mending:
+            return
+        if core.now >= core.election_at and core.promise_is_durable():
             self.stand()
         elif self._is_candidate and not self._chosen and core.now >= self._again_at:
             self._ask_for_votes()
@@ -70,11 +81,12 @@ class ViewChanges:
         self._is_candidate = False
         self._is_hand_over = False
         self._wanted = config.next_view(max(core.highest_view, core.fence.view), core.me)
+        self._asks += 1
         self._agreed = {core.me}
         if len(self._agreed) >= core.quorum:
             self._campaign()
         else:
-            core.send(core.others(), PreVote(self._wanted))
+            core.send(core.others(), PreVote(self._wanted, self._asks))
 
     def forget(self) -> None:
         """The fence changed: what was under way is over."""
@@ -88,6 +100,8 @@ class ViewChanges:
 
     def agreed(self, packet: Packet, answer: PreVoteOk) -> None:
         if answer.view != self._wanted or not self._core.counts(packet.sender):
+            return
+        if answer.ask != self._asks:
             return
         if self._core.hears_primary():
             return
@@ -117,6 +131,7 @@ class ViewChanges:
         core.wait_anew()
         self._is_candidate = True
         self._is_hand_over = hand_over
+        self._patient_until = core.now + 2.0 * core.timers.sync_limit_s
         self._ask_for_votes()
         self._votes[core.me] = self._own_vote()
         self._choose()
@@ -142,6 +157,15 @@ class ViewChanges:
     def own_promise_durable(self) -> None:
         if self._is_candidate and not self._chosen:
             self._choose()
+
+    def vote_coming(self, packet: Packet) -> None:
+        """A voter's disk takes longer than the timers have it: asking for yet another view
+        would only give that disk another promise to write."""
+        core = self._core
+        if not self._is_candidate or packet.fence != core.fence or self._chosen:
+            return
+        if core.counts(packet.sender) and core.now < self._patient_until:
+            core.wait_anew()
 
     def _choose(self) -> None:
         core = self._core
@@ -192,7 +216,7 @@ class ViewChanges:
         if ask.view <= core.fence.view:
             core.send(packet.sender.node, Newer())
         elif not core.hears_primary():
-            core.send(packet.sender.node, PreVoteOk(ask.view))
+            core.send(packet.sender.node, PreVoteOk(ask.view, ask.ask))
 
     def view_change(self, packet: Packet, ask: ViewChange) -> None:
         core = self._core
@@ -210,6 +234,8 @@ class ViewChanges:
             core.send(packet.sender.node, Newer())
             return
         if core.status is Status.VIEW_CHANGE:
+            if not core.promise_is_durable():
+                core.send(packet.sender.node, VoteComing())
             core.send(packet.sender.node, self._own_vote(), after=self.promise_after())
 
     def promise_after(self) -> int:
@@ -218,7 +244,7 @@ class ViewChanges:
 
     def _may_vote(self, candidate: Member, view: int) -> bool:
         core = self._core
-        if core.config is None or not core.is_member:
+        if core.config is None or not core.is_member or core.mending:
             return False
         return core.counts(candidate) and core.config.primary(view) == candidate
 

@@ -36,6 +36,8 @@ from squall.wire.secrets import Secrets
 from squall.wire.switchboard import Switchboard, make_keyring
 
 BACKOFF_S = (0.05, 1.0)
+LOOK_S = 0.1
+"""How often one looks why a link is not up yet."""
 LATER = (ErrorCode.RETRY_LATER, ErrorCode.OVERLOADED)
 
 
@@ -131,6 +133,32 @@ class Managers:
                 raise self._gave_up(patience_s)
             await clock.sleep(wait_s * self._runtime.random.uniform(0.5, 1.0))
             backoff_s = min(2.0 * backoff_s, BACKOFF_S[1])
+
+    async def ask_each(
+        self, message: msgspec.Struct, *, timeout_s: float, of: Sequence[Address] = ()
+    ) -> dict[Address, Any]:
+        """Asks all of them, or all `of` these, at the same time and each once; the answers of
+        those who gave one in time. Who leads does not matter here."""
+        addresses = list(dict.fromkeys(of or self._addresses))
+        answers = await asyncio.gather(
+            *(self._once(each, message, timeout_s) for each in addresses)
+        )
+        found = zip(addresses, answers, strict=True)
+        return {address: answer for address, answer in found if answer is not None}
+
+    async def _once(self, address: Address, message: msgspec.Struct, timeout_s: float) -> Any:
+        """None: no answer."""
+        peer, until = self._peer(address), self._runtime.clock.now() + timeout_s
+        while (left_s := until - self._runtime.clock.now()) > 0.0:
+            try:
+                await peer.connected(min(LOOK_S, left_s))
+                return await peer.request(message, left_s)
+            except HandshakeFailed:
+                if isinstance(peer.last_error, ConnectionError):
+                    return None
+            except (NotSent, OutcomeUnknown, RemoteError):
+                return None
+        return None
 
     async def close(self) -> None:
         for peer in self._peers.values():

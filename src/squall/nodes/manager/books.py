@@ -13,10 +13,10 @@ from __future__ import annotations
 from squall.engine.books import Books, Notes
 from squall.engine.options import RunOptions
 from squall.nodes.identity import AttemptKey
+from squall.nodes.manager.kept import KeptRecord, Room
 from squall.nodes.messages import TelemetryPart
 from squall.stats.manifest import FileManifest
 from squall.stats.record import AttemptRecord
-from squall.stats.record_builder import RecordBuilder
 from squall.stats.report_sums import over_shares
 from squall.stats.reports import WindowReport
 from squall.stats.snapshot import Snapshot
@@ -28,12 +28,16 @@ EARLY_S = 0.25
 
 
 class JobBooks:
-    """One job. `warmup_s` and thresholds are those of its submission."""
+    """One job. `warmup_s` and thresholds are those of its submission. Its records share
+    `room` with those of the other jobs."""
 
-    def __init__(self, manifest: FileManifest, options: RunOptions) -> None:
+    def __init__(
+        self, manifest: FileManifest, options: RunOptions, room: Room | None = None
+    ) -> None:
+        self._room = room if room is not None else Room()
         self._warmup_s = options.warmup_s
         self._books = Books(manifest, bind_all(manifest, options.thresholds), options.warmup_s)
-        self._records: dict[AttemptKey, RecordBuilder] = {}
+        self._records: dict[AttemptKey, KeptRecord] = {}
         self._health_at: dict[int, float] = {}
         self._waiting: list[WindowReport] = []
         self._levels: dict[str, dict[int, tuple[int, int]]] = {}
@@ -54,18 +58,7 @@ class JobBooks:
             self._replace(part, worker)
             return part.upto
         if builder is None:
-            key = part.key
-            builder = self._records[key] = RecordBuilder(
-                AttemptRecord(
-                    workflow=key.workflow,
-                    share=key.share,
-                    attempt=key.attempt,
-                    worker=worker,
-                    joined_s=part.joined_s,
-                ),
-                warmup_s=self._warmup_s,
-                sends=False,
-            )
+            builder = self._records[part.key] = self._begun(part, worker)
         reports = part.reports[taken - part.after :] if one_by_one else part.reports
         for report in reports:
             builder.add(report)
@@ -82,18 +75,28 @@ class JobBooks:
         return part.upto
 
     def _replace(self, part: TelemetryPart, worker: str) -> None:
+        former = self._records[part.key]
+        if former.is_closed:
+            former.sequence = part.upto
+            return
+        former.close()
+        builder = self._records[part.key] = self._begun(part, worker)
+        for report in (*part.reports, *part.health, *part.errors):
+            builder.add(report)
+        builder.sequence = part.upto
+
+    def _begun(self, part: TelemetryPart, worker: str) -> KeptRecord:
         key = part.key
-        record = AttemptRecord(
+        head = AttemptRecord(
             workflow=key.workflow,
             share=key.share,
             attempt=key.attempt,
             worker=worker,
             joined_s=part.joined_s,
+            silent_from_s=part.silent_from_s,
+            width_s=part.width_s,
         )
-        builder = self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s, sends=False)
-        for report in (*part.reports, *part.health, *part.errors):
-            builder.add(report)
-        builder.sequence = part.upto
+        return KeptRecord(head, self._room, warmup_s=self._warmup_s)
 
     def judged(self) -> list[ThresholdResult]:
         """What the thresholds say now, judged second by second."""
@@ -104,7 +107,8 @@ class JobBooks:
         restart, the attempts that are over by then."""
         if key in self._records:
             return
-        self._records[key] = RecordBuilder(record, warmup_s=self._warmup_s, sends=False)
+        known = self._records[key] = KeptRecord(record, self._room)
+        known.close()
         self._waiting += record.reports
         for report in (*record.health, *record.errors):
             self._books.add(report)
@@ -113,13 +117,28 @@ class JobBooks:
         return key in self._records
 
     def record(self, key: AttemptKey) -> AttemptRecord | None:
-        """The attempt's record as far as it reached this manager."""
-        builder = self._records.get(key)
-        return builder.record if builder is not None else None
+        """The attempt's record as far as it reached this manager; None also when the log
+        has it by now."""
+        kept = self.kept(key)
+        return kept.record if kept is not None else None
 
-    def builder(self, key: AttemptKey) -> RecordBuilder | None:
-        """The same, with its last reports one by one."""
-        return self._records.get(key)
+    def kept(self, key: AttemptKey) -> KeptRecord | None:
+        """The same as it is kept, with its last reports one by one."""
+        found = self._records.get(key)
+        return found if found is not None and not found.is_closed else None
+
+    def running(self) -> list[AttemptKey]:
+        """The attempts of which a record is kept."""
+        return [key for key, kept in self._records.items() if not kept.is_closed]
+
+    def let_go(self, key: AttemptKey) -> None:
+        """The log has what counts of it. What still comes is shown, and not kept."""
+        self._records[key].close()
+
+    def close(self) -> None:
+        """The job is over, or led elsewhere."""
+        for kept in self._records.values():
+            kept.close()
 
     def started(self, workflow: str, at_s: float) -> None:
         """When a workflow began, on the clock of the job."""

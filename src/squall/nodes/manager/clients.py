@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -82,6 +82,8 @@ WAITING_MAX = 5_000
 """Jobs in the queue: a bound, so that the state cannot grow without one."""
 WAITING_RETRY_S = 2.0
 
+Limit = Literal["submits", "asks", "queue"]
+"""What a client may be turned away by: its own rates, and the queue that all share."""
 Address = Callable[[NodeId | None], str]
 """host:port of a member; empty when it is not known."""
 
@@ -94,7 +96,10 @@ class Views:
         job: Callable[[JobRecord], JobView],
         nodes: Callable[[], list[NodeView]],
         why: Callable[[JobRecord], tuple[list[str], list[str]]],
+        silent: Callable[[JobRecord], list[str]] = lambda job: [],
     ) -> None:
+        """`silent` tells which workers of a job are not heard."""
+        self.silent = silent
         self.job = job
         self.nodes = nodes
         self.why = why
@@ -156,8 +161,10 @@ class ClientApi:
         lead_member: Callable[[str], str],
         led_elsewhere: Callable[[JobRecord | None], str],
         ask_primary: Callable[[msgspec.Struct], Awaitable[Any]],
+        on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
     ) -> None:
-        """`lead_member` chooses who leads a new job, `led_elsewhere` says where that is."""
+        """`lead_member` chooses who leads a new job, `led_elsewhere` says where that is.
+        `on_refused` is told of every client that is turned away, and by which limit."""
         self._datacenter = datacenter
         self._machine = machine
         self._ledger = ledger
@@ -169,8 +176,11 @@ class ClientApi:
         self._lead_member = lead_member
         self._led_elsewhere = led_elsewhere
         self._ask_primary = ask_primary
-        self._submits = RateLimit(SUBMIT_RATE)
-        self._looks = RateLimit(LOOK_RATE)
+        self._on_refused = on_refused
+        self._rates: dict[Limit, RateLimit] = {
+            "submits": RateLimit(SUBMIT_RATE),
+            "asks": RateLimit(LOOK_RATE),
+        }
 
     @property
     def _tables(self) -> Tables:
@@ -190,7 +200,7 @@ class ClientApi:
     # Changes.
 
     async def submit(self, message: SubmitJob, incoming: Incoming) -> JobAccepted:
-        self._limit(self._submits, incoming, "submits")
+        self._limit("submits", incoming)
         return await self.accept(message, incoming.peer.name or incoming.peer.node)
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
@@ -203,7 +213,7 @@ class ClientApi:
             layers = topological_layers(names, "workflow")
         except SquallError as error:
             raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None
-        check_room(self._tables, principal, message.key)
+        self._check_room(principal, message.key)
         bound_to = f"{principal}/{message.key}"
         stored, sealed = self._sealed(submission, bound_to)
         accepted = await self._committer.commit(
@@ -279,19 +289,20 @@ class ClientApi:
     # Looking.
 
     async def list_jobs(self, message: ListJobs, incoming: Incoming) -> JobList:
-        self._limit(self._looks, incoming)
+        self._limit("asks", incoming)
         await self._committer.read()
         newest = sorted(self._tables.jobs.values(), key=lambda job: -job.op)
         return JobList([self._views.job(job) for job in newest[: max(1, message.limit)]])
 
     async def get_job(self, message: GetJob, incoming: Incoming) -> JobStatus:
-        self._limit(self._looks, incoming)
+        self._limit("asks", incoming)
         await self._committer.read()
         job = self._job(message.job)
-        return JobStatus(self._views.job(job), job.submission.manifest)
+        view = msgspec.structs.replace(self._views.job(job), silent=self._views.silent(job))
+        return JobStatus(view, job.submission.manifest)
 
     async def why(self, message: WhyJob, incoming: Incoming) -> Explanation:
-        self._limit(self._looks, incoming)
+        self._limit("asks", incoming)
         await self._committer.read()
         job = self._job(message.job)
         lines, happened = self._views.why(job)
@@ -308,7 +319,7 @@ class ClientApi:
             return [f"what happened to {job.job} is not readable on this manager"]
 
     async def list_nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
-        self._limit(self._looks, incoming)
+        self._limit("asks", incoming)
         await self._committer.read()
         return NodeList(self._datacenter, self._views.nodes())
 
@@ -339,12 +350,20 @@ class ClientApi:
             reason=view.reason,
         )
 
-    def _limit(self, limit: RateLimit, incoming: Incoming, does: str = "asks") -> None:
+    def _check_room(self, principal: str, key: str) -> None:
+        try:
+            check_room(self._tables, principal, key)
+        except RemoteError:
+            self._on_refused(principal, "queue")
+            raise
+
+    def _limit(self, limit: Limit, incoming: Incoming) -> None:
         """Of clients, never of managers that ask for one; to stop a job is never limited."""
         name = incoming.peer.name
-        wait_s = limit.ask(name, self._clock.now()) if name else 0.0
+        wait_s = self._rates[limit].ask(name, self._clock.now()) if name else 0.0
         if wait_s:
-            text = f"{name} {does} too often"
+            self._on_refused(name, limit)
+            text = f"{name} {limit} too often"
             raise RemoteError(ErrorCode.OVERLOADED, text, retry_after_s=wait_s)
 
     def _check_led(self, job: JobId) -> None:

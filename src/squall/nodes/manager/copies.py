@@ -22,9 +22,10 @@ from squall.nodes.datacenter.machine import Datacenter
 from squall.nodes.group_messages import AskCut, CopiesKept, CopyPart, Cut, KeepCopies
 from squall.nodes.identity import AttemptKey
 from squall.nodes.manager.job_leaders import JobLeaders, chosen
+from squall.nodes.manager.kept import KeptRecord
 from squall.nodes.manager.leader import JobLeader
 from squall.stats.record import AttemptRecord
-from squall.stats.record_builder import RecordBuilder, decode_record
+from squall.stats.record_builder import decode_record
 from squall.wire.dispatch import Handlers, Incoming
 from squall.wire.errors import RemoteError
 
@@ -49,7 +50,7 @@ class Copies:
         self._leader = leader
         self._leaders = leaders
         self._given: dict[AttemptKey, Given] = {}
-        self._kept: dict[AttemptKey, RecordBuilder] = {}
+        self._kept: dict[AttemptKey, KeptRecord] = {}
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(CopyPart).decode
 
@@ -97,38 +98,39 @@ class Copies:
 
     def _part(self, key: AttemptKey, holder: str) -> tuple[bytes, AttemptKey, Given] | None:
         """What the holder lacks, in as many reports as fit; None: nothing."""
-        builder = self._leader.builder(key)
+        builder = self._leader.kept(key)
         if builder is None:
             return None
         given = self._given.get(key, Given())
         if given.holder != holder:
             given = Given(holder)
-        record = builder.record
-        missing = builder.sequence - given.sequence
-        if missing <= 0:
+        head = builder.head
+        if builder.sequence <= given.sequence:
             return None
         reports = builder.since(given.sequence)
-        one_by_one = reports is not None and len(reports) == missing
-        if reports is None or not one_by_one:
+        one_by_one = reports is not None
+        width_s = 1
+        if reports is None:
             given = Given(holder)
-            reports = record.reports
+            whole = builder.record
+            reports, width_s = whole.reports, whole.width_s
         part = CopyPart(
             key=key,
-            worker=record.worker,
-            joined_s=record.joined_s,
-            silent_from_s=record.silent_from_s,
-            width_s=1 if one_by_one else record.width_s,
+            worker=head.worker,
+            joined_s=head.joined_s,
+            silent_from_s=head.silent_from_s,
+            width_s=width_s,
             after=given.sequence,
             upto=builder.sequence,
             reports=reports,
-            health=[each for each in record.health if each.at_s > given.health_s],
-            errors=record.errors[given.errors :],
+            health=builder.health_after(given.health_s),
+            errors=head.errors[given.errors :],
         )
         data = self._fitted(builder, part, one_by_one)
         health_s = max((each.at_s for each in part.health), default=given.health_s)
-        return data, key, Given(holder, 0, health_s, len(record.errors))
+        return data, key, Given(holder, 0, health_s, len(head.errors))
 
-    def _fitted(self, builder: RecordBuilder, part: CopyPart, one_by_one: bool) -> bytes:
+    def _fitted(self, builder: KeptRecord, part: CopyPart, one_by_one: bool) -> bytes:
         """Fewer reports, or wider ones where they are not apart any more."""
         data = self._encode(part)
         while len(data) > BATCH_BYTES and len(part.reports) > 1:
@@ -158,6 +160,8 @@ class Copies:
         key = part.key
         builder = self._kept.get(key)
         if part.after == 0 and (builder is None or builder.sequence < part.upto):
+            if builder is not None:
+                builder.close()
             builder = self._kept[key] = self._begun(part)
         elif builder is None:
             return key, 0
@@ -165,12 +169,11 @@ class Copies:
             return key, builder.sequence
         for report in (*part.reports, *part.health, *part.errors):
             builder.add(report)
-        record = builder.record
         builder.sequence = part.upto
-        record.silent_from_s = max(record.silent_from_s, part.silent_from_s)
+        builder.head.silent_from_s = max(builder.head.silent_from_s, part.silent_from_s)
         return key, part.upto
 
-    def _begun(self, part: CopyPart) -> RecordBuilder:
+    def _begun(self, part: CopyPart) -> KeptRecord:
         key = part.key
         job = self._machine.tables.jobs.get(key.job)
         record = AttemptRecord(
@@ -182,14 +185,22 @@ class Copies:
             width_s=part.width_s,
         )
         warmup_s = job.submission.options.warmup_s if job is not None else 0.0
-        return RecordBuilder(record, warmup_s=warmup_s)
+        return KeptRecord(record, self._leader.room, warmup_s=warmup_s)
 
     def _forget(self) -> None:
         """What is in the log by now, or of a job that is over."""
-        active = self._machine.tables.active
-        for table in (self._given, self._kept):
-            for key in [key for key in table if key.job not in active]:
-                del table[key]
+        for key in [key for key in self._given if not self._is_live(key)]:
+            del self._given[key]
+        for key in [key for key in self._kept if not self._is_live(key)]:
+            self._kept.pop(key).close()
+
+    def _is_live(self, key: AttemptKey) -> bool:
+        """Or not heard of yet: this member may be behind the one that leads the job."""
+        tables = self._machine.tables
+        if key.job not in tables.active:
+            return False
+        attempt = tables.attempt(key)
+        return attempt is None or attempt.state == "live"
 
     # What is left of an attempt.
 

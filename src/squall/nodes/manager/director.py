@@ -215,6 +215,7 @@ class Director:
         """Telemetry saw steps being executed."""
         if actions > self.facts.actions.get(key, 0):
             self.facts.actions[key] = actions
+            self.facts.moved[key] = self.facts.now
             known = self.facts.progress.get(key.job)
             if known is not None:
                 known.since = self.facts.now
@@ -340,6 +341,7 @@ class Director:
         for key in [key for key in facts.actions if key.job not in tables.active]:
             # Told once more by a worker whose record nobody had freed yet.
             del facts.actions[key]
+            facts.moved.pop(key, None)
         for node in [node for node in facts.present if node not in tables.workers]:
             del facts.present[node]
         gone: list[tuple[str, str]] = []

@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from squall.control.extensions import Extensions
+from squall.control.health import Progress as WorkerProgress
 from squall.engine.protocol import ShareSpec
 from squall.nodes.datacenter.commands import Command
 from squall.nodes.datacenter.machine import Datacenter
@@ -80,6 +82,13 @@ class Facts:
     records_since: float = math.inf
     progress: dict[JobId, Progress] = field(default_factory=dict[JobId, Progress])
     actions: dict[AttemptKey, int] = field(default_factory=dict[AttemptKey, int])
+    extensions: dict[AttemptKey, Extensions] = field(default_factory=dict[AttemptKey, Extensions])
+    """Of preparations that asked for longer; a new primary begins to count anew."""
+    moved: dict[AttemptKey, float] = field(default_factory=dict[AttemptKey, float])
+    """When an attempt was last heard to have executed something new."""
+    standing: dict[str, WorkerProgress] = field(default_factory=dict[str, WorkerProgress])
+    """The workers that stand still, as of `standing_at`."""
+    standing_at: float = -math.inf
     avoid: dict[tuple[JobId, str, str], float] = field(
         default_factory=dict[tuple[JobId, str, str], float]
     )
@@ -111,6 +120,8 @@ class Facts:
     queue_dirty: bool = True
     queue_seen: tuple[tuple[float, int], dict[JobId, int]] | None = None
     """The places of all that wait, as of one moment: for people who ask."""
+    pace: float = 1.0
+    """How many times longer than usual workers wait between two reports."""
     no_workers_since: float = math.inf
     effects: list[Effect] = field(default_factory=list[Effect])
     pushing: dict[str, None] = field(default_factory=dict[str, None])
@@ -187,7 +198,7 @@ class Facts:
         return min(max(wanted, self.timers.session_interval_s), self.timers.session_interval_max_s)
 
     def telemetry_interval_s(self) -> float:
-        return self.timers.telemetry_interval_s(len(self.tables.workers))
+        return self.timers.telemetry_interval_s(len(self.tables.workers)) * self.pace
 
     def status(self, key: AttemptKey, node: str, boot: str) -> AttemptStatus | None:
         presence = self.present.get(node)
@@ -204,6 +215,8 @@ class Facts:
             self.cuts,
             self.records,
             self.actions,
+            self.moved,
+            self.extensions,
         ):
             for key in [key for key in table if key.job == job.job]:
                 del table[key]

@@ -47,10 +47,8 @@ def run_ms(manifest: FileManifest, facts: Facts, done: set[str]) -> int:
 
 def check_limits(facts: Facts, job: JobRecord) -> float:
     """Ends what exceeds its time; the moment at which to look again."""
-    if facts.now < facts.judges_from:
-        return facts.judges_from
     if job.stop:
-        return _always_limits(facts, job)
+        return _not_yet(facts) or _always_limits(facts, job)
     limit_ms = deadline_ms(job)
     look_at = float("inf")
     if limit_ms is not None:
@@ -62,7 +60,13 @@ def check_limits(facts: Facts, job: JobRecord) -> float:
             _stop(facts, job, text)
             return facts.now + 1.0
         look_at = facts.at(limit_ms)
-    return min(look_at, _stuck(facts, job), _lengths(facts, job))
+    # Its own time is over whoever was away; whether a worker is late, only workers can say.
+    return min(look_at, _not_yet(facts) or min(_stuck(facts, job), _lengths(facts, job)))
+
+
+def _not_yet(facts: Facts) -> float | None:
+    """The moment before which workers are not judged, if it is still to come."""
+    return facts.judges_from if facts.now < facts.judges_from else None
 
 
 def _stop(facts: Facts, job: JobRecord, text: str) -> None:
@@ -71,20 +75,20 @@ def _stop(facts: Facts, job: JobRecord, text: str) -> None:
 
 
 def _stuck(facts: Facts, job: JobRecord) -> float:
-    running = [w for w in job.workflows if w.running and _plans_load(facts, job, w)]
+    running = [w for w in job.workflows if w.running and plans_load(facts, job, w)]
     if not running:
         facts.progress.pop(job.job, None)
         return float("inf")
     progress = facts.progress.setdefault(job.job, Progress(0, facts.now))
-    patience_s = max(_patience_s(facts, profile_of(job, w.name)) for w in running)
+    longest_s = max(patience_s(facts, profile_of(job, w.name)) for w in running)
     silent_s = facts.now - progress.since
-    if silent_s >= patience_s:
-        text = f"stuck: no step was executed for {patience_s:g} s"
+    if silent_s >= longest_s:
+        text = f"stuck: no step was executed for {longest_s:g} s"
         told = [f"{node}: {why}" for node, why in standstills(facts, job)]
         more = f" (and {len(told) - 1} more shares)" if len(told) > 1 else ""
         _stop(facts, job, f"{text}; {told[0]}{more}" if told else text)
         return facts.now + 1.0
-    return progress.since + patience_s
+    return progress.since + longest_s
 
 
 def standstills(facts: Facts, job: JobRecord) -> list[tuple[str, str]]:
@@ -97,7 +101,7 @@ def standstills(facts: Facts, job: JobRecord) -> list[tuple[str, str]]:
     return found
 
 
-def _plans_load(facts: Facts, job: JobRecord, workflow: WorkflowRecord) -> bool:
+def plans_load(facts: Facts, job: JobRecord, workflow: WorkflowRecord) -> bool:
     """Set-up work has its own upper bound and no plan to fall behind."""
     profile = profile_of(job, workflow.name)
     at_s = elapsed_s(workflow, facts.group_ms)
@@ -108,7 +112,8 @@ def _plans_load(facts: Facts, job: JobRecord, workflow: WorkflowRecord) -> bool:
     return UserSchedule(profile).target(at_s) > 0
 
 
-def _patience_s(facts: Facts, profile: Profile) -> float:
+def patience_s(facts: Facts, profile: Profile) -> float:
+    """How long a workflow may execute nothing: longer where its users rest for long."""
     pause_s = max(profile.think_s[1] if profile.think_s else 0.0, profile.pacing_s or 0.0)
     return max(facts.timers.stuck_s, 2.0 * pause_s)
 

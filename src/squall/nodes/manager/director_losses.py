@@ -83,6 +83,7 @@ def forget_records(facts: Facts) -> None:
             del facts.records[key]
             facts.granted.pop(key, None)
             facts.actions.pop(key, None)
+            facts.moved.pop(key, None)
 
 
 def _verdict(facts: Facts, key: AttemptKey, attempt: AttemptFacts) -> tuple[str, float]:

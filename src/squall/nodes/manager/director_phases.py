@@ -18,6 +18,7 @@ from squall.nodes.datacenter.commands import (
 from squall.nodes.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
 from squall.nodes.datacenter.states import WorkflowState
 from squall.nodes.identity import AttemptKey, ShareKey
+from squall.nodes.manager.director_extensions import extra_ms
 from squall.nodes.manager.director_facts import Facts
 from squall.nodes.messages import AttemptStatus
 
@@ -57,6 +58,7 @@ def check_phase(facts: Facts, job: JobRecord) -> float:
 def _too_late(facts: Facts, job: JobRecord, waiting: list[WorkflowRecord]) -> float:
     timeout_s = facts.timers.prepare_timeout_s
     due_ms = min(w.placed_ms for w in waiting) + round(timeout_s * 1000)
+    due_ms += extra_ms(facts, job, waiting)
     if facts.group_ms < due_ms:
         return facts.at(due_ms)
     late = _unready(facts, job, waiting)

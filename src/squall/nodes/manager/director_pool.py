@@ -2,7 +2,8 @@
 
 One command at a time gives out cores, so that no two plans count the same core. A worker
 may be given work when it was heard of lately, is not draining, and did not just refuse
-the same job.
+the same job; one that stands still is given none while there are others
+(`director_health`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from squall.nodes.datacenter.commands import PlaceWorkflows, StopJob, StopWorkfl
 from squall.nodes.datacenter.records import JobRecord, WorkerRecord
 from squall.nodes.manager.director_effects import StoreValues
 from squall.nodes.manager.director_facts import Facts
+from squall.nodes.manager.director_health import offered
 from squall.nodes.manager.director_layers import is_exclusive, next_phase
 from squall.nodes.manager.director_limits import run_ms
 from squall.nodes.manager.placement import (
@@ -38,7 +40,8 @@ NO_WORKERS = "no worker is there to run it"
 
 
 def usable_pool(facts: Facts, job: JobRecord) -> Pool:
-    return pool_of(facts.tables, [w for w in usable(facts) if not _avoided(facts, job, w)])
+    workers = [w for w in usable(facts) if not _avoided(facts, job, w)]
+    return pool_of(facts.tables, workers, offered(facts, workers))
 
 
 def usable(facts: Facts) -> list[WorkerRecord]:
@@ -59,7 +62,7 @@ def waiting_jobs(facts: Facts) -> list[Waiting]:
         mine = [w for w in workers if not _avoided(facts, job, w)]
         names = tuple(worker.node for worker in mine)
         if names not in pools:
-            pools[names] = pool_of(facts.tables, mine)
+            pools[names] = pool_of(facts.tables, mine, offered(facts, mine))
         ended_ms = max((w.ended_ms for w in job.workflows), default=0)
         queue.append(
             Waiting(

@@ -13,6 +13,8 @@ from squall.nodes.manager.log import ManagerLog
 
 SHARED = "store"
 """In the place of a disk's id where the log lies in a store that is not this member's."""
+MENDING = "mending"
+"""Of a member whose disk lost something: it does not count for a quorum."""
 SILENT_S = 2.0
 """Four notes of a manager were lost, or it is gone."""
 
@@ -23,6 +25,8 @@ def own_note(own: MemberNote, ledger: ManagerLog, watch: GroupWatch, speaks: int
     if isinstance(ledger, GroupLedger):
         core = ledger.replica.core
         status, storage, group = core.status.value, str(core.me.storage), str(core.group)
+        if core.mending:
+            status = MENDING
         committed = core.commit
         stale_s = min(ledger.staleness_s(), 1e9)
     elif isinstance(ledger, OneMemberLedger):
@@ -119,6 +123,8 @@ def _state(note: MemberNote | None, heard_s: float, stored: str) -> str:
         return "forming"
     if not stored or note.storage != stored:
         return "waits"
+    if note.status == MENDING:
+        return MENDING
     if note.leads:
         return "leads"
     return "follows" if note.status == Status.NORMAL.value else "electing"

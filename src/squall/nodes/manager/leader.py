@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from squall.engine.options import RunOptions
 from squall.nodes.datacenter.machine import Datacenter
 from squall.nodes.datacenter.records import JobRecord
 from squall.nodes.datacenter.tables import Tables
 from squall.nodes.identity import AttemptKey, JobId
 from squall.nodes.manager.books import JobBooks
+from squall.nodes.manager.kept import KeptRecord, Room
+from squall.nodes.manager.silence import SILENT_S, Ear, Silent, loss_lines, silence_note
 from squall.nodes.manager.stream import JobStream
 from squall.nodes.messages import (
     StreamEvent,
@@ -26,7 +30,6 @@ from squall.reporting.format import plural
 from squall.reporting.secrets import Redactor
 from squall.runtime.tasks import TaskRunner
 from squall.stats.record import AttemptRecord
-from squall.stats.record_builder import RecordBuilder
 from squall.stats.snapshot import VerdictState
 from squall.stats.thresholds import ThresholdResult
 
@@ -40,9 +43,10 @@ STREAMS_KEPT = 200
 class Led:
     """One job that is led here."""
 
-    def __init__(self, job: JobRecord, options: RunOptions) -> None:
+    def __init__(self, job: JobRecord, options: RunOptions, room: Room, now_ms: int) -> None:
+        self.ear = Ear(now_ms)
         self.redact = Redactor(options.secrets.values())
-        self.books = JobBooks(job.submission.manifest, options)
+        self.books = JobBooks(job.submission.manifest, options, room)
         self.stream = JobStream(job.created_ms - 1)
         self.events_told = 0
         self.lines = 0
@@ -65,9 +69,12 @@ class JobLeader:
         on_abort: Callable[[JobId, str], None],
         leads: Callable[[JobRecord], bool] = lambda job: True,
         settle_s: float = 0.3,
+        silent_after_s: Callable[[], float] = lambda: SILENT_S,
     ) -> None:
         """`leads`: whether a job is this member's. After the end of a second its reports
-        are on their way for `settle_s`."""
+        are on their way for `settle_s`; a share that told nothing for `silent_after_s` is
+        shown as silent."""
+        self._silent_after_s = silent_after_s
         self._settle_s = settle_s
         self._machine = machine
         self._tasks = tasks
@@ -77,6 +84,8 @@ class JobLeader:
         self._on_abort = on_abort
         self._leads = leads
         self._led: dict[JobId, Led] = {}
+        self.room = Room()
+        """The memory for what running attempts reported, of all jobs."""
 
     @property
     def _tables(self) -> Tables:
@@ -87,6 +96,7 @@ class JobLeader:
     def take(self, parts: Sequence[TelemetryPart], node: str) -> list[tuple[AttemptKey, int]]:
         """Of jobs that are led here, from worker `node`; up to where each is known now."""
         acks: list[tuple[AttemptKey, int]] = []
+        now_ms = self._group_ms()
         for part in parts:
             job = self._tables.jobs.get(part.key.job)
             over = job is None or job.over
@@ -97,6 +107,7 @@ class JobLeader:
                 # Nobody will look at it any more; the record itself is another matter.
                 acks.append((part.key, part.upto))
             else:
+                led.ear.hear(part.key, now_ms)
                 acks.append((part.key, led.books.take(part, node)))
         return acks
 
@@ -114,7 +125,9 @@ class JobLeader:
         the attempts that are over by then are read from their records."""
         found = self._led.get(job.job)
         if found is None:
-            found = self._led[job.job] = Led(job, self._options_of(job))
+            found = self._led[job.job] = Led(
+                job, self._options_of(job), self.room, self._group_ms()
+            )
             # At once, by their own time: who followed it elsewhere has seen them.
             self._tell_events(job.job, found, job.created_ms)
             if job.over:
@@ -132,10 +145,10 @@ class JobLeader:
         led = self._led.get(key.job)
         return led.books.record(key) if led is not None else None
 
-    def builder(self, key: AttemptKey) -> RecordBuilder | None:
+    def kept(self, key: AttemptKey) -> KeptRecord | None:
         """The same, with its last reports one by one."""
         led = self._led.get(key.job)
-        return led.books.builder(key) if led is not None else None
+        return led.books.kept(key) if led is not None else None
 
     def judged(self, job: JobId) -> list[ThresholdResult]:
         led = self._led.get(job)
@@ -152,6 +165,7 @@ class JobLeader:
             self._tell_events(job, led, record.created_ms if record is not None else 0)
             if record is None or record.over:
                 led.stream.close()
+                led.books.close()
 
     def tick(self) -> None:
         """Several times a second: a snapshot of each job whose next second is complete."""
@@ -172,11 +186,25 @@ class JobLeader:
             if workflow.started_ms:
                 at_s = (workflow.started_ms - record.started_ms) / 1000.0
                 led.books.started(workflow.name, at_s)
-        snapshot, abort = led.books.second(now_s, self._notes(record))
+        self._let_go(led)
+        silent = led.ear.silent(self._tables, record, self._group_ms(), self._silent_after_s())
+        snapshot, abort = led.books.second(now_s, self._notes(record, silent))
+        snapshot = msgspec.structs.replace(
+            snapshot,
+            where=self._where(record),
+            losses=loss_lines(self._tables, record, silent),
+        )
         led.stream.put(StreamSnapshot(snapshot), self._group_ms())
         if abort and not led.aborted:
             led.aborted = True
             self._on_abort(record.job, abort)
+
+    def _let_go(self, led: Led) -> None:
+        for key in led.books.running():
+            attempt = self._tables.attempt(key)
+            # One that this member has not heard of yet is about to be placed.
+            if attempt is not None and attempt.state != "live":
+                led.books.let_go(key)
 
     def _tell_events(self, job: JobId, led: Led, born_ms: int) -> None:
         events = self._tables.events.get(job, ())
@@ -185,11 +213,19 @@ class JobLeader:
             led.stream.put(told, event.at_ms)
         led.events_told = max(led.events_told, len(events))
 
-    def _notes(self, job: JobRecord) -> list[tuple[VerdictState, str]]:
-        lost = [key for key, facts in self._tables.attempts_of(job.job) if facts.state == "lost"]
-        if not lost:
-            return []
-        return [("DEGRADED", f"{plural(len(lost), 'share')} lost")]
+    def _where(self, job: JobRecord) -> str:
+        workers = {attempt.node for _, attempt in self._tables.live_of(job.job)}
+        text = plural(len(workers), "worker") if workers else ""
+        return f"{text}  leader {job.leader}".strip() if job.leader else text
+
+    def _notes(self, job: JobRecord, silent: list[Silent]) -> list[tuple[VerdictState, str]]:
+        notes: list[tuple[VerdictState, str]] = []
+        if silent:
+            notes.append(("DEGRADED", silence_note(silent)))
+        lost = sum(facts.state == "lost" for _, facts in self._tables.attempts_of(job.job))
+        if lost:
+            notes.append(("DEGRADED", f"{plural(lost, 'share')} lost"))
+        return notes
 
     async def _fill(self, job: JobId, led: Led) -> None:
         for key, facts in list(self._tables.attempts_of(job)):
@@ -205,12 +241,14 @@ class JobLeader:
         for job in list(self._led):
             record = self._tables.jobs.get(job)
             if record is not None and not record.over and not self._leads(record):
-                self._led.pop(job).stream.close()
+                led = self._led.pop(job)
+                led.stream.close()
+                led.books.close()
 
     def _forget_old(self) -> None:
         over = [job for job in self._led if self._is_over(job)]
         for job in over[: max(0, len(over) - STREAMS_KEPT)]:
-            del self._led[job]
+            self._led.pop(job).books.close()
 
     def _is_over(self, job: JobId) -> bool:
         record = self._tables.jobs.get(job)

@@ -11,6 +11,7 @@ from squall.nodes.datacenter.machine import Datacenter
 from squall.nodes.datacenter.states import WorkflowState
 from squall.nodes.group_messages import GroupView, MemberView
 from squall.nodes.manager.group_watch import GroupWatch
+from squall.nodes.manager.kept import Room
 from squall.nodes.manager.log import ManagerLog, wal_of
 from squall.nodes.messages import JobState
 from squall.runtime.metrics import Registry
@@ -40,6 +41,26 @@ def manager_metrics(registry: Registry, machine: Datacenter, ledger: Ledger) -> 
     )
     registry.gauge("squall_alarms", "Broken job invariants").follow(
         lambda: float(len(machine.tables.alarms))
+    )
+
+
+def refusal_counter(registry: Registry) -> Callable[[str, str], None]:
+    """Counts a client that was turned away, by its name and the limit that it met."""
+    refused = registry.counters(
+        "squall_client_refusals_total",
+        "Requests of clients that were turned away, by client and limit",
+        ["client", "limit"],
+    )
+    return lambda client, limit: refused.with_labels(client, limit).add()
+
+
+def report_metrics(registry: Registry, room: Room) -> None:
+    """Of the memory for what running shares reported."""
+    registry.gauge("squall_reports_bytes", "Reports of running shares that are kept").follow(
+        lambda: float(room.used_bytes)
+    )
+    registry.gauge("squall_reports_max_bytes", "Above this they are kept in wider windows").follow(
+        lambda: float(room.max_bytes)
     )
 
 

@@ -40,10 +40,17 @@ from squall.nodes.manager.job_leaders import JobLeaders
 from squall.nodes.manager.leader import JobLeader
 from squall.nodes.manager.leader_api import LeaderApi
 from squall.nodes.manager.log import LogOpener, ManagerLog, open_log, size_of, step_aside
-from squall.nodes.manager.metrics import group_metrics, manager_metrics
+from squall.nodes.manager.metrics import (
+    group_metrics,
+    manager_metrics,
+    refusal_counter,
+    report_metrics,
+)
+from squall.nodes.manager.pressure import Pressure
+from squall.nodes.manager.silence import SILENT_S
 from squall.nodes.manager.transfers import Transfers
 from squall.nodes.manager.vault import Vault
-from squall.nodes.manager.views import events, job_view, node_views, why
+from squall.nodes.manager.views import events, job_view, node_views, silent_lines, why
 from squall.nodes.manager.workers import WorkerApi
 from squall.nodes.messages import JobView, NodeView
 from squall.nodes.timers import Timers, timers_of
@@ -132,6 +139,7 @@ class ManagerNode:
         host, port = self.address
         self._log.info("manager_ready", address=f"{host}:{port}", op=ledger.applied)
         self._tasks.start("director", self._drive(), group="manager", essential=True)
+        self._tasks.start("pressure", self._pressure.watch(), group="manager", essential=True)
         self._tasks.every("leader", LOOK_S, self._leader.tick, jitter=0.0, group="manager")
         self._tasks.every("log watch", SECOND_S, self._watch_ledger, group="manager")
         self._tasks.every("group watch", GROUP_LOOK_S, self._look_at_group, group="manager")
@@ -172,9 +180,9 @@ class ManagerNode:
 
     def _open_wire(self) -> None:
         runtime, plan = self._runtime, self._plan
-        execution = BoundedExecution(
-            Admission(plan.settings.admission, runtime.random.uniform), runtime.clock
-        )
+        admission = Admission(plan.settings.admission, runtime.random.uniform)
+        execution = BoundedExecution(admission, runtime.clock)
+        self._pressure = Pressure(admission, runtime.clock, self._log)
         self._board = Switchboard(
             runtime=runtime,
             keyring=make_keyring(runtime, plan.secrets, plan.cluster),
@@ -185,6 +193,7 @@ class ManagerNode:
             on_error=lambda error: self._log.error("handler_failed", error=error),
         )
         self._endpoint = Endpoint(self._board)
+        self.registry = Registry()
         self._handshake = GroupHandshake(
             self._board, self._watch, name=self._group_name, timers=plan.settings.timers
         )
@@ -221,6 +230,7 @@ class ManagerNode:
             on_abort=led.abort,
             leads=self._leaders.leads,
             settle_s=self._timers_now().settle_s,
+            silent_after_s=self._silent_after_s,
         )
         self._copies = Copies(self.machine, self._leader, self._leaders)
         self._copies.register(self._board.handlers)
@@ -257,6 +267,7 @@ class ManagerNode:
             log=self._log,
             director=lambda: self.director,
             on_heard=self._wake.set,
+            pace=lambda: self._pressure.pace,
         )
         self.clients = ClientApi(
             datacenter=plan.datacenter,
@@ -270,6 +281,7 @@ class ManagerNode:
             lead_member=self._leaders.choose,
             led_elsewhere=self._leaders.elsewhere,
             ask_primary=self._leaders.relay,
+            on_refused=refusal_counter(self.registry),
         )
         self._transfers.register(self._board.handlers)
         workers.register_handlers(self._board.handlers)
@@ -337,6 +349,7 @@ class ManagerNode:
             wait_s = IDLE_S
             if director is not None:
                 now = self._clock.now()
+                director.facts.pace = self._pressure.pace
                 for effect in director.tick(now, self._ledger.group_ms()):
                     self._errands.start(director, effect)
                 wait_s = min(max(director.deadline() - self._clock.now(), 0.0), IDLE_S)
@@ -374,6 +387,12 @@ class ManagerNode:
         live = {key: self._leader.record(key) for key in self.machine.tables.live.get(worker, {})}
         return {key: record for key, record in live.items() if record is not None}
 
+    def _silent_after_s(self) -> float:
+        """Workers that tell seldom are not silent sooner than they miss three turns."""
+        workers = len(self.machine.tables.workers)
+        interval_s = self._timers_now().telemetry_interval_s(workers) * self._pressure.pace
+        return max(SILENT_S, 3.0 * interval_s)
+
     def _views(self) -> Views:
         def facts() -> Facts | None:
             return self.director.facts if self.director is not None else None
@@ -391,7 +410,11 @@ class ManagerNode:
             managers = self._group.managers(self._runtime.boot)
             return [*managers, *node_views(self.machine.tables, facts())]
 
-        return Views(job, nodes, explained)
+        def silent(record: JobRecord) -> list[str]:
+            known = facts()
+            return silent_lines(known, record) if known is not None else []
+
+        return Views(job, nodes, explained, silent)
 
     def _own_note(self) -> MemberNote:
         """What the group is told of this process."""
@@ -425,8 +448,10 @@ class ManagerNode:
     async def _serve_metrics(self) -> MetricsServer | None:
         if self._plan.metrics is None:
             return None
-        registry = Registry()
+        registry = self.registry
         manager_metrics(registry, self.machine, self._ledger)
+        report_metrics(registry, self._leader.room)
+        self._pressure.show(registry)
         group_metrics(registry, self._ledger, self._watch, self._group.view)
         server = MetricsServer(self._runtime.network, registry, Probes(ready=self._readiness))
         await server.start(self._plan.metrics)

@@ -49,9 +49,15 @@ class DoesNotFit(Exception):
     """One line: why a workflow can never run here."""
 
 
-def pool_of(tables: Tables, usable: Iterable[WorkerRecord]) -> Pool:
+def pool_of(
+    tables: Tables,
+    usable: Iterable[WorkerRecord],
+    offered: Iterable[WorkerRecord] | None = None,
+) -> Pool:
+    """`offered`: of whom free cores are given out now; None: of all."""
     workers = [each for each in usable if not each.draining]
-    free = tuple((each, tuple(tables.free_slots(each))) for each in workers)
+    giving = [each for each in (workers if offered is None else offered) if not each.draining]
+    free = tuple((each, tuple(tables.free_slots(each))) for each in giving)
     return Pool(sum(each.cores for each in workers), free)
 
 

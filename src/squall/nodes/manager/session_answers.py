@@ -20,6 +20,7 @@ from squall.nodes.datacenter.contexts import Context, decode_context, handed_ove
 from squall.nodes.datacenter.records import AttemptFacts, JobRecord, WorkerRecord, WorkflowRecord
 from squall.nodes.identity import AttemptKey
 from squall.nodes.manager.director_effects import TakeRecord
+from squall.nodes.manager.director_extensions import answered
 from squall.nodes.manager.director_facts import Facts, Presence
 from squall.nodes.manager.placement import profile_of, specs_of
 from squall.nodes.manager.session_stops import grants_end_ms, stop_of
@@ -28,6 +29,7 @@ from squall.nodes.messages import (
     AttemptStatus,
     GoOrder,
     JobBrief,
+    MoreTime,
     Preparation,
     SessionAnswer,
     SessionRequest,
@@ -52,6 +54,7 @@ class _Answer:
         self.stop: list[StopOrder] = []
         self.adjust: dict[tuple[str, str], AdjustOrder] = {}
         self.free: list[AttemptKey] = []
+        self.more_time: list[MoreTime] = []
 
 
 def answer_session(
@@ -90,6 +93,7 @@ def answer_session(
         stop=answer.stop,
         adjust=list(answer.adjust.values()),
         free=answer.free,
+        more_time=answer.more_time,
         interval_s=facts.interval_s(),
         telemetry_interval_s=facts.telemetry_interval_s(),
         drained=drained,
@@ -109,6 +113,7 @@ def _hear(facts: Facts, request: SessionRequest, arrived: float) -> None:
             facts.touch(key.job)
         if status.counters.actions > facts.actions.get(key, 0):
             facts.actions[key] = status.counters.actions
+            facts.moved[key] = facts.now
             progress = facts.progress.get(key.job)
             if progress is not None:
                 progress.since = facts.now
@@ -174,6 +179,8 @@ def _wanted(
             # It was ready once; a boot that no longer has it says so when it is named.
             answer.stop.append(StopOrder(key=key, now=True, why="not known to its worker"))
         return
+    if status.phase == "preparing" and status.wants_more_s and not workflow.running:
+        answer.more_time.append(answered(facts, job, key, attempt, status))
     if workflow.running and status.phase == "ready":
         answer.go.append(
             GoOrder(
@@ -256,6 +263,7 @@ def _preparation(
         values_size=workflow.values_size,
         iterations_done=attempt.iterations_done,
         timeout_s=profile.duration_s + profile.grace_s + facts.timers.stop_grace_s,
+        ready_within_s=0.0 if attempt.refill else facts.timers.prepare_timeout_s,
     )
 
 

@@ -12,12 +12,14 @@ from squall.nodes.datacenter.records import JobEvent, JobRecord, WorkerRecord, W
 from squall.nodes.datacenter.states import WorkflowState, public
 from squall.nodes.datacenter.tables import Tables
 from squall.nodes.manager.director_facts import Facts
+from squall.nodes.manager.director_health import standing
 from squall.nodes.manager.director_layers import next_phase
 from squall.nodes.manager.director_limits import deadline_ms, standstills
 from squall.nodes.manager.director_pool import NO_WORKERS, position, usable, waiting_jobs
 from squall.nodes.manager.losses import elapsed_s
 from squall.nodes.manager.placement import profile_of
 from squall.nodes.messages import JobView, NodeView, WorkflowView
+from squall.reporting.format import plural
 
 STANDSTILLS_SHOWN = 10
 
@@ -70,12 +72,13 @@ def worker_state(tables: Tables, worker: WorkerRecord, facts: Facts | None) -> s
         return "silent"
     if worker.draining:
         return "draining" if tables.live.get(worker.node) else "drained"
+    if facts is not None and worker.node in standing(facts):
+        return standing(facts)[worker.node].value
     return "busy" if tables.live.get(worker.node) else "idle"
 
 
 def why(facts: Facts, job: JobRecord) -> list[str]:
     """Where a job is and what it waits for."""
-    tables = facts.tables
     if job.over:
         text = f"{job.job} is over: {job.state}"
         return [text + (f" ({job.reason})" if job.reason else "")]
@@ -92,13 +95,22 @@ def why(facts: Facts, job: JobRecord) -> list[str]:
     if not job.stop:
         told = standstills(facts, job)
         lines += [f"{node}: {why}" for node, why in told[:STANDSTILLS_SHOWN]]
-    silent = {attempt.node for _, attempt in tables.live_of(job.job)}
-    for node in sorted(silent):
-        worker = tables.workers.get(node)
+    return lines + silent_lines(facts, job)
+
+
+def silent_lines(facts: Facts, job: JobRecord) -> list[str]:
+    """The workers that run a part of a job and are not heard."""
+    lines: list[str] = []
+    shares: dict[str, int] = {}
+    for _, attempt in facts.tables.live_of(job.job):
+        shares[attempt.node] = shares.get(attempt.node, 0) + 1
+    for node, count in sorted(shares.items()):
+        worker = facts.tables.workers.get(node)
         if worker is not None and not facts.is_present(worker):
             lines.append(
-                f"{node} runs a part of it and was last heard {_heard_s(worker, facts):.1f} s ago; "
-                f"after {facts.timers.lost_after_s:.1f} s its shares are lost"
+                f"{node} runs {plural(count, 'share')} of it and was last heard "
+                f"{_heard_s(worker, facts):.1f} s ago; after {facts.timers.lost_after_s:.1f} s "
+                "what it runs is lost"
             )
     return lines
 

@@ -60,7 +60,10 @@ class WorkerApi:
         log: Log,
         director: Callable[[], Director | None],
         on_heard: Callable[[], None],
+        pace: Callable[[], float] = lambda: 1.0,
     ) -> None:
+        """`pace`: how many times longer than usual workers wait between two reports."""
+        self._pace = pace
         self._datacenter = datacenter
         self._ledger = ledger
         self._committer = committer
@@ -169,9 +172,8 @@ class WorkerApi:
         return TelemetryAck(acks=acks, interval_s=self._telemetry_s(), elsewhere=elsewhere)
 
     def _telemetry_s(self) -> float:
-        timers = self._timers()
-        wanted = len(self._machine.tables.workers) / timers.session_workers_per_s
-        return max(timers.telemetry_interval_min_s, wanted)
+        usual_s = self._timers().telemetry_interval_s(len(self._machine.tables.workers))
+        return usual_s * self._pace()
 
     def _leading(self) -> Director:
         director = self._director()

@@ -137,6 +137,7 @@ class Attempts:
                 if brief.bundle and not await self._host.has_bundle(brief.bundle):
                     content = await self._fetched(brief.bundle, brief.bundle_size)
                     await self._host.add_bundle(brief.bundle, content)
+            self._session.on_step(key)
             spec = preparation.spec
             if preparation.values_blob:
                 data = await self._fetched(preparation.values_blob, preparation.values_size)
@@ -168,6 +169,7 @@ class Attempts:
                 options=brief.options,
             )
         )
+        self._session.on_step(key)
         if key in self._leases:
             self._host.set_lease(key, *self._leases[key])
         if key in self._loads:

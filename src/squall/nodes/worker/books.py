@@ -78,12 +78,15 @@ class AttemptBook:
         self._lines.clear()
         if missing is None:
             # The receiver lacks more than is kept apart.
+            reports, width_s = fitting(builder)
             return TelemetryPart(
                 key=self.key,
                 after=0,
                 upto=builder.sequence,
                 joined_s=builder.record.joined_s,
-                reports=fitting(builder),
+                width_s=width_s,
+                silent_from_s=builder.record.silent_from_s,
+                reports=reports,
                 health=builder.record.health,
                 errors=builder.record.errors,
                 lines=lines,
@@ -132,13 +135,13 @@ def counted(before: Counters, report: WindowReport) -> Counters:
     )
 
 
-def fitting(builder: RecordBuilder) -> list[WindowReport]:
-    """The record's reports in one message: wider windows until they fit."""
+def fitting(builder: RecordBuilder) -> tuple[list[WindowReport], int]:
+    """The record's reports in one message: wider windows until they fit; and how wide."""
     reports, width_s = builder.record.reports, builder.record.width_s
     while len(reports) > 1 and sum(len(_size(r)) for r in reports) > PART_MAX_BYTES:
         width_s *= 2
         reports = builder.widened(reports, width_s)
-    return reports
+    return reports, width_s
 
 
 def _first_bytes(reports: list[WindowReport]) -> list[WindowReport]:

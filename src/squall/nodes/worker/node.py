@@ -99,9 +99,7 @@ class WorkerNode:
         self._links = ManagerLinks(
             self._board, settings.managers, longest_s=lambda: self.session.interval_s
         )
-        self.session = WorkerSession(
-            str(runtime.node), str(runtime.boot), settings.cores, settings.timers
-        )
+        self.session = _session(runtime, settings, self._blobs)
         self._directory = WorkerDirectory(runtime.disk, self._log)
         self._attempts = Attempts(
             runtime,
@@ -350,3 +348,8 @@ class WorkerNode:
         registry.gauge("squall_worker_records", "Final records that nobody acknowledged.").follow(
             lambda: float(len(self._attempts.records))
         )
+
+
+def _session(runtime: Runtime, settings: WorkerSettings, blobs: MemoryBlobs) -> WorkerSession:
+    node, boot = str(runtime.node), str(runtime.boot)
+    return WorkerSession(node, boot, settings.cores, settings.timers, lambda: blobs.arrived)

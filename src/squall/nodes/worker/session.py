@@ -18,6 +18,7 @@ What must hold, whatever is lost, repeated or late:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -29,6 +30,7 @@ from squall.nodes.messages import (
     Counters,
     GoOrder,
     JobBrief,
+    MoreTime,
     Phase,
     Preparation,
     SessionAnswer,
@@ -58,6 +60,8 @@ TEXT_MAX = 2000
 """Characters of a reason: a session request is a control message."""
 SENT_KEPT = 64
 TOMBSTONES_MAX = 10_000
+ASK_EARLY_S = 5.0
+"""Before a preparation would be given up: several sessions, of which some may be lost."""
 
 
 @dataclass
@@ -91,8 +95,14 @@ class Held:
     """Its record is of no use to anyone."""
     halted: bool = False
     halted_now: bool = False
+    steps: int = 0
+    """Of its preparation, that are done."""
+    due: float = inf
+    """When its preparation is given up, as far as this boot knows."""
+    asked_work: int = -1
+    """How far it was when it last asked for longer and got nothing."""
 
-    def status(self, key: AttemptKey) -> AttemptStatus:
+    def status(self, key: AttemptKey, work: int = 0, wants_more: bool = False) -> AttemptStatus:
         refusal = self.refusal
         return AttemptStatus(
             key=key,
@@ -105,13 +115,23 @@ class Held:
             retryable=refusal.retryable if refusal is not None else False,
             record=self.record,
             record_size=self.record_size,
+            work=work,
+            wants_more_s=wants_more,
         )
 
 
 class WorkerSession:
-    """Of one boot."""
+    """Of one boot. `arrived`: bytes that it has fetched so far, of whatever."""
 
-    def __init__(self, node: str, boot: str, cores: int, timers: Timers) -> None:
+    def __init__(
+        self,
+        node: str,
+        boot: str,
+        cores: int,
+        timers: Timers,
+        arrived: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._arrived = arrived
         self._node = node
         self._boot = boot
         self._cores = cores
@@ -140,7 +160,7 @@ class WorkerSession:
         self._sequence += 1
         self._sent[self._sequence] = (now, boot_now)
         self._sent.pop(self._sequence - SENT_KEPT, None)
-        statuses = [held.status(key) for key, held in self.held.items()]
+        statuses = [self._status(key, held, now) for key, held in self.held.items()]
         for key in self._unknown:
             self._unknown[key] = self._unknown[key] or self._sequence
             statuses.append(AttemptStatus(key=key, phase="unknown"))
@@ -152,6 +172,15 @@ class WorkerSession:
             draining=self.draining,
             attempts=statuses,
         )
+
+    def _status(self, key: AttemptKey, held: Held, now: float) -> AttemptStatus:
+        """A preparation that will be late asks for longer, if it moved on since it was
+        denied."""
+        if held.phase != "preparing":
+            return held.status(key)
+        work = held.steps + self._arrived()
+        wants = now >= held.due - ASK_EARLY_S and work > held.asked_work and not held.halted
+        return held.status(key, work, wants)
 
     # What comes in.
 
@@ -173,7 +202,9 @@ class WorkerSession:
         for brief in answer.jobs:
             self._briefs[brief.job] = brief
         for preparation in answer.prepare:
-            effects += self._prepare(preparation)
+            effects += self._prepare(preparation, now)
+        for more in answer.more_time:
+            self._more_time(more)
         for key in answer.granted:
             effects += self._grant(key, sent, answer.lease_s)
         for order in answer.adjust:
@@ -235,6 +266,12 @@ class WorkerSession:
 
     # News of the host.
 
+    def on_step(self, key: AttemptKey) -> None:
+        """A part of its preparation is done."""
+        held = self.held.get(key)
+        if held is not None:
+            held.steps += 1
+
     def on_ready(self, key: AttemptKey) -> list[Effect]:
         held = self.held.get(key)
         if held is None or held.phase != "preparing":
@@ -272,7 +309,14 @@ class WorkerSession:
 
     # Orders.
 
-    def _prepare(self, preparation: Preparation) -> list[Effect]:
+    def _more_time(self, more: MoreTime) -> None:
+        held = self.held.get(more.key)
+        if held is not None and more.denial:
+            held.asked_work = held.steps + self._arrived()
+        elif held is not None:
+            held.due += more.granted_s
+
+    def _prepare(self, preparation: Preparation, now: float) -> list[Effect]:
         key = preparation.key
         if key in self.held:
             return []
@@ -297,6 +341,7 @@ class WorkerSession:
             timeout_s=preparation.timeout_s,
             continues=brief.on_control_loss == "continue",
             lease_min_s=brief.options.lease_min_s,
+            due=now + preparation.ready_within_s if preparation.ready_within_s else inf,
         )
         refusal = self._cannot(preparation)
         if refusal is not None:

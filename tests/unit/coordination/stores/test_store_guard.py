@@ -130,6 +130,19 @@ async def test_heartbeats_are_tried_once_pass_an_open_circuit_and_close_it() -> 
     assert world.guarded.state.name == "CLOSED"
 
 
+async def test_who_knows_the_time_without_asking_does_not_close_the_circuit() -> None:
+    world = World()
+    world.faulty.faults.down = True
+    await world.fail(10)
+
+    async def now_ms() -> int:
+        return 1
+
+    world.faulty.now_ms = now_ms  # type: ignore[method-assign]
+    assert await world.guarded.urgent.now_ms() == 1
+    assert world.guarded.state.name == "OPEN"
+
+
 async def test_failing_heartbeats_alone_never_open_the_circuit() -> None:
     world = World()
     world.faulty.faults.down = True

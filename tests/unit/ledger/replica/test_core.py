@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from squall.api.errors import UsageError
-from squall.ledger.interface import Fence
+from squall.ledger.interface import Fence, GroupMs, OpNumber
 from squall.ledger.replica.effects import (
     Confirmed,
     EnteredEpoch,
@@ -16,13 +16,24 @@ from squall.ledger.replica.effects import (
     SteppedDown,
     Unconfirmed,
 )
-from squall.ledger.replica.messages import PrepareOk, StartView, Vote
+from squall.ledger.replica.messages import (
+    Packet,
+    PrepareOk,
+    PreVote,
+    PreVoteOk,
+    StartView,
+    Vote,
+)
 from squall.ledger.replica.types import (
+    Kind,
+    LogEntry,
     Member,
+    Record,
     Status,
     StorageId,
     Timers,
     formed_config,
+    make_entry,
 )
 from squall.runtime.interfaces import NodeId
 from unit.ledger.replica.replica_lab import Disk, Lab
@@ -268,6 +279,26 @@ def test_a_member_that_was_cut_off_for_long_ends_no_view_when_it_returns() -> No
     assert lab.primary() == "a" and lab.applied("c") == [b"meanwhile"]
 
 
+def test_an_agreement_to_an_earlier_question_does_not_count() -> None:
+    lab = three()
+    lab.cut = {"b"}
+    lab.run(3.0)
+    b, c = lab.members["b"], lab.members["c"].core
+    asked = [
+        effect.packet.body
+        for effect in lab.told["b"]
+        if isinstance(effect, Send) and isinstance(effect.packet.body, PreVote)
+    ]
+    first, last = asked[0], asked[-1]
+    assert first.view == last.view, "nothing happened meanwhile that b knows of"
+    late = PreVoteOk(first.view, first.ask)
+    b.handle(Packet(c.group, c.me, c.boot, c.fence, late), lab.now)
+    assert b.fence == Fence(0, 0), "c may hear its primary again since"
+    now = PreVoteOk(last.view, last.ask)
+    b.handle(Packet(c.group, c.me, c.boot, c.fence, now), lab.now)
+    assert b.fence == Fence(0, last.view)
+
+
 def test_a_member_alone_never_leads() -> None:
     lab = three()
     lab.cut = {"a", "b"}
@@ -295,6 +326,44 @@ def test_a_replica_with_a_hole_holds_everything_before_the_next_commit() -> None
     lab.run(1.0)
     for name in "abc":
         assert lab.applied(name) == [b"one", b"two", b"three", b"four"]
+
+
+def logged(lab: Lab, name: str, fence: Fence, *bodies: bytes, normal: Fence) -> None:
+    """Puts entries that were proposed in `fence` on the disk of a member, and its promise."""
+    log = lab.members[name].core.log
+    previous, entries = log.end(), list[LogEntry]()
+    for op, body in enumerate(bodies, log.last + 1):
+        entry = make_entry(op, fence, 0, Kind.COMMAND, body, previous=previous, version=1)
+        entries.append(entry)
+        previous = entry.checksum
+    promise = Record(fence, normal, -1, tuple(entries), OpNumber(log.last), GroupMs(0))
+    lab.disks[name].records.append(promise)
+
+
+def test_the_log_of_the_latest_view_wins_and_not_the_longest() -> None:
+    """One logs an op alone; another one leads and logs others alone; the first one's op is
+    committed in a third view: the second one's longer log must not erase it."""
+    lab = three()
+    logged(lab, "a", Fence(0, 0), b"kept", normal=Fence(0, 0))
+    logged(lab, "b", Fence(0, 1), *[b"erased"] * 9, normal=Fence(0, 1))
+    logged(lab, "c", Fence(0, 1), normal=Fence(0, 0))
+    lab.cut = {"b"}
+    for name in "abc":
+        lab.start(name)
+    lab.run(3.0)
+    assert lab.primary() in "ac"
+    assert lab.applied("a") == lab.applied("c") == [b"kept"]
+    assert lab.members["b"].core.log.last > lab.members["c"].core.log.last
+    lab.cut = {"a"}
+    lab.start("b")
+    # Who led does not go on after a restart: these two vote.
+    lab.start("c")
+    lab.run(3.0)
+    lab.submit(lab.primary(), b"after")
+    lab.run(0.3)
+    for name in "bc":
+        assert lab.applied(name)[-2:] == [b"kept", b"after"]
+        assert b"erased" not in lab.applied(name)
 
 
 def test_a_newer_command_version_needs_every_member() -> None:

@@ -235,6 +235,42 @@ def test_one_member_becomes_three_and_brings_its_blobs(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_damaged_log_is_mended_from_the_others(tmp_path: Path) -> None:
+    words = [b"word %02d" % number for number in range(15)]
+
+    async def write() -> None:
+        async with AsyncExitStack() as stack:
+            cluster = await cluster_of(stack, tmp_path, "a", "b", "c")
+            ledger = await cluster.primary()
+            for word in words:
+                await ledger.submit(word)
+            await cluster.all_hold(words)
+
+    async def read() -> None:
+        async with AsyncExitStack() as stack:
+            cluster = await cluster_of(stack, tmp_path, "a", "b", "c")
+            hurt = cluster.nodes["b"]
+            await (await cluster.primary()).submit(b"after")
+            await cluster.all_hold([*words, b"after"])
+            while hurt.ledger.replica.core.mending or (tmp_path / "b/ledger/mending").exists():
+                await asyncio.sleep(0.01)
+            assert "corruption" in hurt.alarms[0] and "mended" in hurt.alarms[-1]
+            assert not cluster.nodes["a"].alarms and not cluster.nodes["c"].alarms
+
+    run(write())
+    hits = 0
+    for path in sorted((tmp_path / "b/ledger/wal").glob("*.wal")):
+        content = bytearray(path.read_bytes())
+        place = content.find(words[14])
+        if place >= 0:
+            content[place] ^= 4
+            path.write_bytes(content)
+            hits += 1
+    assert hits
+    run(read())
+    assert list((tmp_path / "b/ledger/wal").glob("*.damaged"))
+
+
 def test_a_member_whose_state_differs_from_the_others_stops(tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncExitStack() as stack:

@@ -13,6 +13,7 @@ import pytest
 from squall.ledger.interface import Fence
 from squall.ledger.replica.effects import EnteredEpoch, SteppedDown
 from squall.ledger.replica.types import Config, Member, StorageId
+from squall.nodes.client.managers import Managers as Asked
 from squall.nodes.group_messages import (
     AskGroup,
     ChangeMembers,
@@ -26,13 +27,17 @@ from squall.nodes.manager.group_api import GroupApi
 from squall.nodes.manager.group_watch import GroupWatch, shown_address
 from squall.nodes.manager.log import ManagerLog
 from squall.nodes.manager.metrics import group_metrics
-from squall.runtime.interfaces import Clock, NodeId
+from squall.runtime.interfaces import Clock, NodeId, Runtime
 from squall.runtime.log import Log, MemorySink
 from squall.runtime.metrics import Registry
-from squall.wire.dispatch import Incoming
+from squall.runtime.real import RealRuntime
+from squall.runtime.tasks import TaskRunner
+from squall.wire.dispatch import Handlers, Incoming
 from squall.wire.errors import RemoteError
 from squall.wire.messages import ErrorCode
+from squall.wire.secrets import Secrets
 from unit.ledger.replica.test_group_ledger import Cluster, cluster_of, run
+from wire_fakes import SECRET
 
 NOBODY = cast("Incoming", None)
 """Who asks does not matter to these handlers."""
@@ -128,6 +133,35 @@ def test_every_member_tells_how_the_group_is(tmp_path: Path) -> None:
             watch.heard[gone] = type(heard)(heard.note, heard.boot, heard.at - 60.0)
             states = {each.name: each.state for each in leader.view().members}
             assert states[gone] == "silent"
+
+    run(work())
+
+
+def test_all_managers_are_asked_at_once_and_the_dead_are_left_out(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            cluster = await cluster_of(stack, tmp_path, "a", "b", "c")
+            managers = Managers(cluster)
+            await managers.leader()
+            runtime = RealRuntime("asker")
+            tasks = TaskRunner(runtime.clock, runtime.random)
+            client = Asked(
+                cast("Runtime", runtime),
+                tasks,
+                Handlers(),
+                addresses=[cluster.addresses[NodeId(name)] for name in "ab"],
+                secrets=Secrets.of_node(SECRET),
+                cluster="test",
+            )
+            answers = await client.ask_each(AskGroup(), timeout_s=20.0)
+            assert sorted(view.told_by for view in answers.values()) == ["a", "b"]
+            await cluster.stop("b")
+            all_three = list(cluster.addresses.values())
+            answers = await client.ask_each(AskGroup(), timeout_s=20.0, of=all_three)
+            assert sorted(view.told_by for view in answers.values()) == ["a", "c"]
+            await client.close()
+            await tasks.shutdown(2.0)
+            await runtime.close()
 
     run(work())
 

@@ -12,8 +12,9 @@ from squall.nodes.group_messages import AskCut, Cut, KeepCopies
 from squall.nodes.identity import Attempt, AttemptKey, JobId
 from squall.nodes.manager import copies as copies_module
 from squall.nodes.manager.copies import Copies
+from squall.nodes.manager.kept import KeptRecord, Room
 from squall.stats.record import AttemptRecord
-from squall.stats.record_builder import RecordBuilder, encode_record
+from squall.stats.record_builder import encode_record
 from squall.stats.reports import ErrorSample, RequestsDelta, RowDelta, WindowReport
 from squall.wire.errors import RemoteError
 from squall.wire.messages import ErrorCode
@@ -41,9 +42,10 @@ class Heard:
 
     def __init__(self) -> None:
         record = AttemptRecord(workflow="Load", share=0, attempt=1, worker="w1")
-        self.built: RecordBuilder | None = RecordBuilder(record)
+        self.room = Room()
+        self.built: KeptRecord | None = KeptRecord(record, self.room)
 
-    def builder(self, key: AttemptKey) -> RecordBuilder | None:
+    def kept(self, key: AttemptKey) -> KeptRecord | None:
         return self.built
 
     def record(self, key: AttemptKey) -> AttemptRecord | None:
@@ -80,7 +82,10 @@ class Member:
         job = SimpleNamespace(
             key="k", started_ms=1, over=False, submission=SimpleNamespace(options=options)
         )
-        self.tables = SimpleNamespace(active={JOB: None}, jobs={JOB: job}, live_of=self.live_of)
+        self.state = "live"
+        self.tables = SimpleNamespace(
+            active={JOB: None}, jobs={JOB: job}, live_of=self.live_of, attempt=lambda key: self
+        )
         machine = cast("Any", SimpleNamespace(tables=self.tables))
         self.copies = Copies(machine, cast("Any", self.heard), cast("Any", self))
         if name != "m1":
@@ -197,6 +202,7 @@ async def test_a_record_whose_reports_are_not_apart_any_more_is_given_in_wider_o
 ) -> None:
     monkeypatch.setattr(copies_module, "BATCH_BYTES", 4000)
     group = Group("m1", "m2")
+    group.members["m1"].heard.room.max_bytes = 20_000
     hear(group, *range(1000))
     await group.members["m1"].copies.give()
     found = group.members["m2"].copies.best(KEY)
@@ -214,6 +220,18 @@ async def test_copies_are_forgotten_with_the_job() -> None:
     holder.tables.active.clear()
     await holder.copies.give()
     assert holder.copies.best(KEY) is None
+
+
+@pytest.mark.asyncio
+async def test_a_copy_is_let_go_when_the_log_has_what_counts() -> None:
+    group = Group("m1", "m2")
+    hear(group, 0)
+    await group.members["m1"].copies.give()
+    holder = group.members["m2"]
+    assert holder.heard.room.used_bytes > 0
+    holder.state = "ended"
+    await holder.copies.give()
+    assert holder.copies.best(KEY) is None and holder.heard.room.used_bytes == 0
 
 
 @pytest.mark.asyncio

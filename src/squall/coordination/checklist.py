@@ -1,0 +1,139 @@
+"""What a service is asked before it goes into production: `squall coord doctor --production`.
+
+Each is one finding with the figures that are in force, so that a person can read them off. What
+this library fixes itself is stated; what people choose is checked. It must never write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from squall.coordination.findings import Finding
+from squall.coordination.inspection import Leader
+from squall.coordination.metrics import metric_names
+from squall.coordination.options import Options
+from squall.coordination.stores.breaker import BreakerSettings
+from squall.coordination.stores.guard import GuardedStore, RetrySettings
+from squall.coordination.timeouts import BY_ENVIRONMENT, default_timeout
+from squall.coordination.timing import Timing
+
+ALERTS = (
+    *("HighBlockingDuration", "CriticalBlockingDuration", "ElevatedCoordinatorCount"),
+    *("HighCoordinatorCount", "HighSignalLatency", "HighTimeoutRate", "CriticalTimeoutRate"),
+    *("SlowCleanup", "TooManyKeys", "StoreMemoryHigh", "NoCoordinator", "LeaderFlapping"),
+    *("MemberDead", "CircuitOpen", "SignalsRejected", "SecretTooOld", "SecretNotReadable"),
+)
+METRIC = re.compile(r"\b(?:coordination|blocking_coordination)_[a-z_0-9]+")
+
+
+@runtime_checkable
+class Informed(Protocol):
+    """A store that counts the commands that it was given."""
+
+    async def info(self, section: str) -> dict[str, Any]: ...
+
+
+async def checklist(
+    store: GuardedStore,
+    leader: Leader | None,
+    timing: Timing,
+    *,
+    blocking_timeout_ms: str | None,
+    rules: Path | None,
+    dashboard: Path | None,
+) -> list[Finding]:
+    found = [
+        *_timing(leader, timing),
+        *_waits(blocking_timeout_ms),
+        *_patience(),
+        *_alerts(rules),
+        *_dashboard(dashboard),
+    ]
+    return found + [finding async for finding in _scans(store)]
+
+
+def _timing(leader: Leader | None, timing: Timing) -> Iterator[Finding]:
+    text = (
+        f"a beat every {timing.heartbeat_interval:g} s, stale after {timing.heartbeat_ttl:g} s,"
+        f" dead after {timing.dead_after:g} s, a lease of {timing.lease_ttl:g} s"
+    )
+    if leader is not None and leader.holds and leader.lease_ttl != timing.lease_ttl:
+        text = f"members have a lease of {leader.lease_ttl:g} s; looked for was {text}"
+        advice = "name the profile of the members with --profile"
+        yield Finding(about="timing", verdict="doubtful", text=text, advice=advice)
+    else:
+        yield Finding(about="timing", verdict="good", text=text)
+
+
+def _waits(blocking_timeout_ms: str | None) -> Iterator[Finding]:
+    limit_s = default_timeout("production", blocking_timeout_ms)
+    text = f"{limit_s:g} s without another word, twice an expected duration"
+    if limit_s < BY_ENVIRONMENT["production"]:
+        advice = "unset BLOCKING_TIMEOUT: it makes every wait shorter than production should"
+        yield Finding(about="waits", verdict="doubtful", text=text, advice=advice)
+    else:
+        yield Finding(about="waits", verdict="good", text=text)
+
+
+def _patience() -> Iterator[Finding]:
+    options, retry, breaker = Options(), RetrySettings(), BreakerSettings()
+    text = f"{options.max_retries} attempts, each with {options.ack_timeout:g} s for its answer"
+    yield Finding(about="signals", verdict="good", text=text)
+    pauses = "/".join(f"{retry.first_delay_s * 2.0**n:g}" for n in range(retry.attempts - 1))
+    text = (
+        f"{retry.attempts} tries, {pauses} s apart; {breaker.failures_to_open} failures open the"
+        f" circuit for {breaker.open_s:g} s"
+    )
+    yield Finding(about="store calls", verdict="good", text=text)
+
+
+def _alerts(rules: Path | None) -> Iterator[Finding]:
+    text = _text_of(rules)
+    if text is None:
+        advice = "name the file that Prometheus loads with --rules; deploy/coordination/rules.yml"
+        yield Finding(about="alerts", verdict="doubtful", text="not looked at", advice=advice)
+        return
+    there = set(re.findall(r"alert:\s*['\"]?(\w+)", text))
+    missing = [name for name in ALERTS if name not in there]
+    if missing:
+        advice = "take them over from deploy/coordination/rules.yml"
+        shown = f"without {', '.join(missing)}"
+        yield Finding(about="alerts", verdict="bad", text=shown, advice=advice)
+    else:
+        yield Finding(about="alerts", verdict="good", text=f"all {len(ALERTS)} are there")
+
+
+def _dashboard(dashboard: Path | None) -> Iterator[Finding]:
+    text = _text_of(dashboard)
+    if text is None:
+        advice = "name its JSON with --dashboard; deploy/coordination/dashboard.json"
+        yield Finding(about="dashboard", verdict="doubtful", text="not looked at", advice=advice)
+        return
+    shown = set(METRIC.findall(text))
+    unknown = sorted(shown - set(metric_names()))
+    if not shown or unknown:
+        what = f"asks for {', '.join(unknown)}" if unknown else "shows nothing of this library"
+        advice = "import deploy/coordination/dashboard.json of this version"
+        yield Finding(about="dashboard", verdict="bad", text=what, advice=advice)
+    else:
+        yield Finding(about="dashboard", verdict="good", text=f"shows {len(shown)} metrics")
+
+
+async def _scans(store: GuardedStore) -> AsyncIterator[Finding]:
+    """This library has indexes; another program of the same server may not."""
+    if not isinstance(store.inner, Informed):
+        return
+    stats = await store.inner.info("commandstats")
+    if "cmdstat_keys" in stats:
+        text = "somebody sends KEYS to this server, which stops it for everybody"
+        advice = "find the program (CLIENT LIST, MONITOR), or give this one a server of its own"
+        yield Finding(about="scans", verdict="doubtful", text=text, advice=advice)
+    else:
+        yield Finding(about="scans", verdict="good", text="no KEYS since the server started")
+
+
+def _text_of(path: Path | None) -> str | None:
+    return None if path is None else path.read_text(encoding="utf-8")

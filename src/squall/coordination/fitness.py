@@ -1,0 +1,43 @@
+"""Whether a member is fit to lead, by its own word: the `health_check` of the application.
+
+Asked once per heartbeat interval. A member that is not fit does not stand for election, and one
+that leads gives the lead up at the end of its term at the latest. A check that raises, or takes
+longer than an interval, says no. It must never end a term by itself: the election does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+from squall.coordination.assembly import Assembly
+from squall.coordination.options import HealthCheck
+
+
+class Fitness:
+    """Of one member; fit without a check."""
+
+    def __init__(self, parts: Assembly, check: HealthCheck | None) -> None:
+        self.fit = True
+        self._parts = parts
+        self._check = check
+
+    def start(self) -> None:
+        if self._check is not None:
+            self._parts.tasks.start("health check", self._run(self._check))
+
+    async def _run(self, check: HealthCheck) -> None:
+        while True:
+            before, self.fit = self.fit, await self._ask(check)
+            if before != self.fit and self._parts.log is not None:
+                self._parts.log.warning("health_check", fit=self.fit)
+            await self._parts.clock.sleep(self._parts.timing.heartbeat_interval)
+
+    async def _ask(self, check: HealthCheck) -> bool:
+        try:
+            async with asyncio.timeout(self._parts.timing.heartbeat_interval):
+                answer = check()
+                return bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:
+            self._parts.on_failure("health_check_failed", error)
+            return False

@@ -1,0 +1,129 @@
+"""Callers in processes of their own that block for a signal: killed and started again, blocked
+for long, left alone by the one that should have sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from coordination_places import Place
+from process_caller import SECRET, caller_timing
+from process_lab import Lab
+
+from squall.coordination import Coordinator, events
+
+pytestmark = pytest.mark.asyncio
+
+
+class CallerLab(Lab):
+    """Each process is one caller, which waits for the sender."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        scale = 2.0 if place.kind == "s3" else 1.0
+        super().__init__(place.url, place.prefix, folder, [], scale)
+        self.sender = "sender"
+        self.dies = False
+
+    def start(self, member: str, *, offset: float = 0.0) -> None:
+        options = {
+            "url": self.url,
+            "prefix": self.prefix,
+            "member": member,
+            "journal": str(self.folder / f"{member}.jsonl"),
+            "scale": str(self.scale),
+            "sender": self.sender,
+            "dies": "yes" if self.dies else "no",
+            "job": f"job-of-{member}",
+        }
+        script = Path(__file__).with_name("process_caller.py")
+        with (self.folder / f"{member}.err").open("ab") as errors:
+            self.processes[member] = subprocess.Popen(
+                [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
+            )
+
+    async def told(self, what: str, count: int = 1) -> list[dict[str, object]]:
+        await asyncio.to_thread(
+            self.until,
+            lambda: len(self.lines(what)) >= count,
+            40.0 * self.scale,
+            f"{count} times {what!r}",
+        )
+        return self.lines(what)
+
+
+@pytest_asyncio.fixture
+async def lab(place: Place, tmp_path: Path) -> AsyncIterator[CallerLab]:
+    folder = tmp_path / "journals"
+    folder.mkdir()
+    made = CallerLab(place, folder)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.close)
+
+
+async def member(lab: CallerLab, place: Place, name: str) -> Coordinator:
+    return Coordinator(
+        await place.open(),
+        member_id=name,
+        profile=caller_timing(lab.scale, dies=lab.dies),
+        unsafe_timings=True,
+        secret=SECRET,
+        ack_timeout=2.0 * lab.scale,
+    )
+
+
+@pytest.mark.parametrize("place", ["sqlite", "redis", "s3"], indirect=True)
+async def test_a_killed_caller_goes_on_with_its_wait(place: Place, lab: CallerLab) -> None:
+    async with await member(lab, place, lab.sender) as sender:
+        for name in ("early", "late"):
+            lab.start(name)
+        await lab.told("waits", 2)
+        lab.kill("early")
+        lab.kill("late")
+        # One signal comes while its caller is not there, one when it waits again.
+        await sender.send_signal("early", "completion", correlation_id="job-of-early", payload=1)
+        lab.start("early")
+        lab.start("late")
+        await lab.told("waits", 4)
+        await sender.send_signal("late", "completion", correlation_id="job-of-late", payload=2)
+        got = await lab.told("got", 2)
+    assert {(each["job"], each["payload"]) for each in got} == {
+        ("job-of-early", 1),
+        ("job-of-late", 2),
+    }
+    again = [each["open"] for each in lab.lines("started") if each["open"]]
+    assert sorted(again) == [["job-of-early"], ["job-of-late"]]
+
+
+@pytest.mark.parametrize("place", ["sqlite", "redis"], indirect=True)
+async def test_a_blocked_caller_stays_healthy_and_hears_of_the_death_of_its_sender(
+    place: Place, lab: CallerLab
+) -> None:
+    lab.dies = True
+    async with await member(lab, place, "watch") as watch:
+        await watch.ensure_coordinator(within=30.0 * lab.scale)
+        told: list[events.Event] = []
+        watch.on(events.HeartbeatWarning, told.append)
+        watch.on(events.CoordinatorDead, told.append)
+        lab.start("caller")
+        # A caller, too, whom nobody answers: it is there to be killed.
+        lab.sender = "nobody"
+        lab.start("sender")
+        await lab.told("waits", 2)
+        if place.kind == "redis":
+            await asyncio.sleep(3.0 * lab.timing.heartbeat_ttl)
+        assert told == [], "who is blocked beats on"
+        lab.kill("sender")
+        ended = await lab.told("ended")
+        assert [(each["job"], each["error"]) for each in ended] == [
+            ("job-of-caller", "DeadCoordinatorError")
+        ]
+        dead = [each for each in told if isinstance(each, events.CoordinatorDead)]
+        assert [each.coordinator_id for each in dead] == ["sender"]

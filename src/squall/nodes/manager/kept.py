@@ -94,12 +94,13 @@ class KeptRecord:
             head.sequence += 1
             head.silent_from_s = max(head.silent_from_s, float(report.window + 1))
             if not self._is_closed:
-                self._grown(self._windows.put(head.sequence, report.window, _encode(report)))
+                windows = self._windows
+                self._grown(windows.put(head.sequence, report.window, _encode(report)), windows)
         elif self._is_closed:
             return
         elif isinstance(report, HealthReport):
             second = max(round(report.at_s) - 1, 0)
-            self._grown(self._health.put(0, second, _encode(report)))
+            self._grown(self._health.put(0, second, _encode(report)), self._health)
         else:
             self._errors.add(report)
 
@@ -150,15 +151,15 @@ class KeptRecord:
     def is_closed(self) -> bool:
         return self._is_closed
 
-    def _grown(self, more_bytes: int) -> None:
-        self._take(more_bytes)
-        windows, health = self._windows, self._health
-        if windows.is_long:
-            self._take(windows.merge_oldest())
-        if health.is_long:
-            self._take(health.merge_oldest())
-        if self._room.is_short_for(self._taken_bytes):
+    def _grown(self, more_bytes: int, kind: _Tiers[WindowReport] | _Tiers[HealthReport]) -> None:
+        room = self._room
+        self._taken_bytes += more_bytes
+        room.used_bytes += more_bytes
+        if kind.is_long:
+            self._take(kind.merge_oldest())
+        if room.used_bytes > room.max_bytes and room.is_short_for(self._taken_bytes):
             # The finest first: of both kinds points are missed alike.
+            windows, health = self._windows, self._health
             merged = health if health.finest() <= windows.finest() else windows
             self._take(merged.merge_oldest())
 
@@ -183,19 +184,19 @@ class _Tiers(Generic[Report]):
         self._boundary = boundary
         self._first_width_s = width_s
         self._tiers: list[deque[Entry]] = [deque()]
+        self.is_long = False
 
     @property
     def width_s(self) -> int:
         filled = [tier for tier, entries in enumerate(self._tiers) if entries]
         return self._first_width_s * FACTOR ** (filled[-1] if filled else 0)
 
-    @property
-    def is_long(self) -> bool:
-        return any(len(entries) > FINE_MAX for entries in self._tiers)
-
     def put(self, number: int, second: int, data: bytes) -> int:
         """How many bytes more it takes."""
-        self._tiers[0].append((number, second, data))
+        entries = self._tiers[0]
+        entries.append((number, second, data))
+        if len(entries) > FINE_MAX:
+            self.is_long = True
         return len(data) + ENTRY_BYTES
 
     def newest(self, count: int) -> list[Entry]:
@@ -216,6 +217,7 @@ class _Tiers(Generic[Report]):
 
     def clear(self) -> None:
         self._tiers = [deque()]
+        self.is_long = False
 
     def finest(self) -> int:
         """The finest tier with a group that is over."""
@@ -238,6 +240,7 @@ class _Tiers(Generic[Report]):
         if tier + 1 == len(self._tiers):
             self._tiers.append(deque())
         self._tiers[tier + 1].append((group[-1][0], group[0][1], data))
+        self.is_long = any(len(entries) > FINE_MAX for entries in self._tiers)
         return len(data) + ENTRY_BYTES - freed
 
     def _whole_group(self, tier: int) -> int:

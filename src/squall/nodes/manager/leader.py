@@ -188,11 +188,12 @@ class JobLeader:
                 led.books.started(workflow.name, at_s)
         self._let_go(led)
         silent = led.ear.silent(self._tables, record, self._group_ms(), self._silent_after_s())
-        snapshot, abort = led.books.second(now_s, self._notes(record, silent))
+        lost = sum(facts.state == "lost" for _, facts in self._tables.attempts_of(record.job))
+        snapshot, abort = led.books.second(now_s, _notes(silent, lost))
         snapshot = msgspec.structs.replace(
             snapshot,
             where=self._where(record),
-            losses=loss_lines(self._tables, record, silent),
+            losses=loss_lines(self._tables, record, silent, is_lossy=lost > 0),
         )
         led.stream.put(StreamSnapshot(snapshot), self._group_ms())
         if abort and not led.aborted:
@@ -217,15 +218,6 @@ class JobLeader:
         workers = {attempt.node for _, attempt in self._tables.live_of(job.job)}
         text = plural(len(workers), "worker") if workers else ""
         return f"{text}  leader {job.leader}".strip() if job.leader else text
-
-    def _notes(self, job: JobRecord, silent: list[Silent]) -> list[tuple[VerdictState, str]]:
-        notes: list[tuple[VerdictState, str]] = []
-        if silent:
-            notes.append(("DEGRADED", silence_note(silent)))
-        lost = sum(facts.state == "lost" for _, facts in self._tables.attempts_of(job.job))
-        if lost:
-            notes.append(("DEGRADED", f"{plural(lost, 'share')} lost"))
-        return notes
 
     async def _fill(self, job: JobId, led: Led) -> None:
         for key, facts in list(self._tables.attempts_of(job)):
@@ -253,3 +245,12 @@ class JobLeader:
     def _is_over(self, job: JobId) -> bool:
         record = self._tables.jobs.get(job)
         return record is None or record.over
+
+
+def _notes(silent: list[Silent], lost: int) -> list[tuple[VerdictState, str]]:
+    notes: list[tuple[VerdictState, str]] = []
+    if silent:
+        notes.append(("DEGRADED", silence_note(silent)))
+    if lost:
+        notes.append(("DEGRADED", f"{plural(lost, 'share')} lost"))
+    return notes

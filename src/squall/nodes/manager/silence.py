@@ -66,9 +66,11 @@ def silence_note(silent: list[Silent]) -> str:
     return f"{who} silent for {longest_s:.0f} s: {plural(shares, 'share')} {are} not heard"
 
 
-def loss_lines(tables: Tables, job: JobRecord, silent: list[Silent]) -> tuple[str, ...]:
+def loss_lines(
+    tables: Tables, job: JobRecord, silent: list[Silent], *, is_lossy: bool
+) -> tuple[str, ...]:
     """One for each worker that was lost, then one for each that is silent."""
-    lines = [*_lost(tables, job)]
+    lines = [*_lost(tables, job)] if is_lossy else []
     lines += [
         f"{each.node} silent for {each.seconds:.0f} s, {plural(each.shares, 'share')}"
         for each in silent

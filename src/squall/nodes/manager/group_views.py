@@ -86,7 +86,7 @@ def _member(
     name: str, note: MemberNote | None, stored: str, newest: int, watch: GroupWatch
 ) -> MemberView:
     heard_s = _heard_s(watch, name)
-    state = _state(note, heard_s, stored)
+    state = member_state(note, heard_s, stored)
     if note is None:
         return MemberView(
             name=name, address=watch.address_of(name), state=state, storage=stored, heard_s=heard_s
@@ -114,7 +114,8 @@ def _member(
     )
 
 
-def _state(note: MemberNote | None, heard_s: float, stored: str) -> str:
+def member_state(note: MemberNote | None, heard_s: float, stored: str) -> str:
+    """`stored` is the disk that the log admits for it; "": none."""
     if note is None or heard_s > SILENT_S or heard_s < 0:
         return "silent"
     if note.status == "failed":

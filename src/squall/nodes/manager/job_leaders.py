@@ -10,7 +10,7 @@ It must never decide anything about a job, nor wait for a leader that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -19,11 +19,12 @@ import msgspec
 from squall.api.errors import SquallError
 from squall.ledger.interface import NotPrimary
 from squall.ledger.replica.ledger import GroupLedger
+from squall.ledger.replica.types import Config
 from squall.nodes.datacenter.commands import LeadJobs
 from squall.nodes.datacenter.machine import Datacenter
 from squall.nodes.datacenter.records import JobRecord
 from squall.nodes.manager.clients import Committer
-from squall.nodes.manager.group_views import SILENT_S
+from squall.nodes.manager.group_views import member_state
 from squall.nodes.manager.group_watch import GroupWatch
 from squall.nodes.manager.log import ManagerLog
 from squall.runtime.interfaces import NodeId
@@ -31,6 +32,7 @@ from squall.runtime.log import Log
 from squall.wire.errors import NotSent, RemoteError, WireError
 from squall.wire.messages import ErrorCode
 
+TAKE_PART = ("leads", "follows", "electing")
 RELAY_S = 5.0
 RETRY_S = 0.3
 BATCH_MAX = 500
@@ -63,14 +65,11 @@ class JobLeaders:
         return chosen(key, self.live())
 
     def live(self) -> list[str]:
-        """Members by the log that were heard lately; this one is always among them."""
-        found = {self.node}
+        """The members that can lead a job; this one is always among them."""
         ledger = self._ledger
         config = ledger.replica.core.config if isinstance(ledger, GroupLedger) else None
-        for name in map(str, config.nodes if config is not None else ()):
-            if 0.0 <= self._watch.silent_s(name) <= SILENT_S:
-                found.add(name)
-        return sorted(found)
+        others = able(config, self._watch) if config is not None else ()
+        return sorted({self.node, *others})
 
     def of(self, job: JobRecord) -> str:
         """Who leads a job as far as this member knows."""
@@ -146,6 +145,17 @@ class JobLeaders:
         if primary is None or primary == self.node:
             raise self._committer.answer(NotPrimary(None))
         return await self.ask(str(primary), message)
+
+
+def able(config: Config, watch: GroupWatch) -> Iterator[str]:
+    """Members by the log that were heard lately and hold its state: one whose disk was wiped
+    is there, and knows nothing."""
+    for member in config.members:
+        heard = watch.heard.get(str(member.node))
+        note = heard.note if heard is not None else None
+        silent_s = watch.silent_s(str(member.node))
+        if member_state(note, silent_s, str(member.storage)) in TAKE_PART:
+            yield str(member.node)
 
 
 def chosen(key: str, live: Sequence[str]) -> str:

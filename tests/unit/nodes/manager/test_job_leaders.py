@@ -9,8 +9,12 @@ from typing import Any, cast
 import pytest
 
 from squall.ledger.interface import NotPrimary
+from squall.ledger.replica.types import Config, Member, StorageId
 from squall.nodes.datacenter.commands import Accepted, LeadJobs
-from squall.nodes.manager.job_leaders import JobLeaders, chosen
+from squall.nodes.group_messages import MemberNote
+from squall.nodes.manager.group_watch import GroupWatch, Heard
+from squall.nodes.manager.job_leaders import JobLeaders, able, chosen
+from squall.runtime.interfaces import NodeId
 from squall.wire.errors import RemoteError
 from squall.wire.messages import ErrorCode
 
@@ -75,6 +79,34 @@ def leaders(known: Known, jobs: list[Job] | None = None) -> JobLeaders:
     anything = cast("Any", known)
     machine = cast("Any", type("Machine", (), {"tables": Tables(jobs or [])}))
     return Heard(machine=machine, ledger=anything, watch=anything, committer=anything, log=anything)
+
+
+class Notes:
+    """What the others told of themselves, and how long ago."""
+
+    def __init__(self, **told: tuple[float, MemberNote]) -> None:
+        self.heard = {name: Heard(note, "boot", 0.0) for name, (_, note) in told.items()}
+        self._silent_s = {name: silent_s for name, (silent_s, _) in told.items()}
+
+    def silent_s(self, node: str) -> float:
+        return self._silent_s.get(node, -1.0)
+
+
+def note(storage: str, status: str = "normal") -> MemberNote:
+    return MemberNote(address="a:1", storage=storage, status=status)
+
+
+def test_a_member_that_lives_with_an_empty_disk_leads_no_job() -> None:
+    names = ("fine", "wiped", "forming", "mending", "silent", "never")
+    members = tuple(Member(NodeId(name), StorageId("old")) for name in names)
+    told = Notes(
+        fine=(0.1, note("old")),
+        wiped=(0.1, note("new", "learner")),
+        forming=(0.1, note("", "forming")),
+        mending=(0.1, note("old", "mending")),
+        silent=(9.0, note("old")),
+    )
+    assert list(able(Config(0, members), cast("GroupWatch", told))) == ["fine"]
 
 
 def job(leader: str) -> Any:

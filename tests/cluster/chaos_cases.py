@@ -165,6 +165,13 @@ def _others(stage: Stage) -> list[str]:
     return [name for name in stage.cluster.managers() if name != leader]
 
 
+def _another(stage: Stage) -> str:
+    """Not the primary; the one that merges the job's telemetry, where there is one."""
+    others = _others(stage)
+    merging = [job["leader"] for job in stage.cluster.jobs() if job["leader"] in others]
+    return (merging or others)[0]
+
+
 def kill_primary(stage: Stage) -> None:
     name = stage.cluster.leader()
     stage.cluster.kill(name)
@@ -176,7 +183,7 @@ def kill_primary_for_good(stage: Stage) -> None:
 
 
 def kill_follower(stage: Stage) -> None:
-    stage.cluster.kill(_others(stage)[0])
+    stage.cluster.kill(_another(stage))
 
 
 def kill_two(stage: Stage) -> None:
@@ -214,7 +221,7 @@ def pause_primary(stage: Stage) -> None:
 
 
 def wipe_follower(stage: Stage) -> None:
-    name = _others(stage)[0]
+    name = _another(stage)
     stage.cluster.kill(name)
     stage.cluster.wipe(name)
     stage.cluster.start(name)

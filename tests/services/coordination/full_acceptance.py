@@ -96,7 +96,7 @@ def main() -> int:
                 print(f"{part} on {kind}: holds, {told}, {time.monotonic() - begun:.0f} s")
             except AssertionError:
                 failed = True
-                print(f"{part} on {kind}: FAILED\n{traceback.format_exc()[-3000:]}")
+                print(f"{part} on {kind}: FAILED\n{traceback.format_exc()}")
             sys.stdout.flush()
     return 1 if failed else 0
 

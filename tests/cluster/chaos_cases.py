@@ -383,15 +383,15 @@ def _judge(
         if fault.managers > 1 and not fault.worker_lost:
             found += holes(document, target.counts(), layered=moment == "layers")
         if moment == SUBMIT:
-            found += _same_job_again(lab)
+            found += _same_job_again(lab, ended.code)
     return row_of(fault.name, moment, ended, document, target, began, found)
 
 
-def _same_job_again(lab: Cluster) -> list[str]:
+def _same_job_again(lab: Cluster, first: int) -> list[str]:
     """Whoever asks with the same key, later, gets the same job and its result."""
     before = lab.target.counts()["total"]
     code = lab.run("flow.py", "--key", KEY).end(60.0).code
-    found = [f"the same key again: exit code {code}"] if code else []
+    found = [] if code == first else [f"the same key again: exit code {code}, first {first}"]
     if len(lab.jobs()) != 1:
         found.append("the same key again made another job")
     if lab.target.counts()["total"] != before:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -284,6 +285,12 @@ def test_modules_are_named_after_what_they_do() -> None:
         if path.stem.strip("_") in BANNED_MODULES
     ]
     assert not findings, listed(findings)
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """pytest imports them by their names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1] == ["conftest.py"]
 
 
 def test_the_root_holds_nothing_but_the_listed_files() -> None:

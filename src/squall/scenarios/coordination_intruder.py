@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from squall.coordination import keys
-from squall.coordination.stores.interface import Append, Item
+from squall.coordination.stores.interface import Append, Item, Remove
 from squall.scenarios.coordination_store import StoreMachine
 from squall.sim.world import World
 
 TTL_S = 3600.0
+ON_THE_WAY = 0.2
+"""So often a signal that nobody has taken yet is replaced by an altered one."""
 
 
 async def intrude(world: World, machine: StoreMachine, members: list[str]) -> None:
@@ -33,8 +35,14 @@ async def intrude(world: World, machine: StoreMachine, members: list[str]) -> No
         if not copies:
             continue
         number += 1
-        target, item = draw.choice(copies)
-        value = draw.choice((altered, item_value))(item, draw)
+        if items and draw.random() < ON_THE_WAY:
+            # Its sender gets no acknowledgment for it and sends it again.
+            target, item = stream, draw.choice(items)
+            await machine.memory.write(Remove(target, item.cursor))
+            value = altered(item, draw)
+        else:
+            target, item = draw.choice(copies)
+            value = draw.choice((altered, item_value))(item, draw)
         await machine.memory.write(Append(target, f"intruder-{number}", value, ttl_s=TTL_S))
         world.count("forged or repeated signals")
 

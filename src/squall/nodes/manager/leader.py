@@ -18,7 +18,7 @@ from squall.nodes.datacenter.tables import Tables
 from squall.nodes.identity import AttemptKey, JobId
 from squall.nodes.manager.books import JobBooks
 from squall.nodes.manager.kept import KeptRecord, Room
-from squall.nodes.manager.silence import SILENT_S, Ear, Silent, loss_lines, silence_note
+from squall.nodes.manager.silence import SILENT_S, Ear, Live, Silent, loss_lines, silence_note
 from squall.nodes.manager.stream import JobStream
 from squall.nodes.messages import (
     StreamEvent,
@@ -187,12 +187,15 @@ class JobLeader:
                 at_s = (workflow.started_ms - record.started_ms) / 1000.0
                 led.books.started(workflow.name, at_s)
         self._let_go(led)
-        silent = led.ear.silent(self._tables, record, self._group_ms(), self._silent_after_s())
-        lost = sum(facts.state == "lost" for _, facts in self._tables.attempts_of(record.job))
+        # Once for all that is told of them: there may be thousands, every second.
+        attempts = list(self._tables.attempts_of(record.job))
+        live = [each for each in attempts if each[1].state == "live"]
+        lost = sum(facts.state == "lost" for _, facts in attempts)
+        silent = led.ear.silent(live, record, self._group_ms(), self._silent_after_s())
         snapshot, abort = led.books.second(now_s, _notes(silent, lost))
         snapshot = msgspec.structs.replace(
             snapshot,
-            where=self._where(record),
+            where=_where(record, live),
             losses=loss_lines(self._tables, record, silent, is_lossy=lost > 0),
         )
         led.stream.put(StreamSnapshot(snapshot), self._group_ms())
@@ -213,11 +216,6 @@ class JobLeader:
             told = StreamEvent((event.at_ms - born_ms) / 1000.0, event.text)
             led.stream.put(told, event.at_ms)
         led.events_told = max(led.events_told, len(events))
-
-    def _where(self, job: JobRecord) -> str:
-        workers = {attempt.node for _, attempt in self._tables.live_of(job.job)}
-        text = plural(len(workers), "worker") if workers else ""
-        return f"{text}  leader {job.leader}".strip() if job.leader else text
 
     async def _fill(self, job: JobId, led: Led) -> None:
         for key, facts in list(self._tables.attempts_of(job)):
@@ -245,6 +243,12 @@ class JobLeader:
     def _is_over(self, job: JobId) -> bool:
         record = self._tables.jobs.get(job)
         return record is None or record.over
+
+
+def _where(job: JobRecord, live: Live) -> str:
+    workers = {attempt.node for _, attempt in live}
+    text = plural(len(workers), "worker") if workers else ""
+    return f"{text}  leader {job.leader}".strip() if job.leader else text
 
 
 def _notes(silent: list[Silent], lost: int) -> list[tuple[VerdictState, str]]:

@@ -8,10 +8,10 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from squall.nodes.datacenter.records import JobRecord
+from squall.nodes.datacenter.records import AttemptFacts, JobRecord
 from squall.nodes.datacenter.tables import Tables
 from squall.nodes.identity import AttemptKey
 from squall.reporting.format import plural
@@ -19,6 +19,10 @@ from squall.reporting.format import plural
 SILENT_S = 3.0
 """A report each second, one that is late, one that was lost."""
 LINES_MAX = 10
+
+
+Live = Sequence[tuple[AttemptKey, AttemptFacts]]
+"""The attempts of a job that are live."""
 
 
 class Silent(NamedTuple):
@@ -40,15 +44,18 @@ class Ear:
     def hear(self, key: AttemptKey, at_ms: int) -> None:
         self._heard_ms[key] = at_ms
 
-    def silent(self, tables: Tables, job: JobRecord, now_ms: int, after_s: float) -> list[Silent]:
+    def silent(self, live: Live, job: JobRecord, now_ms: int, after_s: float) -> list[Silent]:
         """The workers whose shares run and were not heard for longer than that."""
         found: dict[str, Silent] = {}
-        for key, attempt in tables.live_of(job.job):
+        heard_ms, lately_ms = self._heard_ms, now_ms - round(after_s * 1000.0)
+        for key, attempt in live:
+            if heard_ms.get(key, 0) > lately_ms:
+                continue
             workflow = job.workflow(key.workflow)
             if workflow is None or not workflow.running or not workflow.started_ms:
                 continue
             begin_ms = max(workflow.started_ms, attempt.created_ms, self._opened_ms)
-            since_ms = max(self._heard_ms.get(key, 0), begin_ms)
+            since_ms = max(heard_ms.get(key, 0), begin_ms)
             seconds = (now_ms - since_ms) / 1000.0
             if seconds > after_s:
                 known = found.get(attempt.node, Silent(attempt.node, 0, 0.0))

@@ -145,7 +145,7 @@ class Manager:
 
     async def _submit(self, message: SubmitJob, incoming: Incoming) -> JobAccepted:
         if await self.blobs.size(message.submission.bundle) is None:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, "the bundle is not here")
+            raise RemoteError(ErrorCode.NOT_FOUND, "offer the bundle first")
         created = message.key not in self.keys
         job = self.keys.setdefault(message.key, JobId(f"t-{len(self.keys) + 1}"))
         if created:

@@ -124,6 +124,32 @@ def test_a_lost_answer_does_not_make_a_second_job() -> None:
     run(main())
 
 
+def test_a_bundle_is_offered_again_to_a_manager_that_does_not_have_it() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        person = Person(network, manager)
+        lost: list[None] = []
+
+        def lose() -> None:
+            # Another one leads from now on, and was not among those that stored the bundle.
+            if manager.asked[-1] == "OfferBlob" and not lost:
+                lost.append(None)
+                manager.blobs.drop(submission().bundle)
+
+        manager.before_answer = lose
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal)
+        assert accepted.created
+        assert [each for each in manager.asked if each in ("OfferBlob", "SubmitJob")] == [
+            "OfferBlob", "SubmitJob", "OfferBlob", "SubmitJob",
+        ]  # fmt: skip
+        await person.close()
+        await manager.stop()
+
+    run(main())
+
+
 def test_who_does_not_lead_sends_the_client_to_who_does() -> None:
     async def main() -> None:
         network = FakeNetwork()

@@ -55,6 +55,7 @@ TERMINAL = frozenset({"completed", "partial", "failed", "cancelled", "timeout"})
 QUERY_PATIENCE_S = Patience().query_s
 PATIENCE_S = 60.0
 FOLLOW_S = 5.0
+OFFERS_MAX = 5
 
 
 class ClusterClient:
@@ -109,18 +110,29 @@ class ClusterClient:
         asked = f"{fingerprint(submission)} {self.managers.shown}"
         entry = await journal.open(asked, key)
         try:
-            if submission.bundle:
-                self._blobs.put(bundle)
-                await self._ask_long(
-                    OfferBlob(submission.bundle, submission.bundle_size), self._patience.upload_s
-                )
-            accepted: JobAccepted = await self._ask_long(
-                SubmitJob(entry.key, submission), self._patience.answer_s
-            )
+            accepted = await self._submitted(SubmitJob(entry.key, submission), bundle)
         except Refused:
             await journal.close(entry)
             raise
         return accepted, await journal.accepted(entry, accepted.job)
+
+    async def _submitted(self, message: SubmitJob, bundle: bytes) -> JobAccepted:
+        """A manager that began to lead after the offer need not have the bundle yet: then it
+        is offered again."""
+        submission = message.submission
+        if not submission.bundle:
+            return await self._ask_long(message, self._patience.answer_s)
+        self._blobs.put(bundle)
+        offer = OfferBlob(submission.bundle, submission.bundle_size)
+        offers = 0
+        while True:
+            offers += 1
+            await self._ask_long(offer, self._patience.upload_s)
+            try:
+                return await self._ask_long(message, self._patience.answer_s)
+            except Refused as error:
+                if error.code != ErrorCode.NOT_FOUND or offers == OFFERS_MAX:
+                    raise
 
     async def follow(
         self, job: JobId, after: int = 0, *, known: bool = False

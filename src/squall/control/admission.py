@@ -157,6 +157,15 @@ class Admission:
         token = self._started(message_class, source, now)
         return Admitted(token, False, self._shared_alarm.rise_to(self._groups[0].used))
 
+    def passes(self, message_class: MessageClass) -> bool:
+        """Whether there is room for work that ends before anything else can begin. It holds
+        no slot, and is not among those that `load` counts."""
+        if message_class is MessageClass.CONTROL:
+            return self._in_flight[message_class] < self._settings.control_max
+        if self.sheds_telemetry and message_class is MessageClass.TELEMETRY:
+            return False
+        return self._full_group(message_class) is None
+
     def release(self, token: Token, now: float) -> tuple[Token, ...]:
         """The work ended, failed, or was cancelled (also while it waited).
 

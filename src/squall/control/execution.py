@@ -61,6 +61,8 @@ class BoundedExecution:
         self._clock = clock
         self._warn = warn
         self._waiting: dict[Token, Slot] = {}
+        self.passes = admission.passes
+        """For work that ends at once; see there."""
 
     def enter(self, message_class: MessageClass, source: str = "") -> Slot | float:
         """A slot, or after how many seconds to ask again.

@@ -23,7 +23,8 @@ class GroupClock:
 
     def read(self, now_s: float) -> GroupMs:
         present = self._base_ms + int((now_s - self._base_s) * 1000.0)
-        self._last_ms = max(self._last_ms, present)
+        if present > self._last_ms:
+            self._last_ms = present
         return GroupMs(self._last_ms)
 
     def hear(self, group_ms: int, now_s: float) -> None:

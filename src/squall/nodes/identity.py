@@ -12,7 +12,7 @@ Attempt = NewType("Attempt", int)
 """From 1; a share runs at most once per attempt."""
 
 
-class ShareKey(msgspec.Struct, frozen=True, order=True, array_like=True):
+class ShareKey(msgspec.Struct, frozen=True, order=True, array_like=True, cache_hash=True):
     """One core process's part of one workflow: share k of n, as the plan numbered it."""
 
     job: JobId
@@ -20,7 +20,7 @@ class ShareKey(msgspec.Struct, frozen=True, order=True, array_like=True):
     share: int
 
 
-class AttemptKey(msgspec.Struct, frozen=True, order=True, array_like=True):
+class AttemptKey(msgspec.Struct, frozen=True, order=True, array_like=True, cache_hash=True):
     """What a worker runs, reports and is told to stop by."""
 
     job: JobId

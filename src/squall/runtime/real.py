@@ -29,10 +29,15 @@ class RealClock:
     def now(self) -> float:
         return time.monotonic()
 
-    def boot_time(self) -> float:
-        if sys.platform.startswith("linux"):
+    if sys.platform == "linux":
+
+        def boot_time(self) -> float:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
-        return time.monotonic()
+
+    else:
+
+        def boot_time(self) -> float:
+            return time.monotonic()
 
     def wall(self) -> float:
         return time.time()

@@ -9,7 +9,9 @@ Plain data in and out; nothing that was given is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
 
 from squall.stats.histogram import summed
 from squall.stats.reports import (
@@ -24,6 +26,12 @@ from squall.stats.reports import (
     StartsDelta,
     WindowReport,
 )
+
+_OF_REQUESTS = RequestsDelta.__struct_fields__
+
+APART_MAX = 16
+"""Reports of a window that wait to be added together: from so many on one pass adds
+histograms up (`squall.stats.histogram`)."""
 
 
 def widened(reports: Iterable[WindowReport], width_s: int) -> list[WindowReport]:
@@ -46,9 +54,40 @@ def over_shares(reports: Iterable[WindowReport], width_s: int = 1) -> list[Windo
     groups: dict[tuple[str, int], list[WindowReport]] = {}
     for report in widened(reports, width_s):
         groups.setdefault((report.workflow, report.window), []).append(report)
-    return [
-        _added(group, share=0, window=window, levels=sum) for (_, window), group in groups.items()
-    ]
+    return [_over_shares(group) for group in groups.values()]
+
+
+class SharesAdded:
+    """What `over_shares` gives, a share at a time: what is kept is as large as the sum,
+    however many shares there are. They come in order, so that the sum does not depend on
+    who adds."""
+
+    def __init__(self, width_s: int = 1) -> None:
+        self._width_s = width_s
+        self._apart: dict[tuple[str, int], list[WindowReport]] = {}
+
+    def add(self, share: Iterable[WindowReport]) -> None:
+        """All reports of one share, of all its attempts."""
+        for report in widened(share, self._width_s):
+            apart = self._apart.setdefault((report.workflow, report.window), [])
+            apart.append(report)
+            # Not all windows at the same share: none has to wait for all the others.
+            if len(apart) > APART_MAX + report.window // self._width_s % APART_MAX:
+                apart[:] = [_over_shares(apart)]
+
+    def settle(self) -> Iterator[None]:
+        """Adds up what is still apart, a few windows at each step."""
+        for number, apart in enumerate(self._apart.values()):
+            apart[:] = [_over_shares(apart)]
+            if number % APART_MAX == 0:
+                yield
+
+    def reports(self) -> list[WindowReport]:
+        return [_over_shares(self._apart[key]) for key in sorted(self._apart)]
+
+
+def _over_shares(reports: Sequence[WindowReport]) -> WindowReport:
+    return _added(reports, share=0, window=reports[0].window, levels=sum)
 
 
 def joined(one: WindowReport, two: WindowReport) -> WindowReport:
@@ -107,6 +146,7 @@ def _added(
             known.failed += check.failed
         for metric in report.metrics:
             metrics.setdefault(metric.name, []).append(metric)
+    requests = [report.requests for report in group]
     return WindowReport(
         workflow=group[0].workflow,
         share=share,
@@ -116,18 +156,18 @@ def _added(
         checks=list(checks.values()),
         metrics=[_metric(parts) for parts in metrics.values()],
         starts=_starts([report.starts for report in group]),
-        requests=RequestsDelta(
-            *(
-                sum(getattr(report.requests, name) for report in group)
-                for name in RequestsDelta.__struct_fields__
-            )
-        ),
+        requests=RequestsDelta(*(_total(requests, name) for name in _OF_REQUESTS)),
         dns=_optional([report.dns for report in group]),
         connect=_optional([report.connect for report in group]),
         tls=_optional([report.tls for report in group]),
         users=levels(report.users for report in group),
         busy=levels(report.busy for report in group),
     )
+
+
+def _total(parts: Sequence[object], name: str) -> Any:
+    """In C: a second of thousands of shares has hundreds of thousands of numbers."""
+    return sum(map(attrgetter(name), parts))
 
 
 def _row(parts: Sequence[RowDelta]) -> RowDelta:
@@ -138,14 +178,14 @@ def _row(parts: Sequence[RowDelta]) -> RowDelta:
     return RowDelta(
         name=parts[0].name,
         protocol=parts[0].protocol or parts[-1].protocol,
-        started=sum(part.started for part in parts),
-        interrupted=sum(part.interrupted for part in parts),
+        started=_total(parts, "started"),
+        interrupted=_total(parts, "interrupted"),
         outcomes=[
             OutcomeDelta(
                 key,
                 ok,
-                sum(outcome.count for outcome in same),
-                sum(outcome.exchanges for outcome in same),
+                _total(same, "count"),
+                _total(same, "exchanges"),
                 _sum([outcome.service for outcome in same]),
             )
             for (key, ok), same in outcomes.items()
@@ -157,12 +197,12 @@ def _row(parts: Sequence[RowDelta]) -> RowDelta:
 
 def _starts(parts: Sequence[StartsDelta]) -> StartsDelta:
     return StartsDelta(
-        planned=sum(part.planned for part in parts),
-        made=sum(part.made for part in parts),
-        late=sum(part.late for part in parts),
+        planned=_total(parts, "planned"),
+        made=_total(parts, "made"),
+        late=_total(parts, "late"),
         late_max_s=max(part.late_max_s for part in parts),
-        dropped=sum(part.dropped for part in parts),
-        interrupted=sum(part.interrupted for part in parts),
+        dropped=_total(parts, "dropped"),
+        interrupted=_total(parts, "interrupted"),
     )
 
 
@@ -174,12 +214,12 @@ def _metric(parts: Sequence[MetricDelta]) -> MetricDelta:
         name=parts[0].name,
         kind=parts[0].kind,
         unit=parts[0].unit,
-        count=sum(part.count for part in told),
-        sum=sum(part.sum for part in told),
+        count=_total(told, "count"),
+        sum=_total(told, "sum"),
         last=told[-1].last,
         minimum=min(part.minimum for part in told),
         maximum=max(part.maximum for part in told),
-        hits=sum(part.hits for part in told),
+        hits=_total(told, "hits"),
         values=_optional([part.values for part in told]),
     )
 

@@ -73,7 +73,7 @@ class Channel:
         self._outbox = Outbox(board.limits)
         self._calls: Calls[Waiter] = Calls()
         self._dispatcher = Dispatcher(
-            board.handlers, board.admit, board.tasks, board.counters, board.on_error
+            board.handlers, board.admit, board.passes, board.tasks, board.counters, board.on_error
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NO_DEADLINE
@@ -173,7 +173,7 @@ class Channel:
             else:
                 self._resolve(call.waiter, kind, type_number, body)
         elif kind != _CANCEL:
-            deadline = self._clock.now() + budget_ms / 1000 if budget_ms else None
+            deadline = link.arrived_at + budget_ms / 1000 if budget_ms else None
             self._dispatcher.receive(self, link, kind, type_number, correlation, deadline, frame)
         else:
             link.unseal(frame)

@@ -7,7 +7,9 @@ without its text, and goes to the owner.
 
 The type's class decides the admission, before the body is decrypted; a refused request is
 answered with retry-after, a refused one-way message only counted. Every admission is
-released exactly once.
+released exactly once. A handler that as a rule answers at once needs none where there is
+room: nothing else can begin before it has ended, unless it turns out to be a coroutine,
+which then takes its slot.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import CoroutineType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import msgspec
 
@@ -77,12 +79,22 @@ class Handlers:
     def __init__(self, catalogue: Catalogue = CATALOGUE) -> None:
         self.catalogue = catalogue
         self.by_number: dict[int, tuple[MessageType, Handler]] = {}
+        self.brief: set[int] = set()
+        """Numbers of the types whose handlers answer at once, as a rule."""
 
-    def on(self, struct: type[M], handler: Callable[[M, Incoming], Any]) -> None:
+    def on(
+        self, struct: type[M], handler: Callable[[M, Incoming], Any], *, brief: bool = False
+    ) -> None:
         row = self.catalogue.by_struct[struct]
         if row.number in self.by_number:
             raise ValueError(f"{row.name} has a handler already")
         self.by_number[row.number] = (row, handler)
+        if brief:
+            self.brief.add(row.number)
+
+
+def _is_work(answer: object) -> TypeGuard[CoroutineType[Any, Any, Any]]:
+    return type(answer) is CoroutineType
 
 
 class Dispatcher:
@@ -92,12 +104,16 @@ class Dispatcher:
         self,
         handlers: Handlers,
         admit: Admit,
+        passes: Callable[[MessageClass], bool],
         runner: TaskRunner,
         counters: WireCounters,
         on_error: Callable[[Exception], None],
     ) -> None:
-        self._handlers = handlers
+        self._by_number = handlers.by_number
+        self._decode = handlers.catalogue.decode
+        self._brief = handlers.brief
         self._admit = admit
+        self._passes = passes
         self._runner = runner
         self._counters = counters
         self._on_error = on_error
@@ -119,43 +135,63 @@ class Dispatcher:
         frame: bytes,
     ) -> None:
         peer = link.session.peer if link.session is not None else None
-        known = self._handlers.by_number.get(type_number)
+        known = self._by_number.get(type_number)
         asked = kind == _REQUEST
         if peer is None or known is None or peer.role not in known[0].senders:
             link.unseal(frame)
             self._decline(channel, link, correlation if asked else 0, known)
             return
         row, handler = known
+        incoming = Incoming(peer, deadline, channel)
+        correlation = correlation if asked else 0
+        if type_number in self._brief and self._passes(row.message_class):
+            answer: Any = self._call(row, handler, link.unseal(frame), incoming)
+            if not _is_work(answer):
+                if asked:
+                    self._reply(channel, link, correlation, answer)
+                return
+            admission = self._admitted(channel, link, correlation, row, peer)
+            if admission is None:
+                answer.close()
+                return
+        else:
+            admission = self._admitted(channel, link, correlation, row, peer)
+            if admission is None:
+                return
+            try:
+                body = link.unseal(frame)
+            except BaseException:
+                admission.release()
+                raise
+            if admission.waits:
+                answer = self._call_in_turn(admission, row, handler, body, incoming)
+            else:
+                answer = self._call(row, handler, body, incoming)
+        if _is_work(answer):
+            self._run(channel, link, correlation, row, answer, admission)
+            return
+        admission.release()
+        if asked:
+            self._reply(channel, link, correlation, answer)
+
+    def _admitted(
+        self, channel: Answering, link: Link, correlation: int, row: MessageType, peer: Identity
+    ) -> Admission | None:
+        """A slot; None: the sender was told, or its link closed."""
         try:
             admission = self._admit(row.message_class, peer.node)
         except Exception as error:
             self._counters.control_overflow += 1
             self._on_error(error)
             link.abort(error)
-            return
-        if isinstance(admission, (int, float)):
-            self._counters.shed += 1
-            if asked:
-                answer = ErrorAnswer(ErrorCode.OVERLOADED, retry_after_s=float(admission))
-                channel.answer(link, correlation, Kind.ERROR, answer)
-            return
-        try:
-            body = link.unseal(frame)
-        except BaseException:
-            admission.release()
-            raise
-        incoming = Incoming(peer, deadline, channel)
-        if admission.waits:
-            answer = self._call_in_turn(admission, row, handler, body, incoming)
-        else:
-            answer = self._call(row, handler, body, incoming)
-        if type(answer) is CoroutineType:
-            work = cast("CoroutineType[Any, Any, Any]", answer)
-            self._run(channel, link, correlation if asked else 0, row, work, admission)
-            return
-        admission.release()
-        if asked:
-            self._reply(channel, link, correlation, answer)
+            return None
+        if not isinstance(admission, (int, float)):
+            return admission
+        self._counters.shed += 1
+        if correlation:
+            answer = ErrorAnswer(ErrorCode.OVERLOADED, retry_after_s=float(admission))
+            channel.answer(link, correlation, Kind.ERROR, answer)
+        return None
 
     def cancel(self, correlation: int) -> None:
         """The caller gave up."""
@@ -171,12 +207,10 @@ class Dispatcher:
 
     def _call(self, row: MessageType, handler: Handler, body: bytes, incoming: Incoming) -> Any:
         try:
-            message = self._handlers.catalogue.decode(row, body)
+            return handler(self._decode(row, body), incoming)
         except DecodeError as error:
             self._counters.decode_error += 1
             return ErrorAnswer(ErrorCode.BAD_MESSAGE, str(error))
-        try:
-            return handler(message, incoming)
         except Exception as error:
             return self._failed(error)
 
@@ -190,9 +224,7 @@ class Dispatcher:
     ) -> Any:
         await admission.turn()
         answer = self._call(row, handler, body, incoming)
-        if type(answer) is CoroutineType:
-            return await cast("CoroutineType[Any, Any, Any]", answer)
-        return answer
+        return await answer if _is_work(answer) else answer
 
     def _decline(
         self, channel: Answering, link: Link, correlation: int, known: object | None

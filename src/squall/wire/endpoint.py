@@ -128,6 +128,7 @@ class Caller:
             clock=board.runtime.clock,
             limits=board.limits,
             counters=board.counters,
+            keepalive=board.keepalive,
             budget=board.budget,
             claims=board.claims,
         )

@@ -30,6 +30,7 @@ from squall.wire.handshake import (
     Session,
 )
 from squall.wire.header import LAYOUT_VERSION, OVERHEAD, Kind, MessageClass, unpack_header
+from squall.wire.keepalive import KeepAlive
 from squall.wire.limits import WireLimits
 from squall.wire.profile import LinkKind
 from squall.wire.seal import SEQUENCES_MAX
@@ -86,6 +87,7 @@ class Link:
         clock: Clock,
         limits: WireLimits,
         counters: WireCounters,
+        keepalive: KeepAlive,
         budget: BufferBudget | None = None,
         claims: ClaimCheck | None = None,
     ) -> None:
@@ -93,11 +95,14 @@ class Link:
         self.room = 0
         """Bytes that may be posted before messages should wait; none before a session."""
         self.round_trip_s: float | None = None
+        self.arrived_at = 0.0
+        """When the bytes that are being looked at came."""
         self._handshake = handshake
         self._owner = owner
         self._clock = clock
         self._limits = limits
         self._counters = counters
+        self._keepalive = keepalive
         self._claims = claims
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX, budget)
@@ -110,9 +115,9 @@ class Link:
         self._reading = True
         self._high_water = 0
         self._heard_at = 0.0
-        self._tick_due = 0.0
         self._partial_since: float | None = None
         self._used = True
+        self._used_by = 0.0
         self._idle = False
         self._ping = 0
         self._ping_sent_at = 0.0
@@ -201,7 +206,7 @@ class Link:
         self._counters.frames_received += 1
         if not self._stamped:
             self._stamped = True
-            self._heard_at = self._clock.now()
+            self._heard_at = self.arrived_at
             self._owner.on_heard(self)
         return body
 
@@ -272,7 +277,10 @@ class Link:
         self._decoder.cap = self._limits.frame_cap(session.link)
         self._high_water = self.room = self._limits.high_water(session.link)
         self._heard_at = self._clock.now()
-        self._schedule_tick(self._heard_at)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._keepalive.add(self)
         self._owner.on_established(self, session)
 
     def _handshake_late(self) -> None:
@@ -298,6 +306,7 @@ class Link:
     # Frames.
 
     def _receive(self, data: bytes) -> None:
+        self.arrived_at = self._clock.now()
         frames = self._decoder.feed(data)
         self._stamped = False
         # Answers given while this runs leave together at its end.
@@ -318,7 +327,7 @@ class Link:
             self._partial_since = None
         else:
             # A large frame on a slow path is no silence; how long it may take is bounded.
-            self._heard_at = self._clock.now()
+            self._heard_at = self.arrived_at
             if frames or self._partial_since is None:
                 self._partial_since = self._heard_at
 
@@ -410,42 +419,39 @@ class Link:
 
     # Keep-alive.
 
-    def _schedule_tick(self, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        interval_s = self._limits.ping_interval_s * (2.0 if self._idle else 1.0)
-        self._tick_due = now + interval_s
-        self._timer = self._loop.call_later(interval_s, self._tick)
-
-    def _tick(self) -> None:
-        now, limits, session = self._clock.now(), self._limits, self.session
+    def look(self, now: float, late_s: float) -> None:
+        """Once per interval: is the peer there, and is what it sends ever finished?"""
+        limits, session = self._limits, self.session
         if session is None or self._over:
             return
         # A loop that stood still heard nobody: its own gap is not the peer's silence.
-        self._heard_at += max(0.0, now - self._tick_due)
-        since = self._partial_since
-        self._idle = session.link is LinkKind.BULK and not self._used
-        self._used = session.link is not LinkKind.BULK
-        quiet_s, dead_after_s = limits.quiet_s, limits.dead_after_s
+        self._heard_at += late_s
+        if self._used:
+            # In use until a sign of life comes later than that.
+            self._used_by = now
+            self._used = session.link is LinkKind.CONTROL
+        self._idle = self._heard_at > self._used_by
+        silent_s = now - self._heard_at
+        if silent_s < limits.quiet_s and self._partial_since is None:
+            if session.seal.sent > SEQUENCES_MAX:
+                self.abort(WireError("this session has used its key long enough"))
+            return
+        since, dead_after_s, quiet_s = self._partial_since, limits.dead_after_s, limits.quiet_s
         if self._idle:
             quiet_s = limits.idle_quiet_s
             dead_after_s += quiet_s
-        if self._reading and now - self._heard_at > dead_after_s:
+        if self._reading and silent_s > dead_after_s:
             self._counters.keepalive_lost += 1
             self.abort(WireError(f"nothing heard for {dead_after_s:g} s"))
         elif self._reading and since is not None and now - since > limits.partial_frame_s:
             self._reject("a frame was not finished in time")
-        elif session.seal.sent > SEQUENCES_MAX:
-            self.abort(WireError("this session has used its key long enough"))
-        else:
-            if now - self._heard_at >= quiet_s:
-                self._ping = self._ping % 0xFFFF + 1
-                self._ping_sent_at = now
-                self.post(_CONTROL, _PING, 0, self._ping, 0, b"")
-            self._schedule_tick(now)
+        elif silent_s >= quiet_s:
+            self._ping = self._ping % 0xFFFF + 1
+            self._ping_sent_at = now
+            self.post(_CONTROL, _PING, 0, self._ping, 0, b"")
 
     def _use(self, kind: int) -> None:
-        """The first frame since the last tick. On a link that was idle nobody was asked for
+        """The first frame since the last look. On a link that was idle nobody was asked for
         a sign of life: silence counts from here on."""
         if kind in (_PING, _PONG):
             return
@@ -461,6 +467,7 @@ class Link:
     def _release(self) -> None:
         """Timers and buffers; the connection is somebody else's to close."""
         self.room = 0
+        self._keepalive.discard(self)
         self._out.clear()
         self._decoder.discard()
         for timer in (self._timer, self._room_timer):

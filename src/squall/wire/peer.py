@@ -189,6 +189,7 @@ class _Keeper:
             clock=board.runtime.clock,
             limits=board.limits,
             counters=board.counters,
+            keepalive=board.keepalive,
             budget=board.budget,
             claims=board.claims,
         )

@@ -15,6 +15,8 @@ from squall.wire.claims import ClaimCheck
 from squall.wire.counters import WireCounters
 from squall.wire.dispatch import Admit, Handlers
 from squall.wire.frames import BufferBudget
+from squall.wire.header import MessageClass
+from squall.wire.keepalive import KeepAlive
 from squall.wire.keyring import Identity, Keyring
 from squall.wire.limits import WireLimits
 from squall.wire.profile import Profile
@@ -25,6 +27,10 @@ def _nobody(*_: object) -> None:
     pass
 
 
+def _nothing(message_class: MessageClass) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Switchboard:
     runtime: Runtime
@@ -32,6 +38,8 @@ class Switchboard:
     admit: Admit
     tasks: TaskRunner
     handlers: Handlers
+    passes: Callable[[MessageClass], bool] = _nothing
+    """Whether there is room for what is handled at once, without a slot of its own."""
     profile: Profile = field(default_factory=Profile)
     limits: WireLimits = field(default_factory=WireLimits)
     counters: WireCounters = field(default_factory=WireCounters)
@@ -45,9 +53,11 @@ class Switchboard:
     on_undelivered: Callable[[MessageType, object, str], None] = _nobody
     """A one-way message that was queued and not sent, and why. TELEMETRY is not told."""
     budget: BufferBudget = field(init=False)
+    keepalive: KeepAlive = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = BufferBudget(self.limits.buffers_max)
+        self.keepalive = KeepAlive(self.runtime.clock, self.limits.ping_interval_s)
 
     @property
     def catalogue(self) -> Catalogue:

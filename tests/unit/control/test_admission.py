@@ -244,3 +244,25 @@ def test_each_role_has_its_limits(
 ) -> None:
     assert (settings.shared_max, settings.data_max, settings.telemetry_max) == limits
     assert settings.control_max >= settings.shared_max // 8
+
+
+def test_what_ends_at_once_passes_where_there_is_room_and_takes_none() -> None:
+    node = admission()
+    before = node.load()
+    for each in MessageClass:
+        assert node.passes(each)
+    assert node.load() == before
+    taken(node, CONTROL, 2)
+    assert not node.passes(CONTROL)
+    assert node.passes(TELEMETRY)
+    taken(node, DISPATCH, 10)
+    for each in (DISPATCH, DATA, TELEMETRY):
+        assert not node.passes(each)
+
+
+def test_a_node_that_falls_behind_lets_no_telemetry_pass() -> None:
+    node = admission()
+    node.sheds_telemetry = True
+    assert not node.passes(TELEMETRY)
+    assert node.passes(DATA)
+    assert node.passes(CONTROL)

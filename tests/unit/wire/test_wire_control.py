@@ -48,3 +48,39 @@ def test_data_is_shed_with_retry_after_while_control_waits_and_is_served() -> No
         await endpoint.close()
 
     run(main())
+
+
+def test_a_brief_handler_takes_a_slot_only_when_it_turns_out_to_wait() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        settings = AdmissionSettings(shared_max=4, data_max=1, telemetry_max=1, control_max=1)
+        admission = Admission(settings, lambda low, high: low)
+        execution = BoundedExecution(admission, FakeClock())
+        waits = False
+
+        def brief(message: Echo, incoming: Incoming) -> object:
+            return slow(message, incoming) if waits else message
+
+        server = board(network, "server", admit=execution.enter, passes=execution.passes)
+        server.handlers.on(Echo, brief, brief=True)
+        endpoint = Endpoint(server)
+        await endpoint.listen(("server", 0))
+        peer = Peer(board(network, "client"), endpoint.address)
+        peer.start()
+        await peer.connected(5.0)
+        answers = await asyncio.gather(*(peer.request(Echo("x"), 60.0) for _ in range(5)))
+        assert len(answers) == 5
+        assert sum(admission.load().admitted_total.values()) == 0
+        waits = True
+        held = asyncio.ensure_future(peer.request(Echo("x"), 60.0))
+        await turns()
+        assert admission.load().shared_in_flight == 1
+        with pytest.raises(RemoteError) as caught:
+            await peer.request(Echo("no room, at once or not"), 60.0)
+        assert caught.value.code == ErrorCode.OVERLOADED
+        await held
+        assert admission.load().shared_in_flight == 0
+        await peer.close()
+        await endpoint.close()
+
+    run(main())

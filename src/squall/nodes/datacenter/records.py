@@ -218,7 +218,10 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.state in TERMINAL
 
     def workflow(self, name: str) -> WorkflowRecord | None:
-        return next((each for each in self.workflows if each.name == name), None)
+        for each in self.workflows:
+            if each.name == name:
+                return each
+        return None
 
 
 class KeyEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -44,6 +44,8 @@ class Presence:
     statuses: dict[AttemptKey, AttemptStatus] = field(
         default_factory=dict[AttemptKey, AttemptStatus]
     )
+    settled_op: int = -1
+    """Where the log was when all that it runs was granted and nothing else was to be said."""
 
 
 @dataclass

@@ -90,15 +90,17 @@ class KeptRecord:
     def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
         """A window counts in `sequence`, kept or not."""
         head = self.head
-        if isinstance(report, WindowReport):
+        if type(report) is WindowReport:
             head.sequence += 1
-            head.silent_from_s = max(head.silent_from_s, float(report.window + 1))
+            until_s = report.window + 1.0
+            if until_s > head.silent_from_s:
+                head.silent_from_s = until_s
             if not self._is_closed:
                 windows = self._windows
                 self._grown(windows.put(head.sequence, report.window, _encode(report)), windows)
         elif self._is_closed:
             return
-        elif isinstance(report, HealthReport):
+        elif type(report) is HealthReport:
             second = max(round(report.at_s) - 1, 0)
             self._grown(self._health.put(0, second, _encode(report)), self._health)
         else:

@@ -53,6 +53,12 @@ class Led:
         self.aborted = False
         self.second = 0
         """The last second of the job that was shown."""
+        self.at_op = -1
+        self.live: Live = ()
+        self.lost = 0
+        self.where = ""
+        """Its attempts as of an op of the log: there may be thousands, and most seconds none
+        of them changes."""
 
 
 class JobLeader:
@@ -101,7 +107,7 @@ class JobLeader:
             job = self._tables.jobs.get(part.key.job)
             over = job is None or job.over
             led = self._led.get(part.key.job) if job is None or over else self.led(job)
-            if led is not None:
+            if led is not None and part.lines:
                 self._take_lines(led, part)
             if led is None or over:
                 # Nobody will look at it any more; the record itself is another matter.
@@ -112,7 +118,7 @@ class JobLeader:
         return acks
 
     def _take_lines(self, led: Led, part: TelemetryPart) -> None:
-        if part.lines and led.lines < LINES_PER_S:
+        if led.lines < LINES_PER_S:
             led.lines += len(part.lines)
             for line in part.lines:
                 shown = StreamLine(line.prefix, led.redact(line.text))
@@ -186,22 +192,27 @@ class JobLeader:
             if workflow.started_ms:
                 at_s = (workflow.started_ms - record.started_ms) / 1000.0
                 led.books.started(workflow.name, at_s)
-        self._let_go(led)
-        # Once for all that is told of them: there may be thousands, every second.
-        attempts = list(self._tables.attempts_of(record.job))
-        live = [each for each in attempts if each[1].state == "live"]
-        lost = sum(facts.state == "lost" for _, facts in attempts)
-        silent = led.ear.silent(live, record, self._group_ms(), self._silent_after_s())
-        snapshot, abort = led.books.second(now_s, _notes(silent, lost))
+        if led.at_op != self._tables.op:
+            self._look_at_attempts(record, led)
+        silent = led.ear.silent(led.live, record, self._group_ms(), self._silent_after_s())
+        snapshot, abort = led.books.second(now_s, _notes(silent, led.lost))
         snapshot = msgspec.structs.replace(
             snapshot,
-            where=_where(record, live),
-            losses=loss_lines(self._tables, record, silent, is_lossy=lost > 0),
+            where=led.where,
+            losses=loss_lines(self._tables, record, silent, is_lossy=led.lost > 0),
         )
         led.stream.put(StreamSnapshot(snapshot), self._group_ms())
         if abort and not led.aborted:
             led.aborted = True
             self._on_abort(record.job, abort)
+
+    def _look_at_attempts(self, record: JobRecord, led: Led) -> None:
+        self._let_go(led)
+        attempts = list(self._tables.attempts_of(record.job))
+        led.live = [each for each in attempts if each[1].state == "live"]
+        led.lost = sum(facts.state == "lost" for _, facts in attempts)
+        led.where = _where(record, led.live)
+        led.at_op = self._tables.op
 
     def _let_go(self, led: Led) -> None:
         for key in led.books.running():

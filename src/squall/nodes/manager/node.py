@@ -187,6 +187,7 @@ class ManagerNode:
             runtime=runtime,
             keyring=make_keyring(runtime, plan.secrets, plan.cluster),
             admit=execution.enter,
+            passes=execution.passes,
             tasks=self._tasks,
             handlers=Handlers(),
             limits=plan.settings.wire,

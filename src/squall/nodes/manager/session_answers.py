@@ -9,7 +9,7 @@ means stop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from squall.api.errors import SquallError
 from squall.engine.options import RunOptions
@@ -56,6 +56,11 @@ class _Answer:
         self.free: list[AttemptKey] = []
         self.more_time: list[MoreTime] = []
 
+    def only_grants(self, wanted: Collection[AttemptKey]) -> bool:
+        """Of exactly these."""
+        orders = (self.prepare, self.go, self.stop, self.adjust, self.free, self.more_time)
+        return set(self.granted) == set(wanted) and not any(orders)
+
 
 def answer_session(
     facts: Facts,
@@ -65,27 +70,40 @@ def answer_session(
     committed: int,
     options_of: OptionsOf,
 ) -> SessionAnswer:
-    worker = facts.tables.workers.get(request.node)
+    tables = facts.tables
+    worker = tables.workers.get(request.node)
     registered = worker is not None and worker.boot == request.boot and not worker.gone
     answer = _Answer()
+    drained = False
     if worker is not None and registered:
-        _hear(facts, request, arrived)
+        presence, goes_on = _hear(facts, request, arrived)
+        if (
+            goes_on
+            and presence.settled_op == tables.op
+            and _granted_again(facts, presence, arrived)
+        ):
+            return SessionAnswer(
+                epoch=fence.epoch,
+                view=fence.view,
+                committed=committed,
+                sequence=request.sequence,
+                lease_s=tables.lease_ms / 1000.0,
+                granted=list(presence.statuses),
+                interval_s=facts.interval_s(),
+                telemetry_interval_s=facts.telemetry_interval_s(),
+            )
         _live(facts, worker, request, arrived, answer, options_of)
         _rest(facts, request, answer)
-    drained = (
-        worker is not None
-        and registered
-        and worker.draining
-        and not facts.tables.live.get(worker.node)
-        and not request.attempts
-    )
+        drained = worker.draining and not tables.live.get(worker.node) and not request.attempts
+        if goes_on and not worker.draining and answer.only_grants(presence.statuses):
+            presence.settled_op = tables.op
     return SessionAnswer(
         epoch=fence.epoch,
         view=fence.view,
         committed=committed,
         sequence=request.sequence,
         register=not registered,
-        lease_s=facts.tables.lease_ms / 1000.0,
+        lease_s=tables.lease_ms / 1000.0,
         granted=answer.granted,
         jobs=list(answer.jobs.values()),
         prepare=answer.prepare,
@@ -100,26 +118,42 @@ def answer_session(
     )
 
 
-def _hear(facts: Facts, request: SessionRequest, arrived: float) -> None:
-    """Keeps what the worker says; jobs are looked at again where a phase changed."""
+def _hear(facts: Facts, request: SessionRequest, arrived: float) -> tuple[Presence, bool]:
+    """Keeps what the worker says; jobs are looked at again where a phase changed. And whether
+    it runs what it ran before, as before: thousands say so each second."""
     before = facts.present.get(request.node)
     statuses = {status.key: status for status in request.attempts}
     if before is None or before.boot != request.boot:
         facts.queue_dirty = True
-        before = Presence(request.boot, arrived)
+        before = facts.present[request.node] = Presence(request.boot, arrived)
+    goes_on = len(statuses) == len(before.statuses)
     for key, status in statuses.items():
         known = before.statuses.get(key)
         if known is None or known.phase != status.phase:
             facts.touch(key.job)
+            goes_on = False
+        elif status.phase != "running" or status.adjust_seq != known.adjust_seq:
+            goes_on = False
         if status.counters.actions > facts.actions.get(key, 0):
             facts.actions[key] = status.counters.actions
             facts.moved[key] = facts.now
             progress = facts.progress.get(key.job)
             if progress is not None:
                 progress.since = facts.now
-    facts.present[request.node] = Presence(
-        request.boot, max(arrived, before.heard), request.round_trip_s, statuses
-    )
+    before.heard = max(arrived, before.heard)
+    before.round_trip_s = request.round_trip_s
+    before.statuses = statuses
+    return before, goes_on
+
+
+def _granted_again(facts: Facts, presence: Presence, arrived: float) -> bool:
+    """Everything that it runs, unless this primary has begun to give something of it up."""
+    for key in presence.statuses:
+        if key in facts.losing or key in facts.withheld:
+            return False
+    for key in presence.statuses:
+        facts.granted[key] = max(facts.granted.get(key, -math.inf), arrived)
+    return True
 
 
 def _live(
@@ -132,9 +166,10 @@ def _live(
 ) -> None:
     """What the log wants this boot to run."""
     statuses = facts.present[worker.node].statuses
-    for key in sorted(facts.tables.live.get(worker.node, {})):
-        attempt = facts.tables.attempt(key)
-        job = facts.tables.jobs.get(key.job)
+    tables = facts.tables
+    for key in sorted(tables.live.get(worker.node, ())):
+        attempt = tables.attempt(key)
+        job = tables.jobs.get(key.job)
         workflow = job.workflow(key.workflow) if job is not None else None
         if attempt is None or job is None or workflow is None or attempt.boot != request.boot:
             continue

@@ -79,8 +79,8 @@ class WorkerApi:
 
     def register_handlers(self, handlers: Handlers) -> None:
         handlers.on(RegisterWorker, self.register)
-        handlers.on(SessionRequest, self.session)
-        handlers.on(Telemetry, self.telemetry)
+        handlers.on(SessionRequest, self.session, brief=True)
+        handlers.on(Telemetry, self.telemetry, brief=True)
 
     async def register(self, message: RegisterWorker, incoming: Incoming) -> Registered:
         if message.relay and not self._ledger.is_primary:
@@ -127,7 +127,7 @@ class WorkerApi:
             return self._leaders.relay(msgspec.structs.replace(message, relay=False))
         director = self._leading()
         if is_alone(self._ledger):
-            return self._answered(director, message, arrived, self._ledger.fence)
+            return self._answered(director, message, arrived, arrived, self._ledger.fence)
         return self._confirmed(message, arrived)
 
     async def _confirmed(self, message: SessionRequest, arrived: float) -> SessionAnswer:
@@ -135,15 +135,20 @@ class WorkerApi:
             fence = await self._ledger.confirm()
         except SquallError as error:
             raise self._committer.answer(error) from None
-        return self._answered(self._leading(), message, arrived, fence)
+        return self._answered(self._leading(), message, arrived, self._clock.now(), fence)
 
     def _answered(
-        self, director: Director, message: SessionRequest, arrived: float, fence: Fence
+        self,
+        director: Director,
+        message: SessionRequest,
+        arrived: float,
+        now: float,
+        fence: Fence,
     ) -> SessionAnswer:
         answer = director.session(
             message,
             arrived=arrived,
-            now=self._clock.now(),
+            now=now,
             group_ms=self._ledger.group_ms(),
             fence=fence,
             committed=self._ledger.applied,
@@ -158,7 +163,7 @@ class WorkerApi:
         """What is led here is added; of the rest the worker hears who leads it."""
         jobs = self._machine.tables.jobs
         elsewhere: dict[JobId, str] = {}
-        for name in dict.fromkeys(part.key.job for part in message.parts):
+        for name in {part.key.job: None for part in message.parts}:
             job = jobs.get(name)
             where = self._leaders.elsewhere(job)
             if where and message.relay and job is not None:
@@ -167,7 +172,9 @@ class WorkerApi:
                 )
             if where:
                 elsewhere[name] = where
-        mine = [part for part in message.parts if part.key.job not in elsewhere]
+        mine = message.parts
+        if elsewhere:
+            mine = [part for part in mine if part.key.job not in elsewhere]
         acks = self._leader.take(mine, message.node)
         return TelemetryAck(acks=acks, interval_s=self._telemetry_s(), elsewhere=elsewhere)
 

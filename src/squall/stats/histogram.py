@@ -17,6 +17,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -73,6 +74,7 @@ def bucket_bounds_s(index: int) -> tuple[float, float]:
     return _edge_us(index) / _US_PER_S, _edge_us(index + 1) / _US_PER_S
 
 
+@cache
 def bucket_middle_s(index: int) -> float:
     """The value that stands for everything in the bucket."""
     return (_edge_us(index) + _edge_us(index + 1)) / 2 / _US_PER_S

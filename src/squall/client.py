@@ -175,6 +175,9 @@ class Job:
         self._after = 0
         self._ended = False
 
+    def __repr__(self) -> str:
+        return f"Job({self.id})"
+
     async def stream(self) -> AsyncIterator[Snapshot]:
         """One snapshot a second while it runs; ends with the job. May be left and called
         again: it goes on where it was."""

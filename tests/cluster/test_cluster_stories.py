@@ -156,3 +156,27 @@ def test_a_dev_datacenter_with_a_folder_keeps_its_secret_and_its_jobs(
             assert process.wait(40) == 0
     assert secrets[0] == secrets[1] and jobs[0] == jobs[1] != []
     assert secret.stat().st_mode & 0o077 == 0
+
+
+def test_the_sums_of_three_workers_are_those_of_the_target(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    """Every share has its own users, every request counts once, and merged percentiles are
+    those of the delays that the target gave, apart from the width of a bucket and the way."""
+    text = LOAD.replace('"/?delay=10ms"', '"/slow?delay=lognormal:200ms,0.3"')
+    text = text.replace("vus = 2", "vus = 31").format(seconds=6, more='priority = "high"')
+    cluster_target.reset()
+    with cluster(tmp_path, cluster_target, workers=3, cores=2) as dc:
+        ended = dc.run(dc.write(text)).end()
+    assert ended.code in DONE, ended.err
+    (workflow,) = ended.document["workflows"]
+    counts = cluster_target.counts()
+    assert workflow["requests"]["sent"] == counts["total"] > 300
+    shares = counts["attempts"]
+    assert len(shares) == 6
+    assert counts["max_concurrent_requests"] <= 31
+    assert workflow["vus"] == 31
+    own, ours = counts["delays"]["/slow"], workflow["steps"][0]["service_ms"]
+    for name in ("p50", "p95", "p99"):
+        told_ms, given_ms = ours[name], own[f"{name}_ms"]
+        assert 0.98 * given_ms <= told_ms <= 1.15 * given_ms + 20.0, (name, ours, own)

@@ -126,6 +126,7 @@ async def test_a_core_that_is_killed_is_told_as_a_cut(tmp_path: Path, target: Ta
         await manager.until(lambda: share in manager.records)
         record = manager.records[share]
         assert record.end is not None and "SIGKILL" in record.end.cut
+        assert not record.end.told_all
         assert 0 < sent(record) <= target.counts()["total"]
         assert core not in worker.cores()
 
@@ -185,11 +186,17 @@ async def test_a_core_that_does_not_stop_is_killed_with_all_it_started(
 
 @pytest.mark.asyncio
 async def test_a_manager_that_is_gone_is_left_for_the_next(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
+    """Each that is not one is named with the reason."""
+    with socket.socket() as nobody, socket.socket() as stranger:
         nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
-        async with worker_under_manager(tmp_path, others=[port]) as (manager, _):
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        ports = [each.getsockname()[1] for each in (nobody, stranger)]
+        async with worker_under_manager(tmp_path, others=ports) as (manager, worker):
             assert len(manager.registrations) == 1
+            said = [line for line in worker.said().splitlines() if "manager_unreachable" in line]
+            assert len(said) == 2, said
+            assert all(any(f":{port}" in line for line in said) for port in ports)
 
 
 @pytest.mark.asyncio

@@ -64,6 +64,7 @@ async def test_a_stop_ends_a_share_and_keeps_its_record(
         await manager.until(lambda: share in manager.records)
         record = manager.records[share]
         assert record.end is not None and record.end.cut == "cancelled"
+        assert record.end.told_all
         assert sent(record) == target.counts()["total"]
 
 

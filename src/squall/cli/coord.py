@@ -34,6 +34,7 @@ from squall.coordination.secrets import ENV_NAME, generate_secret
 from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.stores.interface import DEFAULT_PREFIX
 from squall.coordination.stores.opening import open_store
+from squall.coordination.upkeep import differing_secret
 from squall.reporting.format import plural
 from squall.reporting.layout import aligned
 from squall.runtime.real import RealClock
@@ -141,6 +142,9 @@ async def joined(
         opened(arguments) as store,
         Coordinator(store, *plugins, eligible=False, **options) as member,
     ):
+        (lease,) = await store.get(keys.LEADER)
+        if differs := differing_secret(member.parts, lease):
+            raise ConfigError(differs)
         yield member
 
 

@@ -72,6 +72,8 @@ async def _send(arguments: Namespace) -> int:
 async def _state_of(member: Coordinator, receiver: str) -> str:
     (found,) = await member.store.get(keys.member(receiver))
     known = None if found is None else member.parts.codec.read(MemberRecord, found.value)
+    if found is not None and known is None:
+        return "its registration is signed with another secret than this one"
     return "it never registered" if known is None else STATES[known.status]
 
 

@@ -65,10 +65,17 @@ async def _status(client: ClusterClient, arguments: Namespace) -> int:
 
 def status_lines(view: JobView) -> list[str]:
     head = [view.job, view.state, view.file, f"by {view.principal}" if view.principal else ""]
-    head += [f"started {length(view.age_s)} ago", _remark(view)]
+    head += [f"submitted {length(view.age_s)} ago", _remark(view)]
     rows = [("WORKFLOW", "STATE", "CORES", "ATTEMPTS", "LOST", "")]
     rows += [
-        (each.name, each.state, str(each.cores), str(each.attempts), str(each.lost), each.error)
+        (
+            each.name,
+            each.state,
+            str(each.cores),
+            str(each.attempts),
+            str(each.lost),
+            each.error or each.adjusted,
+        )
         for each in view.workflows
     ]
     lines = ["  ".join(part for part in head if part)]
@@ -111,7 +118,7 @@ async def _cancel(client: ClusterClient, arguments: Namespace) -> int:
     job = JobId(arguments.job)
     answer = await client.cancel(job, now=arguments.now)
     if arguments.json:
-        return print_json(answer)
+        return print_json({"job": job} | value_of(answer))
     if answer.state in TERMINAL:
         print_or_drop(f"job {job} is over: {answer.state}")
     elif answer.repeated:
@@ -124,7 +131,7 @@ async def _cancel(client: ClusterClient, arguments: Namespace) -> int:
 async def _why(client: ClusterClient, arguments: Namespace) -> int:
     answer = await client.why(JobId(arguments.job))
     if arguments.json:
-        return print_json(answer)
+        return print_json({"job": JobId(arguments.job)} | value_of(answer))
     lines = list(answer.lines)
     lines += ["", *answer.events] if answer.events else []
     print_or_drop("\n".join(lines))
@@ -135,7 +142,7 @@ async def _adjust(client: ClusterClient, arguments: Namespace) -> int:
     change = adjustment_of(arguments)
     answer = await client.adjust(change)
     if arguments.json:
-        return print_json(answer)
+        return print_json({"job": change.job} | value_of(answer))
     told = [f"change {answer.adjust_seq} is accepted"] if answer.adjust_seq else []
     if change.extend_s is not None:
         told.append(f"it has {length(answer.extended_s)} beyond its timeout")

@@ -12,6 +12,7 @@ import asyncio
 import math
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ from squall.nodes.submission import Submission
 if TYPE_CHECKING:
     from squall.cli.presenting import Presenter
     from squall.engine.outcome import RunOutcome
+    from squall.nodes.messages import NodeView
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,12 @@ async def packed(options: RunOptions, on_log: OnLog | None) -> tuple[Submission,
     return pack(loaded, read_contents(loaded, options))
 
 
+def cores_of(nodes: Iterable[NodeView]) -> int:
+    """Of the workers that may be given work."""
+    away = ("gone", "silent", "draining", "drained")
+    return sum(node.cores for node in nodes if node.role == "worker" and node.state not in away)
+
+
 def outcome_from(result: JobResult, options: RunOptions | None = None) -> RunOutcome:
     """What was refused before anything ran is the same error as on this machine."""
     if result.refusal:
@@ -128,7 +136,7 @@ async def _performed(
             # Before the file is loaded, so that a cluster that is not there is said at once.
             nodes = await connection.client.nodes(destination.asked_for_s)
             submission, bundle = await packed(options, presenter.on_log)
-            cores = sum(node.cores for node in nodes.nodes if node.role == "worker")
+            cores = cores_of(nodes.nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_manifest(submission.manifest, cores)
             following = Following(

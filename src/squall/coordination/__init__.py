@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StoreUnavailableError,
         VersionConflict,
     )
+    from squall.coordination.options import OptionValues
     from squall.coordination.plugin import CoordinatorPlugin
     from squall.coordination.queue.claims import ClaimedTicket
     from squall.coordination.queue.plugin import Queue
@@ -49,6 +50,7 @@ _HOMES = {
         " DuplicateMemberError LeadershipLost MemberFencedError SignalDeliveryError"
         " StaleClaimError StaleEpochError StateLostError StoreUnavailableError VersionConflict"
     ),
+    "options": "OptionValues",
     "plugin": "CoordinatorPlugin",
     "queue.claims": "ClaimedTicket",
     "queue.plugin": "Queue",
@@ -83,6 +85,7 @@ __all__ = [
     "LeadershipLost",
     "MemberFencedError",
     "MemoryStore",
+    "OptionValues",
     "Put",
     "Queue",
     "RunRecord",

@@ -24,6 +24,7 @@ from squall.coordination.records import Codec
 from squall.coordination.refusals import Refusals
 from squall.coordination.rolling import Contention
 from squall.coordination.secrets import SecretKeeper
+from squall.coordination.stores.errors import StoreUnavailableError
 from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.stores.interface import Store, make_key
 from squall.coordination.timing import Timing
@@ -35,6 +36,8 @@ from squall.runtime.real import RealRuntime
 from squall.runtime.tasks import TaskFailure, TaskRunner
 
 SHUTDOWN_S = 5.0
+START_DELAYS_S = (1.0, 2.0, 4.0)
+"""Before each further try of what a start needs of the store."""
 MEASURE_S = 60.0
 """Between two looks at the clock of the store."""
 OVERHEARD_S = 0.1
@@ -151,7 +154,7 @@ async def assemble(
     patient = _guarded(store, world, metrics, bound)
     try:
         check_options(options, timing, store.capabilities)
-        await store.probe()
+        await _tried(store, world.clock)
         keyring, keeper = await open_keyring(options, patient, world, metrics, bound)
     except BaseException:
         if isinstance(given, str):
@@ -200,6 +203,17 @@ async def assemble(
         keeper=keeper,
     )
     return assembled
+
+
+async def _tried(store: Store, clock: Clock) -> None:
+    """A start lives through a short absence of the store."""
+    for delay_s in START_DELAYS_S:
+        try:
+            await store.probe()
+            return
+        except StoreUnavailableError:
+            await clock.sleep(delay_s)
+    await store.probe()
 
 
 def _bound(log: Log | None, options: Options, runtime: Runtime, name: str) -> Log | None:

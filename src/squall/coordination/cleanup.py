@@ -13,6 +13,7 @@ the coordinator finds it for its metrics.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import msgspec
@@ -23,6 +24,7 @@ from squall.coordination.stores.errors import StoreUnavailableError, VersionConf
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
+    Condition,
     Delete,
     Put,
     Record,
@@ -58,7 +60,7 @@ class CleanupReport(msgspec.Struct, frozen=True, kw_only=True):
     swept: int = 0
     duration_s: float = 0.0
     finished: bool = True
-    """False when it gave up at its time limit; the next run goes on."""
+    """False when it gave up at its time limit, or lost its guard; the next run goes on."""
     already_running: bool = False
     dry_run: bool = False
     ended_ms: int = 0
@@ -92,19 +94,49 @@ async def clean_up(
             ),
             dry_run=True,
         )
-    try:
-        (guard,) = await store.write(Put(GUARD, b"{}", expect=ABSENT, ttl_s=GUARD_TTL_S))
-    except VersionConflict:
+    guard = _Guard(store, clock)
+    if not await guard.take():
         return CleanupReport(already_running=True)
-    report = CleanupReport()
     try:
         report = await _run(store, clock, stale_s, begun, guard)
         await _leave(store, report)
     finally:
-        await store.write(Delete(GUARD, ANY))
+        await guard.release()
     if metrics is not None:
         count(metrics, report)
     return report
+
+
+class _Guard:
+    """The record that keeps other runs away. One that was slow enough to lose it ends, and never
+    touches the one of the run that came after it."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._version = ""
+        self._renew_at = 0.0
+
+    async def take(self) -> bool:
+        return await self._put(ABSENT)
+
+    async def keep(self) -> bool:
+        """Whether this run may go on."""
+        return self._clock.now() < self._renew_at or await self._put(self._version)
+
+    async def release(self) -> None:
+        with contextlib.suppress(VersionConflict):
+            await self._store.write(Delete(GUARD, self._version))
+
+    async def _put(self, expect: Condition) -> bool:
+        self._renew_at = self._clock.now() + GUARD_TTL_S / 2.0
+        try:
+            (self._version,) = await self._store.write(
+                Put(GUARD, b"{}", expect=expect, ttl_s=GUARD_TTL_S)
+            )
+        except VersionConflict:
+            return False
+        return True
 
 
 async def last_report(store: Store) -> CleanupReport | None:
@@ -122,20 +154,16 @@ def count(metrics: CoordinationMetrics, report: CleanupReport) -> None:
 
 
 async def _run(
-    store: Store, clock: Clock, stale_s: float, begun: float, guard: str
+    store: Store, clock: Clock, stale_s: float, begun: float, guard: _Guard
 ) -> CleanupReport:
     members: list[Cleaned] = []
     came_back: list[str] = []
-    renew_at = begun + GUARD_TTL_S / 2.0
     finished = True
     # The whole list first: cleaning moves the pages of the index.
     for member_id, idle_s in [entry async for entry in _stale(store, stale_s)]:
-        if clock.now() - begun > ABORT_S:
+        if clock.now() - begun > ABORT_S or not await guard.keep():
             finished = False
             break
-        if clock.now() > renew_at:
-            (guard,) = await store.write(Put(GUARD, b"{}", expect=guard, ttl_s=GUARD_TTL_S))
-            renew_at = clock.now() + GUARD_TTL_S / 2.0
         cleaned = await _clean(store, member_id, idle_s, stale_s)
         if cleaned is None:
             came_back.append(member_id)

@@ -15,11 +15,12 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Unpack
 
 from squall.coordination import election_messages as messages
 from squall.coordination.advice import advise
-from squall.coordination.assembly import MEASURE_S, Assembly, assemble
+from squall.coordination.alone import Alone
+from squall.coordination.assembly import MEASURE_S, START_DELAYS_S, Assembly, assemble
 from squall.coordination.driven import DrivenHeartbeats
 from squall.coordination.election import Election
 from squall.coordination.errors import (
@@ -37,10 +38,11 @@ from squall.coordination.leadership import Leadership
 from squall.coordination.mailbox import Context
 from squall.coordination.monitor import Monitor, Statistics
 from squall.coordination.onlooking import Onlooker
-from squall.coordination.options import AUTO, Options, with_environment
+from squall.coordination.options import AUTO, Options, OptionValues, with_environment
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.pulse import Leading, Pulse
 from squall.coordination.ranking import rank_of
+from squall.coordination.rolling import Figures
 from squall.coordination.scaling import Pacer
 from squall.coordination.signals import Signals
 from squall.coordination.speaking import Speaking
@@ -58,7 +60,6 @@ from squall.runtime.metrics_http import MetricsServer
 
 STOP_S = 10.0
 REGISTER_RETRY_S = 1.0
-START_DELAYS_S = (1.0, 2.0, 4.0)
 LOOKS_BESIDE_BEATS = 3.0
 """Every beat looks at the lease too; so many intervals after a look, it is made without one."""
 
@@ -79,7 +80,7 @@ class Coordinator(Speaking):
         runtime: Runtime | None = None,
         log: Log | None = None,
         registry: Registry | None = None,
-        **options: Any,
+        **options: Unpack[OptionValues],
     ) -> None:
         try:
             self.options = with_environment(Options(**options), variable("COORD_ENVIRONMENT"))
@@ -93,7 +94,7 @@ class Coordinator(Speaking):
         self._pulse: Pulse | None = None
         self._heart: Heart | None = None
         self._leadership: Leadership | None = None
-        self._solo: Term | None = None
+        self._alone: Alone | None = None
         self._signals: Signals | None = None
         self._driven: DrivenHeartbeats | None = None
         self._onlooker: Onlooker | None = None
@@ -166,13 +167,18 @@ class Coordinator(Speaking):
         self._works += [plugin.work(self, timing.work_interval) for plugin in self.plugins]
         await self._patiently(parts.measure)
         await self._patiently(self._pacer.begin)
-        await self._patiently(self._upkeep.begin)
+        transient = self.options.transient
+        await self._patiently(lambda: self._upkeep.begin(transient=transient))
+        # Before anything is believed: orders of an older epoch are refused from the start.
+        self._highest_epoch = self._upkeep.epoch
         self._signals = Signals(parts, self._signal_context(), self.options)
         self._driven = DrivenHeartbeats(
             parts, lambda: self.current_epoch, self._monitor.note_sequence
         )
         if not self.options.enable_coordinator:
-            await self._begin_alone(parts)
+            alone = Alone(parts, self._teller.election)
+            await alone.begin(self._make_runner(parts))
+            self._alone = alone
         else:
             self._pulse = self._make_pulse(parts)
             await self._patiently(self._pulse.register)
@@ -181,7 +187,9 @@ class Coordinator(Speaking):
         parts.tasks.start("advice", advise(parts, self.options))
         self._fitness.start()
         self._teller.follow(
-            lambda: self.heartbeat_p99, lambda: self.is_coordinator + self.signals.blocked
+            lambda: self.heartbeat_p99,
+            lambda: self.is_coordinator + self.signals.blocked,
+            lambda: self._leadership.is_led if self._leadership else self.is_coordinator,
         )
         self._signals.start()
         if self.options.metrics_port is not None:
@@ -200,8 +208,6 @@ class Coordinator(Speaking):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await self._leave()
-        if self._solo is not None:
-            self._solo.end("stopped")
         await self._stop_serving()
         await parts.close()
         self._parts = None
@@ -215,8 +221,8 @@ class Coordinator(Speaking):
     async def _leave(self) -> None:
         for plugin in self.plugins:
             await plugin.on_stop()
-        if self._solo is not None:
-            self._solo.end("stopped")
+        if self._alone is not None:
+            await self._alone.end()
         leadership = self._leadership
         if leadership is not None:
             await leadership.resign("stopped")
@@ -257,28 +263,31 @@ class Coordinator(Speaking):
     @property
     def is_coordinator(self) -> bool:
         """False as soon as the local limit of the lease has passed."""
-        if self._solo is not None:
-            return self._solo.valid
+        if self._alone is not None:
+            return self._alone.leads
         return self._leadership is not None and self._leadership.leads
 
     @property
     def term(self) -> Term | None:
         """The one that this member leads in, if it does."""
-        term = self._solo or (self._leadership.term if self._leadership is not None else None)
+        if self._alone is not None:
+            return self._alone.term if self._alone.leads else None
+        term = self._leadership.term if self._leadership is not None else None
         return term if term is not None and term.valid else None
 
     @property
     def current_epoch(self) -> int:
         """The highest epoch that this member knows of."""
-        if self._solo is not None:
-            return self._solo.epoch
-        return self._leadership.election.highest_epoch if self._leadership else 0
+        if self._alone is not None:
+            return self._alone.epoch
+        known = self._leadership.election.highest_epoch if self._leadership else 0
+        return max(known, self._highest_epoch)
 
     @property
     def current_coordinator(self) -> str | None:
         """Who led when this member last looked; None when nobody did."""
-        if self._solo is not None:
-            return self.member_id
+        if self._alone is not None:
+            return self.member_id if self._alone.leads else None
         seen = self._leadership.election.seen if self._leadership is not None else None
         lease = seen.lease if seen is not None else None
         return (lease.worker_id or None) if lease is not None and not lease.released else None
@@ -290,7 +299,8 @@ class Coordinator(Speaking):
 
     @property
     def isolated(self) -> bool:
-        """No beat reached the store for `heartbeat_ttl`: take no new work."""
+        """No beat reached the store for `heartbeat_ttl`, or this incarnation was declared dead:
+        take no new work."""
         return self._heart is not None and self._heart.isolated
 
     @property
@@ -311,6 +321,10 @@ class Coordinator(Speaking):
     def get_statistics(self) -> Statistics:
         """What the monitor of this member did while it led."""
         return self._monitor.statistics
+
+    def get_metrics(self) -> Figures:
+        """Heartbeats, elections, fencing and contention of this member, as numbers."""
+        return self._teller.figures(self.heartbeat_p99)
 
     def metrics_text(self) -> str:
         """As Prometheus reads it, for an application that has an HTTP server of its own."""
@@ -383,8 +397,8 @@ class Coordinator(Speaking):
 
     async def _next_term(self) -> Term:
         while True:
-            if self._solo is not None:
-                return self._solo
+            if self._alone is not None:
+                return self._alone.term
             leadership = self._leadership
             if leadership is None:
                 if self._stopping or self._parts is None:
@@ -401,19 +415,6 @@ class Coordinator(Speaking):
                     task.cancel()
             if leadership is self._leadership and leadership.term and leadership.term.valid:
                 return leadership.term
-
-    async def _begin_alone(self, parts: Assembly) -> None:
-        """Single-instance mode: epoch 1, no heartbeats, no election."""
-        capabilities = parts.patient.capabilities
-        if capabilities.cross_process and await parts.live_members(pages=1):
-            raise ConfigurationError(
-                "enable_coordinator is False: another live member is registered in this"
-                " namespace, and two would act; enable_coordinator=True is right"
-            )
-        term = Term(1, parts.patient, lambda: True, lambda epoch: None)
-        self._solo = term
-        runner = self._make_runner(parts)
-        parts.tasks.start("alone", runner.run(term, lambda reason: True))
 
     async def _live(self, parts: Assembly, pulse: Pulse) -> None:
         """One incarnation after another."""
@@ -480,7 +481,9 @@ class Coordinator(Speaking):
         def leading() -> Leading:
             leadership = self._leadership
             known = leadership.election.highest_epoch if leadership is not None else 0
-            return Leading(max(known, self._highest_epoch), self.is_coordinator)
+            failing = tuple(work.name for work in self._works if work.failures > 1)
+            leads = self.is_coordinator
+            return Leading(max(known, self._highest_epoch), leads, failing if leads else ())
 
         return Pulse(
             parts.urgent,
@@ -555,6 +558,7 @@ class Coordinator(Speaking):
             runner=self._make_runner(parts),
             tell=self._teller.election,
             standbys=lambda: self._monitor.standbys,
+            live=lambda: self._monitor.statistics.coordinators_monitored,
             signing_key=lambda: self._monitor.signing_key,
             pace=lambda: self._pacer.pace,
             healthy=lambda: self._fitness.fit,

@@ -31,6 +31,8 @@ LOOKED_AT = 1000
 """Records of one kind whose expiry is looked at."""
 CHANGES_MAX, CHANGES_S = 5, 600.0
 AT_ONCE_S = 10.0
+ROUNDED_S = 2.0
+"""S3 tells ages in whole seconds."""
 FOR_EVER = frozenset({"leader", "meta", "epoch"})
 """Kinds whose records may be kept without an end."""
 
@@ -55,6 +57,7 @@ async def examine(
     found += _clock(status, wall_s)
     found += _leader(status)
     found += _changes(status)
+    found += _idle(status, members)
     found += _members(status, members)
     found += _silence(status, members, pace)
     found += [finding async for finding in _deaths(store, status)]
@@ -104,6 +107,35 @@ def _changes(status: Status) -> Iterator[Finding]:
     if len(ago_s) > CHANGES_MAX and ago_s[0] <= CHANGES_S:
         text = f"{len(ago_s)} elections in {ago_s[0] - ago_s[-1]:.0f} s"
         yield Finding(about="changes", verdict="doubtful", text=text, advice=FLAPPING_ADVICE)
+
+
+def _idle(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
+    """Somebody leads, and what a coordinator is for is not done."""
+    leader = status.leader
+    if leader is None or not leader.holds:
+        return
+    own = [
+        each
+        for each in members
+        if each.member_id == leader.worker_id and each.incarnation == leader.incarnation
+    ]
+    for member in own:
+        if member.failing:
+            text = (
+                f"{member.member_id} leads, and {', '.join(member.failing)} fails again and again"
+            )
+            advice = (
+                "see errors of coordinator_work in its log (<name>_failed) and the events of the"
+                " component; after five failures in a row the lead goes to another member"
+            )
+            yield Finding(about="work", verdict="bad", text=text, advice=advice)
+        elif not member.is_coordinator and member.heard_s + ROUNDED_S < leader.elected_s:
+            text = f"{member.member_id} has the lease, and its heartbeat says that it does not lead"
+            advice = (
+                "is_coordinator is False there: its renewals come too late, or it is still in the"
+                " preparation after a cold start"
+            )
+            yield Finding(about="work", verdict="doubtful", text=text, advice=advice)
 
 
 def _silence(status: Status, members: Sequence[Member], timing: Timing) -> Iterator[Finding]:

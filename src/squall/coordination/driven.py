@@ -90,7 +90,7 @@ class DrivenHeartbeats:
         await self._parts.patient.write(
             Put(
                 keys.member(member_id),
-                self._parts.codec.encode(left),
+                self._parts.codec.encode(left, over=member.value),
                 expect=member.version,
                 ttl_s=keys.MEMBER_TTL_S,
             ),

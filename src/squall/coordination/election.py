@@ -33,7 +33,6 @@ from squall.coordination.election_messages import (
     Event,
     Fenced,
     FindRank,
-    HolderChanged,
     LeaseRead,
     LeaseRefused,
     LeaseUnanswered,
@@ -52,6 +51,7 @@ from squall.coordination.election_messages import (
     WorkEnded,
     WriteLease,
 )
+from squall.coordination.holders import Holders
 from squall.coordination.records import LeaseRecord, Pace
 from squall.coordination.timing import BEATS_PER_LEASE, Timing
 from squall.runtime.invariants import invariant
@@ -86,6 +86,7 @@ class Election:
         self.seen: Seen | None = None
         self.standbys: tuple[str, ...] = ()
         """What the next renewal tells the followers; set by the monitor of the holder."""
+        self.live = 0
         self.signing_key = ""
         self.pace: Pace | None = None
         """How all are to beat, with `profile="auto"`; told with the next write, too."""
@@ -101,6 +102,7 @@ class Election:
         self._phase_since = now
         self._phase = "observing"
         self._unchanged_since = now
+        self._holders = Holders()
         self._look_at = now
         self._reading = False
         self._read_is_old = False
@@ -131,6 +133,12 @@ class Election:
 
     def holds(self, now: float) -> bool:
         return self.role in HOLDING and now < self._limit
+
+    def is_led(self, now: float) -> bool:
+        """As far as this member saw."""
+        lease = self.seen.lease if self.seen is not None else None
+        others = lease is not None and bool(lease.worker_id) and self._free_at(now) > now
+        return self.holds(now) if self.role in HOLDING else others
 
     @property
     def epoch(self) -> int:
@@ -268,7 +276,7 @@ class Election:
         if (before.version if before else None) != (seen.version if seen else None):
             self._unchanged_since = now
             self._stand_at = None
-            self._tell_holder(before, seen, effects)
+            effects += self._holders.changed(before, seen, now)
         if self.role in HOLDING or self.role is Role.STANDING:
             if seen is not None:
                 self.highest_epoch = max(self.highest_epoch, seen.epoch)
@@ -285,6 +293,7 @@ class Election:
             self.highest_epoch = max(self.highest_epoch, seen.epoch)
         if self.role is Role.OBSERVING:
             if seen is None or (seen.lease is not None and seen.lease.released):
+                self._holders.vacant(now)
                 return
             self.role = Role.FOLLOWING
         if self.role is Role.FOLLOWING:
@@ -298,6 +307,7 @@ class Election:
                 self._change_phase("ready", now, effects)
             self._look_at = min(self._look_at, free_at)
             return
+        self._holders.vacant(free_at)
         if not self.eligible or not self.healthy or self._stand_at is not None:
             return
         if now < self._abstains_until:
@@ -407,6 +417,7 @@ class Election:
             number=number,
             term_ends_at=self._term_ends + self.store_offset,
             standbys=self.standbys,
+            live=self.live,
             signing_key=self.signing_key,
             pace=self.pace,
         )
@@ -519,7 +530,7 @@ class Election:
         self._unchanged_since = now
         self._read_is_old = self._reading
         if request.purpose is Purpose.STAND:
-            self._tell_holder(before, self.seen, effects)
+            effects += self._holders.changed(before, self.seen, now)
         if request.purpose in (Purpose.STAND, Purpose.RENEW):
             self._recognise(self.seen, now, effects)
         elif request.purpose is Purpose.RELEASE and self.role is Role.CLOSING:
@@ -578,14 +589,6 @@ class Election:
         return lease.worker_id == self.member_id and lease.incarnation == self.incarnation
 
     # What people are told.
-
-    def _tell_holder(self, before: Seen | None, seen: Seen | None, effects: list[Effect]) -> None:
-        lease = None if seen is None else seen.lease
-        if lease is None or lease.released or not lease.worker_id:
-            return
-        old = None if before is None else before.lease
-        if old is None or old.epoch != lease.epoch:
-            effects.append(HolderChanged("" if old is None else old.worker_id, lease))
 
     def _change_phase(self, phase: str, now: float, effects: list[Effect]) -> None:
         effects.append(PhaseChanged(phase, now - self._phase_since))

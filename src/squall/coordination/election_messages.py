@@ -161,6 +161,15 @@ class PhaseChanged:
 class HolderChanged:
     old: str
     lease: LeaseRecord
+    vacant_s: float | None = None
+    """How long nobody led before, if this member saw that."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFenced:
+    """The store refused a write of that epoch."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,7 @@ Effect = (
     | Demote
     | PhaseChanged
     | HolderChanged
+    | WriteFenced
     | Regressed
     | TermRenewed
 )

@@ -65,7 +65,9 @@ class Heart:
         on_isolated: Callable[[float], None],
     ) -> None:
         self.latencies = Ring()
-        self.isolated = False
+        self._is_over = False
+        self._is_told = False
+        """That nothing reached the store."""
         self.reached_at = clock.now()
         """When the store was last known to answer."""
         self._pulse = pulse
@@ -79,6 +81,17 @@ class Heart:
         self._on_contention = on_contention
         self._on_isolated = on_isolated
 
+    @property
+    def isolated(self) -> bool:
+        """Nothing reached the store for `heartbeat_ttl`, or this incarnation has ended. By the
+        clock and not by the last beat that failed: a process that was stopped for long knows it
+        in the moment in which it wakes."""
+        return self._is_over or self._silent_s > self.timing.heartbeat_ttl
+
+    @property
+    def _silent_s(self) -> float:
+        return self._clock.now() - self.reached_at
+
     async def run(self) -> CoordinationError:
         """Returns `MemberFencedError` or `StateLostError`: only a new incarnation helps."""
         spread = self._random.uniform(1.0 - PHASE_SPREAD, 1.0)
@@ -91,6 +104,7 @@ class Heart:
             try:
                 reached = await self._cycle()
             except (MemberFencedError, StateLostError) as error:
+                self._is_over = True
                 return error
             ended = self._clock.now()
             self._note(reached, begun, ended, late_s=begun - due)
@@ -133,7 +147,7 @@ class Heart:
         took_s = ended - begun
         if reached:
             self.reached_at = ended
-            self.isolated = False
+            self._is_told = False
             self.latencies.add(took_s)
             self._on_beat(True, took_s)
         ratio = self._contention.cycle(took_s, late_s, None, ended)
@@ -141,7 +155,6 @@ class Heart:
             self._on_contention(max(took_s, late_s), ratio)
 
     def _look_isolated(self) -> None:
-        silent_s = self._clock.now() - self.reached_at
-        if silent_s > self.timing.heartbeat_ttl and not self.isolated:
-            self.isolated = True
-            self._on_isolated(silent_s)
+        if self.isolated and not self._is_told:
+            self._is_told = True
+            self._on_isolated(self._silent_s)

@@ -37,6 +37,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     key_ids: tuple[str, ...] = ()
     history: tuple[tuple[int, float], ...] = ()
     """Sequence and sender's time of its last beats, where it keeps them."""
+    failing: tuple[str, ...] = ()
+    """What fails of its work as coordinator."""
 
 
 class Leader(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,7 @@ def _member(
         pid=record.pid,
         key_ids=record.key_ids,
         history=record.history,
+        failing=record.failing,
     )
 
 

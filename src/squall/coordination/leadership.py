@@ -45,6 +45,7 @@ class Leadership:
         runner: TermRunner,
         tell: Callable[[messages.Effect], None],
         standbys: Callable[[], tuple[str, ...]],
+        live: Callable[[], int],
         signing_key: Callable[[], str],
         pace: Callable[[], Pace | None],
         healthy: Callable[[], bool],
@@ -64,6 +65,7 @@ class Leadership:
         self._runner = runner
         self._tell = tell
         self._standbys = standbys
+        self._live = live
         self._signing_key = signing_key
         self._pace = pace
         self._healthy = healthy
@@ -83,6 +85,7 @@ class Leadership:
         """Until it is cancelled."""
         while self.election.role is not Role.RETIRED:
             self.election.standbys = self._standbys()
+            self.election.live = self._live()
             self.election.signing_key = self._signing_key()
             self.election.pace = self._pace()
             self.election.healthy = self._healthy()
@@ -111,6 +114,10 @@ class Leadership:
     @property
     def leads(self) -> bool:
         return self.election.leads(self._clock.boot_time())
+
+    @property
+    def is_led(self) -> bool:
+        return self.election.is_led(self._clock.boot_time())
 
     async def next_term(self) -> Term:
         """The present term, or the next one of this member."""
@@ -249,12 +256,16 @@ class Leadership:
         def leads() -> bool:
             return self.leads and self.election.epoch == epoch
 
-        term = Term(epoch, self._patient, leads, lambda at: self.handle(messages.Fenced(at)))
+        term = Term(epoch, self._patient, leads, self._fenced)
         self.term = term
         token = self._tasks.start(f"term {epoch}", self._run_term(term))
         if token.task is not None:
             self._terms.add(token.task)
             token.task.add_done_callback(self._terms.discard)
+
+    def _fenced(self, epoch: int) -> None:
+        self._tell(messages.WriteFenced(epoch))
+        self.handle(messages.Fenced(epoch))
 
     async def _run_term(self, term: Term) -> None:
         await self._runner.run(term, lambda reason: reason in PLANNED)

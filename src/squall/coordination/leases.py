@@ -38,6 +38,7 @@ def stood_for(
         lease_ttl=lease_ttl,
         term_ends_at=term_ends_at,
         standbys=tuple(each for each in standbys if each != member_id),
+        live=before.live if before is not None else 0,
         pace=pace,
         recent=(*recent, round(elected_at, 3))[-RECENT:],
     )
@@ -65,6 +66,7 @@ def renewed(
     number: int,
     term_ends_at: float,
     standbys: tuple[str, ...],
+    live: int,
     signing_key: str,
     pace: Pace | None,
 ) -> LeaseRecord:
@@ -73,6 +75,7 @@ def renewed(
         renewals=number,
         term_ends_at=term_ends_at,
         standbys=standbys or lease.standbys,
+        live=live or lease.live,
         signing_key=signing_key or lease.signing_key,
         pace=pace or lease.pace,
     )

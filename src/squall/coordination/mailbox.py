@@ -76,6 +76,8 @@ class Mailbox:
     def __init__(self, parts: Assembly, context: Context) -> None:
         self.inbox = Inbox()
         self.rejected: dict[str, int] = {}
+        self._ordered_in = 0
+        """The highest epoch of an order that was verified: who gave an older one is deposed."""
         self._parts = parts
         self._context = context
         self._sources = [Source(keys.inbox(parts.member_id), parts.member_id)]
@@ -269,6 +271,7 @@ class Mailbox:
             await self._again(entry)
         else:
             grave = None if mark in known else self._graves[signal.sender_id][0]
+            self._ordered_in = max(self._ordered_in, signal.epoch)
             place = (source.stream, item.cursor, source.receiver_id)
             self.inbox.arrive(*place, signal, item.appended_ms, grave)
 
@@ -281,16 +284,20 @@ class Mailbox:
             receiver_id=receiver_id,
             store_now=read_ms / 1000.0,
             appended_at=appended_ms / 1000.0,
-            known_epoch=self._context.known_epoch(),
+            known_epoch=self._known_epoch,
             max_clock_skew=self._context.max_clock_skew,
             sender_tombstone=tombstone,
         )
+
+    @property
+    def _known_epoch(self) -> int:
+        return max(self._context.known_epoch(), self._ordered_in)
 
     async def refused_late(self, entry: Entry) -> bool:
         """Asks what was not asked when it was read, and whether it is an order whose epoch has
         passed since. What is refused is out of the way."""
         signal = entry.signal
-        if acceptance.is_stale(signal.epoch, self._context.known_epoch()):
+        if acceptance.is_stale(signal.epoch, self._known_epoch):
             await self._reject_entry(entry, "stale_epoch")
             return True
         if entry.grave is None:

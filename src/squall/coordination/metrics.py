@@ -8,7 +8,6 @@ the library may register a metric.
 from __future__ import annotations
 
 from typing import cast
-from weakref import WeakKeyDictionary
 
 from squall.runtime.metrics import Counter, Family, Gauge, Histogram, Registry
 
@@ -142,6 +141,11 @@ class MetricFamilies:
         self.secret_age_s = registry.gauges(
             "coordination_secret_age_seconds", "Age of the secret that signs.", one
         )
+        self.secret_age_limit_s = registry.gauges(
+            "coordination_secret_age_limit_seconds",
+            "When it is to be changed in this environment, 0 for never.",
+            one,
+        )
         self.secret_keys = registry.gauges(
             "coordination_secret_keys", "Secrets that are accepted.", one
         )
@@ -230,13 +234,8 @@ class CoordinationMetrics:
     ) -> CoordinationMetrics:
         """Members of one process may share a registry: its families are made once."""
         shared = Registry() if registry is None else registry
-        families = _families.get(shared)
-        if families is None:
-            families = _families[shared] = MetricFamilies(shared)
+        families = shared.once(MetricFamilies)
         return cls(families, namespace)
-
-
-_families: WeakKeyDictionary[Registry, MetricFamilies] = WeakKeyDictionary()
 
 
 def metric_names() -> dict[str, str]:

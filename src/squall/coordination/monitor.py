@@ -79,7 +79,9 @@ class Monitor:
 
     def work(self) -> Work:
         interval = self._parts.timing.monitor_interval * CHECKS_PER_INTERVAL
-        return Work("monitor", become=self._begin, periodic=self.cycle, interval=interval)
+        return Work(
+            "monitor", become=self._begin, stop=self._end, periodic=self.cycle, interval=interval
+        )
 
     async def _begin(self, term: Term) -> None:
         """What a predecessor left: warnings that run, deaths that were not finished."""
@@ -89,6 +91,11 @@ class Monitor:
             tomb = await self._tombstone(member_id)
             if tomb is not None and not (tomb[1].announced and tomb[1].cleaned):
                 self._unfinished[member_id] = None
+
+    async def _end(self, term: Term) -> None:
+        """What this member saw is not told any longer: another one looks now."""
+        self._warned.clear()
+        self._count_health(0)
 
     async def cycle(self, term: Term) -> None:
         parts, timing = self._parts, self._parts.timing
@@ -130,9 +137,11 @@ class Monitor:
         warning = next_warning(known, found, read_ms / 1000.0, timing)
         if warning is None:
             return
+        goes_on = known is not None and known.incarnation == warning.incarnation
+        over = warned.value if warned is not None and goes_on else None
         put = Put(
             keys.warning(member_id),
-            codec.encode(warning),
+            codec.encode(warning, over=over),
             expect=ABSENT if warned is None else warned.version,
             ttl_s=max(keys.WARNING_TTL_S, 3.0 * timing.monitor_interval),
         )
@@ -240,7 +249,7 @@ class Monitor:
         writes: list[Write] = [
             Put(
                 keys.heartbeat(stale.member_id),
-                codec.encode(dead, signed=self._parts.signs_heartbeats),
+                dead,
                 expect=ABSENT if beat is None else beat.version,
                 ttl_s=self._parts.timing.retention,
             ),
@@ -262,9 +271,9 @@ class Monitor:
                 return
         await self._finish(term, stale.member_id)
 
-    def _dead_beat(self, stale: Stale, beat: Record | None) -> HeartbeatRecord:
+    def _dead_beat(self, stale: Stale, beat: Record | None) -> bytes:
         last = None if beat is None else self._read_beat(beat)
-        return HeartbeatRecord(
+        dead = HeartbeatRecord(
             coordinator_id=stale.member_id,
             incarnation=stale.incarnation,
             sequence=stale.sequence,
@@ -273,6 +282,8 @@ class Monitor:
             awaits=() if last is None else last.awaits,
             history=() if last is None else last.history,
         )
+        over = None if beat is None or last is None else beat.value
+        return self._parts.codec.encode(dead, signed=self._parts.signs_heartbeats, over=over)
 
     def _read_beat(self, beat: Record) -> HeartbeatRecord | None:
         return self._parts.codec.read(
@@ -280,10 +291,13 @@ class Monitor:
         )
 
     def _bury(self, member_id: str, incarnation: int, member: Record | None) -> Put:
+        codec = self._parts.codec
+        known = None if member is None else codec.read(MemberRecord, member.value, key=member.key)
         dead = MemberRecord(member_id=member_id, incarnation=incarnation, status="dead")
+        over = None if member is None or known is None else member.value
         return Put(
             keys.member(member_id),
-            self._parts.codec.encode(dead),
+            codec.encode(dead, over=over),
             expect=ABSENT if member is None else member.version,
             ttl_s=keys.MEMBER_TTL_S,
         )
@@ -298,15 +312,18 @@ class Monitor:
         if not tomb.announced:
             self._announce(tomb)
             tomb = msgspec.structs.replace(tomb, announced=True)
-            version = await self._mark(term, tomb, record.version)
-            if version is None:
+            marked = await self._mark(term, tomb, record)
+            if marked is None:
                 return
-            record = msgspec.structs.replace(record, version=version)
+            record = marked
         if self.auto_cleanup and not tomb.cleaned:
             if self._parts.store_time() < tomb.died_at + self._cleanup_delay:
                 self._unfinished[member_id] = None
                 return
-            await self._clean(term, tomb, record.version)
+            if not await self._clean(term, tomb, record):
+                # Something changed meanwhile; the next cycle looks again.
+                self._unfinished[member_id] = None
+                return
         self._unfinished.pop(member_id, None)
 
     async def _complete(self, term: Term, member_id: str) -> tuple[Record, Tombstone] | None:
@@ -359,18 +376,20 @@ class Monitor:
         )
         bus.emit(events.ErrorEvent(error=DeadCoordinatorError(tomb.member_id, tomb.reason)))
 
-    async def _mark(self, term: Term, tomb: Tombstone, version: str) -> str | None:
+    async def _mark(self, term: Term, tomb: Tombstone, before: Record) -> Record | None:
+        """The record as it is then; None if somebody else changed it."""
+        value = self._parts.codec.encode(tomb, over=before.value)
         put = Put(
             keys.tombstone(tomb.member_id),
-            self._parts.codec.encode(tomb),
-            expect=version,
+            value,
+            expect=before.version,
             ttl_s=keys.TOMBSTONE_TTL_S,
         )
         try:
-            (marked,) = await term.write(put)
+            (version,) = await term.write(put)
         except VersionConflict:
             return None
-        return marked
+        return msgspec.structs.replace(before, version=version, value=value)
 
     # Cleanup.
 
@@ -390,7 +409,7 @@ class Monitor:
             )
         if found is not None and is_dead:
             before = self.statistics.cleanups_performed
-            await self._clean(term, found[1], found[0].version)
+            await self._clean(term, found[1], found[0])
             return self.statistics.cleanups_performed > before
         if known is None:
             return False
@@ -405,21 +424,23 @@ class Monitor:
         )
         return await self._delete_all(term, tomb) > 0
 
-    async def _clean(self, term: Term, tomb: Tombstone, version: str) -> None:
+    async def _clean(self, term: Term, tomb: Tombstone, record: Record) -> bool:
+        """Whether it is done."""
         try:
             deleted = await self._delete_all(term, tomb)
         except VersionConflict as error:
             self._parts.bus.emit(
                 events.CleanupFailed(coordinator_id=tomb.member_id, error=str(error))
             )
-            return
-        await self._mark(term, msgspec.structs.replace(tomb, cleaned=True), version)
+            return False
+        await self._mark(term, msgspec.structs.replace(tomb, cleaned=True), record)
         self.statistics.cleanups_performed += 1
         metrics = self._parts.metrics
         metrics.counter(metrics.families.cleanups, "done").add()
         self._parts.bus.emit(
             events.CleanupComplete(coordinator_id=tomb.member_id, keys_deleted=deleted)
         )
+        return True
 
     async def _delete_all(self, term: Term, tomb: Tombstone) -> int:
         """Only what is of the dead incarnation: a member that came back keeps all."""

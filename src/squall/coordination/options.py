@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.stores.interface import Capabilities, make_key
@@ -83,6 +83,40 @@ class Options:
             return timing_of(self.profile)
         polls_afar = capabilities.cross_host and not capabilities.blocking_wait
         return timing_of("s3" if polls_afar else "normal")
+
+
+class OptionValues(TypedDict, total=False):
+    """The same as `Options`, for editors and type checkers: what `Coordinator` takes by name."""
+
+    namespace: str
+    environment: Environment | None
+    profile: str | Timing | None
+    secret: str | Sequence[str] | None
+    secret_source: str | None
+    strict_secrets: bool
+    eligible: bool
+    transient: bool
+    health_check: HealthCheck | None
+    keep_heartbeats: int
+    enable_coordinator: bool
+    skip_cold_start: bool
+    unsafe_timings: bool
+    auto_cleanup: bool
+    cleanup_delay: float
+    sign_heartbeats: bool | None
+    epoch_fencing_enabled: bool
+    contention_detection_enabled: bool
+    contention_threshold: float
+    debug: bool
+    max_inbox: int
+    max_clock_skew: float
+    max_timeout: float
+    max_retries: int
+    retry_base: float
+    ack_timeout: float
+    metrics_port: int | None
+    metrics_host: str
+    metadata: Callable[[], Mapping[str, Any]]
 
 
 def with_environment(options: Options, named: str | None) -> Options:

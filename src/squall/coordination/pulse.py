@@ -45,6 +45,7 @@ BEATS_WATCHED = 2.5
 LOOKS_PER_BEAT = 4
 REFRESH_REGISTRATION_S = 86_400.0
 AWAITS_MAX = 10
+FAILING_MAX = 5
 LEAVE_TRIES = 3
 
 
@@ -54,6 +55,8 @@ class Leading:
 
     epoch: int
     is_coordinator: bool
+    failing: tuple[str, ...] = ()
+    """Names of the works that failed several times in a row."""
 
 
 class Pulse:
@@ -290,6 +293,7 @@ class Pulse:
             transient=self._transient,
             awaits=tuple(islice(self._awaited, AWAITS_MAX)) if self._awaited else (),
             history=tuple(self._history) if self._history else (),
+            failing=leading.failing[:FAILING_MAX],
         )
 
     def _put(self, record: HeartbeatRecord, expect: Condition, token: str = "") -> Put:

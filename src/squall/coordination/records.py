@@ -1,8 +1,9 @@
 """What the records of a namespace say, and how they are written down.
 
-JSON with a version `v`; unknown fields are ignored, a newer major version is refused with
-both named. A record that does not decode or does not verify is as good as absent to whoever
-reads it, and is counted; it must never end a loop.
+JSON with a version `v`; fields that this version does not know are kept when it changes a
+record, a newer major version is refused with both named. A record that does not decode or
+does not verify is as good as absent to whoever reads it, and is counted; it must never end a
+loop.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import msgspec
 
 from squall.coordination.errors import CoordinationError
+from squall.coordination.keeping import keep_unknown
 from squall.coordination.signing import Keyring
 
 SCHEMA = 1
@@ -65,6 +67,8 @@ class HeartbeatRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """Signals whose acknowledgment it waited for: cleanup finds them by this."""
     history: tuple[tuple[int, float], ...] = ()
     """Sequence and sender's time of the beats before, if the member keeps them."""
+    failing: tuple[str, ...] = ()
+    """What it does as coordinator and failed several times in a row: it leads without work."""
 
 
 class MemberRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,6 +134,8 @@ class LeaseRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     successor: str = ""
     standbys: tuple[str, ...] = ()
     """Live eligible members, smallest id first: the order in which they stand."""
+    live: int = 0
+    """How many members the coordinator saw alive, itself among them."""
     signing_key: str = ""
     """The key that everybody signs with, once all have it."""
     pace: Pace | None = None
@@ -201,9 +207,13 @@ class Codec:
         self.refused = 0
         self._on_refused = on_refused
 
-    def encode(self, record: Schema, *, signed: bool = True) -> bytes:
-        """`TypeError` or `ValueError` for what JSON does not have."""
+    def encode(self, record: Schema, *, signed: bool = True, over: bytes | None = None) -> bytes:
+        """`over` is the value that was read and believed, and of which this is a change: what a
+        newer version wrote into it stays. `TypeError` or `ValueError` for what JSON does not
+        have."""
         fields = msgspec.to_builtins(record)
+        if over is not None:
+            keep_unknown(type(record), fields, msgspec.json.decode(over))
         if record.given and (given := fields.get(record.given)) is not None:
             _check_finite((given,))
         fields["v"] = SCHEMA

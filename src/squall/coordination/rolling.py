@@ -10,9 +10,33 @@ import math
 from array import array
 from collections import deque
 
+import msgspec
+
 RING = 100
 CONTENTION_PAUSE_S = 30.0
 FLAPPING_ADVICE = "raise lease_ttl or min_epoch_duration; look at the network and at crashes"
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """How one member has fared since its start; percentiles are over the last 100. The same is in
+    the metrics for Prometheus."""
+
+    heartbeats_sent: int
+    heartbeats_failed: int
+    heartbeat_p99_s: float
+    elections_stood: int
+    elections_seen: int
+    """Whose length this member saw: from the end of one coordinator to the next."""
+    election_p99_s: float
+    leader_changes: int
+    promotions: int
+    demotions: dict[str, int]
+    """By reason."""
+    renewals: int
+    fencing_rejections: int
+    epoch_drift_events: int
+    contention_events: int
+    """All of them; at most one in 30 s is told."""
 
 
 class Ring:

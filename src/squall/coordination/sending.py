@@ -108,6 +108,8 @@ class Sender:
                 await self._parts.clock.sleep(
                     signal_delay(attempt, self._options.retry_base, spread)
                 )
+        metrics = self._parts.metrics
+        metrics.counter(metrics.families.signals_sent, "unacknowledged").add()
         await self._unreachable(receiver_id, max_retries, last_error)
         raise SignalDeliveryError(receiver_id, signal.signal_id, max_retries, last_error)
 
@@ -215,9 +217,9 @@ class Sender:
                 if found is None
                 else self._parts.codec.read(SignalAck, found.value, key=found.key)
             )
-            if ack is not None and self._fits(ack, signal):
+            if found is not None and ack is not None and self._fits(ack, signal):
                 metrics = self._parts.metrics
-                latency_s = max(0.0, self._parts.store_time() - signal.timestamp)
+                latency_s = max(0.0, found.modified_ms / 1000.0 - signal.timestamp)
                 metrics.histogram(metrics.families.signal_latency_s).observe(latency_s)
                 return ack
             # A record that is no answer to us: it must not make this loop spin.

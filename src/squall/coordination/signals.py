@@ -144,14 +144,17 @@ class Signals:
     async def wait_all(
         self, correlation_ids: Sequence[str], timeout_s: float | None = None
     ) -> dict[str, Signal]:
-        """One signal for each; what came in time is in `partial` of the timeout error."""
-        return await self._gather(correlation_ids, timeout_s, len(correlation_ids))
+        """One signal for each; what came in time is in `partial` of the timeout error.
+        `StateLostError` if the store lost what one of them waits for."""
+        wanted = tuple(dict.fromkeys(correlation_ids))
+        return await self._gather(wanted, timeout_s, len(wanted))
 
     async def wait_any(
         self, correlation_ids: Sequence[str], timeout_s: float | None = None
     ) -> dict[str, Signal]:
         """At least one of them."""
-        return await self._gather(correlation_ids, timeout_s, 1)
+        wanted = tuple(dict.fromkeys(correlation_ids))
+        return await self._gather(wanted, timeout_s, min(1, len(wanted)))
 
     def on_signal(self, type: str, handler: Handler) -> Callable[[], None]:
         """Calls `handler(delivery)` for each signal of the type, "*" for all, one after
@@ -211,31 +214,39 @@ class Signals:
     # Inside.
 
     async def _gather(
-        self, correlation_ids: Sequence[str], timeout_s: float | None, enough: int
+        self, wanted: Sequence[str], timeout_s: float | None, enough: int
     ) -> dict[str, Signal]:
         found: dict[str, Signal] = {}
+        failed: list[CoordinationError] = []
         came = asyncio.Event()
 
         async def one(correlation_id: str) -> None:
-            found[correlation_id] = await self.block_until_signal(
-                correlation_id=correlation_id, timeout=limit_s
-            )
+            try:
+                found[correlation_id] = await self.block_until_signal(
+                    correlation_id=correlation_id, timeout=limit_s
+                )
+            except BlockingTimeoutError:
+                return  # All of them have the same limit: it is told below, once.
+            except CoordinationError as error:
+                failed.append(error)
             came.set()
 
         limit_s = await self._waiter.limit_of(timeout_s, None, None, "")
-        tokens = [self._parts.tasks.start("wait", one(each)) for each in correlation_ids]
+        tokens = [self._parts.tasks.start("wait", one(each)) for each in wanted]
         try:
             async with asyncio.timeout(limit_s):
-                while len(found) < enough:
+                while len(found) < enough and not failed:
                     came.clear()
                     await came.wait()
         except TimeoutError:
             raise BlockingTimeoutError(
-                self._parts.member_id, ", ".join(correlation_ids), limit_s, {}, found
+                self._parts.member_id, ", ".join(wanted), limit_s, {}, found
             ) from None
         finally:
             for token in tokens:
                 self._parts.tasks.cancel(token)
+        if len(found) < enough:
+            raise failed[0]
         return found
 
     async def _handle_all(self, queue: asyncio.Queue[Entry], handler: Handler) -> None:

@@ -5,8 +5,8 @@ Only ways to the parts of a running member; it decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeVar, overload
 
 from squall.coordination.assembly import Assembly
 from squall.coordination.driven import DrivenHeartbeats
@@ -16,6 +16,7 @@ from squall.coordination.onlooking import Onlooker
 from squall.coordination.signals import Signals
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Event)
 NOT_RUNNING = "the coordinator is not running: use `async with`, or start()"
 
 
@@ -83,14 +84,28 @@ class Speaking:
 
     # Events.
 
-    def on(self, event: str | type[Event], handler: Handler) -> None:
+    @overload
+    def on(self, event: type[E], handler: Callable[[E], object]) -> None: ...
+    @overload
+    def on(self, event: str, handler: Handler) -> None: ...
+    def on(self, event: str | type[Event], handler: Callable[[Any], Any]) -> None:
+        """Calls `handler(event)` for each event of this type or name; "*" takes all."""
         self._running.bus.on(event, handler)
 
-    def once(self, event: str | type[Event], handler: Handler) -> None:
+    @overload
+    def once(self, event: type[E], handler: Callable[[E], object]) -> None: ...
+    @overload
+    def once(self, event: str, handler: Handler) -> None: ...
+    def once(self, event: str | type[Event], handler: Callable[[Any], Any]) -> None:
         self._running.bus.once(event, handler)
 
     def off(self, event: str | type[Event], handler: Handler) -> None:
         self._running.bus.off(event, handler)
 
-    def events(self, event: str | type[Event] = "*") -> AsyncIterator[Event]:
+    @overload
+    def events(self, event: type[E]) -> AsyncIterator[E]: ...
+    @overload
+    def events(self, event: str = "*") -> AsyncIterator[Event]: ...
+    def events(self, event: str | type[Event] = "*") -> AsyncIterator[Any]:
+        """Events of this type or name from now on, all without one; leaving the loop ends it."""
         return self._running.bus.iterate(event)

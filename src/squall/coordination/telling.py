@@ -10,9 +10,15 @@ from collections.abc import Callable, Sequence
 from squall.coordination import election_messages as messages
 from squall.coordination import events
 from squall.coordination.assembly import Assembly
-from squall.coordination.errors import CoordinationError, EpochRegressionError, StateLostError
+from squall.coordination.errors import (
+    CoordinationError,
+    EpochRegressionError,
+    MemberFencedError,
+    StateLostError,
+)
 from squall.coordination.plugin import CoordinatorPlugin
-from squall.coordination.rolling import FLAPPING_ADVICE, Changes, Ring
+from squall.coordination.rolling import FLAPPING_ADVICE, Changes, Figures, Ring
+from squall.runtime.metrics import Counter, Family
 
 FALSE_DEATH_ADVICE = (
     "this process lives: if it was not paused, raise heartbeat_ttl over heartbeat_interval, or look"
@@ -35,8 +41,7 @@ class Teller:
         self._metrics = parts.metrics
         self._families = parts.metrics.families
         self._changes = Changes()
-        self.election_durations = Ring()
-        self._vacant_since: float | None = parts.clock.now()
+        self._elections = Ring()
         self._regressed = False
         self._start_took_s = 0.0
         self._sent = self._metrics.counter(self._families.heartbeats, "sent")
@@ -78,11 +83,14 @@ class Teller:
                 "stale_epoch", task_epoch=task_epoch, current_epoch=current_epoch
             )
 
-    def fenced(self) -> None:
+    def _fenced(self) -> None:
+        """The store refused a write of a coordinator that was, or a beat of the dead."""
         self._metrics.counter(self._families.fencing_rejections).add()
 
     def ended(self, cause: CoordinationError, highest_epoch: int) -> None:
         """The incarnation is over."""
+        if isinstance(cause, MemberFencedError):
+            self._fenced()
         if isinstance(cause, StateLostError):
             self.emit(
                 events.StateLost(
@@ -106,9 +114,8 @@ class Teller:
         match effect:
             case messages.WriteLease(purpose=messages.Purpose.STAND):
                 metrics.counter(families.elections, "stood").add()
-            case messages.FindRank():
-                if self._vacant_since is None:
-                    self._vacant_since = self._parts.clock.now()
+            case messages.WriteFenced():
+                self._fenced()
             case messages.WriteLease(purpose=messages.Purpose.RENEW):
                 metrics.counter(families.renewals, "sent").add()
                 self._parts.trace("lease_renewal", renewals=effect.lease.renewals)
@@ -122,8 +129,6 @@ class Teller:
             case messages.Demote(epoch, reason):
                 metrics.counter(families.demotions, reason).add()
                 metrics.gauge(families.is_leader).set(0.0)
-                if reason == "fenced":
-                    self.fenced()
                 self.emit(
                     events.CoordinatorDemoted(
                         worker_id=self._parts.member_id, epoch=epoch, reason=reason
@@ -149,9 +154,38 @@ class Teller:
             case _:
                 pass
 
-    def follow(self, p99: Callable[[], float], active: Callable[[], float]) -> None:
+    def figures(self, heartbeat_p99_s: float) -> Figures:
+        families, namespace = self._families, self._metrics.namespace
+
+        def count(family: Family[Counter], *labels: str) -> int:
+            return round(self._metrics.counter(family, *labels).value)
+
+        return Figures(
+            heartbeats_sent=count(families.heartbeats, "sent"),
+            heartbeats_failed=count(families.heartbeats, "failed"),
+            heartbeat_p99_s=heartbeat_p99_s,
+            elections_stood=count(families.elections, "stood"),
+            elections_seen=self._elections.count,
+            election_p99_s=self._elections.percentile(0.99),
+            leader_changes=count(families.leader_changes),
+            promotions=count(families.promotions),
+            demotions={
+                reason: round(counter.value)
+                for (name, reason), counter in families.demotions
+                if name == namespace
+            },
+            renewals=count(families.renewals, "sent"),
+            fencing_rejections=count(families.fencing_rejections),
+            epoch_drift_events=count(families.epoch_drift),
+            contention_events=self._parts.contention.events,
+        )
+
+    def follow(
+        self, p99: Callable[[], float], active: Callable[[], float], led: Callable[[], float]
+    ) -> None:
         """Gauges that are asked when somebody looks."""
         metrics, families = self._metrics, self._families
+        metrics.gauge(families.leader_seen).follow(led)
         metrics.gauge(families.heartbeat_p99_s).follow(p99)
         metrics.gauge(families.active_coordinators).follow(active)
 
@@ -165,19 +199,17 @@ class Teller:
         metrics, families = self._metrics, self._families
         self._regressed = False
         metrics.gauge(families.epoch).set(lease.epoch)
-        metrics.gauge(families.leader_seen).set(1.0)
         metrics.gauge(families.lease_ttl_s).set(lease.lease_ttl)
         metrics.counter(families.leader_changes).add()
-        if self._vacant_since is not None:
-            self.election_durations.add(now - self._vacant_since)
-            metrics.histogram(families.election_s).observe(now - self._vacant_since)
-            self._vacant_since = None
+        if effect.vacant_s is not None:
+            self._elections.add(effect.vacant_s)
+            metrics.histogram(families.election_s).observe(effect.vacant_s)
         self.emit(
             events.CoordinatorElected(
                 worker_id=lease.worker_id,
                 epoch=lease.epoch,
                 lease_expires_at=lease.elected_at + lease.lease_ttl,
-                active_workers=len(lease.standbys) + 1,
+                active_workers=max(lease.live, len(lease.standbys) + 1),
             )
         )
         for plugin in self._plugins:

@@ -1,8 +1,8 @@
 """How long a caller waits when it does not say, and which limits are refused. Pure.
 
-An explicit limit wins over the expected or planned duration, those over `BLOCKING_TIMEOUT`,
-that over what was measured for the kind of task, and the environment comes last. There is
-no wait without an end.
+An explicit limit wins over the expected or planned duration, those over what was measured for the
+kind of task, that over `BLOCKING_TIMEOUT`, and the environment comes last. There is no wait
+without an end.
 """
 
 from __future__ import annotations

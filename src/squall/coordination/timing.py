@@ -146,14 +146,7 @@ def _check_relations(timing: Timing) -> None:
             " live members would be declared dead",
             f"{needed:g}",
         )
-    if timing.retention < timing.dead_after + min(CLEANUP_PERIOD_S, timing.dead_after):
-        wrong(
-            "retention",
-            timing.retention,
-            "a record must outlive dead_after and a period of cleanup,"
-            " else a death would be invisible",
-            f"{timing.dead_after + CLEANUP_PERIOD_S:g}",
-        )
+    _check_retention(timing, min(CLEANUP_PERIOD_S, timing.dead_after))
     if timing.lease_ttl < 2.0 * timing.heartbeat_interval:
         wrong(
             "lease_ttl",
@@ -167,6 +160,17 @@ def _check_relations(timing: Timing) -> None:
             timing.min_epoch_duration,
             f"it must not be above max_epoch_duration ({timing.max_epoch_duration:g})",
             "60",
+        )
+
+
+def _check_retention(timing: Timing, period_s: float) -> None:
+    if timing.retention < timing.dead_after + period_s:
+        wrong(
+            "retention",
+            timing.retention,
+            "a record must outlive dead_after and a period of cleanup,"
+            " else a death would be invisible",
+            f"{timing.dead_after + CLEANUP_PERIOD_S:g}",
         )
 
 
@@ -203,6 +207,7 @@ def _check_pace(timing: Timing) -> None:
         wrong("min_epoch_duration", timing.min_epoch_duration, "it must be at least 60", "60")
     if not 5 <= timing.monitor_interval <= 30:
         wrong("monitor_interval", timing.monitor_interval, "it must be within 5 .. 30", "10")
+    _check_retention(timing, CLEANUP_PERIOD_S)
 
 
 def wrong(option: str, value: object, rule: str, example: str) -> None:

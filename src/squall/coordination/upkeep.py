@@ -21,9 +21,11 @@ from squall.coordination.assembly import Assembly
 from squall.coordination.cleanup import STALE_S, clean_up, count, last_report
 from squall.coordination.errors import ConfigurationError, VersionConflict
 from squall.coordination.health import Grace
+from squall.coordination.keeping import keep_unknown
+from squall.coordination.records import Codec, LeaseRecord, check_schema
 from squall.coordination.secrets import REREAD_S, ROTATION_S
 from squall.coordination.stores.errors import StoreUnavailableError
-from squall.coordination.stores.interface import ABSENT, Put
+from squall.coordination.stores.interface import ABSENT, Put, Record
 from squall.coordination.terms import Term, Work
 
 CLEANUP_S = 300.0
@@ -64,21 +66,33 @@ class Upkeep:
         self._parts = parts
         self._grace = grace
         self._environment = environment
+        self.epoch = 0
+        """The one in the store when this member started."""
         self._meta: Meta | None = None
         self._cleaned_at = parts.clock.now()
         self._counted_ms = -1
         """When the last cleanup ended that is in the metrics."""
         self._kinds: set[str] = set()
 
-    async def begin(self) -> None:
+    async def begin(self, *, transient: bool = False) -> None:
         """Before the member registers. `ConfigurationError` in the store of another
-        environment."""
+        environment, and for a transient member whose secret is not that of the coordinator."""
         self._start_at_zero()
-        await self._meet()
         parts = self._parts
+        # The environment comes first: in another one, every secret is a different one.
+        await self._note((), ())
+        (lease,) = await parts.patient.get(keys.LEADER)
+        self.epoch = 0 if lease is None else lease.epoch
+        differs = differing_secret(parts, lease)
+        if differs and transient:
+            raise ConfigurationError(differs)
+        if differs and parts.log is not None:
+            parts.log.warning("secret_differs", message=differs)
+        await self._meet()
         metrics = parts.metrics
         metrics.gauge(metrics.families.secret_age_s).follow(self._secret_age_s)
         limit_s = ROTATION_S.get(self._environment)
+        metrics.gauge(metrics.families.secret_age_limit_s).set(limit_s or 0.0)
         if limit_s is not None and self._secret_age_s() > limit_s and parts.log is not None:
             parts.log.warning(
                 "secret_too_old", age_days=round(self._secret_age_s() / 86_400), limit_s=limit_s
@@ -98,7 +112,15 @@ class Upkeep:
         capabilities = self._parts.patient.capabilities
         is_afar = capabilities.cross_host and not capabilities.blocking_wait
         interval = LOOK_AFAR_S if is_afar else LOOK_S
-        return Work("upkeep", periodic=self._turn, interval=interval)
+        return Work("upkeep", stop=self._end, periodic=self._turn, interval=interval)
+
+    async def _end(self, term: Term) -> None:
+        """Another one counts now; an old count must not keep an alert awake."""
+        metrics, families = self._parts.metrics, self._parts.metrics.families
+        for kind in self._kinds:
+            metrics.gauge(families.keys, kind).set(0.0)
+        metrics.gauge(families.store_bytes).set(0.0)
+        metrics.gauge(families.store_bytes_max).set(0.0)
 
     async def _turn(self, term: Term) -> None:
         parts = self._parts
@@ -160,6 +182,8 @@ class Upkeep:
         for _ in range(META_TRIES):
             (record,) = await parts.patient.get(keys.META)
             meta = None if record is None else read_meta(record.value)
+            if meta is not None:
+                check_schema("meta", meta.v)
             if meta is not None and meta.environment != self._environment:
                 raise ConfigurationError(
                     f"environment is {self._environment!r}: this store belongs to"
@@ -177,7 +201,7 @@ class Upkeep:
                 return
             put = Put(
                 keys.META,
-                msgspec.json.encode(self._meta),
+                write_meta(self._meta, None if record is None or meta is None else record.value),
                 expect=ABSENT if record is None else record.version,
                 ttl_s=None,
                 silent=True,
@@ -210,6 +234,31 @@ class Upkeep:
             metrics.histogram(histogram)
         metrics.gauge(families.lease_ttl_s).set(self._parts.timing.lease_ttl)
         metrics.gauge(families.active_coordinators)
+
+
+def write_meta(meta: Meta, over: bytes | None) -> bytes:
+    """`over` is what it was before."""
+    fields = msgspec.to_builtins(meta)
+    if over is not None:
+        keep_unknown(Meta, fields, msgspec.json.decode(over))
+    return msgspec.json.encode(fields)
+
+
+def differing_secret(parts: Assembly, record: Record | None) -> str:
+    """Says so if a coordinator leads now whose signatures this member does not accept: then
+    nobody believes the other. "" if all is well, or nobody leads."""
+    keyring = parts.codec.keyring
+    lease = None if record is None else Codec(None).read(LeaseRecord, record.value, signed=False)
+    if record is None or lease is None or keyring is None or not lease.key_id:
+        return ""
+    is_led = not lease.released and record.age_s <= lease.lease_ttl
+    if not is_led or keyring.accepts(lease.key_id):
+        return ""
+    return (
+        f"secret is not the one of this namespace: its coordinator {lease.worker_id} signs with key"
+        f" {lease.key_id}, and {', '.join(keyring.key_ids)} is known here; the secret of the other"
+        " members is right"
+    )
 
 
 def read_meta(value: bytes) -> Meta | None:

@@ -8,6 +8,7 @@ end by a signal that is not verified, nor outlive its limit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -117,16 +118,17 @@ class Waiter:
         try:
             async with limit:
                 signal = await self._take(Wanted(correlation_id, types, senders))
-            await self._count(waited, "signal")
+            # It is acknowledged: from here on nothing may come between it and its taker.
+            self._count(waited, "signal")
             return signal
         except TimeoutError:
             if not limit.expired():
                 raise
-            await self._count(waited, "timeout")
+            self._count(waited, "timeout")
             raise await self._timed_out(correlation_id, senders, waited) from None
         except asyncio.CancelledError:
             if gone and me is not None and me.uncancel() == 0:
-                await self._count(waited, "dead")
+                self._count(waited, "dead")
                 raise DeadCoordinatorError(", ".join(senders), gone[0]) from None
             raise
         finally:
@@ -209,6 +211,9 @@ class Waiter:
         self._next += 1
         now = self._parts.store_time()
         name = correlation_id or f"any-{self._next}"
+        if name in self._open:
+            # Two waits for one thing: the end of the first must not hide the second.
+            name = f"{name}.{self._next}"
         self._open[name] = WaitState(
             member_id=self._parts.member_id,
             correlation_id=correlation_id or "",
@@ -261,17 +266,14 @@ class Waiter:
 
     # What is learnt.
 
-    async def _count(self, waited: Waited, outcome: str) -> None:
+    def _count(self, waited: Waited, outcome: str) -> None:
         took_s = self._parts.clock.now() - waited.begun
         metrics = self._parts.metrics
         metrics.histogram(metrics.families.blocking_s, waited.task_type or "none", outcome).observe(
             took_s
         )
         if waited.task_type and outcome != "dead":
-            try:
-                await self._learn(waited.task_type, took_s)
-            except StoreUnavailableError:
-                return
+            self._parts.tasks.start("wait learnt", self._learn(waited.task_type, took_s))
 
     async def _samples(self, task_type: str) -> tuple[float, ...]:
         (found,) = await self._parts.patient.get(keys.durations(task_type))
@@ -281,6 +283,10 @@ class Waiter:
         return () if known is None else known.samples
 
     async def _learn(self, task_type: str, took_s: float) -> None:
+        with contextlib.suppress(StoreUnavailableError):
+            await self._add_sample(task_type, took_s)
+
+    async def _add_sample(self, task_type: str, took_s: float) -> None:
         key = keys.durations(task_type)
         for _ in range(CLAIM_RETRIES):
             (found,) = await self._parts.patient.get(key)
@@ -293,7 +299,9 @@ class Waiter:
             durations = Durations(samples=samples[-SAMPLES_KEPT:])
             put = Put(
                 key,
-                self._parts.codec.encode(durations),
+                self._parts.codec.encode(
+                    durations, over=None if found is None or known is None else found.value
+                ),
                 expect=ABSENT if found is None else found.version,
                 ttl_s=keys.TOMBSTONE_TTL_S,
                 silent=True,

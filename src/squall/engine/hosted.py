@@ -327,6 +327,7 @@ class HostedAttempt(Generic[K]):
             provided=ended.provided,
             notes=ended.notes,
             warnings=ended.warnings,
+            told_all=True,
         )
 
 

@@ -309,6 +309,8 @@ class WorkflowView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     attempts: int = 0
     lost: int = 0
     error: str = ""
+    adjusted: str = ""
+    """What people changed of its load, while it runs: "paused", "300/s", "20 users"."""
 
 
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

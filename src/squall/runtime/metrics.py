@@ -84,6 +84,7 @@ class Histogram:
 
 
 Child = TypeVar("Child", Counter, Gauge, Histogram)
+Made = TypeVar("Made")
 
 
 class Family(Generic[Child]):
@@ -130,6 +131,14 @@ class Registry:
     def __init__(self, *, series_per_metric: int = 1000) -> None:
         self._series = series_per_metric
         self._families: dict[str, Family[Any]] = {}
+        self._made: dict[object, Any] = {}
+
+    def once(self, make: Callable[[Registry], Made]) -> Made:
+        """What `make` makes of this registry, made at the first call. It lives as long as the
+        registry does; a table elsewhere would keep both, and all that gauges follow."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     def counters(self, name: str, text: str, labels: Sequence[str]) -> Family[Counter]:
         if not name.endswith("_total"):

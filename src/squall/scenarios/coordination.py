@@ -3,8 +3,9 @@
 The real `Coordinator` runs; only the store is a model (`coordination_store`). Promises: no
 two members act in one epoch, nobody acts after the end of its lease, fenced writes never go
 back to an old epoch, what is acknowledged was handled and took effect once, a death is
-decided once about a silent incarnation, forged signals have no effect. When the faults end,
-some members alone must elect, act and exchange signals again.
+decided once about a silent incarnation, forged signals have no effect, an attempt of a ticket is
+taken once and its end is written once. When the faults end, some members alone must elect, act
+and exchange signals again, and bring every ticket to its end.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from squall.runtime.interfaces import Runtime
-from squall.scenarios.coordination_checks import Acting, SignalBook, StoreBook
+from squall.scenarios.coordination_checks import Acting, SignalBook, StoreBook, TicketBook
 from squall.scenarios.coordination_intruder import intrude
 from squall.scenarios.coordination_member import TIMING, MemberProgram
 from squall.scenarios.coordination_mutants import MUTANTS, mutated
@@ -91,7 +92,8 @@ async def _scenario(world: World) -> None:
     acting, signals, book = Acting(world), SignalBook(world), StoreBook(world, TIMING)
     machine = StoreMachine(world, draw_ways(world.random("ways")), book.wrote)
     machine.members = members
-    world.watch(acting, signals)
+    tickets = TicketBook(world)
+    world.watch(acting, signals, tickets)
 
     async def program(runtime: Runtime) -> None:
         probe = world.probe(runtime.node)
@@ -113,6 +115,7 @@ async def _scenario(world: World) -> None:
         each.cancel()
     core = draw.sample(members, draw.randint(2, len(members)))
     machine.heal(core)
+    machine.takes_tickets = False
     world.resume(STORE)
     if not world.nodes[STORE].runs:
         world.start(STORE)
@@ -126,6 +129,9 @@ async def _scenario(world: World) -> None:
     )
     await world.eventually(
         lambda: len(signals.acked) > before + 2, within_s=CONVERGE_S, what="signals are acked"
+    )
+    await world.eventually(
+        lambda: tickets.enqueued <= book.finals, within_s=CONVERGE_S, what="tickets end"
     )
     supervising.cancel()
     lost = sorted(text for text in signals.acked if text not in book.effects)

@@ -58,6 +58,8 @@ class SignalBook:
         self._sent: set[str] = set()
         self._handled: dict[tuple[str, str], int] = {}
         self._ever: set[str] = set()
+        self._obeyed: dict[str, int] = {}
+        """By boot, the highest epoch of its orders."""
         self.acked: set[str] = set()
 
     def observe(self, event: Event) -> None:
@@ -81,7 +83,41 @@ class SignalBook:
                     fields["epoch"] >= fields["known"],
                     f"{event.node} obeys epoch {fields['epoch']} and knows {fields['known']}",
                 )
+                before = self._obeyed.get(fields["boot"], 0)
+                check(
+                    fields["epoch"] >= before,
+                    f"{event.node} obeys epoch {fields['epoch']} after epoch {before}",
+                )
+                self._obeyed[fields["boot"]] = fields["epoch"]
                 self._world.count("orders obeyed")
+            case _:
+                pass
+
+
+class TicketBook:
+    """An attempt of a ticket is taken once, its end is reported once, and what was enqueued comes
+    to an end."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._taken: set[tuple[str, int]] = set()
+        self.enqueued: set[str] = set()
+        self.done: set[str] = set()
+
+    def observe(self, event: Event) -> None:
+        fields = event.fields
+        match event.name:
+            case "enqueued":
+                self.enqueued.add(fields["ticket"])
+            case "takes":
+                attempt = (fields["ticket"], fields["attempt"])
+                check(attempt not in self._taken, f"{event.node} takes {attempt}, as another did")
+                self._taken.add(attempt)
+            case "done":
+                ticket = fields["ticket"]
+                check(ticket not in self.done, f"{event.node} ends {ticket}, which was done")
+                self.done.add(ticket)
+                self._world.count("tickets done")
             case _:
                 pass
 
@@ -98,6 +134,8 @@ class StoreBook:
         self._dead: dict[str, int] = {}
         self._beats: dict[str, tuple[int, str, float]] = {}
         self.effects: dict[str, int] = {}
+        self.finals: set[str] = set()
+        """Tickets whose end is in the store."""
         self._tokens: set[str] = set()
 
     def wrote(self, writes: Sequence[Write], fence: Fence | None) -> None:
@@ -137,6 +175,10 @@ class StoreBook:
             text = write.value.decode()
             self.effects[text] = self.effects.get(text, 0) + 1
             check(self.effects[text] == 1, f"{text!r} takes effect twice")
+        elif write.key.startswith("final/"):
+            ticket = _fields(write.value)["ticket_id"]
+            check(ticket not in self.finals, f"the end of {ticket} is written twice")
+            self.finals.add(ticket)
 
     def _beat(self, member_id: str, fields: dict[str, Any]) -> None:
         incarnation, status = fields["incarnation"], fields.get("status", "alive")

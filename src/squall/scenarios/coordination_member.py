@@ -1,8 +1,8 @@
-"""What a member of the coordination scenario does: acts when it leads, sends and handles.
+"""What a member of the coordination scenario does: acts when it leads, sends, handles, works.
 
 While it leads it acts, appends to a fenced journal and orders the others about. All the
 time it sends signals that must be acknowledged, and its handler leaves an effect in the
-step that marks a signal delivered.
+step that marks a signal delivered. It enqueues tickets and takes those of all members.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 
 from squall.coordination.coordinator import Coordinator
 from squall.coordination.errors import CoordinationError, SignalError
+from squall.coordination.queue.plugin import Queue
 from squall.coordination.signals import Delivery
 from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
 from squall.coordination.terms import Term
@@ -35,6 +36,12 @@ TIMING = Timing(
     work_interval=0.1,
 )
 SECRET = "0123456789abcdef" * 4
+QUEUE = "work"
+VISIBILITY_S = 1.5
+ATTEMPTS = 100
+"""No ticket is given up: each has to be done."""
+TICKET_SHARE = 0.5
+ORDER_KEYS = ("", "", "ada", "bob")
 
 
 class MemberProgram:
@@ -45,8 +52,10 @@ class MemberProgram:
         self._machine = machine
         self._probe = probe
         self._sent = 0
+        self._queue = Queue(QUEUE, visibility_timeout=VISIBILITY_S, max_attempts=ATTEMPTS)
         self._coordinator = Coordinator(
             SimStore(machine, runtime.node),
+            self._queue,
             member_id=runtime.node,
             runtime=runtime,
             profile=TIMING,
@@ -62,8 +71,11 @@ class MemberProgram:
             self._coordinator.on_signal("note", self._handle)
             self._coordinator.on_signal("order", self._obey)
             self._probe("registered", incarnation=self._coordinator.incarnation)
+            self._coordinator.parts.tasks.start("tickets", self._take_tickets())
             while True:
                 await self._runtime.clock.sleep(self._runtime.random.uniform(0.2, 1.0))
+                if self._machine.takes_tickets and self._runtime.random.random() < TICKET_SHARE:
+                    await self._enqueue()
                 await self._send()
 
     async def _work(self, term: Term) -> None:
@@ -94,6 +106,27 @@ class MemberProgram:
             return
         self._probe("acked", text=text)
 
+    async def _enqueue(self) -> None:
+        key = self._runtime.random.choice(ORDER_KEYS)
+        try:
+            ticket_id = await self._queue.enqueue(order_key=key)
+        except CoordinationError:
+            return
+        self._probe("enqueued", ticket=ticket_id)
+
+    async def _take_tickets(self) -> None:
+        clock, draw = self._runtime.clock, self._runtime.random
+        while True:
+            try:
+                async for ticket in self._queue.claim():
+                    self._probe("takes", ticket=ticket.ticket_id, attempt=ticket.attempt)
+                    # Now and then longer than a claim lasts that nobody renews.
+                    await clock.sleep(draw.uniform(0.0, 0.2 if draw.random() < 0.9 else 3.0))
+                    await ticket.complete()
+                    self._probe("done", ticket=ticket.ticket_id)
+            except CoordinationError:
+                await clock.sleep(draw.uniform(0.1, 0.5))
+
     async def _handle(self, delivery: Delivery) -> None:
         signal = delivery.signal
         text = signal.payload["text"]
@@ -104,7 +137,8 @@ class MemberProgram:
 
     def _obey(self, delivery: Delivery) -> None:
         known = self._coordinator.current_epoch
-        self._probe("obeys", epoch=delivery.signal.epoch, known=known)
+        boot = self._runtime.boot
+        self._probe("obeys", epoch=delivery.signal.epoch, known=known, boot=boot)
 
     def _other(self) -> str:
         others = [each for each in self._machine.members if each != self._runtime.node]

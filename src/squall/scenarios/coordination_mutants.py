@@ -23,7 +23,8 @@ from squall.coordination.leadership import Leadership
 from squall.coordination.mailbox import Mailbox
 from squall.coordination.monitor import Monitor
 from squall.coordination.pulse import Pulse
-from squall.coordination.stores.interface import ANY, Fence, Put, Write
+from squall.coordination.queue.claims import ClaimedTicket
+from squall.coordination.stores.interface import ANY, Fence, Put, Remove, Write
 from squall.coordination.stores.memory import MemoryStore
 from squall.coordination.timing import Timing
 from squall.sim.clock import SimClock
@@ -40,6 +41,7 @@ MUTANTS = {
     "early_ack": "a signal is acknowledged when it is read",
     "ruthless_death": "a death replaces whatever heartbeat is there",
     "undead": "a member goes on beating after it was declared dead",
+    "any_claim": "a worker ends its ticket though its claim ran out",
 }
 
 
@@ -173,6 +175,20 @@ def _undead() -> list[Any]:
     return [patch.object(Pulse, "_resolve", resolve)]
 
 
+def _any_claim() -> list[Any]:
+    async def write(self: ClaimedTicket, *writes: Write) -> None:
+        free: list[Write] = []
+        for each in writes:
+            if isinstance(each, Put):
+                free.append(msgspec.structs.replace(each, expect=ANY))
+            elif isinstance(each, Remove):
+                free.append(msgspec.structs.replace(each, claim=""))
+        if free:
+            await self._queue.coordinator.store.write(*free)
+
+    return [patch.object(ClaimedTicket, "_write", write)]
+
+
 _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "lexicographic": _lexicographic,
     "epoch_tolerance": _epoch_tolerance,
@@ -185,4 +201,5 @@ _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "early_ack": _early_ack,
     "ruthless_death": _ruthless_death,
     "undead": _undead,
+    "any_claim": _any_claim,
 }

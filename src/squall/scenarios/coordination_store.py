@@ -98,6 +98,8 @@ class StoreMachine:
         self.ways = ways
         self.healthy = False
         self.members: list[str] = []
+        self.takes_tickets = True
+        """Whether members still enqueue."""
         self.memory = MemoryStore(WorldClock(world, 1.0 + draw.uniform(-0.02, 0.02)))
         self.draw = draw
         self._observe = observe

@@ -244,7 +244,7 @@ class ModelHost:
             last = core.report()
             self.tell(lambda events: events.on_report(core.key, last))
         elapsed_s = self.runtime.clock.now() - core.began
-        end = RecordEnd(elapsed_s=max(elapsed_s, 0.0), cut=cut)
+        end = RecordEnd(elapsed_s=max(elapsed_s, 0.0), cut=cut, told_all=report)
         self.tell(lambda events: events.on_ended(core.key, end))
 
     async def _deliver(self, events: HostEvents) -> None:

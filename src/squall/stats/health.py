@@ -74,6 +74,11 @@ class ProcessStats:
         for blocked in report.blocked:
             self._add_blocked(blocked)
 
+    def fold(self) -> None:
+        """Nothing more is to come: its lags wait for no others."""
+        if len(self._lags) > 1:
+            self._lags = [summed(self._lags)]
+
     def _add_blocked(self, blocked: Blocked) -> None:
         where = (blocked.workflow, blocked.step, blocked.location, blocked.call)
         self.blocked_s[where] = self.blocked_s.get(where, 0.0) + blocked.seconds

@@ -135,14 +135,18 @@ def summed(parts: Iterable[HistogramData]) -> HistogramData:
     if len(told) == 1:
         return told[0]
     table = np.zeros(BUCKETS, dtype=np.int64)
-    if len(told) < _MANY:
-        for part in told:
-            table[filled_buckets(part)] += bucket_counts(part)
-    else:
-        index = np.frombuffer(b"".join(map(_INDEX, told)), dtype="<u2")
-        counts = _counts_of_all(told)
+    # A second of one share has seldom more than 255 in a bucket. Such ones are taken together:
+    # an array for each costs more than the sum.
+    narrow = [part for part in told if 2 * len(part.counts) == len(part.index)]
+    apart = told
+    if len(narrow) >= _MANY:
+        index = np.frombuffer(b"".join(map(_INDEX, narrow)), dtype="<u2")
+        counts = np.frombuffer(b"".join(map(_COUNTS, narrow)), dtype="<u1")
         # Counts stay far below 2**53, so that sums of floats are exact.
         table += np.bincount(index, counts, minlength=BUCKETS).astype(np.int64)
+        apart = [part for part in told if 2 * len(part.counts) != len(part.index)]
+    for part in apart:
+        table[filled_buckets(part)] += bucket_counts(part)
     filled = np.flatnonzero(table)
     return make_data(
         sum(map(_COUNT, told)),
@@ -152,15 +156,6 @@ def summed(parts: Iterable[HistogramData]) -> HistogramData:
         filled,
         table[filled],
     )
-
-
-def _counts_of_all(parts: Sequence[HistogramData]) -> NDArray[Any]:
-    """What all filled buckets hold, one part after the other. A second of one share has
-    seldom more than 255 in a bucket, and an array for each part costs more than the sum."""
-    sizes = [2 * size for size in map(len, map(_COUNTS, parts))]
-    if sizes == list(map(len, map(_INDEX, parts))):
-        return np.frombuffer(b"".join(map(_COUNTS, parts)), dtype="<u1")
-    return np.concatenate([bucket_counts(part) for part in parts])
 
 
 def data_quantile(data: HistogramData, q: float) -> float:

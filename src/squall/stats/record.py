@@ -31,6 +31,9 @@ class RecordEnd(msgspec.Struct, kw_only=True):
     provided: dict[str, bytes] = {}
     notes: list[tuple[str, str]] = []
     warnings: list[str] = []
+    told_all: bool = False
+    """Its process said so itself, after its last report: nothing before the end is missing,
+    also where the last moments had nothing to report."""
 
 
 class AttemptRecord(msgspec.Struct, kw_only=True):

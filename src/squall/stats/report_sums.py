@@ -10,7 +10,7 @@ Plain data in and out; nothing that was given is changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, lt
 from typing import Any
 
 from squall.stats.histogram import summed
@@ -28,6 +28,7 @@ from squall.stats.reports import (
 )
 
 _OF_REQUESTS = RequestsDelta.__struct_fields__
+_SHARE = attrgetter("share")
 
 APART_MAX = 16
 """Reports of a window that wait to be added together: from so many on one pass adds
@@ -52,9 +53,20 @@ def widened(reports: Iterable[WindowReport], width_s: int) -> list[WindowReport]
 def over_shares(reports: Iterable[WindowReport], width_s: int = 1) -> list[WindowReport]:
     """One report for each workflow and window, as of a single share."""
     groups: dict[tuple[str, int], list[WindowReport]] = {}
-    for report in widened(reports, width_s):
-        groups.setdefault((report.workflow, report.window), []).append(report)
-    return [_over_shares(group) for group in groups.values()]
+    for report in reports:
+        first = report.window - report.window % width_s
+        groups.setdefault((report.workflow, first), []).append(report)
+    return [_over_shares(_one_each(groups[key], key[1], width_s)) for key in sorted(groups)]
+
+
+def _one_each(group: list[WindowReport], first: int, width_s: int) -> list[WindowReport]:
+    """One report of each share, in order; mostly that is what there is."""
+    group.sort(key=_SHARE)
+    if all(map(lt, map(_SHARE, group), map(_SHARE, group[1:]))) and all(
+        report.window == first for report in group
+    ):
+        return group
+    return widened(group, width_s)
 
 
 class SharesAdded:
@@ -172,9 +184,14 @@ def _total(parts: Sequence[object], name: str) -> Any:
 
 def _row(parts: Sequence[RowDelta]) -> RowDelta:
     outcomes: dict[tuple[str, bool], list[OutcomeDelta]] = {}
+    key, ok, alike = "", False, list[OutcomeDelta]()
     for part in parts:
         for outcome in part.outcomes:
-            outcomes.setdefault((outcome.key, outcome.ok), []).append(outcome)
+            # Most are like the one before.
+            if outcome.key != key or outcome.ok != ok or not alike:
+                key, ok = outcome.key, outcome.ok
+                alike = outcomes.setdefault((key, ok), [])
+            alike.append(outcome)
     return RowDelta(
         name=parts[0].name,
         protocol=parts[0].protocol or parts[-1].protocol,

@@ -419,11 +419,11 @@ class Link:
 
     # Keep-alive.
 
-    def look(self, now: float, late_s: float) -> None:
-        """Once per interval: is the peer there, and is what it sends ever finished?"""
+    def look(self, now: float, late_s: float) -> bool:
+        """Is the peer there, and is what it sends ever finished? Whether the link idles."""
         limits, session = self._limits, self.session
         if session is None or self._over:
-            return
+            return False
         # A loop that stood still heard nobody: its own gap is not the peer's silence.
         self._heard_at += late_s
         if self._used:
@@ -435,7 +435,7 @@ class Link:
         if silent_s < limits.quiet_s and self._partial_since is None:
             if session.seal.sent > SEQUENCES_MAX:
                 self.abort(WireError("this session has used its key long enough"))
-            return
+            return self._idle
         since, dead_after_s, quiet_s = self._partial_since, limits.dead_after_s, limits.quiet_s
         if self._idle:
             quiet_s = limits.idle_quiet_s
@@ -449,6 +449,7 @@ class Link:
             self._ping = self._ping % 0xFFFF + 1
             self._ping_sent_at = now
             self.post(_CONTROL, _PING, 0, self._ping, 0, b"")
+        return self._idle
 
     def _use(self, kind: int) -> None:
         """The first frame since the last look. On a link that was idle nobody was asked for
@@ -459,6 +460,7 @@ class Link:
         if self._idle:
             self._idle = False
             self._heard_at = self._clock.now()
+            self._keepalive.add(self)
 
     def _on_pong(self, correlation: int) -> None:
         if correlation == self._ping:

@@ -1,4 +1,5 @@
-"""A proxy before moto that answers 5xx or 409, loses replies, and ignores conditions."""
+"""A proxy before moto that answers 5xx or 409, loses replies, ignores conditions, and writes over
+what is not there."""
 
 from __future__ import annotations
 
@@ -16,13 +17,23 @@ class FaultyS3:
         self.ignored_header = ""
         self.ignored_on = ""
         """A method; all of them if empty."""
+        self.writes_missing = False
+        """Whether `If-Match` on an object that does not exist creates it, as some services do."""
+        self.written_missing = 0
+        """How often that happened."""
+        self.conflicts_on = ""
+        """The first try of each PUT to a path with this text is answered with 409."""
+        self.conflicts = 0
         self.requests: list[str] = []
         """Methods in order; a listing is called LIST."""
         self.received = self.sent = 0
         """Bytes of bodies."""
+        self.code = ""
+        """Of the next failures, if it is not the usual one of their status."""
         self._failures = 0
         self._status = 503
-        self._lost_method = ""
+        self._lost_method = self._lost_path = ""
+        self._tried: set[tuple[str, bytes]] = set()
         self._answers = threading.Event()
         self._answers.set()
         self._lost = 0
@@ -42,10 +53,15 @@ class FaultyS3:
         with self._lock:
             self._failures, self._status = number, status
 
-    def lose_replies(self, method: str, number: int) -> None:
-        """The library under the store sends once more by itself: give it two."""
+    def lose_replies(self, method: str, number: int, path: str = "") -> None:
+        """The library under the store sends once more by itself: give it two. With a text, only
+        those of paths with it."""
         with self._lock:
-            self._lost_method, self._lost = method, number
+            self._lost_method, self._lost_path, self._lost = method, path, number
+
+    @property
+    def replies_to_lose(self) -> int:
+        return self._lost
 
     def hang(self) -> None:
         """No answers, until `answer_again`; what came meanwhile is then dropped."""
@@ -61,6 +77,30 @@ class FaultyS3:
         self._answers.wait()
         return True
 
+    def meets_another(self, method: str, path: str, body: bytes) -> bool:
+        """Whether this is the first try of a write that is answered with 409."""
+        with self._lock:
+            if not self.conflicts_on or method != "PUT" or self.conflicts_on not in path:
+                return False
+            if (path, body) in self._tried:
+                return False
+            self._tried.add((path, body))
+            self.conflicts += 1
+            return True
+
+    def is_written_missing(self, method: str, path: str, condition: str | None) -> bool:
+        """Whether this conditional write is to be done though there is nothing."""
+        if not self.writes_missing or method != "PUT" or condition is None:
+            return False
+        connection = http.client.HTTPConnection(self.target)
+        connection.request("HEAD", path.partition("?")[0])
+        is_missing = connection.getresponse().status == 404
+        connection.close()
+        if is_missing:
+            with self._lock:
+                self.written_missing += 1
+        return is_missing
+
     def failure(self) -> int | None:
         with self._lock:
             if self._failures <= 0:
@@ -68,9 +108,9 @@ class FaultyS3:
             self._failures -= 1
             return self._status
 
-    def is_lost(self, method: str) -> bool:
+    def is_lost(self, method: str, path: str) -> bool:
         with self._lock:
-            if method != self._lost_method or self._lost <= 0:
+            if method != self._lost_method or self._lost <= 0 or self._lost_path not in path:
                 return False
             self._lost -= 1
             return True
@@ -96,13 +136,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         status = self.faults.failure()
+        if status is None and self.faults.meets_another(self.command, self.path, body):
+            status = 409
         if status is not None:
-            code = "ConditionalRequestConflict" if status == 409 else "SlowDown"
+            usual = "ConditionalRequestConflict" if status == 409 else "SlowDown"
+            code = self.faults.code or usual
             text = f"<Error><Code>{code}</Code></Error>".encode()
             self.answer(status, [("Content-Type", "application/xml")], text)
             return
-        connection = http.client.HTTPConnection(self.faults.target)
         headers = dict(self.headers.items())
+        condition = self.headers.get("if-match")
+        if self.faults.is_written_missing(self.command, self.path, condition):
+            headers = {name: headers[name] for name in headers if name.lower() != "if-match"}
+        connection = http.client.HTTPConnection(self.faults.target)
         if self.faults.ignored_on in {"", self.command}:
             headers = {
                 name: value
@@ -114,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = reply.read()
         connection.close()
         self.faults.sent += len(content)
-        if self.faults.is_lost(self.command):
+        if self.faults.is_lost(self.command, self.path):
             self.close_connection = True
             return
         kept = [(n, v) for n, v in reply.getheaders() if n.lower() not in {"connection"}]

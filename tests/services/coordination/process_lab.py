@@ -32,6 +32,15 @@ class Lab:
         """Of members that reach the store by a way of their own."""
         self.watched = False
         """Whether members note until when they led, and each time that they stand."""
+        self.holds = ""
+        """`aware` or `unaware`: whether a member that was held between a decision and its write
+        can know by its clock how long it was."""
+        self.profile = ""
+        """`default`: the timing of members that are given none."""
+        self.cold = False
+        """Whether members observe for a while before they elect."""
+        self.quiet = False
+        """Whether members send no signals."""
         self.prefix = prefix
         self.folder = folder
         self.members = members
@@ -47,6 +56,10 @@ class Lab:
             "offset": str(offset),
             "scale": str(self.scale),
             "watched": "yes" if self.watched else "",
+            "holds": self.holds,
+            "profile": self.profile,
+            "cold": "yes" if self.cold else "",
+            "quiet": "yes" if self.quiet else "",
         }
         script = Path(__file__).with_name("process_member.py")
         errors = (self.folder / f"{member}.err").open("ab")

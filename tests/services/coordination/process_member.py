@@ -2,8 +2,11 @@
 
 It writes what it does to a file, one JSON line each, stamped with the machine's monotonic
 clock: acts (only while its term is valid), fenced writes, signals sent, handled and
-acknowledged, deaths that it told. With the option `watched` also until when it led, and each
-time that it stood for election. Run as `python process_member.py '{json options}'`.
+acknowledged, elections and deaths that it told. With the option `watched` also until when it
+led, and each time that it stood for election; with `profile` it has the timing of a member that
+is given none, with `cold` a longer cold start; with `holds` it can be stopped between a decision
+and its write; with `quiet` it sends no signals. Run as
+`python process_member.py '{json options}'`.
 """
 
 from __future__ import annotations
@@ -15,12 +18,21 @@ import random
 import signal
 import sys
 import time
+from typing import Any
 
 import msgspec
+from held_write import EFFECTS, Effects, HeldWrites
 
 from squall.coordination import CoordinationError, Coordinator, Term, Timing
 from squall.coordination.election_messages import Purpose, WriteLease
-from squall.coordination.events import CoordinatorDead, CoordinatorDemoted
+from squall.coordination.events import (
+    ColdStartPhaseChanged,
+    CoordinatorDead,
+    CoordinatorDemoted,
+    CoordinatorElected,
+    CoordinatorPromoted,
+    CoordinatorRecovered,
+)
 from squall.coordination.leadership import Leadership
 from squall.coordination.signals import Delivery
 from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
@@ -57,11 +69,26 @@ def scaled(factor: float) -> Timing:
     return msgspec.structs.replace(TIMING, **short)
 
 
+def observing(timing: Timing) -> Timing:
+    """With a cold start that can be seen."""
+    return msgspec.structs.replace(
+        timing, cold_start_observation_window=2.0, cold_start_preparation_delay=0.5
+    )
+
+
 class WrongClock(RealClock):
-    """Off by so much; only people look at it."""
+    """Off by so much; only people look at it. Its other clocks can miss a pause, as those of a
+    virtual machine do that was stopped."""
 
     def __init__(self, offset_s: float) -> None:
         self._offset_s = offset_s
+        self.missed_s = 0.0
+
+    def now(self) -> float:
+        return super().now() - self.missed_s
+
+    def boot_time(self) -> float:
+        return super().boot_time() - self.missed_s
 
     def wall(self) -> float:
         return super().wall() + self._offset_s
@@ -69,6 +96,7 @@ class WrongClock(RealClock):
 
 class Journal:
     def __init__(self, path: str, member: str) -> None:
+        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._member = member
         self._boot = f"{member}.{os.getpid()}"
@@ -102,12 +130,60 @@ async def note_leading(journal: Journal, coordinator: Coordinator) -> None:
         await asyncio.sleep(LOOK_S)
 
 
+def note_events(journal: Journal, coordinator: Coordinator) -> None:
+    coordinator.on(
+        CoordinatorDead,
+        lambda event: journal.note("dead", death=event.death_id, dead=event.coordinator_id),
+    )
+    coordinator.on(
+        CoordinatorElected,
+        lambda event: journal.note("elected", worker=event.worker_id, epoch=event.epoch),
+    )
+    coordinator.on(CoordinatorPromoted, lambda event: journal.note("promoted", epoch=event.epoch))
+    coordinator.on(
+        CoordinatorDemoted,
+        lambda event: journal.note("demoted", epoch=event.epoch, reason=event.reason),
+    )
+    coordinator.on(
+        ColdStartPhaseChanged,
+        lambda event: journal.note("phase", phase=event.phase, took=event.duration),
+    )
+    coordinator.on(
+        CoordinatorRecovered,
+        lambda event: journal.note(
+            "recovered",
+            who=event.coordinator_id,
+            was_dead=event.was_dead,
+            incarnation=coordinator.incarnation,
+        ),
+    )
+
+
+async def note_ready(journal: Journal, coordinator: Coordinator) -> None:
+    while coordinator.phase != "ready":
+        await asyncio.sleep(LOOK_S)
+    journal.note("ready")
+
+
+def pace(options: dict[str, str]) -> dict[str, Any]:
+    if options.get("profile") == "default":
+        return {}
+    timing = scaled(float(options["scale"]))
+    if options.get("cold"):
+        timing = observing(timing)
+    return {"profile": timing, "unsafe_timings": True}
+
+
 async def main(options: dict[str, str]) -> None:
     member, others = options["member"], options["others"].split(",")
     journal = Journal(options["journal"], member)
     runtime = RealRuntime(member)
-    runtime.clock = WrongClock(float(options.get("offset", "0")))
+    runtime.clock = clock = WrongClock(float(options.get("offset", "0")))
     store = make_store(options["url"], RealClock(), random.Random(), prefix=options["prefix"])
+    holds = options.get("holds", "")
+    if holds:
+        HeldWrites(journal, clock if holds == "unaware" else None).install(store)
+    effects = Effects(store)
     number = 0
 
     def name() -> str:
@@ -118,8 +194,11 @@ async def main(options: dict[str, str]) -> None:
     async def work(term: Term) -> None:
         if term.valid:
             journal.note("acts", epoch=term.epoch)
-        effect = str(term.epoch).encode()
-        await term.write(Append("journal", name(), effect, ttl_s=3600.0, limit=100_000))
+        stream, effect = "journal", term.epoch
+        if holds:
+            stream, effect = EFFECTS, await effects.next()
+        body = str(effect).encode()
+        await term.write(Append(stream, name(), body, ttl_s=3600.0, limit=100_000))
         journal.note("wrote", epoch=term.epoch)
 
     async def handle(delivery: Delivery) -> None:
@@ -131,12 +210,11 @@ async def main(options: dict[str, str]) -> None:
         store,
         member_id=member,
         runtime=runtime,
-        profile=scaled(float(options["scale"])),
-        unsafe_timings=True,
         secret="0123456789abcdef" * 4,
         ack_timeout=1.0,
         retry_base=0.2,
         work=work,
+        **pace(options),
     )
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -147,13 +225,10 @@ async def main(options: dict[str, str]) -> None:
         if options.get("watched"):
             coordinator.parts.tasks.start("watched", note_leading(journal, coordinator))
         coordinator.on_signal("note", handle)
-        coordinator.on(
-            CoordinatorDead,
-            lambda event: journal.note("dead", death=event.death_id, dead=event.coordinator_id),
-        )
-        coordinator.on(
-            CoordinatorDemoted, lambda event: journal.note("demoted", reason=event.reason)
-        )
+        note_events(journal, coordinator)
+        coordinator.parts.tasks.start("ready", note_ready(journal, coordinator))
+        if options.get("quiet"):
+            await stop.wait()
         while not stop.is_set():
             text = name()
             try:

@@ -1,5 +1,5 @@
 """A worker of a queue, of a schedule and of expiry in a process of its own, for tests that
-kill it.
+kill it. With the option `only`, of the queue alone.
 
 It writes down what it took, what the store accepted as done, and each run of the job. Run as
 `python process_worker.py '{json options}'`.
@@ -56,6 +56,15 @@ async def main(options: dict[str, str]) -> None:
         journal.note("acts", epoch=term.epoch)
 
     async def work() -> None:
+        while True:
+            try:
+                await take_all()
+            except CoordinationError as error:
+                # The store is away; what was held is taken again, by this one or another.
+                journal.note("interrupted", error=type(error).__name__)
+                await asyncio.sleep(0.2)
+
+    async def take_all() -> None:
         async for ticket in queue.claim():
             journal.note("took", ticket=ticket.ticket_id, attempt=ticket.attempt)
             await asyncio.sleep(random.uniform(0.0, 0.04))
@@ -65,11 +74,11 @@ async def main(options: dict[str, str]) -> None:
             except CoordinationError as error:
                 journal.note("refused", ticket=ticket.ticket_id, error=type(error).__name__)
 
+    others = () if options.get("only") == "queue" else (scheduler, expiry(scale))
     coordinator = Coordinator(
         store,
         queue,
-        scheduler,
-        expiry(scale),
+        *others,
         member_id=options["member"],
         profile=scaled(scale),
         unsafe_timings=True,

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 from coordination_places import Place
+from process_member import scaled
 from test_coord_command import CODEC, coord, populate, secret, shared, write
 from test_coord_looks import FAST, play, running
 from test_coord_operations import verdicts
 
-from squall.coordination import keys
+from squall.coordination import Coordinator, Term, keys
 from squall.coordination.checklist import ALERTS
+from squall.coordination.doctor import examine
+from squall.coordination.findings import Finding
 from squall.coordination.records import LeaseRecord, MemberRecord, Tombstone
+from squall.coordination.secrets import generate_secret
 from squall.coordination.signals import Delivery
 from squall.coordination.stores.interface import ANY, Fence, Put, Store
 
@@ -68,6 +72,43 @@ def test_causes_are_named(shared: Place, capsys: pytest.CaptureFixture[str]) -> 
     assert "6 elections in 250 s" in texts["changes"] and "lease_ttl" in texts["changes"]
     assert "paused" in texts["false deaths"] and "heartbeat_ttl" in texts["false deaths"]
     assert "left-over" in texts["leftovers"] and "auto_cleanup" in texts["leftovers"]
+
+
+@pytest.mark.parametrize("place", ["sqlite", "redis"], indirect=True)
+def test_a_coordinator_that_does_no_work_is_named(shared: Place) -> None:
+    async def fail(term: Term) -> None:
+        raise KeyError("no such table")
+
+    async def work_of(member: Coordinator) -> Finding | None:
+        guarded = member.parts.patient
+        found = await examine(guarded, await guarded.now_ms() / 1000.0)
+        return next((each for each in found if each.about == "work"), None)
+
+    async def script() -> None:
+        store = await Place(shared.kind, shared.url, shared.prefix).open()
+        options = {"profile": scaled(1.0), "unsafe_timings": True, "secret": generate_secret()}
+        async with Coordinator(store, member_id="one", work=fail, **options) as member:
+            await member.ensure_coordinator(within=60.0)
+            assert await work_of(member) is None, "nothing has failed twice yet"
+            async with asyncio.timeout(30.0):
+                while (found := await work_of(member)) is None:
+                    await asyncio.sleep(0.1)
+            assert found.verdict == "bad" and "one leads, and application fails" in found.text
+            assert "coordinator_work" in found.advice
+        await store.close()
+
+    play(shared, script)
+
+
+@pytest.mark.parametrize("place", ["sqlite", "redis"], indirect=True)
+def test_one_that_has_the_lease_and_does_not_lead_is_named(
+    shared: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(shared, populate)
+    coord(shared, "doctor", "--json")
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (text,) = (each["text"] + each["advice"] for each in found if each["about"] == "work")
+    assert "one has the lease" in text and "is_coordinator" in text
 
 
 @pytest.mark.parametrize("place", ["sqlite", "redis"], indirect=True)

@@ -32,6 +32,7 @@ from squall.coordination.timing import PROFILES
 from squall.runtime.real import RealClock
 
 MEMBERS = ["a", "b"]
+AWAY_S = 20.0
 AT_ONCE = RetrySettings(first_delay_s=0.05)
 
 
@@ -58,7 +59,7 @@ def test_s3_without_any_answer_for_a_while_is_lived_through(
         proxy.hang()
         time.sleep(lab.timing.lease_ttl + 2.0)
         silent = time.monotonic()
-        time.sleep(1.0)
+        time.sleep(AWAY_S - lab.timing.lease_ttl - 2.0)
         assert not [line for line in lab.lines("acts") if line["at"] > silent]
         proxy.answer_again()
         back = time.monotonic()

@@ -29,6 +29,9 @@ STRIKES = 4
 class WorkLab(Lab):
     """The same, with workers."""
 
+    only = ""
+    """`queue`: without a schedule and without expiry, whose requests S3 has to answer too."""
+
     def start(self, member: str, *, offset: float = 0.0) -> None:
         options = {
             "url": self.url,
@@ -36,6 +39,7 @@ class WorkLab(Lab):
             "member": member,
             "journal": str(self.folder / f"{member}.jsonl"),
             "scale": str(self.scale),
+            "only": self.only,
         }
         script = Path(__file__).with_name("process_worker.py")
         with (self.folder / f"{member}.err").open("ab") as errors:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 
 import pytest
 from coordination_places import Place
 
-from squall.coordination.stores.errors import StaleEpochError, VersionConflict
+from squall.api.errors import ConfigError
+from squall.coordination.stores.errors import (
+    InvalidIdentifierError,
+    StaleEpochError,
+    VersionConflict,
+)
+from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
+    Append,
     Changed,
     Check,
     Delete,
+    Extend,
     Fence,
     Put,
+    Remove,
     Store,
 )
+from squall.runtime.real import RealClock
 
 pytestmark = pytest.mark.asyncio
 LEASE = "leader"
@@ -316,3 +327,33 @@ async def test_prefixes_do_not_see_each_other(place: Place) -> None:
         assert (await theirs.list("state")).entries == ()
     finally:
         await theirs.close()
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "a:b", "a/*", "a//b", "/a", "a/", "..", "a/../b", "a/.", "a b", "a/é", "a\n", "a" * 129],
+)
+async def test_a_key_that_nobody_made_is_refused(store: Store, key: str) -> None:
+    """`a:b` would be `a/b` on Redis, and `../a` another namespace on S3."""
+    await store.write(put("a/b", b"1"))
+    for write in (
+        put(key, b"2"),
+        Delete(key, ANY),
+        Check(key, ANY),
+        Append(key, "i", b"", ttl_s=60.0),
+        Remove(key, "1"),
+        Extend(key, "1", "c", 1.0),
+    ):
+        with pytest.raises(InvalidIdentifierError):
+            await store.write(write)
+    assert await value_of(store, "a/b") == b"1"
+    patient = GuardedStore(store, RealClock(), random.Random())
+    with pytest.raises(InvalidIdentifierError):
+        await patient.get(key)
+
+
+@pytest.mark.parametrize("kind", ["heartbeat", "ack", "tombstone", "final"])
+async def test_a_record_that_must_end_is_not_put_for_ever(store: Store, kind: str) -> None:
+    with pytest.raises(ConfigError, match="ttl_s is None: a record of kind"):
+        await store.write(put(f"{kind}/x", b"1", ttl_s=None))
+    await store.write(put("leader", b"1", ttl_s=None))

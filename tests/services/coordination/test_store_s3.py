@@ -26,7 +26,7 @@ from squall.coordination.stores.interface import (
     Takeable,
 )
 from squall.coordination.stores.s3 import S3Store
-from squall.coordination.stores.s3_objects import ServiceClock
+from squall.coordination.stores.s3_objects import Object, ServiceClock
 from squall.runtime.real import RealClock
 
 STREAM = "signal/a"
@@ -103,6 +103,61 @@ async def test_dropped_slots_are_gone_and_a_reader_that_slept_goes_on_behind_the
     assert len(slots) <= 4
     assert [item.id for item in await sleeper.read(STREAM, after=old)] == ["s7"]
     assert [item.id for item in await writer.read(STREAM)] == ["s7"]
+
+
+@pytest.mark.asyncio
+async def test_a_new_reader_comes_through_a_long_stream_soon(
+    proxy: FaultyS3, stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a new coordinator must: one request for each item, and many of them at once."""
+    writer, reader, _ = stores
+    for number in range(30):
+        await writer.write(add(f"s{number}"))
+    fetch = reader._objects.fetch
+    under_way = most = 0
+
+    async def counted(name: str) -> Object | None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await fetch(name)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(reader._objects, "fetch", counted)
+    proxy.requests.clear()
+    assert [item.id for item in await reader.read(STREAM)] == [f"s{each}" for each in range(30)]
+    assert len(proxy.requests) < 30 + 20 and most >= 8
+    await writer.write(add("one"))
+    last = f"{s3_streams.BIRTH}.30"
+    proxy.requests.clear()
+    assert [item.id for item in await reader.read(STREAM, after=last)] == ["one"]
+    assert len(proxy.requests) == 3, "the front, the new one, and that there is no other"
+
+
+@pytest.mark.asyncio
+async def test_a_reader_does_not_go_past_an_item_that_it_looked_for_too_early(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for several at once: the third is created after it was asked for and the fourth
+    before."""
+    writer, reader, _ = stores
+    for number in range(1, 6):
+        await writer.write(add(f"s{number}"))
+    fetch = reader._streams._fetch
+    early = [3]
+
+    async def fetched(stream: str, number: int) -> s3_streams.Seen | None:
+        if number in early:
+            early.remove(number)
+            return None
+        return await fetch(stream, number)
+
+    monkeypatch.setattr(reader._streams, "_fetch", fetched)
+    first = await reader.read(STREAM)
+    rest = await reader.read(STREAM, after=first[-1].cursor)
+    assert [item.id for item in (*first, *rest)] == [f"s{number}" for number in range(1, 6)]
 
 
 @pytest.mark.asyncio

@@ -14,9 +14,9 @@ from squall.cli.connect import is_alive, process_name
 from squall.cli.jobs import adjustment_of, status_lines, value_of
 from squall.cli.main import build_parser, main
 from squall.cli.manager import members_of
-from squall.cli.remote import destination_of
+from squall.cli.remote import cores_of, destination_of
 from squall.nodes.identity import JobId
-from squall.nodes.messages import JobView, WorkflowView
+from squall.nodes.messages import JobView, NodeView, WorkflowView
 from squall.runtime.sections import ClusterSettings
 from squall.wire.roles import Role
 from squall.wire.secrets import client_credential, worker_credential
@@ -236,6 +236,21 @@ def test_a_status_says_where_the_job_is() -> None:
     head, *rest = status_lines(view)
     assert head.startswith("a-1  queued  shop.py  by ann") and "place 3 in the queue" in head
     assert rest[1].split() == ["Shop", "pending", "2", "0", "0"]
+
+
+def test_a_status_says_what_people_changed() -> None:
+    shop = WorkflowView(name="Shop", state="running", cores=2, attempts=2, adjusted="120/s, paused")
+    view = JobView(job=JobId("a-1"), state="running", file="shop.py", age_s=3.0, workflows=[shop])
+    head, _, line = status_lines(view)
+    assert head.endswith("submitted 3s ago") and line.endswith("120/s, paused")
+
+
+def test_a_run_counts_the_cores_that_may_be_given_work() -> None:
+    def node(state: str, role: str = "worker") -> NodeView:
+        return NodeView(name="n", role=role, address="h", pid=1, state=state, boot="b", cores=2)
+
+    states = ("idle", "busy", "gone", "silent", "draining", "drained")
+    assert cores_of([*map(node, states), node("leads", "manager")]) == 4
 
 
 def test_a_process_is_known_by_when_it_began() -> None:

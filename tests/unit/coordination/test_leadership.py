@@ -16,7 +16,7 @@ from squall.coordination.errors import (
     SignalDeliveryError,
     StaleEpochError,
 )
-from squall.coordination.keys import LEADER
+from squall.coordination.keys import HEARTBEAT, LEADER
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.stores.interface import ANY, Put
 from squall.coordination.terms import Term
@@ -306,6 +306,8 @@ def test_a_single_instance_acts_at_once_and_needs_no_election() -> None:
         await lab.led(within_s=0.5)
         member = lab.members["a"]
         assert (member.current_epoch, member.current_coordinator) == (1, "a")
-        assert await lab.store.get(LEADER) == (None,)
+        (lease,) = await lab.store.get(LEADER)
+        assert lease is not None and lease.epoch == 1
+        assert (await lab.store.list(HEARTBEAT)).entries == ()
 
     play(script)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import msgspec
 import pytest
 
 from squall.coordination.errors import ConfigurationError
-from squall.coordination.options import Options, check_options
+from squall.coordination.options import Options, OptionValues, check_options
 from squall.coordination.stores.memory import CAPABILITIES
 from squall.coordination.timeouts import check_timeout, default_timeout
 from squall.coordination.timing import PROFILES, Timing, check_timing, timing_of
@@ -125,3 +127,7 @@ def test_the_default_limit_follows_the_environment_and_the_variable() -> None:
     for text in ("0", "-5", "soon", "1.5"):
         with pytest.raises(ConfigurationError, match=f"BLOCKING_TIMEOUT is '{text}'"):
             default_timeout(None, text)
+
+
+def test_every_option_is_known_to_type_checkers_as_it_is() -> None:
+    assert get_type_hints(OptionValues) == get_type_hints(Options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from squall.wire.keepalive import SHARED, KeepAlive
+from squall.wire.keepalive import IDLE, SHARED, KeepAlive
 from wire_fakes import FakeClock, run
 
 
@@ -13,12 +13,14 @@ class Looks:
         self.at: list[float] = []
         self.late: list[float] = []
         self.ends: list[tuple[KeepAlive, Looks]] = []
+        self.idles = False
 
-    def look(self, now: float, late_s: float) -> None:
+    def look(self, now: float, late_s: float) -> bool:
         self.at.append(now)
         self.late.append(late_s)
         for turns, other in self.ends:
             turns.discard(other)
+        return self.idles
 
 
 class CountingLoop:
@@ -130,5 +132,30 @@ def test_who_comes_late_says_by_how_much() -> None:
         assert link.late[0] < 0.1
         assert 19.0 <= link.late[1] <= 20.1
         turns.discard(link)
+
+    run(main())
+
+
+def test_one_that_idles_is_looked_at_less_often_until_it_is_added_anew() -> None:
+    async def main() -> None:
+        turns = KeepAlive(FakeClock(), 1.0)
+        idle = Looks()
+        idle.idles = True
+        turns.add(idle)
+        await asyncio.sleep(40.5)
+        assert 40 / IDLE - 1 <= len(idle.at) <= 40 / IDLE + 1
+        # Nobody else is there: the timer waits for the idle one, far away.
+        other = Looks()
+        idle.idles = False
+        await asyncio.sleep(0.3)
+        for link in (idle, other):
+            turns.add(link)
+            link.at.clear()
+        await asyncio.sleep(10.5)
+        for link in (idle, other):
+            assert 9 <= len(link.at) <= 11
+            assert all(late_s < SHARED + 0.01 for late_s in link.late)
+            turns.discard(link)
+        assert len(turns) == 0
 
     run(main())

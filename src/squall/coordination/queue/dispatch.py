@@ -21,6 +21,8 @@ class Waiting(msgspec.Struct, frozen=True):
     number: int
     cursor: str
     ticket: Ticket
+    value: bytes | None = None
+    """As it was enqueued, if it says more than this version knows."""
 
 
 class Dispatcher:
@@ -44,9 +46,9 @@ class Dispatcher:
         """Published tickets whose end lets another one go."""
         return tuple(self._running.values())
 
-    def add(self, cursor: str, ticket: Ticket) -> None:
+    def add(self, cursor: str, ticket: Ticket, value: bytes | None = None) -> None:
         self._numbers += 1
-        self._waiting[ticket.ticket_id] = Waiting(self._numbers, cursor, ticket)
+        self._waiting[ticket.ticket_id] = Waiting(self._numbers, cursor, ticket, value)
 
     def adopt(self, ticket: Ticket) -> None:
         """It was published by a coordinator before."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -60,6 +61,9 @@ from squall.coordination.stores.interface import (
 
 VISIBILITY_S = 30.0
 IDLE_S = 5.0
+COUNT_S = 15.0
+COUNT_AFAR_S = 60.0
+"""Between two looks at how full the queue is, for the metrics."""
 ID_BYTES = 8
 
 
@@ -97,6 +101,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         self._publisher: Publisher | None = None
         self._owners = 0
         self._stopping = False
+        self._counted_at = -math.inf
 
     # Producers.
 
@@ -345,15 +350,27 @@ class Queue(QueueReading, CoordinatorPlugin):
                 await ticket.release()
 
     async def on_become_coordinator(self) -> None:
+        self._counted_at = -math.inf
         self._publisher = Publisher(self.coordinator.parts, self.term, self.keys, self._window)
         await self._publisher.adopt()
 
     async def coordinator_work(self) -> None:
         if self._publisher is not None:
+            await self._count()
             await self._publisher.turn()
 
     async def on_stop_being_coordinator(self) -> None:
         self._publisher = None
+        self.forget_figures()
+
+    async def _count(self) -> None:
+        """On the coordinator only: the gauges say how full the queue is."""
+        waits = self.coordinator.store.capabilities
+        is_afar = waits.cross_host and not waits.blocking_wait
+        now = self.coordinator.parts.clock.now()
+        if now - self._counted_at >= (COUNT_AFAR_S if is_afar else COUNT_S):
+            self._counted_at = now
+            await self.stats()
 
 
 def _encoded(payload: Any) -> bytes:

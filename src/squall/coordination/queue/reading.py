@@ -47,24 +47,29 @@ class QueueReading(CoordinatorPlugin):
         queued = await store.depth(self.keys.queued)
         ready = await store.depth(self.keys.ready)
         dead = await store.depth(self.keys.dead)
-        oldest_ms = max(queued.oldest_ms, ready.oldest_ms)
-        metrics = self.coordinator.parts.metrics
-        for state, count in (
-            ("pending", queued.items),
-            ("published", ready.items - ready.held),
-            ("claimed", ready.held),
-            ("dead_letter", dead.items),
-        ):
-            family = metrics.families.queue_depth
-            metrics.gauge(family, self.keys.queue, state).set(float(count))
-        metrics.gauge(metrics.families.queue_age_s, self.keys.queue).set(oldest_ms / 1000.0)
-        return QueueStats(
+        found = QueueStats(
             pending=queued.items,
             published=ready.items - ready.held,
             claimed=ready.held,
             dead_letters=dead.items,
-            oldest_s=oldest_ms / 1000.0,
+            oldest_s=max(queued.oldest_ms, ready.oldest_ms) / 1000.0,
         )
+        if self.coordinator.is_coordinator:
+            self._show(found)
+        return found
+
+    def forget_figures(self) -> None:
+        """Who does not lead any more does not know how full the queue is."""
+        self._show(QueueStats(pending=0, published=0, claimed=0, dead_letters=0, oldest_s=0.0))
+
+    def _show(self, found: QueueStats) -> None:
+        metrics, queue = self.coordinator.parts.metrics, self.keys.queue
+        depth, age = metrics.families.queue_depth, metrics.families.queue_age_s
+        metrics.gauge(depth, queue, "pending").set(found.pending)
+        metrics.gauge(depth, queue, "published").set(found.published)
+        metrics.gauge(depth, queue, "claimed").set(found.claimed)
+        metrics.gauge(depth, queue, "dead_letter").set(found.dead_letters)
+        metrics.gauge(age, queue).set(found.oldest_s)
 
     async def peek(self, limit: int = 100) -> list[Ticket]:
         """Open tickets: those that may be taken or are taken, then those that wait."""
@@ -131,7 +136,7 @@ class QueueReading(CoordinatorPlugin):
                 if body is not None:
                     key = self.keys.payload(again.ticket_id)
                     writes.append(Put(key, body.value, expect=ABSENT, ttl_s=STREAM_TTL_S))
-            value = self.coordinator.parts.codec.encode(again)
+            value = self.coordinator.parts.codec.encode(again, over=item.value)
             writes += [
                 Append(self.keys.queued, again.ticket_id, value, ttl_s=STREAM_TTL_S),
                 Remove(self.keys.dead, item.cursor),

@@ -34,7 +34,7 @@ from squall.coordination.scheduler.records import (
     run_key,
 )
 from squall.coordination.scheduler.runner import KEPT_S, Runner
-from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
+from squall.coordination.stores.interface import ABSENT, Append, Put, Record, make_key
 
 Handler = Callable[[RunRecord], Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
@@ -173,6 +173,10 @@ class Scheduler(CoordinatorPlugin):
         if self._runner is not None:
             await self._runner.stop()
             self._runner = None
+        metrics = self.coordinator.parts.metrics
+        for (namespace, _), lag in metrics.families.schedule_lag_s:
+            if namespace == metrics.namespace:
+                lag.set(0.0)
 
     async def _enable(self, name: str, enabled: bool) -> None:
         now = self.now()
@@ -184,23 +188,27 @@ class Scheduler(CoordinatorPlugin):
 
         await self._change(change)
 
-    async def _read(self) -> tuple[Schedules, str | None]:
+    async def _read(self) -> tuple[Schedules, Record | None]:
         (found,) = await self.coordinator.store.get(SCHEDULES)
         if found is None:
             return Schedules(), None
         read = self.coordinator.parts.codec.read(Schedules, found.value, key=found.key)
-        return read or Schedules(), found.version
+        if read is None:
+            # Nothing of it is believed, so nothing of it is kept.
+            return Schedules(), msgspec.structs.replace(found, value=b"{}")
+        return read, found
 
     async def _change(self, change: Callable[[dict[str, JobRecord]], object]) -> None:
         """Again when somebody else was quicker."""
         while True:
-            known, version = await self._read()
+            known, found = await self._read()
             jobs = dict(known.jobs)
             change(jobs)
-            if version is not None and jobs == known.jobs:
+            if found is not None and jobs == known.jobs:
                 return
-            value = self.coordinator.parts.codec.encode(Schedules(jobs=jobs))
-            expect = ABSENT if version is None else version
+            over = None if found is None else found.value
+            value = self.coordinator.parts.codec.encode(Schedules(jobs=jobs), over=over)
+            expect = ABSENT if found is None else found.version
             try:
                 await self.coordinator.store.write(
                     Put(SCHEDULES, value, expect=expect, ttl_s=KEPT_S)

@@ -74,6 +74,8 @@ class Runner:
         self._tasks = parts.tasks.group("scheduler")
         self._jobs: dict[str, JobRecord] = {}
         self._version = ""
+        self._value: bytes | None = None
+        """Of the schedule, as it was last read or written."""
         self._calendars: dict[str, tuple[JobRecord, Calendar]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._told: set[str] = set()
@@ -200,10 +202,12 @@ class Runner:
         finally:
             self._running.pop(run.job, None)
 
-    async def _enqueue(self, run: RunRecord, job: JobRecord, version: str) -> None:
+    async def _enqueue(
+        self, run: RunRecord, job: JobRecord, version: str, over: bytes | None = None
+    ) -> None:
         queue = self._scheduler.queues.get(job.queue)
         if queue is None:
-            await self._ended(run, "failed", f"queue {job.queue} is not known here", version)
+            await self._ended(run, "failed", f"queue {job.queue} is not known here", version, over)
             return
         digest = hashlib.sha256(f"{run.job}/{run.slot}".encode()).hexdigest()[:32]
         ticket = Ticket(
@@ -214,16 +218,19 @@ class Runner:
             created_at=self._parts.store_time(),
         )
         await self._term.write(*queue.enqueue_writes(ticket))
-        await self._ended(run, "enqueued", "", version)
+        await self._ended(run, "enqueued", "", version, over)
 
-    async def _ended(self, run: RunRecord, outcome: Outcome, error: str, version: str) -> None:
+    async def _ended(
+        self, run: RunRecord, outcome: Outcome, error: str, version: str, over: bytes | None = None
+    ) -> None:
+        """`over` is the record of a predecessor."""
         ended = msgspec.structs.replace(
             run, outcome=outcome, error=error, ended=self._scheduler.now()
         )
         await self._term.write(
             Put(
                 run_key(run.job, run.slot),
-                self._parts.codec.encode(ended),
+                self._parts.codec.encode(ended, over=over),
                 expect=version,
                 ttl_s=RUN_TTL_S,
             )
@@ -242,7 +249,8 @@ class Runner:
             else self._parts.codec.read(RunHistory, found.value, key=found.key)
         )
         runs = ((*known.runs, run) if known is not None else (run,))[-HISTORY_MAX:]
-        value = self._parts.codec.encode(RunHistory(runs=runs))
+        over = None if found is None or known is None else found.value
+        value = self._parts.codec.encode(RunHistory(runs=runs), over=over)
         try:
             expect = ABSENT if found is None else found.version
             await self._term.write(Put(key, value, expect=expect, ttl_s=KEPT_S, silent=True))
@@ -268,9 +276,10 @@ class Runner:
             if found is None or run is None or run.outcome != "running":
                 continue
             if job.queue:
-                await self._enqueue(run, job, found.version)
+                await self._enqueue(run, job, found.version, found.value)
             else:
-                await self._ended(run, "interrupted", "its coordinator ended", found.version)
+                why = "its coordinator ended"
+                await self._ended(run, "interrupted", why, found.version, found.value)
 
     async def _orders(self) -> None:
         self._orders_wait = False
@@ -304,21 +313,22 @@ class Runner:
                 decided=max(job.decided, time_s or 0.0),
                 opened=opened or job.opened,
             )
-        value = self._parts.codec.encode(Schedules(jobs=jobs))
+        value = self._parts.codec.encode(Schedules(jobs=jobs), over=self._value)
         expect = self._version or ABSENT
         written = await self._term.write(
             *first, Put(SCHEDULES, value, expect=expect, ttl_s=KEPT_S, silent=True)
         )
-        self._jobs, self._version = jobs, written[-1]
+        self._jobs, self._version, self._value = jobs, written[-1], value
         return written
 
     async def _read(self) -> None:
         (found,) = await self._parts.patient.get(SCHEDULES)
         if found is None:
-            self._jobs, self._version = {}, ""
+            self._jobs, self._version, self._value = {}, "", None
         elif found.version != self._version:
             read = self._parts.codec.read(Schedules, found.value, key=found.key)
             self._jobs, self._version = (read.jobs if read else {}), found.version
+            self._value = found.value if read else None
 
     def _calendar(self, name: str, job: JobRecord) -> Calendar:
         known = self._calendars.get(name)

@@ -16,15 +16,16 @@ class CoordinationError(SquallError):
 
 
 class StoreError(CoordinationError):
-    """The store refused or did not answer."""
+    """The store cannot be used as it was named: it refuses, or is none. To repeat helps nothing."""
 
-    exit_code = ExitCode.UNREACHABLE
+    exit_code = ExitCode.CONFIG
 
 
 class StoreUnavailableError(StoreError):
     """No answer, or one that says "not now": worth another try."""
 
     outcome_known = False
+    exit_code = ExitCode.UNREACHABLE
 
     def __init__(self, message: str, *, attempts: int = 1) -> None:
         super().__init__(message)
@@ -39,8 +40,6 @@ class CircuitOpenError(StoreUnavailableError):
 
 class UnsafeStoreError(StoreError):
     """The store cannot give the conditions that safety rests on; it is not used."""
-
-    exit_code = ExitCode.CONFIG
 
 
 class VersionConflict(CoordinationError):

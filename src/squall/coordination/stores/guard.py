@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from squall.coordination.errors import ConfigurationError
 from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.stores.breaker import BreakerState, StoreBreaker
 from squall.coordination.stores.errors import (
@@ -41,6 +42,7 @@ from squall.coordination.stores.interface import (
     Store,
     Watch,
     Write,
+    check_key,
 )
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
@@ -70,6 +72,14 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 4
     first_delay_s: float = 1.0
     jitter: float = 0.1
+    """So much of a delay more or less. Without it, all that failed together try together."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.jitter < 1.0:
+            raise ConfigurationError(
+                f"jitter is {self.jitter!r}: it must be above 0 and below 1, else all repeat at the"
+                " same moment; jitter=0.1 is right"
+            )
 
 
 class GuardedStore:
@@ -131,6 +141,8 @@ class GuardedStore:
         return await self._call("now", self.inner.now_ms)
 
     async def get(self, *keys: str) -> tuple[Record | None, ...]:
+        for key in keys:
+            check_key(key)
         return await self._call("get", self.inner.get, *keys)
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
@@ -209,6 +221,8 @@ class GuardedStore:
                 f"{self.url}: not tried, the last {self.breaker.settings.failures_to_open} "
                 "operations got no answer"
             )
+        if self.breaker.opened_at is not None and not self._is_urgent and self._log is not None:
+            self._log.info("store_circuit_half_open", operation=operation, store=self.url)
         for attempt in range(1, self._retry.attempts + 1):
             begun = self._clock.now()
             try:

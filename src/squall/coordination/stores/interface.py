@@ -70,9 +70,19 @@ from typing import Protocol
 
 import msgspec
 
+from squall.coordination.errors import ConfigurationError
 from squall.coordination.stores.errors import InvalidIdentifierError
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_PART = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,128}"
+KEY = re.compile(rf"{_PART}(?:/{_PART})*")
+ENDING_KINDS = frozenset(
+    {
+        *("heartbeat", "member", "tombstone", "warning", "ack", "idempotency", "state"),
+        *("quarantine", "durations", "final", "dedup", "payload", "late", "cleanup", "probe"),
+    }
+)
+"""Records of the library that must not stay for ever."""
 DEFAULT_PREFIX = "blocking"
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 REMEMBERED_S = 600.0
@@ -331,11 +341,35 @@ def make_key(kind: str, *parts: str) -> str:
     return "/".join((kind, *parts))
 
 
+def check_key(key: str) -> str:
+    """One that `make_key` could have made. Stores build their own names from keys: `a:b` would be
+    the record `a/b` on one of them, and `../a` that of another namespace."""
+    if not KEY.fullmatch(key):
+        raise InvalidIdentifierError(
+            f"{key!r} is no key: write kind/id, each part 1 to 128 of A-Z a-z 0-9 _ . -"
+        )
+    return key
+
+
 def check_ids(writes: Sequence[Write]) -> None:
-    """Stores call it before they build their own texts from ids."""
+    """Stores call it before they build their own texts from keys and ids."""
     for write in writes:
         if isinstance(write, Append):
+            check_key(write.stream)
             make_key(write.id)
+        elif isinstance(write, Extend | Remove):
+            check_key(write.stream)
+        else:
+            check_key(write.key)
+            if (
+                isinstance(write, Put)
+                and write.ttl_s is None
+                and kind_of(write.key) in ENDING_KINDS
+            ):
+                raise ConfigurationError(
+                    f"ttl_s is None: a record of kind {kind_of(write.key)} must end;"
+                    " ttl_s=3600.0 is right"
+                )
 
 
 def kind_of(key: str) -> str:

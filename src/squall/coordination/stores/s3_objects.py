@@ -172,8 +172,11 @@ class S3Objects:
             return {}
 
     async def measure(self) -> None:
-        """An answer of any kind carries the time."""
-        await self.exists(f"{self.path}/~time")
+        """An answer of any kind carries the time. Not with HEAD: a refusal would have no body, and
+        so no reason."""
+        found = await self._call("get_object", Key=f"{self.path}/~time")
+        if found is not None:
+            found["Body"].close()
 
     async def close(self) -> None:
         self._client = None

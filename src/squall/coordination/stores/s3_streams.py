@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain, repeat
 
 import msgspec
 
@@ -38,7 +39,13 @@ TRIES = 64
 KEPT_MARKERS = 32
 """Behind the front: a repeat of a removal still finds its own."""
 DROP_AT_ONCE = 32
-LOOKS_AT_HELD = 8
+LOOKS_AT_ONCE = 8
+LOOKS_AT_HELD = 2
+"""Of the items that somebody holds, with each take and each poll, in turn: one that is given back
+is found, and twenty workers that have nothing to do cost little."""
+PACES = (1, 1, 2, 4, 8, 16)
+"""Slots that are asked for at once, while all of them are there: one that has not seen a stream
+yet comes through it soon, one that follows it asks for no more than it needs."""
 
 
 class Slot(msgspec.Struct, omit_defaults=True):
@@ -73,6 +80,8 @@ class View:
         self.numbers: dict[str, int] = {}
         self.requests: dict[str, str] = {}
         """The last take of each owner here, to know a repeat."""
+        self.turn = 0
+        """Which of the held items are looked at next."""
 
     def note(self, number: int, seen: Seen) -> None:
         self.last = max(self.last, number)
@@ -116,9 +125,11 @@ class S3Streams:
 
     async def read(self, stream: str, after: str, limit: int) -> tuple[Item, ...]:
         begin = _number(after)
+        seen_to = self._view(stream).last
         view = await self._updated(stream)
         wanted = [number for number in view.open_numbers() if number > begin]
-        await self._refresh(stream, view, wanted[:limit])
+        # What lies behind was looked at just now.
+        await self._refresh(stream, view, [each for each in wanted[:limit] if each <= seen_to])
         read_ms = await self._now_ms()
         return tuple(
             _item(number, view.seen[number], read_ms)
@@ -251,27 +262,46 @@ class S3Streams:
         """Front and end are those of now; what lies between may be older."""
         view = self._view(stream)
         view.last = max(await self._front(stream, view), view.last)
-        while await self._look(stream, view, view.last + 1) is not None:
-            pass
+        for ahead in chain(PACES, repeat(PACES[-1])):
+            if not await self._walk(stream, view, ahead):
+                break
         return view
+
+    async def _walk(self, stream: str, view: View, ahead: int) -> bool:
+        """Notes the next slots, up to the first that is missing; whether all were there. What
+        lies behind a missing one may have been created after we looked for that one: noting it
+        would make readers go past an item."""
+        begin = view.last + 1
+        numbers = range(begin, begin + ahead)
+        found = await asyncio.gather(*(self._fetch(stream, number) for number in numbers))
+        for number, seen in zip(numbers, found, strict=True):
+            if seen is None:
+                return False
+            view.note(number, seen)
+        return True
 
     async def _look(self, stream: str, view: View, number: int) -> Seen | None:
         known = view.seen.get(number)
         if known is not None and known.slot.r:
             return known
-        found = await self._objects.fetch(self._slot_name(stream, number))
-        if found is None:
+        seen = await self._fetch(stream, number)
+        if seen is None:
             gone = view.seen.pop(number, None)
             if gone is not None:
                 view.numbers.pop(gone.slot.i, None)
             return None
-        line, _, value = found.body.partition(b"\n")
-        seen = Seen(found.etag, msgspec.json.decode(line, type=Slot), value)
         view.note(number, seen)
         return seen
 
+    async def _fetch(self, stream: str, number: int) -> Seen | None:
+        found = await self._objects.fetch(self._slot_name(stream, number))
+        if found is None:
+            return None
+        line, _, value = found.body.partition(b"\n")
+        return Seen(found.etag, msgspec.json.decode(line, type=Slot), value)
+
     async def _refresh(self, stream: str, view: View, numbers: Iterable[int]) -> None:
-        limit = asyncio.Semaphore(LOOKS_AT_HELD)
+        limit = asyncio.Semaphore(LOOKS_AT_ONCE)
 
         async def look(number: int) -> None:
             async with limit:
@@ -285,7 +315,9 @@ class S3Streams:
         held: list[int] = []
         for number in view.open_numbers():
             (held if view.seen[number].slot.u > now_ms else free).append(number)
-        return free + held[:LOOKS_AT_HELD]
+        view.turn += LOOKS_AT_HELD
+        begin = view.turn % max(1, len(held))
+        return free + (held[begin:] + held[:begin])[:LOOKS_AT_HELD]
 
     async def _change(self, stream: str, view: View, number: int, seen: Seen, slot: Slot) -> bool:
         value = b"" if slot.r else seen.value

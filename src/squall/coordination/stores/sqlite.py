@@ -52,7 +52,10 @@ T = TypeVar("T")
 BUSY_S = 5.0
 LOOK_S = 0.05
 TOKEN_BYTES = 12
-NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"}
+NETWORK_FILE_SYSTEMS = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "beegfs", "glusterfs"),
+    *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.ceph"),
+}
 CAPABILITIES = Capabilities(
     transactions=True,
     blocking_wait=False,

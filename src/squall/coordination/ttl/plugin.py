@@ -56,6 +56,8 @@ class Ttl(CoordinatorPlugin):
         self._rules: list[Rule] = []
         self.scanned = self.deleted = self.failed = 0
         """Of the last sweep of this member."""
+        self._noted: bytes | None = None
+        """How far sweeps are, as it was last read or written."""
 
     def register(
         self,
@@ -196,11 +198,13 @@ class Ttl(CoordinatorPlugin):
         if found is not None:
             read = self.coordinator.parts.codec.read(Progress, found.value, key=found.key)
         progress = read or Progress()
+        self._noted = None if found is None or read is None else found.value
         return progress, await self._note(progress, "" if found is None else found.version)
 
     async def _note(self, progress: Progress, version: str) -> str:
-        value = self.coordinator.parts.codec.encode(progress)
+        value = self.coordinator.parts.codec.encode(progress, over=self._noted)
         (written,) = await self.term.write(
             Put(PROGRESS, value, expect=version or ABSENT, ttl_s=PROGRESS_TTL_S, silent=True)
         )
+        self._noted = value
         return written

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 
 from squall.api.errors import UsageError
 from squall.coordination.errors import StoreUnavailableError
-from squall.coordination.stores.errors import StoreError
 from squall.coordination.stores.interface import Store
 from squall.coordination.stores.opening import make_store
 from squall.runtime.interfaces import Runtime
@@ -50,6 +49,6 @@ async def _tried(store: Store) -> None:
         async with asyncio.timeout(OPENS_S):
             await store.probe()
     except TimeoutError:
-        raise StoreError(f"{store.url}: no answer within {OPENS_S:g} s") from None
+        raise StoreUnavailableError(f"{store.url}: no answer within {OPENS_S:g} s") from None
     except StoreUnavailableError as error:
-        raise StoreError(f"{store.url}: the store does not answer: {error}") from None
+        raise StoreUnavailableError(f"{store.url}: the store does not answer: {error}") from None

@@ -10,6 +10,8 @@ assembled from records that are committed, never from here.
 
 from __future__ import annotations
 
+import msgspec
+
 from squall.engine.books import Books, Notes
 from squall.engine.options import RunOptions
 from squall.nodes.identity import AttemptKey
@@ -107,7 +109,8 @@ class JobBooks:
         restart, the attempts that are over by then."""
         if key in self._records:
             return
-        known = self._records[key] = KeptRecord(record, self._room)
+        head = msgspec.structs.replace(record, reports=[], health=[], errors=[])
+        known = self._records[key] = KeptRecord(head, self._room)
         known.close()
         self._waiting += record.reports
         for report in (*record.health, *record.errors):

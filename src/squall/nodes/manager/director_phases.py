@@ -89,21 +89,23 @@ def _refused(
     attempt: AttemptFacts,
     status: AttemptStatus,
 ) -> None:
+    # Who reads it is elsewhere, and only one of many may lack something.
+    text = status.text.replace("this worker", f"worker {attempt.node}")
     if status.retryable:
         _avoid(facts, job, attempt, AVOID_S)
-        _return(facts, job, waiting, status.text or "refused")
+        _return(facts, job, waiting, text or "refused")
         return
     if not job.started_ms:
         # Nothing ran yet: as on one machine, the mistake is the whole outcome.
         stop = StopJob(
-            job=job.job, kind="failed", reason=status.text, exit_code=status.exit_code, now=True
+            job=job.job, kind="failed", reason=text, exit_code=status.exit_code, now=True
         )
         facts.submit(f"stop {job.job}", stop)
         return
     halt = StopWorkflow(
         job=job.job,
         workflow=workflow.name,
-        error=status.text,
+        error=text,
         exit_code=status.exit_code,
         now=True,
     )

@@ -25,6 +25,7 @@ from squall.nodes.datacenter.contexts import (
 from squall.nodes.datacenter.machine import Datacenter
 from squall.nodes.group_messages import AskCut, AskJudged, Cut, Judged
 from squall.nodes.identity import AttemptKey
+from squall.nodes.manager.assembling import Assembling
 from squall.nodes.manager.director import Director
 from squall.nodes.manager.director_effects import (
     AssembleResult,
@@ -42,7 +43,7 @@ from squall.nodes.manager.job_leaders import JobLeaders
 from squall.nodes.manager.leader import JobLeader
 from squall.nodes.manager.session_answers import OptionsOf
 from squall.nodes.manager.transfers import Transfers
-from squall.nodes.manager.views_parts import fitted_manifest, job_parts, record_digests
+from squall.nodes.manager.views_parts import fitted_manifest, job_parts
 from squall.nodes.messages import SessionPush
 from squall.nodes.results.assemble import assemble
 from squall.nodes.results.result import encode_result, outcome_of
@@ -238,17 +239,20 @@ class Errands:
     async def _assemble(self, effect: AssembleResult) -> ResultFacts:
         tables = self._machine.tables
         job = tables.jobs[effect.job]
-        records: dict[str, AttemptRecord] = {}
-        for digest in record_digests(tables, job):
-            record = await self._transfers.record(digest)
-            if record is not None:
-                records[digest] = record
         judged: Judged | None = await self._leaders.ask_leader(job, AskJudged(job.job))
+        records = Assembling(self._machine, self._transfers, self._clock, effect.job)
+        gathered = await records.gathered()
         job = tables.jobs[effect.job]
-        parts = job_parts(tables, job, effect.status, records, self._ledger.group_ms())
+        parts = job_parts(tables, job, effect.status, records.gists, self._ledger.group_ms())
         parts.judged = judged.results if judged is not None else self._leader.judged(job.job)
         secrets = self._options_of(job).secrets.values()
-        result = assemble(fitted_manifest(job), job.submission.options, parts, secrets=secrets)
+        result = assemble(
+            fitted_manifest(job),
+            job.submission.options,
+            parts,
+            secrets=secrets,
+            gathered=gathered,
+        )
         data = encode_result(result)
         history = msgspec.msgpack.encode(tables.events.get(effect.job, ()))
         return ResultFacts(

@@ -73,7 +73,6 @@ def answer_session(
     tables = facts.tables
     worker = tables.workers.get(request.node)
     registered = worker is not None and worker.boot == request.boot and not worker.gone
-    answer = _Answer()
     drained = False
     if worker is not None and registered:
         presence, goes_on = _hear(facts, request, arrived)
@@ -92,11 +91,14 @@ def answer_session(
                 interval_s=facts.interval_s(),
                 telemetry_interval_s=facts.telemetry_interval_s(),
             )
+        answer = _Answer()
         _live(facts, worker, request, arrived, answer, options_of)
         _rest(facts, request, answer)
         drained = worker.draining and not tables.live.get(worker.node) and not request.attempts
         if goes_on and not worker.draining and answer.only_grants(presence.statuses):
             presence.settled_op = tables.op
+    else:
+        answer = _Answer()
     return SessionAnswer(
         epoch=fence.epoch,
         view=fence.view,

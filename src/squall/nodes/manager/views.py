@@ -85,7 +85,9 @@ def why(facts: Facts, job: JobRecord) -> list[str]:
     lines = [f"{job.job} is {job.state}" + (f": {job.reason}" if job.reason else "")]
     limit_ms = deadline_ms(job)
     if limit_ms is not None and not job.stop:
-        lines.append(f"its time is over in {max(limit_ms - facts.group_ms, 0) / 1000.0:.0f} s")
+        lines.append(
+            f"it is ended by its timeout in {max(limit_ms - facts.group_ms, 0) / 1000:.0f} s"
+        )
     for workflow in job.workflows:
         if not workflow.over:
             lines += _workflow_lines(facts, job, workflow)
@@ -129,7 +131,18 @@ def _workflow_view(workflow: WorkflowRecord) -> WorkflowView:
         attempts=workflow.attempts,
         lost=workflow.lost,
         error=workflow.error,
+        adjusted="" if workflow.over else _adjusted(workflow),
     )
+
+
+def _adjusted(workflow: WorkflowRecord) -> str:
+    wish = workflow.adjustment
+    wishes = [
+        "" if wish.rate_per_s is None else f"{wish.rate_per_s:g}/s",
+        "" if wish.vus is None else plural(wish.vus, "user"),
+        "paused" if wish.paused else "",
+    ]
+    return ", ".join(text for text in wishes if text)
 
 
 def _workflow_lines(facts: Facts, job: JobRecord, workflow: WorkflowRecord) -> list[str]:
@@ -150,7 +163,9 @@ def _workflow_lines(facts: Facts, job: JobRecord, workflow: WorkflowRecord) -> l
         return [f"{name} is being prepared: {told or 'nothing left to prepare'}"]
     at_s, length_s = elapsed_s(workflow, facts.group_ms), profile_of(job, name).duration_s
     lost = f", {workflow.lost} lost" if workflow.lost else ""
-    return [f"{name} runs since {at_s:.0f} of {length_s:g} s: {told or 'no attempt'}{lost}"]
+    changed = _adjusted(workflow)
+    changed = f"; changed by hand: {changed}" if changed else ""
+    return [f"{name} is at {at_s:.0f} of {length_s:g} s: {told or 'no attempt'}{lost}{changed}"]
 
 
 def _queue_lines(facts: Facts, job: JobRecord) -> list[str]:

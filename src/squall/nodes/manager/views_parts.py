@@ -20,7 +20,7 @@ from squall.nodes.messages import JobState, SpecValues
 from squall.nodes.results.parts import Adjustment, AttemptPart, Fate, JobParts
 from squall.nodes.results.unknown import lowest_latency_s, unknown_of
 from squall.stats.manifest import FileManifest
-from squall.stats.record import AttemptRecord
+from squall.stats.record import AttemptRecord, RecordEnd
 
 SILENCE_MIN_S = 0.01
 """Reports end a moment before the process does, also when nothing was lost."""
@@ -52,8 +52,8 @@ def job_parts(
     records: Mapping[str, AttemptRecord],
     group_ms: int,
 ) -> JobParts:
-    """`records` by digest; one that cannot be read counts as nothing. The driver adds what
-    it alone knows: thresholds judged so far, the machine."""
+    """`records` by digest, or the gist of each; one that cannot be read counts as nothing.
+    The driver adds what it alone knows: thresholds judged so far, the machine."""
     began_ms = job.started_ms or job.created_ms
     last_ms = max((w.ended_ms for w in job.workflows), default=group_ms)
     refused = job.stop == "failed" and not job.started_ms
@@ -126,7 +126,7 @@ def _part(
     digest = facts.facts.digest if facts.facts is not None else ""
     record = records.get(digest)
     users, iterations, shares = plan.get((key.workflow, key.share), (0, 0, 1))
-    early = _ended_early(tables, job, key, facts) or _died(record)
+    early = _is_early(tables, job, key, facts, record)
     started_ms = workflow.started_ms if workflow is not None else 0
     lost_s = max(facts.ended_ms - started_ms, 0) / 1000.0 if started_ms else 0.0
     part = AttemptPart(
@@ -135,7 +135,7 @@ def _part(
         attempt=key.attempt,
         shares=shares,
         worker=facts.node,
-        fate=_fate(facts, early, started_ms),
+        fate=fate_of(tables, job, key, facts, record),
         record=record,
         process=facts.process,
         users=users,
@@ -154,13 +154,31 @@ def _part(
     return part
 
 
-def _fate(facts: AttemptFacts, early: bool, started_ms: int) -> Fate:
+def fate_of(
+    tables: Tables,
+    job: JobRecord,
+    key: AttemptKey,
+    facts: AttemptFacts,
+    record: AttemptRecord | None,
+) -> Fate:
+    workflow = job.workflow(key.workflow)
+    started_ms = workflow.started_ms if workflow is not None else 0
     if facts.state == "lost" and facts.ended_ms <= (started_ms or facts.ended_ms):
         # Lost while it was prepared: it never got a Go.
         return "dropped"
-    if facts.state == "lost" or early:
+    if facts.state == "lost" or _is_early(tables, job, key, facts, record):
         return "lost"
     return "ended" if facts.state == "ended" else "dropped"
+
+
+def _is_early(
+    tables: Tables,
+    job: JobRecord,
+    key: AttemptKey,
+    facts: AttemptFacts,
+    record: AttemptRecord | None,
+) -> bool:
+    return _ended_early(tables, job, key, facts) or _died(record)
 
 
 def _ended_early(tables: Tables, job: JobRecord, key: AttemptKey, facts: AttemptFacts) -> bool:
@@ -180,17 +198,19 @@ def _ended_early(tables: Tables, job: JobRecord, key: AttemptKey, facts: Attempt
 
 def _died(record: AttemptRecord | None) -> bool:
     """Its process ended before it had told everything, perhaps while it was being stopped."""
-    if record is None or record.end is None or not record.end.cut:
-        return False
-    return record.end.elapsed_s - record.silent_from_s >= SILENCE_MIN_S
+    return record is not None and record.end is not None and _fell_silent(record, record.end)
+
+
+def _fell_silent(record: AttemptRecord, end: RecordEnd) -> bool:
+    """The end lies behind the last report, and not for want of anything to report."""
+    silent = end.elapsed_s - record.silent_from_s >= SILENCE_MIN_S
+    return bool(end.cut) and not end.told_all and silent
 
 
 def _count_silence(job: JobRecord, part: AttemptPart) -> None:
     """A process that died has not told of its last moment."""
     record = part.record
-    if record is None or record.end is None:
-        return
-    if record.end.elapsed_s - record.silent_from_s < SILENCE_MIN_S:
+    if record is None or record.end is None or not _fell_silent(record, record.end):
         return
     manifest = msgspec.structs.replace(
         job.submission.manifest.workflow(part.workflow), profile=profile_of(job, part.workflow)
@@ -198,3 +218,4 @@ def _count_silence(job: JobRecord, part: AttemptPart) -> None:
     open_part = msgspec.structs.replace(part, record=msgspec.structs.replace(record, end=None))
     unknown = unknown_of(open_part, manifest, lowest_latency_s(record))
     part.unknown, part.is_estimate = unknown.requests, unknown.is_estimate
+    part.unknown_iterations = unknown.iterations

@@ -18,6 +18,7 @@ import msgspec
 from squall.engine.options import RunOptions
 from squall.engine.outcome import Loss, ProcessInfo, RunStatus, WorkflowOutcome
 from squall.engine.run_info import squall_version
+from squall.nodes.results.gathering import Gathering
 from squall.nodes.results.losses import (
     TOLERATED_SHARE,
     failed_by_loss,
@@ -28,9 +29,9 @@ from squall.nodes.results.parts import Adjustment, AttemptPart, JobParts
 from squall.nodes.results.result import JobResult, ResultInfo, close
 from squall.reporting.losses import loss_line
 from squall.reporting.secrets import Redactor
+from squall.stats.health_summary import fill_health
 from squall.stats.manifest import FileManifest
 from squall.stats.record import AttemptRecord
-from squall.stats.report_sums import over_shares
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
 from squall.stats.run import RunStats
 from squall.stats.snapshot import VerdictState
@@ -45,12 +46,15 @@ def assemble(
     parts: JobParts,
     *,
     secrets: Iterable[str] = (),
+    gathered: Gathering | None = None,
 ) -> JobResult:
     """`manifest` holds the profiles as they were run. The values of `secrets` are kept out
-    of what errors show: a result is for everybody who may ask for it."""
+    of what errors show: a result is for everybody who may ask for it. `gathered`: the sums
+    of all records; the parts hold only their gist then."""
     redact = Redactor(secrets)
-    records = counted_records(parts.attempts)
-    width_s = max((record.width_s for record in records), default=1)
+    records = [part.record for part in counted(parts.attempts) if part.record]
+    if gathered is None:
+        gathered = _gathered(manifest, options, parts.attempts)
     workflows = [_timed(outcome, records) for outcome in parts.workflows]
     losses = _losses(manifest, workflows, parts)
     missing: Counter[str] = Counter()
@@ -81,10 +85,10 @@ def assemble(
         interrupted=parts.state == "cancelled",
         aborted_by=parts.aborted_by,
         reason=parts.reason,
-        width_s=width_s,
-        reports=merge_reports(records, width_s),
-        health=merge_health(records),
-        errors=[_shown(error, redact) for record in records for error in record.errors],
+        width_s=gathered.width_s,
+        reports=gathered.reports(),
+        generator=gathered.health,
+        errors=[_shown(error, redact) for error in gathered.errors],
         missing_starts={name: count for name, count in sorted(missing.items()) if count},
         refusal=parts.refusal,
         refusal_code=parts.refusal_code,
@@ -102,25 +106,27 @@ def _shown(error: ErrorSample, redact: Redactor) -> ErrorSample:
     )
 
 
-def counted_records(attempts: Sequence[AttemptPart]) -> list[AttemptRecord]:
-    """In the order of workflow, share and attempt, so that every manager adds alike."""
+def counted(attempts: Iterable[AttemptPart]) -> list[AttemptPart]:
+    """Those whose records count, in the order of workflow, share and attempt, so that every
+    manager adds alike."""
     parts = sorted(attempts, key=lambda part: (part.workflow, part.share, part.attempt))
-    return [part.record for part in parts if part.record is not None and part.fate != "dropped"]
+    return [part for part in parts if part.record is not None and part.fate != "dropped"]
 
 
-def merge_reports(records: Sequence[AttemptRecord], width_s: int = 1) -> list[WindowReport]:
-    """One report for each workflow and window of this width: the sum of all shares."""
-    return over_shares((r for record in records for r in record.reports), width_s)
-
-
-def merge_health(records: Sequence[AttemptRecord]) -> list[HealthReport]:
-    """Of each process in order of time. Shares of one process tell the same of it: a
-    moment counts once."""
-    seen: dict[tuple[int, float], HealthReport] = {}
-    for record in records:
-        for report in record.health:
-            seen.setdefault((report.process, report.at_s), report)
-    return [seen[key] for key in sorted(seen, key=lambda key: (key[1], key[0]))]
+def _gathered(
+    manifest: FileManifest, options: RunOptions, attempts: Sequence[AttemptPart]
+) -> Gathering:
+    """Of parts that hold their records whole."""
+    records = [(part.process, part.record) for part in counted(attempts) if part.record]
+    width_s = max((record.width_s for _, record in records), default=1)
+    found = Gathering(manifest, options.warmup_s, width_s)
+    healths: dict[int, list[list[HealthReport]]] = {}
+    for process, record in records:
+        found.add(record)
+        healths.setdefault(process, []).append(record.health)
+    for told in healths.values():
+        found.add_health(told)
+    return found
 
 
 def _timed(outcome: WorkflowOutcome, records: Sequence[AttemptRecord]) -> WorkflowOutcome:
@@ -227,9 +233,9 @@ def _replay(stats: RunStats, judge_of_run: ThresholdJudge, result: JobResult) ->
     seconds: dict[int, list[WindowReport]] = {}
     for report in result.reports:
         seconds.setdefault(report.window + offsets[report.workflow], []).append(report)
-    others: list[HealthReport | ErrorSample] = [*result.health, *result.errors]
-    for other in others:
-        stats.add(other)
+    fill_health(stats.health, result.generator)
+    for error in result.errors:
+        stats.add(error)
     for second in sorted(seconds):
         for outcome in result.workflows:
             # Over by now: its last, shorter second is not waited for.

@@ -19,8 +19,8 @@ from squall.nodes.results.unknown import (
     Unknown,
     cut_of,
     finished,
-    in_flight,
     lowest_latency_s,
+    unfinished,
     unknown_of,
 )
 from squall.stats.manifest import WorkflowManifest
@@ -101,7 +101,6 @@ def _loss(
     until_s = next_one.joined_s if next_one is not None else end_s
     unknown = _unknown(part, workflow, lowest_s)
     end = part.record.end if part.record is not None else None
-    given_out = in_flight(part.record).iterations if end is None else 0
     return Loss(
         process=part.process,
         workflow=workflow.name,
@@ -117,15 +116,14 @@ def _loss(
         unknown_requests=unknown.requests,
         unknown_iterations=unknown.iterations,
         is_estimate=unknown.is_estimate,
-        rows=given_out if workflow.feeds else 0,
+        rows=unfinished(part.record) if workflow.feeds else 0,
     )
 
 
 def _unknown(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -> Unknown:
-    worked_out = unknown_of(part, workflow, lowest_s)
     if part.unknown is None:
-        return worked_out
-    return Unknown(part.unknown, worked_out.iterations, part.is_estimate)
+        return unknown_of(part, workflow, lowest_s)
+    return Unknown(part.unknown, part.unknown_iterations, part.is_estimate)
 
 
 def _end_s(workflow: WorkflowManifest, outcome: WorkflowOutcome, *, lost: bool) -> float:

@@ -32,7 +32,7 @@ class AttemptPart(msgspec.Struct, kw_only=True):
     """The node's name, for people."""
     fate: Fate
     record: AttemptRecord | None = None
-    """None: nothing of it ever arrived."""
+    """None: nothing of it ever arrived. A manager gives its `gist`."""
     process: int = 0
     """Number of its core process in the whole job."""
     users: int = 0
@@ -48,6 +48,8 @@ class AttemptPart(msgspec.Struct, kw_only=True):
     unknown: int | None = None
     """Lost: requests that nobody counted, at most, as the log has it. None: worked out
     from the record."""
+    unknown_iterations: int = 0
+    """Where `unknown` is given: the iterations of these."""
     is_estimate: bool = False
     """Of `unknown`."""
     reason: str = ""

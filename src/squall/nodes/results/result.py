@@ -1,15 +1,14 @@
 """The result of a job as one blob, and the outcome that reports are made from.
 
 A result holds the same numbers as the engine's own books: reports of every window, added
-over shares and attempts, health, first failures, losses, and the judgement that the
-manager made once. `outcome_of` turns it into the `RunOutcome` of a local run, so that
-summary, files and exit codes come from the same code. Nothing here judges.
+over shares and attempts, figures of each process, first failures, losses, and the judgement
+that the manager made once. `outcome_of` turns it into the `RunOutcome` of a local run, so
+that summary, files and exit codes come from the same code. Nothing here judges.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -23,8 +22,9 @@ from squall.engine.outcome import (
     RunStatus,
     WorkflowOutcome,
 )
+from squall.stats.health_summary import HealthSummary, fill_health
 from squall.stats.manifest import FileManifest
-from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.reports import ErrorSample, WindowReport
 from squall.stats.run import RunStats
 from squall.stats.thresholds import ThresholdResult
 from squall.stats.verdict import Verdict
@@ -73,7 +73,7 @@ class JobResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     width_s: int = 1
     reports: list[WindowReport] = []
     """One for each workflow and window, over all shares."""
-    health: list[HealthReport] = []
+    generator: HealthSummary = HealthSummary()
     errors: list[ErrorSample] = []
     missing_starts: dict[str, int] = {}
     """Planned starts that no report tells of, by workflow."""
@@ -135,19 +135,11 @@ def stats_of(result: JobResult) -> RunStats:
     stats = RunStats(result.manifest, result.info.warmup_s)
     for outcome in result.workflows:
         stats.workflows[outcome.name].started_at_s = outcome.started_at_s
-    fill(stats, result.reports, result.health, result.errors)
+    fill_health(stats.health, result.generator)
+    for report in (*result.reports, *result.errors):
+        stats.add(report)
     close(stats, result)
     return stats
-
-
-def fill(
-    stats: RunStats,
-    reports: Iterable[WindowReport],
-    health: Iterable[HealthReport],
-    errors: Iterable[ErrorSample],
-) -> None:
-    for report in (*reports, *health, *errors):
-        stats.add(report)
 
 
 def close(stats: RunStats, result: JobResult) -> None:

@@ -112,6 +112,13 @@ def finished(record: AttemptRecord | None) -> int:
     return sum(_ended(r.iteration) + r.iteration.interrupted for r in record.reports)
 
 
+def unfinished(record: AttemptRecord | None) -> int:
+    """Iterations that had begun, as far as it was told, and did not end by themselves."""
+    if record is None:
+        return 0
+    return max(sum(r.iteration.started - _ended(r.iteration) for r in record.reports), 0)
+
+
 def _ended(row: RowDelta) -> int:
     return sum(outcome.count for outcome in row.outcomes)
 

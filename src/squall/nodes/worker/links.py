@@ -3,6 +3,8 @@
 Who does not answer, or does not lead, is left for the next that is not known to be away;
 who leads may be named by the one that does not, and is asked at once. If that one did not
 answer a moment ago, the one that names it is asked to relay, until there is a link again.
+Who begins dials all that were given and takes the first that answers: a machine that is gone
+answers nothing, and to wait for each such one would take seconds.
 
 A lease is as short as a change of the primary allows: a worker that waits long between two
 tries, or asks the dead again and again, loses it although somebody leads.
@@ -22,6 +24,7 @@ from squall.wire.switchboard import Switchboard
 
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 1.0
+LOOK_S = 0.01
 AWAY_S = 10.0
 """How long a manager that did not answer is not asked again, unless a new link to it was
 made."""
@@ -76,6 +79,25 @@ class ManagerLinks:
             peer = self._peers[address] = Peer(self._board, address)
             peer.start()
         return peer
+
+    async def reach_any(self) -> None:
+        """Turns to the manager that can be reached first, the present one if it can; nothing
+        is left of the other dials. Without one in time all stays as it is."""
+        clock = self._board.runtime.clock
+        if len(self._addresses) == 1 or self.current.control.session is not None:
+            return
+        until = clock.now() + self._board.limits.dial_timeout_s
+        order = self._addresses[self._at :] + self._addresses[: self._at]
+        reached: list[Address] = []
+        while not reached and clock.now() < until:
+            await clock.sleep(LOOK_S)
+            reached = [each for each in order if self.at(each).control.session is not None]
+        if not reached:
+            return
+        self._go_to(reached[0])
+        for each in order:
+            if each != reached[0]:
+                await self._peers.pop(each).close()
 
     @property
     def shown(self) -> str:

@@ -78,7 +78,8 @@ class WorkerNode:
         self._wakes = asyncio.Event()
         self._stop = asyncio.Event()
         self._registered = False
-        self._told_unreachable = -inf
+        self._told_unreachable: dict[str, float] = {}
+        """When it was said of which manager."""
         self._told_at = -inf
         self._tells = False
         """A round of telemetry is under way."""
@@ -214,6 +215,8 @@ class WorkerNode:
 
     async def _turn(self) -> float:
         """One exchange with the manager that is asked; how long to wait for the next."""
+        if not self._registered:
+            await self._links.reach_any()
         peer = self._links.current
         try:
             if not self._registered:
@@ -224,15 +227,15 @@ class WorkerNode:
             await self._runtime.clock.sleep(self._links.failed(error))
             return 0.0
         self._links.worked()
-        self._told_unreachable = -inf
+        self._told_unreachable.clear()
         return self.session.interval_s if self._registered else 0.0
 
     def _tell_unreachable(self, error: WireError) -> None:
-        """At once, and then now and again: the tries themselves are many a second."""
-        now = self._runtime.clock.now()
-        if now - self._told_unreachable >= TELL_AGAIN_S:
-            self._told_unreachable = now
-            self._log.warning("manager_unreachable", manager=self._links.shown, error=str(error))
+        """Of each manager at once, and then now and again: the tries are many a second."""
+        now, manager = self._runtime.clock.now(), self._links.shown
+        if now - self._told_unreachable.get(manager, -inf) >= TELL_AGAIN_S:
+            self._told_unreachable[manager] = now
+            self._log.warning("manager_unreachable", manager=manager, error=str(error))
 
     async def _register(self, peer: Peer) -> None:
         for left in self._left:

@@ -18,6 +18,7 @@ from squall.coordination.stores.faulty import Faults, FaultyStore
 from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.stores.interface import ABSENT, Changed, Put, Write
 from squall.coordination.stores.memory import MemoryStore
+from squall.runtime.log import Log, MemorySink
 
 pytestmark = pytest.mark.asyncio
 
@@ -180,3 +181,22 @@ async def test_a_wait_goes_on_after_a_failure_with_the_time_that_is_left() -> No
     watch = Changed("state/a")
     assert await guarded.wait(watch, timeout_s=10.0) == {watch}
     assert asked[0] == 10.0 and 8.8 <= asked[1] <= 9.2
+
+
+async def test_the_circuit_says_when_it_opens_is_tried_and_closes() -> None:
+    world = World()
+    sink = MemorySink()
+    world.guarded = GuardedStore(
+        world.faulty, world.clock, random.Random(2), log=Log(sink, world.clock)
+    )
+    world.faulty.faults.down = True
+    for _ in range(10):
+        with pytest.raises(StoreUnavailableError):
+            await world.guarded.get("kind/x")
+    assert sink.events()[-1] == "store_circuit_open"
+    with pytest.raises(CircuitOpenError):
+        await world.guarded.get("kind/x")
+    world.clock.time += 61.0
+    world.faulty.faults.down = False
+    await world.guarded.get("kind/x")
+    assert sink.events()[-2:] == ["store_circuit_half_open", "store_circuit_closed"]

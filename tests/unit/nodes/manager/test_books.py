@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from random import Random
 
 import msgspec
@@ -12,7 +14,7 @@ from squall.nodes.identity import Attempt, AttemptKey, JobId
 from squall.nodes.manager.books import JobBooks
 from squall.nodes.messages import TelemetryPart
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
-from squall.stats.record import POINTS_MAX
+from squall.stats.record import POINTS_MAX, AttemptRecord
 from squall.stats.reports import RequestsDelta, RowDelta, StartsDelta, WindowReport
 
 KEY = AttemptKey(JobId("g-1"), "Load", 0, Attempt(1))
@@ -174,3 +176,27 @@ def test_half_an_hour_of_reports_takes_bounded_memory_and_loses_no_count() -> No
         assert sum(report.requests.sent for report in record.reports) == seconds * 10
     stats = job._books.stats.workflows["Load"]  # pyright: ignore[reportPrivateUsage]
     assert len(stats.seconds) <= stats.keep_s + 1
+
+
+def test_records_that_are_read_again_are_added_and_let_go() -> None:
+    """A manager that begins to lead a job reads what its attempts left behind."""
+
+    def kept_bytes(count: int) -> int:
+        gc.collect()
+        tracemalloc.start()
+        job = books()
+        for share in range(count):
+            reports = [window(second, share) for second in range(100)]
+            record = AttemptRecord(
+                workflow="Load", share=share, attempt=1, worker="w1", reports=reports
+            )
+            job.fill(msgspec.structs.replace(KEY, share=share), record)
+            assert job.knows(msgspec.structs.replace(KEY, share=share))
+            del record, reports
+            assert made(job) == (share + 1) * 1000
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        return kept
+
+    # Its hundred reports would be seventy thousand.
+    assert (kept_bytes(40) - kept_bytes(5)) / 35 < 20_000

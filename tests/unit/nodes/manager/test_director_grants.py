@@ -317,6 +317,28 @@ def test_the_parts_of_a_result_tell_every_attempt_and_its_fate() -> None:
     assert manifest.workflow("Load").profile.vus == 2
 
 
+def test_a_stopped_share_that_had_nothing_more_to_tell_lost_nothing() -> None:
+    """Its end lies behind its last report. If its process told of the end, that is all; if
+    it died, what it did in between is not known."""
+    bench = Bench(w1=1)
+    job = running(bench)
+    bench.hold = lambda effect: type(effect).__name__ == "AssembleResult"
+    bench.cancel(job)
+    bench.until(lambda: bool(bench.held_effects))
+    record = bench.job(job)
+    tables = bench.machine.tables
+    (digest,) = record_digests(tables, record)
+    for told_all, fate in ((True, "ended"), (False, "lost")):
+        end = RecordEnd(elapsed_s=1.35, cut="cancelled by ann", told_all=told_all)
+        stored = AttemptRecord(
+            workflow="Load", share=0, attempt=1, worker="w1", silent_from_s=1.0, end=end
+        )
+        parts = job_parts(tables, record, "cancelled", {digest: stored}, bench.group_ms)
+        (part,) = parts.attempts
+        assert part.fate == fate
+        assert bool(part.unknown) == bool(part.unknown_iterations) == (not told_all)
+
+
 def test_a_workflow_that_failed_to_start_is_in_the_parts_as_the_refusal() -> None:
     bench = Bench()
     job = bench.submit(workflow("Load"))

@@ -115,7 +115,7 @@ def test_a_queued_job_says_its_place_and_what_it_waits_for() -> None:
     assert [view.position for view in views] == [1, 2]
     assert [view.state for view in views] == ["queued", "queued"]
     assert "needs 1, 0 are free" in " ".join(why(facts, bench.job(third)))
-    assert "runs since" in " ".join(why(facts, bench.job(first)))
+    assert "is at " in " ".join(why(facts, bench.job(first)))
 
 
 def test_why_says_what_a_worker_sees_of_a_share_that_executes_nothing() -> None:

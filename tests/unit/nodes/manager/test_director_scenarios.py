@@ -49,7 +49,7 @@ def test_tests_take_all_cores_and_actions_one() -> None:
     assert cores_of(bench, layered, "Second") == 8
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(100))
 def test_results_that_come_several_times_and_in_any_order_count_once(seed: int) -> None:
     draw = random.Random(seed)
     bench = Bench(w1=2, w2=2)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from director_bench import FAST, Bench, ModelWorker, workflow
 from squall.nodes.datacenter.commands import AdjustLoad, ExtendJob
 from squall.nodes.identity import AttemptKey, JobId, ShareKey
 from squall.nodes.manager.director_limits import extension_cap_ms
+from squall.nodes.manager.views import job_view, why
 from squall.nodes.messages import AttemptStatus, SessionAnswer
 
 
@@ -107,6 +109,38 @@ def test_cleaning_up_after_a_cancel_has_a_limit() -> None:
     assert outcomes(bench, job)["Clean"] == "timeout"
 
 
+@pytest.mark.parametrize(("length_s", "expected"), [(2, "completed"), (500, "timeout")])
+def test_a_job_that_timed_out_still_cleans_up_within_the_limit(
+    length_s: float, expected: str
+) -> None:
+    bench = Bench(w1=2)
+    cleaning = workflow("Clean", "Load", always=True, duration_s=length_s)
+    job = bench.submit(workflow("Load", duration_s=60), cleaning, timeout_s=5)
+    bench.run(6)
+    assert bench.job(job).stop == "timeout"
+    record = bench.finish(job, FAST.always_limit_s + 10)
+    assert record.state == "timeout" and record.reason == "timeout after 5 s"
+    assert outcomes(bench, job) == {"Load": "timeout", "Clean": expected}
+    assert bench.assembled == [job]
+
+
+def test_a_stuck_job_still_cleans_up() -> None:
+    bench = Bench(w1=1, w2=1)
+    job = bench.submit(
+        workflow("Load", duration_s=200),
+        workflow("Clean", "Load", always=True, duration_s=2, is_test=False),
+    )
+    bench.run(2)
+    for worker in bench.workers.values():
+        worker.idle = True
+    bench.until(lambda: bench.job(job).stop == "timeout", FAST.stuck_s + 10)
+    for worker in bench.workers.values():
+        worker.idle = False
+    record = bench.finish(job, FAST.always_limit_s + 10)
+    assert record.state == "timeout" and record.reason.startswith("stuck")
+    assert outcomes(bench, job)["Clean"] == "completed"
+
+
 def test_a_job_is_timed_out_from_its_creation_and_says_so() -> None:
     bench = Bench(w1=1)
     job = bench.submit(workflow("Load", vus=1, duration_s=60), timeout_s=5)
@@ -159,6 +193,10 @@ def test_a_paused_job_is_not_stuck_and_its_wish_reaches_the_workers() -> None:
     bench.workers["w1"].idle = True
     answer = bench.session(bench.workers["w1"])
     assert answer is not None and answer.adjust[0].paused and answer.adjust[0].adjust_seq == 1
+    facts = bench.director.facts
+    shown = job_view(facts.tables, bench.job(job), bench.group_ms, facts)
+    assert [each.adjusted for each in shown.workflows] == ["paused"]
+    assert any("changed by hand: paused" in line for line in why(facts, bench.job(job)))
     bench.run(FAST.stuck_s + 5)
     assert bench.job(job).state == "running"
 

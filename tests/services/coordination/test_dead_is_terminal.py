@@ -1,0 +1,144 @@
+"""A process that was stopped past its death, and woken: the store refuses all that its
+incarnation still wants, and it goes on as a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from coordination_places import Place
+from process_lab import Lab
+from process_sleeper import HELD, QUEUE, SECRET, order
+
+from squall.coordination import Coordinator, Queue, events, keys
+
+pytestmark = pytest.mark.asyncio
+SLEEPER, KEEPER = "sleeper", "keeper"
+TICKETS = HELD + 1
+"""One more than the sleeper holds, for the taking."""
+
+
+class SleeperLab(Lab):
+    def __init__(self, place: Place, folder: Path, holds: str) -> None:
+        scale = 3.0 if place.kind == "s3" else 1.0
+        super().__init__(place.url, place.prefix, folder, [SLEEPER], scale)
+        self.holds = holds
+
+    def start(self, member: str, *, offset: float = 0.0) -> None:
+        options = {
+            "url": self.url,
+            "prefix": self.prefix,
+            "member": member,
+            "other": KEEPER,
+            "journal": str(self.folder / f"{member}.jsonl"),
+            "scale": str(self.scale),
+            "holds": self.holds,
+        }
+        script = Path(__file__).with_name("process_sleeper.py")
+        with (self.folder / f"{member}.err").open("ab") as errors:
+            self.processes[member] = subprocess.Popen(
+                [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
+            )
+
+    def order(self, what: str) -> None:
+        order(self.folder / f"{SLEEPER}.jsonl", what).touch()
+
+    async def told(self, what: str, count: int = 1) -> list[dict[str, Any]]:
+        await asyncio.to_thread(
+            self.until,
+            lambda: len(self.lines(what)) >= count,
+            60.0 * self.scale,
+            f"{count} times {what!r}",
+        )
+        return self.lines(what)
+
+
+@pytest.fixture(params=["aware", "unaware"])
+def holds(request: pytest.FixtureRequest) -> str:
+    """Whether its clock shows how long it was stopped."""
+    return request.param
+
+
+@pytest_asyncio.fixture
+async def lab(place: Place, tmp_path: Path, holds: str) -> AsyncIterator[SleeperLab]:
+    folder = tmp_path / "journals"
+    folder.mkdir()
+    made = SleeperLab(place, folder, holds)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.close)
+
+
+class Keeper:
+    """The other member: it follows, declares the sleeper dead, and takes no tickets."""
+
+    def __init__(self, coordinator: Coordinator, queue: Queue) -> None:
+        self.coordinator = coordinator
+        self.queue = queue
+        self.dead: list[events.CoordinatorDead] = []
+        self.heard: list[Any] = []
+        coordinator.on(events.CoordinatorDead, self.dead.append)
+        coordinator.on_signal("note", lambda delivery: self.heard.append(delivery.signal.payload))
+
+    async def until_dead(self, within_s: float) -> events.CoordinatorDead:
+        async with asyncio.timeout(within_s):
+            while not self.dead:
+                await asyncio.sleep(0.05)
+        return self.dead[0]
+
+    async def orders(self) -> list[str]:
+        return [item.id for item in await self.coordinator.store.read("orders")]
+
+
+def check_refused(lab: SleeperLab) -> None:
+    answers = {line["call"]: line["answer"] for line in lab.lines("tried")}
+    fenced = ("heartbeat", "signal", "signal with retry", "claim renewal")
+    assert {call: answers[call] for call in fenced} == dict.fromkeys(fenced, "MemberFencedError")
+    # The queue renews claims by itself; once that was refused, the ticket knows that it is lost.
+    assert answers["completion"] in {"MemberFencedError", "StaleClaimError"}
+    assert answers["lease renewal"] in {"VersionConflict", "StaleEpochError"}
+    assert answers["order"] == "StaleEpochError"
+    assert [line["isolated"] for line in lab.lines("isolated")] == [True]
+    assert answers["new claim"] == "TimeoutError", "the dead take no work"
+
+
+@pytest.mark.parametrize("place", ["sqlite", "redis", "s3"], indirect=True)
+async def test_whatever_the_dead_want_is_refused_until_they_are_new(
+    place: Place, lab: SleeperLab
+) -> None:
+    lab.start(SLEEPER)
+    await lab.told("started")
+    queue = Queue(QUEUE, visibility_timeout=lab.timing.dead_after / 2.0)
+    options: dict[str, Any] = {"profile": lab.timing, "unsafe_timings": True, "secret": SECRET}
+    async with Coordinator(await place.open(), queue, member_id=KEEPER, **options) as coordinator:
+        keeper = Keeper(coordinator, queue)
+        made = [await queue.enqueue(number) for number in range(TICKETS)]
+        (holding,) = await lab.told("holds")
+        assert holding["leads"], "the one that led is stopped"
+        (started,) = lab.lines("started")
+        lab.order("sleep")
+        death = await keeper.until_dead(2.0 * lab.death_s)
+        assert (death.coordinator_id, death.incarnation) == (SLEEPER, started["incarnation"])
+        lab.resume(SLEEPER)
+        await lab.told("tried all")
+        check_refused(lab)
+        assert [await queue.final(each) for each in made] == [None] * TICKETS
+        (beat,) = await coordinator.store.get(keys.heartbeat(SLEEPER))
+        assert beat is None or b'"alive"' not in beat.value
+        assert keeper.heard == [] and await keeper.orders() == []
+        lab.order("rebirth")
+        (reborn,) = await lab.told("reborn")
+        assert reborn["incarnation"] > started["incarnation"]
+        await lab.told("done", TICKETS)
+        ends = [await queue.result(each, within=60.0) for each in made]
+        assert [(each.state, each.result) for each in ends] == [("done", "alive")] * TICKETS
+        assert keeper.heard == ["alive"]
+        assert len(keeper.dead) == 1, "one death, told once"

@@ -1,0 +1,156 @@
+"""Signals that wait for a receiver that is not there yet, and a receiver that is killed between
+its handler and the delivered step: nothing is lost, and an effect is there once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from coordination_places import Place
+from process_lab import Lab
+from process_member import scaled
+from process_receiver import SECRET, TYPE, effect_key
+
+from squall.coordination import Coordinator, keys
+from squall.coordination.stores.interface import Store
+
+pytestmark = pytest.mark.asyncio
+SENDER, RECEIVER = "sender", "receiver"
+SIGNALS = 3
+INBOX_TTL_S = (86_000, 86_400)
+
+
+class ReceiverLab(Lab):
+    def __init__(self, place: Place, folder: Path) -> None:
+        scale = 3.0 if place.kind == "s3" else 1.0
+        super().__init__(place.url, place.prefix, folder, [RECEIVER], scale)
+        self.halts = ""
+        self._boots = 0
+
+    def start(self, member: str, *, offset: float = 0.0) -> None:
+        self._boots += 1
+        options = {
+            "url": self.url,
+            "prefix": self.prefix,
+            "member": member,
+            "journal": str(self.folder / f"{member}.jsonl"),
+            "scale": str(self.scale),
+            "halts": self.halts,
+            "boot": str(self._boots),
+        }
+        script = Path(__file__).with_name("process_receiver.py")
+        with (self.folder / f"{member}.err").open("ab") as errors:
+            self.processes[member] = subprocess.Popen(
+                [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
+            )
+
+    async def told(self, what: str, count: int = 1) -> list[dict[str, Any]]:
+        await asyncio.to_thread(
+            self.until,
+            lambda: len(self.lines(what)) >= count,
+            60.0 * self.scale,
+            f"{count} times {what!r}",
+        )
+        return self.lines(what)
+
+
+@pytest_asyncio.fixture
+async def lab(place: Place, tmp_path: Path) -> AsyncIterator[ReceiverLab]:
+    folder = tmp_path / "journals"
+    folder.mkdir()
+    made = ReceiverLab(place, folder)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.close)
+
+
+async def sender(lab: ReceiverLab, place: Place) -> Coordinator:
+    return Coordinator(
+        await place.open(),
+        member_id=SENDER,
+        profile=lab.timing,
+        unsafe_timings=True,
+        secret=SECRET,
+    )
+
+
+async def until_read(store: Store, within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while await store.read(keys.inbox(RECEIVER)):
+            await asyncio.sleep(0.1)
+
+
+def check_inbox_ends(place: Place) -> None:
+    import redis
+
+    client = redis.Redis.from_url(place.url)
+    low, high = INBOX_TTL_S
+    assert low < client.ttl(f"{{{place.prefix}}}:signal:{RECEIVER}") <= high
+    client.close()
+
+
+@pytest.mark.parametrize("place", ["sqlite", "redis", "s3"], indirect=True)
+@pytest.mark.parametrize("halts", ["before", "amid", "after"])
+async def test_a_receiver_that_is_killed_amid_a_delivery_loses_and_doubles_nothing(
+    place: Place, lab: ReceiverLab, halts: str
+) -> None:
+    if halts == "amid" and place.kind != "s3":
+        pytest.skip("there the effect and the mark are one step")
+    async with await sender(lab, place) as member:
+        sent = [
+            await member.send_signal(RECEIVER, TYPE, payload=number, allow_unknown=True)
+            for number in range(SIGNALS)
+        ]
+        if place.kind == "redis":
+            check_inbox_ends(place)
+        store = await place.open()
+        ids = [each.signal_id for each in sent]
+        lab.halts = halts
+        lab.start(RECEIVER)
+        await lab.told("halts")
+        lab.kill(RECEIVER)
+        acked = [keys.ack(SENDER, each) for each in ids]
+        marked = [each is not None for each in await store.get(*acked)]
+        assert marked == [halts == "after", False, False], "acknowledged with the mark, not before"
+        lab.halts = ""
+        lab.start(RECEIVER)
+        await lab.told("handled", SIGNALS + (0 if halts == "after" else 1))
+        await until_read(store, 60.0 * lab.scale)
+        assert None not in await store.get(*acked)
+    again = [] if halts == "after" else [0]
+    assert [line["text"] for line in lab.lines("handled")] == [*again, 0, 1, 2]
+    effects = await store.get(*map(effect_key, ids))
+    # Where the first effect was written before the kill, the second one changed nothing.
+    first = b"2" if halts == "before" else b"1"
+    assert [each and each.value for each in effects] == [first, b"2", b"2"]
+
+
+async def test_signals_wait_for_a_receiver_that_starts_later(place: Place) -> None:
+    """In this process, so on the memory store as well: in order, each with its own
+    acknowledgment."""
+    timing = scaled(3.0 if place.kind == "s3" else 1.0)
+    options: dict[str, Any] = {"profile": timing, "unsafe_timings": True, "secret": SECRET}
+    async with Coordinator(await place.open(), member_id=SENDER, **options) as member:
+        sent = [
+            await member.send_signal(RECEIVER, TYPE, payload=number, allow_unknown=True)
+            for number in range(SIGNALS)
+        ]
+        store = await place.open()
+        acked = [keys.ack(SENDER, each.signal_id) for each in sent]
+        assert await store.get(*acked) == (None,) * SIGNALS
+        got: list[int] = []
+        async with Coordinator(
+            await place.open(), member_id=RECEIVER, eligible=False, **options
+        ) as receiver:
+            receiver.on_signal(TYPE, lambda delivery: got.append(delivery.signal.payload))
+            await until_read(store, 60.0)
+        assert got == list(range(SIGNALS))
+        assert None not in await store.get(*acked)

@@ -10,23 +10,36 @@ assembled from records that are committed, never from here.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from squall.engine.books import Books, Notes
 from squall.engine.options import RunOptions
 from squall.nodes.identity import AttemptKey
-from squall.nodes.manager.kept import KeptRecord, Room
+from squall.nodes.manager.kept import KeptRecord, Room, packed, window_of
 from squall.nodes.messages import TelemetryPart
 from squall.stats.manifest import FileManifest
 from squall.stats.record import AttemptRecord
-from squall.stats.report_sums import over_shares
+from squall.stats.report_sums import over_shares, summed_up
 from squall.stats.reports import WindowReport
 from squall.stats.snapshot import Snapshot
 from squall.stats.threshold_binding import bind_all
 from squall.stats.thresholds import ThresholdResult
 
+TOGETHER = 128
+"""So many reports are read and added at a time, while they are in the caches: thousands that
+wait as objects for the end of their second are slower to read again than to decode."""
 EARLY_S = 0.25
 """The last second of a workflow is shorter, and clocks of two machines differ a little."""
+
+
+class Waiting(NamedTuple):
+    """A report whose second is not shown yet, in the bytes in which its record keeps it."""
+
+    workflow: str
+    window: int
+    data: bytes
 
 
 class JobBooks:
@@ -41,7 +54,7 @@ class JobBooks:
         self._books = Books(manifest, bind_all(manifest, options.thresholds), options.warmup_s)
         self._records: dict[AttemptKey, KeptRecord] = {}
         self._health_at: dict[int, float] = {}
-        self._waiting: list[WindowReport] = []
+        self._waiting: list[Waiting] = []
         self._levels: dict[str, dict[int, tuple[int, int]]] = {}
         """Users, and busy ones, that each share of a workflow told last."""
 
@@ -63,8 +76,8 @@ class JobBooks:
             builder = self._records[part.key] = self._begun(part, worker)
         reports = part.reports[taken - part.after :] if one_by_one else part.reports
         for report in reports:
-            builder.add(report)
-        self._waiting += reports
+            waits = Waiting(report.workflow, report.window, builder.add_window(report))
+            self._waiting.append(waits)
         builder.sequence = part.upto
         for health in part.health:
             if health.at_s > self._health_at.get(health.process, -1.0):
@@ -112,7 +125,7 @@ class JobBooks:
         head = msgspec.structs.replace(record, reports=[], health=[], errors=[])
         known = self._records[key] = KeptRecord(head, self._room)
         known.close()
-        self._waiting += record.reports
+        self._waiting += [Waiting(r.workflow, r.window, packed(r)) for r in record.reports]
         for report in (*record.health, *record.errors):
             self._books.add(report)
 
@@ -156,17 +169,29 @@ class JobBooks:
         """Reports of all shares become one for each workflow and window before they are
         added: with thousands of shares that is most of a manager's work. The second that
         is not over yet waits."""
-        ready: list[WindowReport] = []
-        later: list[WindowReport] = []
-        for report in self._waiting:
-            began_s = self._books.stats.workflows[report.workflow].started_at_s
-            (ready if began_s + report.window + 1 <= now_s + EARLY_S else later).append(report)
+        ready: dict[tuple[str, int], list[bytes]] = {}
+        later: list[Waiting] = []
+        for each in self._waiting:
+            began_s = self._books.stats.workflows[each.workflow].started_at_s
+            if began_s + each.window + 1 <= now_s + EARLY_S:
+                ready.setdefault((each.workflow, each.window), []).append(each.data)
+            else:
+                later.append(each)
         self._waiting = later
-        for report in ready:
-            levels = self._levels.setdefault(report.workflow, {})
-            levels[report.share] = (report.users, report.busy)
-        for merged in over_shares(ready):
-            levels = self._levels[merged.workflow].values()
-            merged.users = sum(users for users, _ in levels)
-            merged.busy = sum(busy for _, busy in levels)
+        for workflow, window in sorted(ready):
+            levels = self._levels.setdefault(workflow, {})
+            merged = _sum_of(ready[workflow, window], levels)
+            merged.users = sum(users for users, _ in levels.values())
+            merged.busy = sum(busy for _, busy in levels.values())
             self._books.add(merged)
+
+
+def _sum_of(parts: list[bytes], levels: dict[int, tuple[int, int]]) -> WindowReport:
+    """Of one window over all shares; `levels` gets what each share tells."""
+    sums: list[WindowReport] = []
+    for at in range(0, len(parts), TOGETHER):
+        reports = [window_of(data) for data in parts[at : at + TOGETHER]]
+        for report in reports:
+            levels[report.share] = (report.users, report.busy)
+        sums += over_shares(reports)
+    return sums[0] if len(sums) == 1 else summed_up(sums)

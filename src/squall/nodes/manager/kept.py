@@ -37,8 +37,8 @@ times the width anyway, see `POINTS_MAX`."""
 ENTRY_BYTES = 120
 """What an entry needs besides its bytes: a tuple, two numbers and a place in a queue."""
 
-_encode = msgspec.msgpack.Encoder().encode
-_window_of = msgspec.msgpack.Decoder(WindowReport).decode
+packed = msgspec.msgpack.Encoder().encode
+window_of = msgspec.msgpack.Decoder(WindowReport).decode
 _health_of = msgspec.msgpack.Decoder(HealthReport).decode
 
 Report = TypeVar("Report", WindowReport, HealthReport)
@@ -68,7 +68,7 @@ class KeptRecord:
         self._warmup_s = warmup_s
         boundary = math.ceil(warmup_s)
         first_width_s = head.width_s
-        self._windows = _Tiers(_window_of, _one_window, boundary, first_width_s)
+        self._windows = _Tiers(window_of, _one_window, boundary, first_width_s)
         self._health = _Tiers(_health_of, _one_health, boundary, 1)
         self._errors = RecordBuilder(head, sends=False)
         self._taken_bytes = 0
@@ -87,22 +87,27 @@ class KeptRecord:
     def taken_bytes(self) -> int:
         return self._taken_bytes
 
-    def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
-        """A window counts in `sequence`, kept or not."""
+    def add_window(self, report: WindowReport) -> bytes:
+        """Counts in `sequence`, kept or not. The bytes that are kept."""
         head = self.head
+        head.sequence += 1
+        until_s = report.window + 1.0
+        if until_s > head.silent_from_s:
+            head.silent_from_s = until_s
+        data = packed(report)
+        if not self._is_closed:
+            windows = self._windows
+            self._grown(windows.put(head.sequence, report.window, data), windows)
+        return data
+
+    def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
         if type(report) is WindowReport:
-            head.sequence += 1
-            until_s = report.window + 1.0
-            if until_s > head.silent_from_s:
-                head.silent_from_s = until_s
-            if not self._is_closed:
-                windows = self._windows
-                self._grown(windows.put(head.sequence, report.window, _encode(report)), windows)
+            self.add_window(report)
         elif self._is_closed:
             return
         elif type(report) is HealthReport:
             second = max(round(report.at_s) - 1, 0)
-            self._grown(self._health.put(0, second, _encode(report)), self._health)
+            self._grown(self._health.put(0, second, packed(report)), self._health)
         else:
             self._errors.add(report)
 
@@ -112,7 +117,7 @@ class KeptRecord:
         if missing <= 0:
             return []
         newest = self._windows.newest(missing)
-        found = [_window_of(data) for number, _, data in newest if number > sequence]
+        found = [window_of(data) for number, _, data in newest if number > sequence]
         return found if len(found) == missing else None
 
     def health_after(self, at_s: float) -> list[HealthReport]:
@@ -238,7 +243,7 @@ class _Tiers(Generic[Report]):
         group = [entries.popleft() for _ in range(self._whole_group(tier))]
         freed = sum(len(data) + ENTRY_BYTES for _, _, data in group)
         reports = [self._decode(data) for _, _, data in group]
-        data = _encode(self._one(reports, self._first_width_s * FACTOR**tier))
+        data = packed(self._one(reports, self._first_width_s * FACTOR**tier))
         if tier + 1 == len(self._tiers):
             self._tiers.append(deque())
         self._tiers[tier + 1].append((group[-1][0], group[0][1], data))

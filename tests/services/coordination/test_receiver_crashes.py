@@ -7,6 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from coordination_places import Place
-from process_lab import Lab
+from process_lab import SLACK_S, Lab
 from process_member import scaled
 from process_receiver import SECRET, TYPE, effect_key
 
-from squall.coordination import Coordinator, keys
+from squall.coordination import Coordinator, events, keys
+from squall.coordination.errors import SignalDeliveryError
+from squall.coordination.records import SignalAck
 from squall.coordination.stores.interface import Store
 
 pytestmark = pytest.mark.asyncio
@@ -97,13 +100,17 @@ def check_inbox_ends(place: Place) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("place", ["sqlite", "redis", "s3"], indirect=True)
-@pytest.mark.parametrize("halts", ["before", "amid", "after"])
+POINTS = [
+    *((kind, halts) for kind in ("sqlite", "redis", "s3") for halts in ("before", "after")),
+    # Elsewhere the effect and the mark are one step.
+    ("s3", "amid"),
+]
+
+
+@pytest.mark.parametrize(("place", "halts"), POINTS, indirect=["place"])
 async def test_a_receiver_that_is_killed_amid_a_delivery_loses_and_doubles_nothing(
     place: Place, lab: ReceiverLab, halts: str
 ) -> None:
-    if halts == "amid" and place.kind != "s3":
-        pytest.skip("there the effect and the mark are one step")
     async with await sender(lab, place) as member:
         sent = [
             await member.send_signal(RECEIVER, TYPE, payload=number, allow_unknown=True)
@@ -154,3 +161,34 @@ async def test_signals_wait_for_a_receiver_that_starts_later(place: Place) -> No
             await until_read(store, 60.0)
         assert got == list(range(SIGNALS))
         assert None not in await store.get(*acked)
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+async def test_on_the_defaults_a_sender_gives_up_after_three_tries(place: Place) -> None:
+    """15 s for three acknowledgments, and 1 and 2 s with a tenth more or less between them; in
+    virtual time it is measured exactly."""
+    async with (
+        Coordinator(await place.open(), member_id=SENDER, secret=SECRET) as member,
+        Coordinator(await place.open(), member_id=RECEIVER, secret=SECRET) as receiver,
+    ):
+        unheard: list[events.CoordinatorUnreachable] = []
+        member.on(events.CoordinatorUnreachable, unheard.append)
+        receiver.on_signal("wanted", lambda delivery: None)
+        begun = time.monotonic()
+        lonely, heard = await asyncio.gather(
+            member.send_signal_with_retry(RECEIVER, "lonely"),
+            member.send_signal_with_retry(RECEIVER, "wanted"),
+            return_exceptions=True,
+        )
+        took_s = time.monotonic() - begun
+        assert isinstance(heard, SignalAck)
+        assert isinstance(lonely, SignalDeliveryError) and lonely.attempts == 3
+        assert 17.7 <= took_s <= 20.0 + SLACK_S
+        store = await place.open()
+        left = [item.id for item in await store.read(keys.inbox(RECEIVER))]
+        assert left == [lonely.signal_id], "repeats kept their id"
+        async with asyncio.timeout(30.0):
+            while not unheard:
+                await asyncio.sleep(0.05)
+        told = [(each.reason, each.attempts) for each in unheard]
+        assert told == [("signal_delivery_failure", 3)]

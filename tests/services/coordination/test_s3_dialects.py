@@ -45,8 +45,10 @@ def proxy(s3_endpoint: str) -> Iterator[FaultyS3]:
 
 @pytest.fixture
 def careless(proxy: FaultyS3) -> FaultyS3:
-    """A service that takes `If-Match` on a missing object for leave to create it."""
+    """A service that takes `If-Match` on a missing object for leave to create it, and deletes
+    whatever the condition says: all that a store can lack and still be used."""
     proxy.writes_missing = True
+    proxy.ignored_header, proxy.ignored_on = "if-match", "DELETE"
     return proxy
 
 
@@ -164,9 +166,7 @@ def member(url: str, name: str, secret: str) -> Coordinator:
 
 
 @pytest.mark.asyncio
-async def test_a_first_answer_of_409_is_no_loss_and_one_wins(
-    place: Place, proxy: FaultyS3
-) -> None:
+async def test_a_first_answer_of_409_is_no_loss_and_one_wins(place: Place, proxy: FaultyS3) -> None:
     proxy.conflicts_on = LEADER_PATH
     secret = generate_secret()
     members = [member(place.url, name, secret) for name in ("a", "b", "c")]

@@ -111,11 +111,14 @@ class Lab:
         return self.leaders[0]
 
 
-def play(script: Callable[[Lab], Awaitable[None]], *, seed: int = 1) -> None:
-    """Runs a script in a world of its own; what it raises fails the test."""
+def play(
+    script: Callable[[Lab], Awaitable[None]], *, seed: int = 1, limit_s: float = 3600.0
+) -> None:
+    """Runs a script in a world of its own; what it raises fails the test. After `limit_s`
+    virtual seconds it counts as stuck."""
 
     async def scenario(world: World) -> None:
         await script(Lab(world))
 
-    outcome = run_seed(Scenario("test", "", scenario), seed)
+    outcome = run_seed(Scenario("test", "", scenario, limit_s=limit_s), seed)
     assert outcome.clean, outcome.failure + "\n" + outcome.details

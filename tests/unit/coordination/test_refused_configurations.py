@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from secret_watch import Watch, nothing_secret_is_told
 
+from secret_watch import Watch, nothing_secret_is_told
 from squall.coordination import Coordinator, events, keys
 from squall.coordination.errors import ConfigurationError, InvalidIdentifierError
 from squall.coordination.secrets import generate_secret
@@ -218,7 +218,7 @@ def asks_for_keys(path: Path) -> list[str]:
 
 
 async def test_the_library_never_asks_redis_for_all_keys(tmp_path: Path) -> None:
-    for text in ('x.command("KEYS", "*")', 's = "return redis.call(\'KEYS\', ARGV[1])"'):
+    for text in ('x.command("KEYS", "*")', "s = \"return redis.call('KEYS', ARGV[1])\""):
         bad = tmp_path / "bad.py"
         bad.write_text(text)
         assert asks_for_keys(bad) == ["bad.py:1"]

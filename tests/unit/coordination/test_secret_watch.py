@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from secret_watch import watching
 
+from secret_watch import watching
 from squall.coordination import Coordinator, events
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.secrets import generate_secret

@@ -4,12 +4,13 @@ each acknowledgment, a life of a day. In virtual time."""
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from coordination_lab import NORMAL, SECRET, Lab, play
-from secret_watch import nothing_secret_is_told
 
+from secret_watch import nothing_secret_is_told
 from squall.coordination import events, keys
 from squall.coordination.errors import SignalDeliveryError
 from squall.coordination.records import Signal, SignalAck
@@ -80,7 +81,7 @@ def test_a_signal_that_nobody_acknowledges_is_tried_three_times_within_20_s(seed
         tries = [(at, each) for at, each in noted if each.id == lonely.signal_id]
         assert len(tries) == 3 and len({each.value for _, each in tries}) == 1, "the same bytes"
         assert len([each for _, each in noted if each.id == heard.signal_id]) == 1
-        first, second = (later[0] - at for (at, _), later in zip(tries, tries[1:], strict=False))
+        first, second = (later[0] - at for (at, _), later in pairwise(tries))
         assert 5.9 <= first <= 6.2 and 6.8 <= second <= 7.3
         assert 17.7 <= took_s <= 18.5, "three times 5 s, and 1 and 2 s with a tenth more or less"
         await asyncio.sleep(0.1)
@@ -150,11 +151,9 @@ def test_a_signal_lives_for_a_day_and_not_longer() -> None:
         b.on_signal("note", lambda delivery: got.append(delivery.signal.payload))
         await asyncio.sleep(1.0)
         assert got == ["noon"]
-        assert [(each.reason, each.signal_id) for each in told] == [
-            ("expired", morning.signal_id)
-        ]
+        assert [(each.reason, each.signal_id) for each in told] == [("expired", morning.signal_id)]
 
-    play(script)
+    play(script, limit_s=3.0 * DAY_S)
 
 
 def test_a_signal_of_the_last_hour_of_its_day_is_delivered_and_an_inbox_ends_with_it() -> None:
@@ -177,7 +176,7 @@ def test_a_signal_of_the_last_hour_of_its_day_is_delivered_and_an_inbox_ends_wit
         await asyncio.sleep(2.0)
         assert list(await lab.store.read(keys.inbox("c"))) == []
 
-    play(script)
+    play(script, limit_s=3.0 * DAY_S)
 
 
 def test_an_effect_is_there_once_though_its_receiver_died_before_the_mark() -> None:

@@ -270,7 +270,7 @@ class Director:
         if facts.effects or facts.dirty or facts.queue_dirty:
             return facts.now
         times = [self._queue_at, self._sweep_at, *facts.due.values(), *facts.muted.values()]
-        if facts.records and "records" not in facts.out:
+        if facts.records and "records" not in facts.out and "records" not in facts.muted:
             times.append(facts.records_since + COALESCE_S)
         return min(times)
 

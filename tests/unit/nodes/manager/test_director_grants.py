@@ -402,3 +402,23 @@ def test_what_is_returned_because_it_was_never_granted_is_not_granted_meanwhile(
     bench.workers["w2"].connected = True
     answer = answer_of(bench, "w2")
     assert not answer.granted and not answer.prepare
+
+
+def test_records_that_the_log_did_not_take_are_not_tried_without_a_pause() -> None:
+    bench = Bench(w1=1)
+    job = bench.submit(workflow("Load", vus=1, duration_s=3.0))
+
+    def ends(effect: Effect) -> bool:
+        return isinstance(effect, Submit) and isinstance(effect.command, EndAttempts)
+
+    bench.hold = ends
+    bench.until(lambda: bool(bench.held_effects))
+    (held,) = bench.held_effects
+    assert isinstance(held, Submit)
+    bench.director.failed(held.tag, bench.now)
+    bench.now, bench.group_ms = bench.now + 0.2, bench.group_ms + 200
+    assert bench.director.tick(bench.now, bench.group_ms) == []
+    assert bench.director.deadline() > bench.now
+    bench.hold = lambda _: False
+    bench.held_effects.clear()
+    assert bench.finish(job).state == "completed"

@@ -186,7 +186,7 @@ async def test_a_core_that_does_not_stop_is_killed_with_all_it_started(
 
 @pytest.mark.asyncio
 async def test_a_manager_that_is_gone_is_left_for_the_next(tmp_path: Path) -> None:
-    """Each that is not one is named with the reason."""
+    """One that refuses is named with the reason; one that is silent is not waited for."""
     with socket.socket() as nobody, socket.socket() as stranger:
         nobody.bind(("127.0.0.1", 0))
         stranger.bind(("127.0.0.1", 0))
@@ -195,8 +195,8 @@ async def test_a_manager_that_is_gone_is_left_for_the_next(tmp_path: Path) -> No
         async with worker_under_manager(tmp_path, others=ports) as (manager, worker):
             assert len(manager.registrations) == 1
             said = [line for line in worker.said().splitlines() if "manager_unreachable" in line]
-            assert len(said) == 2, said
-            assert all(any(f":{port}" in line for line in said) for port in ports)
+            assert len(said) == 1, said
+            assert f":{ports[0]}" in said[0]
 
 
 @pytest.mark.asyncio

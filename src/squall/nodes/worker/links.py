@@ -80,24 +80,26 @@ class ManagerLinks:
             peer.start()
         return peer
 
-    async def reach_any(self) -> None:
+    async def reach_any(self) -> dict[str, Exception]:
         """Turns to the manager that can be reached first, the present one if it can; nothing
-        is left of the other dials. Without one in time all stays as it is."""
+        is left of the other dials. Without one in time all stays as it is. What is known to be
+        wrong with the others, by address."""
         clock = self._board.runtime.clock
         if len(self._addresses) == 1 or self.current.control.session is not None:
-            return
+            return {}
         until = clock.now() + self._board.limits.dial_timeout_s
         order = self._addresses[self._at :] + self._addresses[: self._at]
         reached: list[Address] = []
         while not reached and clock.now() < until:
             await clock.sleep(LOOK_S)
             reached = [each for each in order if self.at(each).control.session is not None]
-        if not reached:
-            return
-        self._go_to(reached[0])
-        for each in order:
-            if each != reached[0]:
-                await self._peers.pop(each).close()
+        errors = {each: self.at(each).last_error for each in order if each not in reached}
+        if reached:
+            self._go_to(reached[0])
+            for each in order:
+                if each != reached[0]:
+                    await self._peers.pop(each).close()
+        return {f"{host}:{port}": error for (host, port), error in errors.items() if error}
 
     @property
     def shown(self) -> str:

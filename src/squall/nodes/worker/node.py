@@ -38,7 +38,7 @@ from squall.runtime.metrics_http import MetricsServer, Probes
 from squall.runtime.tasks import TaskRunner
 from squall.wire.blobs import BlobFetcher, serve_blobs
 from squall.wire.dispatch import Handlers, Incoming
-from squall.wire.errors import NotSent, OutcomeUnknown, RemoteError, WireError
+from squall.wire.errors import NotSent, OutcomeUnknown, RemoteError
 from squall.wire.peer import Peer
 from squall.wire.switchboard import Switchboard, make_keyring
 
@@ -216,23 +216,24 @@ class WorkerNode:
     async def _turn(self) -> float:
         """One exchange with the manager that is asked; how long to wait for the next."""
         if not self._registered:
-            await self._links.reach_any()
+            for manager, why in (await self._links.reach_any()).items():
+                self._tell_unreachable(manager, why)
         peer = self._links.current
         try:
             if not self._registered:
                 await self._register(peer)
             await self._exchange(peer)
         except (NotSent, OutcomeUnknown, RemoteError) as error:
-            self._tell_unreachable(error)
+            self._tell_unreachable(self._links.shown, error)
             await self._runtime.clock.sleep(self._links.failed(error))
             return 0.0
         self._links.worked()
         self._told_unreachable.clear()
         return self.session.interval_s if self._registered else 0.0
 
-    def _tell_unreachable(self, error: WireError) -> None:
+    def _tell_unreachable(self, manager: str, error: Exception) -> None:
         """Of each manager at once, and then now and again: the tries are many a second."""
-        now, manager = self._runtime.clock.now(), self._links.shown
+        now = self._runtime.clock.now()
         if now - self._told_unreachable.get(manager, -inf) >= TELL_AGAIN_S:
             self._told_unreachable[manager] = now
             self._log.warning("manager_unreachable", manager=manager, error=str(error))

@@ -58,7 +58,9 @@ def unknown_of(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -
         requests = iterations * _requests_each(record, workflow) + flying.requests
         return Unknown(requests, iterations, is_estimate=False)
     seen_s = lowest_s if math.isfinite(lowest_s) else LATENCY_FLOOR_S
-    turns = math.ceil(silence_s / max(seen_s, LATENCY_FLOOR_S))
+    # One more than fits at the lowest latency that was seen: what nobody saw may have been a
+    # little faster, and a bound that is too low is wrong.
+    turns = math.ceil(silence_s / max(seen_s, LATENCY_FLOOR_S)) + (silence_s > 0.0)
     requests = part.users * lanes * turns + flying.requests
     return Unknown(requests, part.users * turns + flying.iterations, is_estimate=True)
 

@@ -172,7 +172,7 @@ async def cpu_per_request(at: Lab, seconds: int) -> tuple[float, float]:
         accepted, _ = await client.submit(submission, data, journal)
         result = await ended(client, accepted.job)
     requests = sum(report.requests.sent for report in result.reports)
-    cpu_s = sum(health.cpu for health in result.health)
+    cpu_s = sum(each.cpu_seconds for each in result.generator.processes)
     path = at.folder / "local.json"
     words = [str(SQUALL), "run", str(at.write(text)), "--host", at.url, "--workers", "1"]
     process = await asyncio.create_subprocess_exec(

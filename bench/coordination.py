@@ -11,10 +11,12 @@ on one server and the ratio is taken within a round.
 Signals: a signal and the answer to it, between two members on loopback. Beside it the same
 with nothing but redis-py (LPUSH and BLPOP there and back, two clients), in turns with ours in
 the same run: what disturbs the machine disturbs both, and their ratio says more than either.
-Members: a thousand at
-the default profile, in one process on one store object, elected, beating and watched; counted
-is the user and system time of that process, the coordinator and its monitor included, and the
-server's beside it. Elections: from the end of the old coordinator to the first act of the new one.
+Rounds count in which the host of a virtual machine gave it all the time that it wanted (`steal`
+in /proc/stat); if there are too few of them, all count.
+Members: a thousand at the default profile, in one process on one store object, elected, beating
+and watched; counted is the user and system time of that process, the coordinator and its monitor
+included, and the server's beside it.
+Elections: from the end of the old coordinator to the first act of the new one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -53,6 +56,9 @@ BODY = {"to": "ada", "subject": "hello", "text": "x" * 100}
 RESULT = {"ok": True}
 DONE_TTL_S = 86_400
 LIMIT_S = 120.0
+ROUND = 100
+ROUNDS_MAX = 200
+STOLEN_MAX_S = 0.0
 BATCH = 10
 """Tickets that a worker of ours may ask for at a time; LMOVE and Lock know only one."""
 QUICK = Timing(
@@ -94,7 +100,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tickets", type=int, default=4000, help="of one run (4000)")
     parser.add_argument("--workers", type=int, default=8, help="in one process (8)")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
-    parser.add_argument("--signals", type=int, default=2000, help="round trips (2000)")
+    parser.add_argument("--signals", type=int, default=2000, help="round trips that count (2000)")
     parser.add_argument("--members", type=int, default=1000, help="at the default profile (1000)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that they are watched (30)")
     parser.add_argument("--elections", type=int, default=5, help="of each kind (5)")
@@ -257,8 +263,7 @@ async def _lock_queue(place: Place, options: argparse.Namespace) -> float:
 
 
 async def _signals(options: argparse.Namespace) -> list[Row]:
-    times: list[float] = []
-    bare: list[float] = []
+    rounds: list[Round] = []
     async with (
         Place() as place,
         _member(place, member_id="a") as a,
@@ -270,23 +275,59 @@ async def _signals(options: argparse.Namespace) -> list[Row]:
             signal = delivery.signal
             await b.send_signal("a", "completion", correlation_id=signal.correlation_id)
 
-        b.on_signal("ask", answer)
-        for number in range(options.signals + 50):
+        async def trip(name: str) -> float:
             begun = time.perf_counter()
-            await a.send_signal("b", "ask", correlation_id=f"c{number}")
-            await a.block_until_signal(correlation_id=f"c{number}", timeout=30.0)
-            times.append(time.perf_counter() - begun)
-            bare.append(await echo())
-    p50, p99 = _percentiles_ms(times[50:])
-    bare_p50, bare_p99 = _percentiles_ms(bare[50:])
+            await a.send_signal("b", "ask", correlation_id=name)
+            await a.block_until_signal(correlation_id=name, timeout=30.0)
+            return time.perf_counter() - begun
+
+        b.on_signal("ask", answer)
+        for number in range(50):
+            await trip(f"warm-{number}")
+        while _undisturbed(rounds) < options.signals and len(rounds) < ROUNDS_MAX:
+            stolen, times, bare = _stolen_s(), list[float](), list[float]()
+            for number in range(ROUND):
+                times.append(await trip(f"c{len(rounds)}-{number}"))
+                bare.append(await echo())
+            rounds.append(Round(times, bare, _stolen_s() - stolen))
+    return _signal_rows(rounds, options.signals)
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """Trips one after another, by ours and by redis-py in turns."""
+
+    times: list[float]
+    bare: list[float]
+    stolen_s: float
+    """What the host took from this machine meanwhile."""
+
+
+def _undisturbed(rounds: list[Round]) -> int:
+    return sum(len(each.times) for each in rounds if each.stolen_s <= STOLEN_MAX_S)
+
+
+def _stolen_s() -> float:
+    """Time that this machine's cores wanted to run and their host did not let them."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def _signal_rows(rounds: list[Round], wanted: int) -> list[Row]:
+    quiet = [each for each in rounds if each.stolen_s <= STOLEN_MAX_S]
+    judged = quiet if _undisturbed(rounds) >= wanted else rounds
+    p50, p99 = _percentiles_ms([time_s for each in judged for time_s in each.times])
+    bare_p50, bare_p99 = _percentiles_ms([time_s for each in judged for time_s in each.bare])
+    all_p50, all_p99 = _percentiles_ms([time_s for each in rounds for time_s in each.times])
+    bar = _bar(p99 < SIGNAL_BAR_MS, f"under {SIGNAL_BAR_MS:g} ms")
+    stolen_s = sum(each.stolen_s for each in rounds)
+    counted = f"{len(judged)} of {len(rounds)} rounds of {ROUND}"
     return [
-        (
-            "signal and answer, p50 / p99",
-            f"{p50:.2f} / {p99:.2f} ms",
-            _bar(p99 < SIGNAL_BAR_MS, f"under {SIGNAL_BAR_MS:g} ms"),
-        ),
+        ("signal and answer, p50 / p99", f"{p50:.2f} / {p99:.2f} ms", bar),
         ("redis-py, LPUSH and BLPOP there and back", f"{bare_p50:.2f} / {bare_p99:.2f} ms", ""),
         ("ours in times of that", f"{p50 / bare_p50:.1f} / {p99 / bare_p99:.1f}", ""),
+        ("rounds that count", counted, f"{stolen_s:.1f} s were stolen by the host"),
+        ("with all rounds, p50 / p99", f"{all_p50:.2f} / {all_p99:.2f} ms", ""),
     ]
 
 

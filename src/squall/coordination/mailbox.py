@@ -6,7 +6,8 @@ acknowledged before its taker had it. While nobody wants signals, the inbox is n
 
 Before a handler sees a signal, the store is asked whether it was delivered before and whether
 its sender is dead. A wait has its signal delivered before it ends, and that step asks the same,
-so it is asked once.
+so it is asked once. A signal that the store carried here brings both answers along; they count
+while they are fresh, as an answer would that came just before the handler began.
 
 It must never drop a signal because of a failed write, nor let a bad one end the loop.
 """
@@ -47,6 +48,8 @@ PAGE = 100
 WAIT_S = 60.0
 RETRY_S = 1.0
 GRAVES_MAX = 10_000
+FRESH_S = 1.0
+"""Of store time: what was told beside a signal is older in a process that was stopped."""
 
 
 @dataclass
@@ -215,10 +218,18 @@ class Mailbox:
             # Nowhere else: what is judged below relies on what is in it.
             self._graves.clear()
         signals = [read_signal(self._parts.codec, item.value) for item in items]
-        asked = [
-            each for each in signals if not isinstance(each, str) and not self._is_for_later(each)
-        ]
-        known = await self._known(source.receiver_id, asked) if asked else {}
+        known: dict[str, Record | None] = {}
+        asked: list[Signal] = []
+        for item, signal in zip(items, signals, strict=True):
+            if isinstance(signal, str) or self._is_for_later(signal):
+                continue
+            mark = keys.idempotency(source.receiver_id, signal.signal_id)
+            if self._is_told(item, signal, mark):
+                known[mark] = None
+            else:
+                asked.append(signal)
+        if asked:
+            known |= await self._known(source.receiver_id, asked)
         for item, signal in zip(items, signals, strict=True):
             await self._accept(source, item, signal, known)
             source.cursor = item.cursor
@@ -230,6 +241,20 @@ class Mailbox:
             and self._parts.patient.capabilities.transactions
             and self.inbox.is_delivered_first(signal)
         )
+
+    def _is_told(self, item: Item, signal: Signal, mark: str) -> bool:
+        """What came along says that nobody delivered it, and nothing else of its sender than
+        what is known here."""
+        sender = signal.sender_id
+        buried = item.beside.get(keys.tombstone(sender))
+        if buried is None or item.beside.get(mark) != "":
+            return False
+        if self._parts.store_time() - item.appended_ms / 1000.0 > FRESH_S:
+            return False
+        if not buried:
+            self._graves.setdefault(sender, (ABSENT, None))
+        grave = self._graves.get(sender)
+        return grave is not None and grave[0] == (buried or ABSENT)
 
     async def _known(self, receiver_id: str, signals: Sequence[Signal]) -> dict[str, Record | None]:
         """Their idempotency records; the tombstones of their senders are taken note of."""

@@ -191,6 +191,10 @@ class Sender:
             ttl_s=keys.SIGNAL_TTL_S,
             limit=self._options.max_inbox,
             carried=True,
+            beside=(
+                keys.idempotency(signal.receiver_id, signal.signal_id),
+                keys.tombstone(signal.sender_id),
+            ),
         )
         writes: tuple[Write, ...] = (append,) if check is None else (check, append)
         metrics = self._parts.metrics

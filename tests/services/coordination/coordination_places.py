@@ -1,11 +1,12 @@
 """The four stores, each with a place of its own per test.
 
 A place can be opened several times: as several processes would. Redis is the one of this
-machine, S3 is moto's server over HTTP. A store that is missing fails in CI and skips on a
-laptop."""
+machine, S3 is moto's server over HTTP (a real one: `test_store_on_seaweedfs`). A store that is
+missing fails in CI and skips on a laptop."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -118,18 +119,21 @@ def s3_credentials() -> Iterator[None]:
 
 
 def make_bucket(endpoint: str, within_s: float = 120.0) -> None:
+    """Ends when the server also takes objects."""
     import boto3
     import botocore.exceptions
 
     client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
     deadline = time.monotonic() + within_s
     while True:
-        try:
-            client.create_bucket(Bucket=BUCKET)
+        with contextlib.suppress(botocore.exceptions.BotoCoreError, client.exceptions.ClientError):
+            if not client.list_buckets()["Buckets"]:
+                client.create_bucket(Bucket=BUCKET)
+            client.put_object(Bucket=BUCKET, Key="first", Body=b"")
             break
-        except botocore.exceptions.EndpointConnectionError:
-            assert time.monotonic() < deadline, "moto does not answer"
-            time.sleep(0.1)
+        assert time.monotonic() < deadline, f"{endpoint} does not answer"
+        time.sleep(0.1)
+    client.delete_object(Bucket=BUCKET, Key="first")
     client.close()
 
 

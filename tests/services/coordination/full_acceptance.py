@@ -15,7 +15,8 @@ coordinator. `outage` (S3): errors 500, 503 and no answer at all, 20 s each. `cl
 hour off. `cut` (Redis, S3): 50 times a proxy cuts only the coordinator from the store. `absence`
 (Redis, S3): the store is away for three minutes, on the default profile. `contention` (Redis):
 answers are late for two minutes. Each ends with 0 if every promise held, over everything that was
-written down; the tests beside have the same at a smaller size.
+written down; the tests beside have the same at a smaller size. S3 is moto or, with
+`--s3 seaweedfs`, a real server.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ import argparse
 import asyncio
 import json
 import random
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,8 +40,6 @@ from coordination_places import (
     REDIS_URL,
     Place,
     forget_redis,
-    make_bucket,
-    s3_credentials,
 )
 from crash_failover import CrashLab
 from cut_leader import running
@@ -53,6 +50,7 @@ from paused_leader import PausedLab
 from process_lab import Lab
 from process_worker import EVERY_S, QUEUE, SECRET, VISIBILITY_S, expiry
 from rotating import RotationLab, change_the_secret
+from s3_servers import SERVERS
 from slow_store import slow_down
 from test_queue_processes import WorkLab, check_runs, check_tickets
 
@@ -109,6 +107,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="of the schedule")
     parser.add_argument("--cuts", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=20, help="of members that start together")
+    parser.add_argument("--s3", choices=SERVERS, default="moto", help="which server (moto)")
     options = parser.parse_args()
     failed = False
     for kind in KINDS if options.store == "all" else (options.store,):
@@ -127,8 +126,8 @@ def main() -> int:
 
 
 @contextmanager
-def served(kind: str) -> Iterator[tuple[str, str, Path]]:
-    """URL, prefix and a folder; S3 is moto in a process of its own."""
+def served(kind: str, s3: str) -> Iterator[tuple[str, str, Path]]:
+    """URL, prefix and a folder; S3 is a process of its own."""
     prefix = f"accept.{uuid.uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory() as folder:
         journals = Path(folder, "journals")
@@ -143,26 +142,8 @@ def served(kind: str) -> Iterator[tuple[str, str, Path]]:
             finally:
                 forget_redis(REDIS_URL, prefix)
         else:
-            with moto_server() as endpoint:
+            with SERVERS[s3]() as endpoint:
                 yield _s3_url(endpoint, prefix), prefix, journals
-
-
-@contextmanager
-def moto_server() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    program = Path(sys.executable).with_name("moto_server")
-    command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
-    with s3_credentials():
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        endpoint = f"http://127.0.0.1:{port}"
-        try:
-            make_bucket(endpoint)
-            yield endpoint
-        finally:
-            process.terminate()
-            process.wait()
 
 
 def _s3_url(endpoint: str, prefix: str) -> str:
@@ -174,7 +155,7 @@ def _scale(kind: str) -> float:
 
 
 def _winner(kind: str, options: argparse.Namespace) -> str:
-    with served(kind) as (url, prefix, _):
+    with served(kind, options.s3) as (url, prefix, _):
 
         async def play() -> str:
             place = Place(kind, url, prefix)
@@ -190,7 +171,7 @@ def _winner(kind: str, options: argparse.Namespace) -> str:
 
 
 def _start(kind: str, options: argparse.Namespace) -> str:
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         lab = StartLab(url, prefix, folder, _scale(kind), defaults=True)
         try:
             told = lab.begin_fresh()
@@ -203,12 +184,12 @@ def _start(kind: str, options: argparse.Namespace) -> str:
 
 
 def _failover(kind: str, options: argparse.Namespace) -> str:
-    short = _crashes(kind, CRASHES, defaults=False)
-    return f"{short}; on the defaults {_crashes(kind, 1, defaults=True)}"
+    short = _crashes(kind, options, CRASHES, defaults=False)
+    return f"{short}; on the defaults {_crashes(kind, options, 1, defaults=True)}"
 
 
-def _crashes(kind: str, count: int, *, defaults: bool) -> str:
-    with served(kind) as (url, prefix, folder):
+def _crashes(kind: str, options: argparse.Namespace, count: int, *, defaults: bool) -> str:
+    with served(kind, options.s3) as (url, prefix, folder):
         lab = CrashLab(url, prefix, folder, _scale(kind), defaults=defaults)
         try:
             lab.begin()
@@ -222,7 +203,7 @@ def _crashes(kind: str, count: int, *, defaults: bool) -> str:
 def _pause(kind: str, options: argparse.Namespace) -> str:
     told: list[str] = []
     for holds in ("aware", "unaware"):
-        with served(kind) as (url, prefix, folder):
+        with served(kind, options.s3) as (url, prefix, folder):
             lab = PausedLab(url, prefix, folder, _scale(kind), holds)
             try:
                 lab.begin()
@@ -240,7 +221,7 @@ def _pause(kind: str, options: argparse.Namespace) -> str:
 
 
 def _rotation(kind: str, options: argparse.Namespace) -> str:
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         # On S3 the coordinator notes its key every five minutes: that is not waited for.
         look_s = 5.0 if kind == "s3" else None
         lab = RotationLab(
@@ -257,7 +238,7 @@ def _rotation(kind: str, options: argparse.Namespace) -> str:
 
 def _queue(kind: str, options: argparse.Namespace) -> str:
     tickets = options.tickets or (500 if kind == "s3" else 5000)
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         members = [f"w{number}" for number in range(options.workers)]
         scale = QUEUE_S3_SCALE if kind == "s3" else 1.0
         lab = WorkLab(url, prefix, folder, members, scale)
@@ -338,7 +319,7 @@ async def _final(producer: Queue, ticket_id: str) -> Final:
 
 def _schedule(kind: str, options: argparse.Namespace) -> str:
     """The job of a worker is due every half a second; so it is four times as dense as asked."""
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         lab = WorkLab(url, prefix, folder, ["a", "b", "c"], _scale(kind))
         try:
             for name in lab.members:
@@ -366,7 +347,7 @@ def _schedule(kind: str, options: argparse.Namespace) -> str:
 
 
 def _ttl(kind: str, options: argparse.Namespace) -> str:
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         lab = WorkLab(url, prefix, folder, ["a", "b", "c"], _scale(kind))
         try:
             for name in lab.members:
@@ -430,7 +411,7 @@ async def _run_ttl(lab: WorkLab) -> str:
 
 def _outage(kind: str, options: argparse.Namespace) -> str:
     told: list[str] = []
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         endpoint = url.partition("endpoint=")[2].partition("&")[0]
         proxy = FaultyS3(endpoint)
         lab = Lab(_s3_url(proxy.endpoint, prefix), prefix, folder, ["a", "b"], _scale(kind))
@@ -460,7 +441,7 @@ def _outage(kind: str, options: argparse.Namespace) -> str:
 
 
 def _clock(kind: str, options: argparse.Namespace) -> str:
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         lab = Lab(url, prefix, folder, ["a", "b", "c"], _scale(kind))
         try:
             for name, offset in (("a", 3600.0), ("b", 0.0), ("c", -3600.0)):
@@ -480,7 +461,7 @@ def _clock(kind: str, options: argparse.Namespace) -> str:
 
 def _cut(kind: str, options: argparse.Namespace) -> str:
     """A cable that is pulled and a server that is stopped, in turn."""
-    with served(kind) as (url, prefix, folder):
+    with served(kind, options.s3) as (url, prefix, folder):
         with running(url, prefix, folder, _scale(kind)) as lab:
             pauses = [
                 lab.cut_the_leader(silently=number % 2 == 0) for number in range(options.cuts)
@@ -495,7 +476,7 @@ def _cut(kind: str, options: argparse.Namespace) -> str:
 
 
 def _absence(kind: str, options: argparse.Namespace) -> str:
-    with served(kind) as (url, prefix, _):
+    with served(kind, options.s3) as (url, prefix, _):
         size = Size(
             PROFILES["s3" if kind == "s3" else "normal"],
             AWAY_S,
@@ -519,7 +500,7 @@ def _absence(kind: str, options: argparse.Namespace) -> str:
 
 
 def _contention(kind: str, options: argparse.Namespace) -> str:
-    with served(kind) as (url, prefix, _):
+    with served(kind, options.s3) as (url, prefix, _):
 
         async def late() -> str:
             place = Place(kind, url, prefix)

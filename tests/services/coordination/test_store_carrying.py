@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
 import pytest
 import pytest_asyncio
 from coordination_places import Place
 
-from squall.coordination.stores.interface import Append, Appended, Item, Remove
+from squall.coordination.stores.errors import InvalidIdentifierError
+from squall.coordination.stores.interface import ANY, Append, Appended, Item, Put, Remove
 from squall.coordination.stores.redis import RedisStore
 
 pytestmark = [
@@ -142,3 +144,26 @@ async def test_a_stream_that_begins_anew_is_read_from_its_beginning(
     assert list(await asyncio.wait_for(task, WAIT_S / 2)) == []
     assert names(await reader.read(INBOX, after=cursor)) == ["s1"]
     await writer.write(Remove(INBOX, fresh))
+
+
+async def test_what_is_told_beside_an_item_is_as_it_was_when_it_was_added(
+    stores: tuple[RedisStore, RedisStore],
+) -> None:
+    reader, writer = stores
+    (cursor,) = await writer.write(add("s0"))
+    (version,) = await writer.write(Put("state/there", b"1", expect=ANY, ttl_s=60.0))
+    task = await listening(reader, cursor)
+    told = msgspec.structs.replace(add("s1"), beside=("state/there", "state/missing"))
+    await writer.write(told)
+    (item,) = await task
+    assert item.beside == {"state/there": version, "state/missing": ""}
+    (read,) = await reader.read(INBOX, after=cursor)
+    assert read.beside == {}
+
+
+async def test_what_is_told_beside_an_item_must_be_keys(
+    stores: tuple[RedisStore, RedisStore],
+) -> None:
+    _, writer = stores
+    with pytest.raises(InvalidIdentifierError):
+        await writer.write(msgspec.structs.replace(add("s1"), beside=("state/a|b",)))

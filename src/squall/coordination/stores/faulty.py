@@ -14,7 +14,9 @@ from typing import TypeVar
 
 from squall.coordination.stores.errors import StoreUnavailableError
 from squall.coordination.stores.interface import (
+    Appended,
     Capabilities,
+    CarryingStore,
     Claim,
     Depth,
     Fence,
@@ -110,6 +112,13 @@ class FaultyStore:
 
     async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
         return await self._call(lambda: self.inner.wait(*watches, timeout_s=timeout_s))
+
+    async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]:
+        inner = self.inner
+        if isinstance(inner, CarryingStore):
+            return await self._call(lambda: inner.listen(stream, after=after, timeout_s=timeout_s))
+        await self.wait(Appended(stream, after), timeout_s=timeout_s)
+        return ()
 
     async def probe(self) -> None:
         await self.inner.probe()

@@ -32,6 +32,7 @@ from squall.coordination.stores.errors import (
 from squall.coordination.stores.interface import (
     Appended,
     Capabilities,
+    CarryingStore,
     Claim,
     Depth,
     Fence,
@@ -59,13 +60,6 @@ class PairedStore(Protocol):
     async def write_and_get(
         self, writes: Sequence[Write], keys: Sequence[str]
     ) -> tuple[tuple[str, ...], tuple[Record | None, ...]]: ...
-
-
-@runtime_checkable
-class CarryingStore(Protocol):
-    """A store that brings new items to who waits for them."""
-
-    async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]: ...
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -168,6 +168,9 @@ class Append(msgspec.Struct, frozen=True):
     """Of unremoved items; beyond it `StreamFullError`. Exact with transactions."""
     carried: bool = False
     """Whoever listens to the stream may be given it at once, without a `read`."""
+    beside: tuple[str, ...] = ()
+    """Keys. An item that is carried brings along which versions these records had just before
+    the step that added it: who gets it need not ask."""
 
 
 class Extend(msgspec.Struct, frozen=True):
@@ -221,6 +224,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     value: bytes
     appended_ms: int
     read_ms: int
+    beside: Mapping[str, str] = {}
+    """What an item that was carried brings along: versions by key, "" for an absent record."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,6 +335,13 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class CarryingStore(Protocol):
+    """A store that brings new items to who waits for them."""
+
+    async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]: ...
+
+
 @lru_cache(maxsize=8192)
 def make_key(kind: str, *parts: str) -> str:
     """The only way to a key or a stream name. The first part is the kind."""
@@ -357,6 +369,8 @@ def check_ids(writes: Sequence[Write]) -> None:
         if isinstance(write, Append):
             check_key(write.stream)
             make_key(write.id)
+            for key in write.beside:
+                check_key(key)
         elif isinstance(write, Extend | Remove):
             check_key(write.stream)
         else:

@@ -17,6 +17,7 @@ from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
     Append,
+    Appended,
     Capabilities,
     Changed,
     Check,
@@ -52,6 +53,8 @@ CAPABILITIES = Capabilities(
     cross_process=False,
     cross_host=False,
 )
+
+CARRIED_MAX = 16
 
 
 class _Kept:
@@ -174,6 +177,13 @@ class MemoryStore:
                 if not self._waiting[name]:
                     del self._waiting[name]
 
+    async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]:
+        """Waits for items, and brings those that are carried; none says: read."""
+        await self.wait(Appended(stream, after), timeout_s=timeout_s)
+        now_ms = self._now_ms()
+        found = self._stream(stream, now_ms)
+        return () if found is None else found.carried(after, CARRIED_MAX, now_ms)
+
     async def probe(self) -> None:
         await probe(self, scratch="0")
 
@@ -264,7 +274,7 @@ class MemoryStore:
                 if self._stream(write.stream, now_ms) is None:
                     self._writes += 1
                     self._streams[write.stream] = MemoryStream(write.stream, str(self._writes))
-                self._streams[write.stream].append(write, now_ms)
+                self._streams[write.stream].append(write, now_ms, self._beside(write, now_ms))
             case Extend() | Remove():
                 found = self._stream(write.stream, now_ms)
                 if found is not None:
@@ -273,6 +283,12 @@ class MemoryStore:
                 return
         if not getattr(write, "silent", False):
             self._ring(write.key if isinstance(write, Put | Delete) else write.stream)
+
+    def _beside(self, write: Append, now_ms: int) -> Mapping[str, str] | None:
+        if not write.carried:
+            return None
+        known = {key: self._live(key, now_ms) for key in write.beside}
+        return {key: "" if kept is None else kept.version for key, kept in known.items()}
 
     def _put(self, write: Put, fence: Fence | None, now_ms: int) -> None:
         self._writes += 1

@@ -6,6 +6,10 @@ owners at a time, nor let a claim that ran out remove an item.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from squall.coordination.stores.errors import StaleClaimError, StreamFullError
 from squall.coordination.stores.interface import (
     REMEMBERED_S,
@@ -21,12 +25,16 @@ REMEMBERED_MS = round(REMEMBERED_S * 1000)
 
 
 class _Held:
-    __slots__ = ("appended_ms", "attempt", "claim", "id", "until_ms", "value")
+    __slots__ = ("appended_ms", "attempt", "beside", "claim", "id", "until_ms", "value")
 
-    def __init__(self, item_id: str, value: bytes, appended_ms: int) -> None:
+    def __init__(
+        self, item_id: str, value: bytes, appended_ms: int, beside: Mapping[str, str] | None
+    ) -> None:
         self.id = item_id
         self.value = value
         self.appended_ms = appended_ms
+        self.beside = beside
+        """None: it is not carried."""
         self.claim = ""
         self.until_ms = 0
         self.attempt = 0
@@ -54,6 +62,16 @@ class MemoryStream:
                 found.append(self._item(number, held, now_ms))
                 if len(found) == limit:
                     break
+        return tuple(found)
+
+    def carried(self, after: str, limit: int, now_ms: int) -> tuple[Item, ...]:
+        """Those behind the cursor up to the first that is not carried."""
+        found: list[Item] = []
+        for item in self.read(after, limit, now_ms):
+            beside = self._items[self._number(item.cursor)].beside
+            if beside is None:
+                break
+            found.append(msgspec.structs.replace(item, beside=beside))
         return tuple(found)
 
     def take(
@@ -107,12 +125,12 @@ class MemoryStream:
         if held is None or not write.claim or held.claim != write.claim:
             raise self.stale(write)
 
-    def append(self, write: Append, now_ms: int) -> None:
+    def append(self, write: Append, now_ms: int, beside: Mapping[str, str] | None) -> None:
         self.expires_ms = max(self.expires_ms, now_ms + round(write.ttl_s * 1000))
         if write.id not in self._numbers:
             self._last += 1
             self._numbers[write.id] = self._last
-            self._items[self._last] = _Held(write.id, write.value, now_ms)
+            self._items[self._last] = _Held(write.id, write.value, now_ms, beside)
 
     def apply_claim(self, write: Extend | Remove, now_ms: int) -> None:
         number = self._number(write.cursor)

@@ -225,8 +225,8 @@ class RedisStore:
     async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]:
         """Waits for items, and brings those that were carried; none says: read."""
         return [
-            _item(birth, number, body, int(body.partition(b"|")[0]))
-            for birth, number, body in await self._waits.listen(stream, after, timeout_s)
+            _item(birth, number, body, int(body.partition(b"|")[0]), beside)
+            for birth, number, body, beside in await self._waits.listen(stream, after, timeout_s)
         ]
 
     async def probe(self) -> None:
@@ -314,7 +314,8 @@ class RedisStore:
             return (6, write.stream, *split_cursor(write.cursor), write.claim)
         if isinstance(write, Append):
             ttl_ms, carried = round(write.ttl_s * 1000), int(write.carried)
-            return (4, write.stream, write.id, write.value, ttl_ms, write.limit, carried)
+            fields = (4, write.stream, write.id, write.value, ttl_ms, write.limit, carried)
+            return (*fields, *write.beside) if carried else fields
         if isinstance(write, Delete):
             return (2, write.key, *_condition(write.expect), int(write.silent))
         lease_ms = round(write.lease_s * 1000)
@@ -367,14 +368,16 @@ def _record(key: str, fields: Sequence[bytes | None], read_ms: int) -> Record | 
     )
 
 
-def _item(birth: bytes, number: bytes, body: bytes, read_ms: int) -> Item:
+def _item(birth: bytes, number: bytes, body: bytes, read_ms: int, beside: bytes = b"") -> Item:
     appended_ms, item_id, value = body.split(b"|", 2)
+    told = beside.decode().split("|") if beside else ()
     return Item(
         cursor=f"{birth.decode()}.{int(number)}",
         id=item_id.decode(),
         value=value,
         appended_ms=int(appended_ms),
         read_ms=read_ms,
+        beside=dict(zip(told[::2], told[1::2], strict=True)),
     )
 
 

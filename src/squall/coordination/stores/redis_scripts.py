@@ -13,7 +13,8 @@ script may touch any of them.
     {p}#streams          streams, by the time they expire
     {p}#kinds            kinds that have an index
     {p}#bell:name        exists while somebody waits for the name; each write adds to it: w, or
-                         for an item that is carried b birth, n number, v time|id|value
+                         for an item that is carried b birth, n number, v time|id|value,
+                         s key|version|key|version of the records beside it
 
 The sets of a stream hold a member "@" so that they never vanish, and keep their expiry.
 Every key expires. A batch comes as flat arguments, each write with its number of fields before
@@ -170,6 +171,14 @@ local function put(o, name)
   end
   if A[o + 6] == '0' then ring(name) end
 end
+local function beside(o)
+  local told = {}
+  for i = o + 7, o - 1 + A[o - 1] do
+    told[#told + 1] = A[i]
+    told[#told + 1] = record(A[i])[1] or ''
+  end
+  return table.concat(told, '|')
+end
 local function append(i, o, name)
   local s, id, wanted = STREAMS[name], A[o + 2], tonumber(A[o + 4])
   local base = s[1]
@@ -212,7 +221,7 @@ local function append(i, o, name)
   OUT[i + 1] = s[2] .. '.' .. n
   if A[o + 6] == '1' and body and #body <= 4096 then
     call('XADD', P .. '#bell:' .. name, 'NOMKSTREAM', 'MAXLEN', '16', '*',
-      'b', s[2], 'n', n, 'v', body)
+      'b', s[2], 'n', n, 'v', body, 's', beside(o))
   else
     ring(name)
   end

@@ -35,9 +35,9 @@ SLICE_S = 5.0
 PAUSE_S = 0.2
 """After a failure, before the connection is made again."""
 Done = asyncio.Future[frozenset[Watch]]
-Carried = tuple[bytes, bytes, bytes]
-"""Birth, number and body of an item."""
-CARRIED_FIELDS = 6
+Carried = tuple[bytes, bytes, bytes, bytes]
+"""Birth, number and body of an item, and what is told beside it."""
+CARRIED_FIELDS = 8
 CARRIED_MAX = 16
 _NOTHING: frozenset[Watch] = frozenset()
 
@@ -196,6 +196,8 @@ class RedisWaits:
         self._bells = {name: at for name, at in self._bells.items() if name in names}
         slice_ms = max(1, round((self._look_again_at - self._clock.now()) * 1000.0))
         self._is_asleep = True
+        # Who was woken goes first: what it asks of the server need not wait for this.
+        await asyncio.sleep(0.0)
         rung = await self._server.command(
             *("XREAD", "BLOCK", slice_ms, "STREAMS"),
             *(self._bell(name) for name in self._bells),
@@ -219,12 +221,12 @@ class RedisWaits:
             self._ends.pop(name, None)
             self._carried.pop(name, None)
             return
-        _, birth, _, number, _, body = fields
+        _, birth, _, number, _, body, _, beside = fields
         end = (birth.decode(), int(number))
         carried = self._carried.setdefault(name, deque(maxlen=CARRIED_MAX))
         if self._ends.get(name) != (end[0], end[1] - 1):
             carried.clear()
-        carried.append((birth, number, body))
+        carried.append((birth, number, body, beside))
         self._ends[name] = end
 
     async def _arm(self, watches: list[Watch]) -> None:

@@ -31,7 +31,7 @@ lint: $(VENV)/.dev ## ruff
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(VENV)/.dev ## pyright strict on src and examples, mypy strict on examples
+types: $(VENV)/.dev ## pyright strict on src and examples, basic on bench, mypy strict on examples
 	$(BIN)/pyright
 	$(BIN)/mypy
 

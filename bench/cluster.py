@@ -311,7 +311,7 @@ def _allow_files(count: int) -> None:
 
 def main() -> int:
     _allow_files(65_536)
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--users", type=int, default=0, help="only one job, of so many users")

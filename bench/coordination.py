@@ -35,6 +35,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
 
 import redis.asyncio
 import uvloop
@@ -149,8 +150,9 @@ class Place:
                 await client.delete(key)
 
 
-def _member(place: Place, *plugins: Queue, **options: object) -> Coordinator:
-    chosen = {"profile": QUICK, "unsafe_timings": True, "secret": SECRET} | options
+def _member(place: Place, *plugins: Queue, **options: Any) -> Coordinator:
+    chosen: dict[str, Any] = {"profile": QUICK, "unsafe_timings": True, "secret": SECRET}
+    chosen |= options
     return Coordinator(place.store(), *plugins, **chosen)
 
 
@@ -236,7 +238,7 @@ async def _list_queue(place: Place, options: argparse.Namespace) -> float:
                 async with client.pipeline(transaction=True) as pipe:
                     key = f"{name}:done:{ticket['id']}"
                     pipe.set(key, json.dumps(RESULT), nx=True, ex=DONE_TTL_S)
-                    pipe.lrem(mine, 1, item)
+                    pipe.lrem(mine, 1, item)  # pyright: ignore[reportArgumentType] - it takes bytes
                     await pipe.execute()
 
         return await _together(work, options.workers, options.tickets)
@@ -251,6 +253,7 @@ async def _lock_queue(place: Place, options: argparse.Namespace) -> float:
 
         async def work(number: int) -> None:
             while (item := await client.rpop(name)) is not None:
+                assert isinstance(item, bytes)
                 ticket = json.loads(item)
                 async with client.lock(f"{name}:lock:{ticket['id']}", timeout=30.0):
                     key = f"{name}:done:{ticket['id']}"
@@ -341,7 +344,7 @@ def _percentiles_ms(times: list[float]) -> tuple[float, float]:
 async def _echo(place: Place) -> AsyncGenerator[Callable[[], Awaitable[float]]]:
     """Gives a function that sends one message to another client and times the way back."""
     ask, reply = f"{place.prefix}:ask", f"{place.prefix}:reply"
-    ended, patient = False, {"socket_timeout": None}
+    ended, patient = False, dict[str, Any](socket_timeout=None)
     async with (
         redis.asyncio.Redis.from_url(URL, **patient) as one,
         redis.asyncio.Redis.from_url(URL, **patient) as other,
@@ -484,7 +487,7 @@ async def _lead(prefix: str) -> None:
             print("leads", flush=True)
 
     store = make_store(URL, RealClock(), random.Random(), prefix=prefix)
-    options = {"profile": QUICK, "unsafe_timings": True, "secret": SECRET}
+    options: dict[str, Any] = {"profile": QUICK, "unsafe_timings": True, "secret": SECRET}
     async with Coordinator(store, member_id="a", work=work, **options):
         await asyncio.sleep(3600.0)
 

@@ -34,13 +34,7 @@ class CrashLab(Lab):
     def begin(self) -> None:
         timing = self.timing
         cold_s = timing.cold_start_observation_window + timing.cold_start_preparation_delay
-        for member in self.members:
-            self.start(member)
-        self.until(
-            lambda: len(self.lines("started")) == len(self.members),
-            30.0 * self.scale,
-            "all have started",
-        )
+        self.start_all()
         self.until_acts(0.0, within_s=cold_s + timing.heartbeat_interval + 20.0 * self.scale)
 
     def kill_the_leader(self) -> float:

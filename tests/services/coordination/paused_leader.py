@@ -24,13 +24,7 @@ class PausedLab(Lab):
         self.holds = holds
 
     def begin(self) -> None:
-        for member in self.members:
-            self.start(member)
-        self.until(
-            lambda: len(self.lines("started")) == len(self.members),
-            30.0 * self.scale,
-            "all have started",
-        )
+        self.start_all()
         self.until_written(0.0, self.members)
 
     def until_written(self, since: float, by: list[str]) -> None:

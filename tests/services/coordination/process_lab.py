@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from process_member import scaled
 
@@ -26,6 +27,8 @@ class Lab:
         self.timing = scaled(scale)
         self.failover_s = self.timing.failover + SLACK_S * scale
         self.death_s = self.timing.dead_after + self.failover_s
+        self.patience_s = 60.0 * scale
+        """For lines that no timing of the members bounds."""
         self.scale = scale
         self.url = url
         self.urls: dict[str, str] = {}
@@ -47,26 +50,42 @@ class Lab:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, member: str, *, offset: float = 0.0) -> None:
-        options = {
+        self.launch(
+            "process_member.py",
+            member,
+            others=",".join(each for each in self.members if each != member),
+            offset=str(offset),
+            watched="yes" if self.watched else "",
+            holds=self.holds,
+            profile=self.profile,
+            cold="yes" if self.cold else "",
+            quiet="yes" if self.quiet else "",
+        )
+
+    def launch(self, script: str, member: str, **options: str) -> None:
+        """A member of the kind that a script of this folder is; `options` are those of its kind."""
+        whole = {
             "url": self.urls.get(member, self.url),
             "prefix": self.prefix,
             "member": member,
-            "others": ",".join(each for each in self.members if each != member),
             "journal": str(self.folder / f"{member}.jsonl"),
-            "offset": str(offset),
             "scale": str(self.scale),
-            "watched": "yes" if self.watched else "",
-            "holds": self.holds,
-            "profile": self.profile,
-            "cold": "yes" if self.cold else "",
-            "quiet": "yes" if self.quiet else "",
+            **options,
         }
-        script = Path(__file__).with_name("process_member.py")
-        errors = (self.folder / f"{member}.err").open("ab")
-        self.processes[member] = subprocess.Popen(
-            [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
+        path = Path(__file__).with_name(script)
+        with (self.folder / f"{member}.err").open("ab") as errors:
+            self.processes[member] = subprocess.Popen(
+                [sys.executable, str(path), json.dumps(whole)], stderr=errors, stdout=errors
+            )
+
+    def start_all(self) -> None:
+        for member in self.members:
+            self.start(member)
+        self.until(
+            lambda: len(self.lines("started")) == len(self.members),
+            30.0 * self.scale,
+            "all have started",
         )
-        errors.close()
 
     def kill(self, member: str) -> None:
         process = self.processes.pop(member)
@@ -91,6 +110,25 @@ class Lab:
                 process.kill()
                 codes.append(process.wait())
         return codes
+
+    # Without blocking this process, which may serve S3.
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    async def told(self, what: str, count: int = 1) -> list[dict[str, Any]]:
+        """The lines of a kind, once there are so many."""
+        await asyncio.to_thread(
+            self.until,
+            lambda: len(self.lines(what)) >= count,
+            self.patience_s,
+            f"{count} times {what!r}",
+        )
+        return self.lines(what)
 
     # What they wrote.
 

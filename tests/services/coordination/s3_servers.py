@@ -51,10 +51,17 @@ def seaweedfs_server() -> Iterator[str]:
             *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={settings}"),
             *(f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}"),
             *(f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false"),
+            *(f"-filer.localSocket={folder}/filer", f"-s3.localSocket={folder}/s3"),
             *("-master.volumeSizeLimitMB=64", "-volume.max=50"),
         ]
-        with _running(command, s3) as endpoint:
-            yield endpoint
+        try:
+            with _running(command, s3, logs_in=folder) as endpoint:
+                yield endpoint
+        finally:
+            # It is killed, since it takes half a minute to end: these it puts nowhere else.
+            for port in ports:
+                for left in Path("/tmp").glob(f"seaweedfs-*-{port + GRPC_BEYOND}.sock"):
+                    left.unlink()
 
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
@@ -64,10 +71,13 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
 
 
 @contextmanager
-def _running(command: list[str], port: int) -> Iterator[str]:
+def _running(command: list[str], port: int, *, logs_in: str | None = None) -> Iterator[str]:
     endpoint = f"http://127.0.0.1:{port}"
     with s3_credentials():
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        environment = os.environ if logs_in is None else os.environ | {"TMPDIR": logs_in}
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        )
         try:
             make_bucket(endpoint)
             yield endpoint

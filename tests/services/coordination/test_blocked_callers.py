@@ -4,9 +4,6 @@ for long, left alone by the one that should have sent."""
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -27,45 +24,24 @@ class CallerLab(Lab):
     def __init__(self, place: Place, folder: Path) -> None:
         scale = 2.0 if place.kind == "s3" else 1.0
         super().__init__(place.url, place.prefix, folder, [], scale)
+        self.patience_s = 40.0 * scale
         self.sender = "sender"
         self.dies = False
 
     def start(self, member: str, *, offset: float = 0.0) -> None:
-        options = {
-            "url": self.url,
-            "prefix": self.prefix,
-            "member": member,
-            "journal": str(self.folder / f"{member}.jsonl"),
-            "scale": str(self.scale),
-            "sender": self.sender,
-            "dies": "yes" if self.dies else "no",
-            "job": f"job-of-{member}",
-        }
-        script = Path(__file__).with_name("process_caller.py")
-        with (self.folder / f"{member}.err").open("ab") as errors:
-            self.processes[member] = subprocess.Popen(
-                [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
-            )
-
-    async def told(self, what: str, count: int = 1) -> list[dict[str, object]]:
-        await asyncio.to_thread(
-            self.until,
-            lambda: len(self.lines(what)) >= count,
-            40.0 * self.scale,
-            f"{count} times {what!r}",
+        self.launch(
+            "process_caller.py",
+            member,
+            sender=self.sender,
+            dies="yes" if self.dies else "no",
+            job=f"job-of-{member}",
         )
-        return self.lines(what)
 
 
 @pytest_asyncio.fixture
 async def lab(place: Place, tmp_path: Path) -> AsyncIterator[CallerLab]:
-    folder = tmp_path / "journals"
-    folder.mkdir()
-    made = CallerLab(place, folder)
-    try:
+    async with CallerLab(place, tmp_path / "journals") as made:
         yield made
-    finally:
-        await asyncio.to_thread(made.close)
 
 
 async def member(lab: CallerLab, place: Place, name: str) -> Coordinator:

@@ -4,9 +4,6 @@ incarnation still wants, and it goes on as a new one."""
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -32,32 +29,10 @@ class SleeperLab(Lab):
         self.holds = holds
 
     def start(self, member: str, *, offset: float = 0.0) -> None:
-        options = {
-            "url": self.url,
-            "prefix": self.prefix,
-            "member": member,
-            "other": KEEPER,
-            "journal": str(self.folder / f"{member}.jsonl"),
-            "scale": str(self.scale),
-            "holds": self.holds,
-        }
-        script = Path(__file__).with_name("process_sleeper.py")
-        with (self.folder / f"{member}.err").open("ab") as errors:
-            self.processes[member] = subprocess.Popen(
-                [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
-            )
+        self.launch("process_sleeper.py", member, other=KEEPER, holds=self.holds)
 
     def order(self, what: str) -> None:
         order(self.folder / f"{SLEEPER}.jsonl", what).touch()
-
-    async def told(self, what: str, count: int = 1) -> list[dict[str, Any]]:
-        await asyncio.to_thread(
-            self.until,
-            lambda: len(self.lines(what)) >= count,
-            60.0 * self.scale,
-            f"{count} times {what!r}",
-        )
-        return self.lines(what)
 
 
 @pytest.fixture(params=["aware", "unaware"])
@@ -68,13 +43,8 @@ def holds(request: pytest.FixtureRequest) -> str:
 
 @pytest_asyncio.fixture
 async def lab(place: Place, tmp_path: Path, holds: str) -> AsyncIterator[SleeperLab]:
-    folder = tmp_path / "journals"
-    folder.mkdir()
-    made = SleeperLab(place, folder, holds)
-    try:
+    async with SleeperLab(place, tmp_path / "journals", holds) as made:
         yield made
-    finally:
-        await asyncio.to_thread(made.close)
 
 
 class Keeper:

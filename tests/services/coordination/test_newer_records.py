@@ -11,10 +11,11 @@ import pytest
 from coordination_places import Place
 from process_member import scaled
 
+from coordination_records import newer, tombstone
 from squall.coordination import Coordinator, Queue, Scheduler, keys
 from squall.coordination.errors import CoordinationError
 from squall.coordination.queue.records import QueueKeys, Ticket
-from squall.coordination.records import Codec, HeartbeatRecord, MemberRecord, Tombstone
+from squall.coordination.records import Codec, HeartbeatRecord, MemberRecord
 from squall.coordination.scheduler.records import SCHEDULES, Schedules
 from squall.coordination.signing import Keyring
 from squall.coordination.stores.interface import ANY, Append, Put, Store
@@ -26,14 +27,6 @@ pytestmark = [
 SECRET = "8c1f5e3a97d204b6" * 4
 CODEC = Codec(Keyring.of([SECRET], "staging", "default"))
 WORK = QueueKeys("work")
-
-
-def newer(record: Any, **more: Any) -> bytes:
-    """As a version would write it that knows more fields."""
-    assert CODEC.keyring is not None
-    fields = msgspec.to_builtins(record) | more
-    fields.pop("signature", None)
-    return CODEC.keyring.seal(type(record).__name__, fields)
 
 
 async def fields_of(store: Store, key: str) -> dict[str, Any]:
@@ -59,9 +52,10 @@ async def test_the_meta_record_and_the_schedule_keep_what_is_new(place: Place) -
     store = await place.open()
     meta = msgspec.json.encode({"environment": "staging", "v": 1, "region": "eu"})
     job = {"every": 0.2, "max_runtime": 9.0, "colour": "blue"}
+    schedules = newer(CODEC, Schedules(), jobs={"tick": job}, owner="x")
     await store.write(
         Put(keys.META, meta, expect=ANY, ttl_s=None),
-        Put(SCHEDULES, newer(Schedules(), jobs={"tick": job}, owner="x"), expect=ANY, ttl_s=60.0),
+        Put(SCHEDULES, schedules, expect=ANY, ttl_s=60.0),
     )
     ran = asyncio.Event()
     scheduler = Scheduler()
@@ -83,7 +77,7 @@ async def test_the_meta_record_and_the_schedule_keep_what_is_new(place: Place) -
 async def test_a_ticket_is_published_with_all_that_its_producer_wrote(place: Place) -> None:
     store = await place.open()
     ticket = Ticket(ticket_id="t1", queue="work", payload=7, created_at=1.0)
-    value = newer(ticket, trace="abc")
+    value = newer(CODEC, ticket, trace="abc")
     await store.write(Append(WORK.queued, "t1", value, ttl_s=60.0))
     async with member(store, queue := Queue("work", visibility_timeout=1.0)):
         async with asyncio.timeout(30.0):
@@ -97,21 +91,13 @@ async def test_a_ticket_is_published_with_all_that_its_producer_wrote(place: Pla
 
 async def test_who_declares_a_newer_member_dead_keeps_what_it_said(place: Place) -> None:
     store = await place.open()
-    tomb = Tombstone(
-        member_id="gone",
-        incarnation=2,
-        death_id="gone.2",
-        epoch=1,
-        died_at=1.0,
-        reason="silence",
-        consecutive_warnings=3,
-    )
+    tomb = tombstone("gone", 2)
     beat = HeartbeatRecord(coordinator_id="silent", incarnation=3, sequence=1, timestamp=0.0)
     registered = MemberRecord(member_id="silent", incarnation=3)
     await store.write(
-        Put(keys.tombstone("gone"), newer(tomb, grave="north"), expect=ANY, ttl_s=600.0),
-        Put(keys.member("silent"), newer(registered, zone="z1"), expect=ANY, ttl_s=600.0),
-        Put(keys.heartbeat("silent"), newer(beat, load=0.5), expect=ANY, ttl_s=600.0),
+        Put(keys.tombstone("gone"), newer(CODEC, tomb, grave="north"), expect=ANY, ttl_s=600.0),
+        Put(keys.member("silent"), newer(CODEC, registered, zone="z1"), expect=ANY, ttl_s=600.0),
+        Put(keys.heartbeat("silent"), newer(CODEC, beat, load=0.5), expect=ANY, ttl_s=600.0),
     )
     async with member(store):
         told = await until(store, keys.tombstone("gone"), announced=True, cleaned=True)

@@ -4,10 +4,7 @@ every ticket is done once, none is lost, no due time runs twice."""
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -33,19 +30,7 @@ class WorkLab(Lab):
     """`queue`: without a schedule and without expiry, whose requests S3 has to answer too."""
 
     def start(self, member: str, *, offset: float = 0.0) -> None:
-        options = {
-            "url": self.url,
-            "prefix": self.prefix,
-            "member": member,
-            "journal": str(self.folder / f"{member}.jsonl"),
-            "scale": str(self.scale),
-            "only": self.only,
-        }
-        script = Path(__file__).with_name("process_worker.py")
-        with (self.folder / f"{member}.err").open("ab") as errors:
-            self.processes[member] = subprocess.Popen(
-                [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
-            )
+        self.launch("process_worker.py", member, only=self.only)
 
 
 @pytest.fixture

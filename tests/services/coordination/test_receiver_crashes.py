@@ -4,9 +4,6 @@ its handler and the delivered step: nothing is lost, and an effect is there once
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -39,40 +36,13 @@ class ReceiverLab(Lab):
 
     def start(self, member: str, *, offset: float = 0.0) -> None:
         self._boots += 1
-        options = {
-            "url": self.url,
-            "prefix": self.prefix,
-            "member": member,
-            "journal": str(self.folder / f"{member}.jsonl"),
-            "scale": str(self.scale),
-            "halts": self.halts,
-            "boot": str(self._boots),
-        }
-        script = Path(__file__).with_name("process_receiver.py")
-        with (self.folder / f"{member}.err").open("ab") as errors:
-            self.processes[member] = subprocess.Popen(
-                [sys.executable, str(script), json.dumps(options)], stderr=errors, stdout=errors
-            )
-
-    async def told(self, what: str, count: int = 1) -> list[dict[str, Any]]:
-        await asyncio.to_thread(
-            self.until,
-            lambda: len(self.lines(what)) >= count,
-            60.0 * self.scale,
-            f"{count} times {what!r}",
-        )
-        return self.lines(what)
+        self.launch("process_receiver.py", member, halts=self.halts, boot=str(self._boots))
 
 
 @pytest_asyncio.fixture
 async def lab(place: Place, tmp_path: Path) -> AsyncIterator[ReceiverLab]:
-    folder = tmp_path / "journals"
-    folder.mkdir()
-    made = ReceiverLab(place, folder)
-    try:
+    async with ReceiverLab(place, tmp_path / "journals") as made:
         yield made
-    finally:
-        await asyncio.to_thread(made.close)
 
 
 async def sender(lab: ReceiverLab, place: Place) -> Coordinator:

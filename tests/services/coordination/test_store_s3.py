@@ -60,26 +60,82 @@ def add(name: str) -> Append:
 async def test_an_item_is_never_created_where_nobody_reads(
     stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer looks for the end of the stream and sleeps. Meanwhile others append, read and
+    """A writer knows the end of the stream and sleeps. Meanwhile others append, read and
     drop what they read: the slot that it found free is free again, and lies in the past."""
     monkeypatch.setattr(s3_streams, "KEPT_MARKERS", 0)
     monkeypatch.setattr(s3_streams, "DROP_AT_ONCE", 1)
     slow, other, reader = stores
     await slow.write(add("first"))
-    updated = slow._streams._updated
+    create, created = slow._objects.create, list[str]()
 
-    async def sleeps_after(stream: str) -> s3_streams.View:
-        view = await updated(stream)
-        for number in range(3):
-            await other.write(add(f"o{number}"))
-        for item in await reader.read(STREAM):
-            await reader.write(Remove(STREAM, item.cursor))
-        return view
+    async def sleeps_before(name: str, body: bytes) -> str | None:
+        if not created:
+            for number in range(3):
+                await other.write(add(f"o{number}"))
+            for item in await reader.read(STREAM):
+                await reader.write(Remove(STREAM, item.cursor))
+        created.append(name)
+        return await create(name, body)
 
-    monkeypatch.setattr(slow._streams, "_updated", sleeps_after)
+    monkeypatch.setattr(slow._objects, "create", sleeps_before)
     await slow.write(add("late"))
     assert [item.id for item in await reader.read(STREAM)] == ["late"]
     assert [item.id for item in await other.read(STREAM)] == ["late"]
+    # It was created in the past once, and nothing of that is left.
+    assert len(created) == 2
+    assert not await reader._objects.exists(created[0])
+
+
+@pytest.mark.asyncio
+async def test_who_knew_the_end_a_moment_ago_appends_without_a_look_for_it(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, other, reader = stores
+    looked = _noted_fetches(writer, monkeypatch)
+    for number in range(3):
+        await writer.write(add(f"w{number}"))
+        looked.clear()
+    await writer.write(add("known"))
+    assert [name.rpartition("/")[2] for name in looked] == ["meta"]
+    # Others were there meanwhile: it comes behind all of them, and knows a name that they used.
+    for number in range(20):
+        await other.write(add(f"o{number}"))
+    await writer.write(add("behind"))
+    (cursor,) = await writer.write(add("o19"))
+    items = await reader.read(STREAM)
+    assert [item.id for item in items][-2:] == ["o19", "behind"]
+    assert len(items) == 25
+    assert cursor == items[-2].cursor
+
+
+@pytest.mark.asyncio
+async def test_what_was_read_is_removed_without_another_look(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, other, reader = stores
+    for number in range(2):
+        await writer.write(add(f"w{number}"))
+    first, second = await reader.read(STREAM)
+    looked = _noted_fetches(reader, monkeypatch)
+    await reader.write(Remove(STREAM, first.cursor))
+    assert looked == []
+    # One that somebody else removed meanwhile is a success, after a look.
+    await other.write(Remove(STREAM, second.cursor))
+    await reader.write(Remove(STREAM, second.cursor))
+    assert len(looked) == 1
+    assert await writer.read(STREAM) == ()
+
+
+def _noted_fetches(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From now on, the names of the objects that it reads."""
+    fetch, looked = store._objects.fetch, list[str]()
+
+    async def noted(name: str) -> Object | None:
+        looked.append(name)
+        return await fetch(name)
+
+    monkeypatch.setattr(store._objects, "fetch", noted)
+    return looked
 
 
 @pytest.mark.asyncio

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordination_records import newer, tombstone
 from squall.coordination.keeping import has_unknown, keep_unknown
 from squall.coordination.records import Codec, LeaseRecord, Pace, Tombstone, WaitStates
 from squall.coordination.scheduler.records import JobRecord, RunHistory, RunRecord, Schedules
@@ -14,23 +15,7 @@ from squall.coordination.signing import Keyring
 from squall.coordination.upkeep import read_meta, write_meta
 
 CODEC = Codec(Keyring.of(["5ec2e7" * 12], "staging", "default"))
-TOMB = Tombstone(
-    member_id="a",
-    incarnation=1,
-    death_id="a.1",
-    epoch=3,
-    died_at=5.0,
-    reason="silence",
-    consecutive_warnings=3,
-)
-
-
-def newer(record: Any, **more: Any) -> bytes:
-    """As a version would write it that knows more fields."""
-    assert CODEC.keyring is not None
-    fields = msgspec.to_builtins(record) | more
-    fields.pop("signature", None)
-    return CODEC.keyring.seal(type(record).__name__, fields)
+TOMB = tombstone("a", 1)
 
 
 def changed(record: Any, over: bytes) -> dict[str, Any]:
@@ -41,7 +26,7 @@ def changed(record: Any, over: bytes) -> dict[str, Any]:
 
 
 def test_a_change_keeps_what_it_does_not_know_and_wins_in_what_it_does() -> None:
-    over = newer(TOMB, grave="north", flowers=["rose"], announced=False)
+    over = newer(CODEC, TOMB, grave="north", flowers=["rose"], announced=False)
     fields = changed(msgspec.structs.replace(TOMB, announced=True), over)
     assert (fields["grave"], fields["flowers"], fields["announced"]) == ("north", ["rose"], True)
     assert "grave" not in msgspec.json.decode(CODEC.encode(TOMB))
@@ -49,7 +34,7 @@ def test_a_change_keeps_what_it_does_not_know_and_wins_in_what_it_does() -> None
 
 def test_nested_records_keep_theirs_and_removed_ones_stay_away() -> None:
     jobs = {"one": {"every": 5.0, "colour": "blue"}, "two": {"every": 7.0, "colour": "red"}}
-    over = newer(Schedules(), jobs=jobs, owner="x")
+    over = newer(CODEC, Schedules(), jobs=jobs, owner="x")
     kept = {"one": JobRecord(every=5.0, decided=9.0), "new": JobRecord(every=1.0)}
     fields = changed(Schedules(jobs=kept), over)
     assert fields["owner"] == "x"
@@ -61,7 +46,7 @@ def test_nested_records_keep_theirs_and_removed_ones_stay_away() -> None:
 
 def test_records_in_an_order_are_found_again_when_others_come_and_go() -> None:
     runs = [{"job": "j", "slot": f"{each}", "due": 1.0, "host": f"h{each}"} for each in range(3)]
-    over = newer(RunHistory(), runs=runs)
+    over = newer(CODEC, RunHistory(), runs=runs)
     kept = [RunRecord(job="j", slot=each, due=1.0) for each in ("1", "2", "3")]
     fields = changed(RunHistory(runs=tuple(kept)), over)
     assert [each.get("host") for each in fields["runs"]] == ["h1", "h2", None]
@@ -80,7 +65,7 @@ def test_a_record_within_another_keeps_its_own() -> None:
         term_ends_at=60.0,
         pace=Pace(profile="large", beats="normal", target="large", since=2.0),
     )
-    fields = changed(lease, newer(lease, pace=pace))
+    fields = changed(lease, newer(CODEC, lease, pace=pace))
     assert fields["pace"] | {"profile": "large", "why": "?"} == fields["pace"]
 
 
@@ -89,8 +74,8 @@ def test_what_is_no_record_has_nothing_to_keep(before: Any) -> None:
     fields = {"waits": {}}
     keep_unknown(WaitStates, fields, before)
     assert fields == {"waits": {}}
-    assert has_unknown(Tombstone, newer(TOMB, grave="north"))
-    assert not has_unknown(Tombstone, newer(TOMB))
+    assert has_unknown(Tombstone, newer(CODEC, TOMB, grave="north"))
+    assert not has_unknown(Tombstone, newer(CODEC, TOMB))
 
 
 def test_the_meta_record_keeps_its_own() -> None:

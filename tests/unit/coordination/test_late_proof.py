@@ -16,7 +16,7 @@ from squall.coordination import keys
 from squall.coordination.errors import BlockingTimeoutError
 from squall.coordination.records import Codec, Tombstone
 from squall.coordination.signing import Keyring
-from squall.coordination.stores.interface import ABSENT, ANY, Append, Put
+from squall.coordination.stores.interface import ABSENT, ANY, Append, Appended, Item, Put
 
 
 async def two_that_know_each_other(lab: Lab) -> None:
@@ -57,8 +57,19 @@ def asked_keys(lab: Lab, kind: str) -> list[str]:
     return asked
 
 
+def carries_nothing(lab: Lab) -> None:
+    """From now on who listens is told to read."""
+
+    async def listen(stream: str, *, after: str, timeout_s: float) -> Sequence[Item]:
+        await lab.store.wait(Appended(stream, after), timeout_s=timeout_s)
+        return ()
+
+    lab.store.listen = listen  # type: ignore[method-assign]
+
+
 def test_a_wait_costs_no_question_and_a_handler_one() -> None:
     async def script(lab: Lab) -> None:
+        carries_nothing(lab)
         await two_that_know_each_other(lab)
         a, b = lab.members["a"], lab.members["b"]
         asked = asked_keys(lab, "idempotency")

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from coordination_lab import Lab, play
 
+from coordination_records import tombstone
 from squall.coordination import keys
-from squall.coordination.records import Tombstone
 from squall.coordination.signals import Delivery
 from squall.coordination.stores.interface import ANY, Append, Item, Put, Record
 
@@ -85,16 +85,7 @@ def test_a_sender_of_whom_something_else_is_known_is_looked_up() -> None:
         await watch.begin()
         await watch.send("before")
         a = watch.lab.members["a"]
-        grave = Tombstone(
-            member_id="a",
-            incarnation=0,
-            death_id="d",
-            epoch=1,
-            died_at=0.0,
-            reason="test",
-            consecutive_warnings=3,
-        )
-        value = a.parts.codec.encode(grave)
+        value = a.parts.codec.encode(tombstone("a", 0))
         await watch.lab.store.write(Put(keys.tombstone("a"), value, expect=ANY, ttl_s=600.0))
         first, second = await watch.send("first"), await watch.send("second")
         assert watch.got == ["before", "first", "second"]

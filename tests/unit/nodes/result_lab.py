@@ -135,6 +135,21 @@ def ended(made: AttemptRecord, **changes: Any) -> AttemptPart:
     return AttemptPart(**(fields | changes))
 
 
+def refilled(first: Sequence[WindowReport]) -> list[AttemptPart]:
+    """Of two shares the second is lost with w2 after the four seconds of `first`, and refilled at
+    second 7."""
+    steady = [window(s, 0, [0.01] * 10, users=5, busy=5) for s in range(10)]
+    later = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(7, 10)]
+    return [
+        ended(record(0, steady)),
+        ended(
+            record(1, first, worker="w2", elapsed_s=None, silent_from_s=4.0),
+            fate="lost", lost_at_s=6.8, silence_end_s=6.0, reason="no sign of life for 2.8 s",
+        ),
+        ended(record(1, later, attempt=2, joined_s=7.0), process=2),
+    ]  # fmt: skip
+
+
 def parts(attempts: Sequence[AttemptPart], **changes: Any) -> JobParts:
     fields: dict[str, Any] = {
         "job": "k3f9-7",

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from result_lab import CLOSED, OPEN, ended, health, manifest, parts, record, window
+from result_lab import CLOSED, OPEN, ended, health, manifest, parts, record, refilled, window
 
 from squall.engine.options import RunOptions
 from squall.nodes.results.assemble import assemble
@@ -115,18 +115,9 @@ def test_two_shares_of_one_process_tell_of_it_once() -> None:
 
 def lossy(profile: Any) -> list[AttemptPart]:
     """Of two shares one is lost with requests in flight, and refilled."""
-    steady = [window(s, 0, [0.01] * 10, users=5, busy=5) for s in range(10)]
     first = [window(s, 1, [0.007] * 10, users=5, busy=5) for s in range(3)]
     first.append(window(3, 1, [0.01] * 9, [0.2], users=5, busy=4, flying=3))
-    later = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(7, 10)]
-    found = [
-        ended(record(0, steady)),
-        ended(
-            record(1, first, worker="w2", elapsed_s=None, silent_from_s=4.0),
-            fate="lost", lost_at_s=6.8, silence_end_s=6.0, reason="no sign of life for 2.8 s",
-        ),
-        ended(record(1, later, attempt=2, joined_s=7.0), process=2),
-    ]  # fmt: skip
+    found = refilled(first)
     for part in found:
         part.iterations = 100 if profile.model == "iterations" else 0
     return found

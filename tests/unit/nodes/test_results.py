@@ -17,6 +17,7 @@ from result_lab import (
     manifest,
     parts,
     record,
+    refilled,
     window,
 )
 
@@ -85,19 +86,9 @@ def test_a_job_without_faults_has_the_document_of_a_local_run(one, two, warmup_s
 def half(profile: Profile = CLOSED, **changes: Any) -> Any:
     """w2 is lost after four seconds; w1 refills its share at second 7."""
     file = manifest(profile, **changes.pop("workflow", {}))
-    steady = [window(s, 0, [0.01] * 10, users=5, busy=5) for s in range(10)]
     first = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(4)]
     first[-1] = window(3, 1, [0.01] * 10, users=5, busy=5, flying=changes.pop("flying", 0))
-    later = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(7, 10)]
-    attempts = [
-        ended(record(0, steady)),
-        ended(
-            record(1, first, worker="w2", elapsed_s=None, silent_from_s=4.0),
-            fate="lost", lost_at_s=6.8, silence_end_s=6.0, reason="no sign of life for 2.8 s",
-        ),
-        ended(record(1, later, attempt=2, joined_s=7.0), process=2),
-    ]  # fmt: skip
-    return file, attempts, changes
+    return file, refilled(first), changes
 
 
 def test_a_lost_worker_is_accounted_for() -> None:

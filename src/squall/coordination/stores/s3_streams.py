@@ -1,11 +1,15 @@
 """Streams on S3: numbered slots, each created once, without a listing anywhere.
 
-An append creates the first free slot; whoever loses it tries the next. A removed item
+An append creates the first free slot; whoever loses it tries the next, so it has seen all slots
+before its own. Who knew the end a moment ago begins there and need not look for it. A removed item
 leaves its slot as a marker, so that slots stay dense and the end is found by asking for the
 next one. Markers at the front are dropped after `meta` says so, and never before: an append
 looks at `meta` after it created its slot, and if the slot lies before that front (its writer
-slept while others went on) it appends again behind. So no item is created where nobody
-reads.
+slept while others went on) it takes it away and appends again behind. So no item is created where
+nobody reads.
+
+What was seen of an item may be old: it is changed only on the ETag that was seen, and who is
+refused looks again.
 
 Numbers are never used twice, and streams do not expire as a whole.
 """
@@ -40,6 +44,10 @@ KEPT_MARKERS = 32
 """Behind the front: a repeat of a removal still finds its own."""
 DROP_AT_ONCE = 32
 LOOKS_AT_ONCE = 8
+RECENT_MS = 2000
+"""Who knew the end of a stream so long ago tries to append there."""
+LOST_IN_A_ROW = 8
+"""Slots; then the end is looked for."""
 LOOKS_AT_HELD = 2
 """Of the items that somebody holds, with each take and each poll, in turn: one that is given back
 is found, and twenty workers that have nothing to do cost little."""
@@ -80,6 +88,8 @@ class View:
         self.numbers: dict[str, int] = {}
         self.requests: dict[str, str] = {}
         """The last take of each owner here, to know a repeat."""
+        self.end_at_ms = 0
+        """When `last` was found to be the end."""
         self.turn = 0
         """Which of the held items are looked at next."""
 
@@ -100,28 +110,36 @@ class S3Streams:
         self._views: dict[str, View] = {}
 
     async def append(self, write: Append) -> str:
-        view = await self._updated(write.stream)
-        if write.id in view.numbers:
-            return _cursor(view.numbers[write.id])
+        stream, view, now_ms = write.stream, self._view(write.stream), await self._now_ms()
+        if now_ms - view.end_at_ms > RECENT_MS:
+            await self._updated(stream)
+        slot = Slot(i=write.id, a=now_ms)
+        body = _body(slot, write.value)
+        for lost in range(1, TRIES):
+            if write.id in view.numbers:
+                return _cursor(view.numbers[write.id])
+            await self._check_room(write, view)
+            number = max(view.front, view.last) + 1
+            name = self._slot_name(stream, number)
+            etag = await self._objects.create(name, body)
+            if etag is None:
+                await self._look(stream, view, number)
+                if lost % LOST_IN_A_ROW == 0:
+                    await self._updated(stream)
+                continue
+            view.note(number, Seen(etag, slot, write.value))
+            if await self._front(stream, view) < number:
+                view.end_at_ms = now_ms
+                return _cursor(number)
+            # Created before the front: `_front` has forgotten it again.
+            await self._objects.delete(name, etag)
+        raise StoreUnavailableError(f"{stream} grows too fast to be appended to")
+
+    async def _check_room(self, write: Append, view: View) -> None:
         if len(view.open_numbers()) >= write.limit:
             await self._refresh(write.stream, view, view.open_numbers())
             if len(view.open_numbers()) >= write.limit:
                 raise StreamFullError(write.stream, write.limit)
-        slot = Slot(i=write.id, a=await self._now_ms())
-        body = _body(slot, write.value)
-        for _ in range(TRIES):
-            number = max(view.front, view.last) + 1
-            etag = await self._objects.create(self._slot_name(write.stream, number), body)
-            if etag is not None:
-                view.note(number, Seen(etag, slot, write.value))
-                if await self._front(write.stream, view) < number:
-                    return _cursor(number)
-                # Created before the front: `_front` has forgotten it again.
-                continue
-            found = await self._look(write.stream, view, number)
-            if found is not None and found.slot.i == write.id:
-                return _cursor(number)
-        raise StoreUnavailableError(f"{write.stream} grows too fast to be appended to")
 
     async def read(self, stream: str, after: str, limit: int) -> tuple[Item, ...]:
         begin = _number(after)
@@ -140,6 +158,7 @@ class S3Streams:
     async def take(
         self, stream: str, owner: str, lease_ms: int, limit: int, request: str
     ) -> tuple[Claim, ...]:
+        seen_to = self._view(stream).last
         view = await self._updated(stream)
         now_ms = await self._now_ms()
         if request and view.requests.get(owner) == request:
@@ -152,7 +171,9 @@ class S3Streams:
         for number in await self._candidates(stream, view, now_ms):
             if len(claims) == limit:
                 break
-            seen = await self._look(stream, view, number)
+            # What lies behind was looked at just now.
+            is_new = number > seen_to and number in view.seen
+            seen = view.seen[number] if is_new else await self._look(stream, view, number)
             if seen is None or seen.slot.r or seen.slot.u > now_ms:
                 continue
             attempt = seen.slot.n + 1
@@ -190,8 +211,8 @@ class S3Streams:
     async def extend(self, write: Extend) -> None:
         view = self._view(write.stream)
         number = _number(write.cursor)
-        for _ in range(TRIES):
-            seen = await self._look(write.stream, view, number)
+        for tried in range(TRIES):
+            seen = await self._held(write, view, number, tried)
             if seen is None or seen.slot.r:
                 raise _stale(write)
             if write.lease_s == 0.0 and seen.slot.u == 0:
@@ -210,8 +231,8 @@ class S3Streams:
     async def remove(self, write: Remove) -> None:
         view = self._view(write.stream)
         number = _number(write.cursor)
-        for _ in range(TRIES):
-            seen = await self._look(write.stream, view, number)
+        for tried in range(TRIES):
+            seen = await self._held(write, view, number, tried)
             if seen is None or (seen.slot.r and not write.claim):
                 if write.claim:
                     raise _stale(write)
@@ -225,6 +246,15 @@ class S3Streams:
                 await self._drop(write.stream, view)
                 return
         raise StoreUnavailableError(f"an item of {write.stream} changes too fast to be removed")
+
+    async def _held(
+        self, write: Extend | Remove, view: View, number: int, tried: int
+    ) -> Seen | None:
+        """The item under the claim of the write, as we saw it if that is enough for a first try."""
+        known = view.seen.get(number)
+        if known is not None and not tried and not known.slot.r and known.slot.c == write.claim:
+            return known
+        return await self._look(write.stream, view, number)
 
     async def _claims_of(
         self, stream: str, view: View, owner: str, request: str, now_ms: int
@@ -265,6 +295,7 @@ class S3Streams:
         for ahead in chain(PACES, repeat(PACES[-1])):
             if not await self._walk(stream, view, ahead):
                 break
+        view.end_at_ms = await self._now_ms()
         return view
 
     async def _walk(self, stream: str, view: View, ahead: int) -> bool:

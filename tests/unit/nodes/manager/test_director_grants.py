@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from running_load import answer_of, running
 
 from director_bench import (
     FAST,
@@ -29,22 +30,9 @@ from squall.nodes.datacenter.commands import (
 from squall.nodes.datacenter.contexts import Context, collect, encode_context, handed_over
 from squall.nodes.identity import Attempt, AttemptKey, JobId
 from squall.nodes.manager.views_parts import fitted_manifest, job_parts, record_digests
-from squall.nodes.messages import AttemptStatus, RegisterWorker, SessionAnswer, SessionRequest
+from squall.nodes.messages import AttemptStatus, RegisterWorker, SessionRequest
 from squall.stats.manifest import FileManifest, UseManifest
 from squall.stats.record import AttemptRecord, RecordEnd
-
-
-def running(bench: Bench, **options: float) -> JobId:
-    job = bench.submit(workflow("Load", vus=2, duration_s=options.get("duration_s", 60.0)))
-    bench.until(lambda: bench.job(job).started_ms > 0)
-    bench.run(1)
-    return job
-
-
-def answer_of(bench: Bench, node: str) -> SessionAnswer:
-    answer = bench.session(bench.workers[node])
-    assert answer is not None
-    return answer
 
 
 def test_an_attempt_that_is_being_lost_is_not_granted_again() -> None:

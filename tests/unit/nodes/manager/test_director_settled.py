@@ -3,25 +3,13 @@ attempt; whatever changes on either side is noticed with the next session."""
 
 from __future__ import annotations
 
-from director_bench import Bench, status_of, workflow
+from running_load import answer_of, running
+
+from director_bench import Bench, status_of
 from squall.nodes.datacenter.commands import DrainWorker
 from squall.nodes.datacenter.machine import Datacenter
 from squall.nodes.datacenter.tables import Tables
-from squall.nodes.identity import AttemptKey, JobId
-from squall.nodes.messages import SessionAnswer
-
-
-def running(bench: Bench) -> JobId:
-    job = bench.submit(workflow("Load", vus=2, duration_s=60.0))
-    bench.until(lambda: bench.job(job).started_ms > 0)
-    bench.run(3)
-    return job
-
-
-def answer_of(bench: Bench, node: str) -> SessionAnswer:
-    answer = bench.session(bench.workers[node])
-    assert answer is not None
-    return answer
+from squall.nodes.identity import AttemptKey
 
 
 def looked_up(bench: Bench, node: str) -> int:
@@ -43,7 +31,7 @@ def looked_up(bench: Bench, node: str) -> int:
 
 def test_a_settled_worker_is_granted_without_a_look_at_the_log() -> None:
     bench = Bench(w1=1, w2=1)
-    running(bench)
+    running(bench, for_s=3.0)
     assert isinstance(bench.machine, Datacenter)
     before = answer_of(bench, "w1")
     assert looked_up(bench, "w1") == 0
@@ -58,7 +46,7 @@ def test_a_settled_worker_is_granted_without_a_look_at_the_log() -> None:
 
 def test_a_command_of_anybody_is_heard_of_with_the_next_session() -> None:
     bench = Bench(w1=1, w2=1)
-    job = running(bench)
+    job = running(bench, for_s=3.0)
     answer_of(bench, "w1")
     bench.cancel(job)
     answer = answer_of(bench, "w1")
@@ -68,7 +56,7 @@ def test_a_command_of_anybody_is_heard_of_with_the_next_session() -> None:
 def test_what_this_primary_gives_up_is_not_granted_to_one_that_goes_on() -> None:
     for given_up in ("losing", "withheld"):
         bench = Bench(w1=1, w2=1)
-        running(bench)
+        running(bench, for_s=3.0)
         (key,) = answer_of(bench, "w1").granted
         getattr(bench.director.facts, given_up)[key] = "silent"
         assert answer_of(bench, "w1").granted == []
@@ -86,7 +74,7 @@ def test_an_idle_worker_that_drains_hears_each_time_that_it_is_drained() -> None
 
 def test_another_phase_of_an_attempt_is_looked_at() -> None:
     bench = Bench(w1=1, w2=1)
-    running(bench)
+    running(bench, for_s=3.0)
     answer_of(bench, "w1")
     worker = bench.workers["w1"]
     ((key, model),) = worker.held.items()

@@ -22,6 +22,7 @@ import msgspec
 from squall.coordination.stores.errors import StoreUnavailableError, VersionConflict
 from squall.coordination.stores.interface import (
     Capabilities,
+    Check,
     Claim,
     Depth,
     Fence,
@@ -187,10 +188,23 @@ class SimStore:
         return await self._call(lambda store: store.read(stream, after=after, limit=limit))
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
         return await self._call(
-            lambda store: store.take(stream, owner, lease_s=lease_s, limit=limit, request=request)
+            lambda store: store.take(
+                *(stream, owner),
+                lease_s=lease_s,
+                limit=limit,
+                request=request,
+                provided=provided,
+            )
         )
 
     async def depth(self, stream: str) -> Depth:

@@ -101,6 +101,7 @@ class Sleeper:
         await self._try("lease renewal", store.write(*writes, fence=fence))
         effect = Append("orders", "dead", b"", ttl_s=60.0)
         await self._try("order", store.write(effect, fence=fence))
+        await self._try("claim at once", self._claim_one())
         await self._until_isolated()
         await self._try("new claim", self._claim_one())
 

@@ -12,12 +12,14 @@ from squall.coordination.stores.errors import (
     InvalidIdentifierError,
     StaleClaimError,
     StreamFullError,
+    VersionConflict,
 )
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
     Append,
     Appended,
+    Check,
     Extend,
     Item,
     Put,
@@ -181,6 +183,23 @@ async def test_a_take_whose_reply_was_lost_is_repeated(store: Store) -> None:
     assert [claim.claim for claim in rest] == [first[1].claim]
     other = await store.take(QUEUE, "w", lease_s=60.0, limit=2, request="r2")
     assert names([claim.item for claim in other]) == ["t2"]
+
+
+async def test_nothing_is_given_where_the_condition_does_not_hold(store: Store) -> None:
+    for number in range(3):
+        await store.write(add(f"t{number}", QUEUE))
+    (version,) = await store.write(Put("member/w", b"1", expect=ABSENT, ttl_s=60.0))
+    first = await store.take(QUEUE, "w", lease_s=60.0, provided=Check("member/w", version))
+    await store.write(Put("member/w", b"2", expect=version, ttl_s=60.0))
+    for refused in (Check("member/w", version), Check("member/w", ABSENT), Check("none/w", "7")):
+        with pytest.raises(VersionConflict, match=refused.key):
+            await store.take(QUEUE, "w", lease_s=60.0, provided=refused)
+    given = [
+        *await store.take(QUEUE, "w", lease_s=60.0, provided=Check("none/w", ABSENT)),
+        *await store.take(QUEUE, "w", lease_s=60.0, provided=Check("member/w", ANY)),
+    ]
+    assert names([claim.item for claim in (*first, *given)]) == ["t0", "t1", "t2"]
+    assert [claim.attempt for claim in given] == [1, 1]
 
 
 async def test_a_wait_is_woken_by_an_append(place: Place) -> None:

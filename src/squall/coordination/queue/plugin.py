@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -227,11 +227,18 @@ class Queue(QueueReading, CoordinatorPlugin):
                 continue
 
     async def _take(self, owner: str, batch: int) -> list[Claim]:
-        store, ready = self.coordinator.store, self.keys.ready
-        if self.coordinator.isolated:
-            await self.coordinator.parts.clock.sleep(self.coordinator.timing.heartbeat_interval)
+        """The dead are given nothing: they wait until they are registered anew."""
+        coordinator, ready = self.coordinator, self.keys.ready
+        store, lease_s, alive = coordinator.store, self.visibility_timeout, coordinator.alive_check
+        claims: Sequence[Claim] | None = None
+        if not coordinator.isolated:
+            with contextlib.suppress(VersionConflict):
+                claims = await store.take(
+                    ready, owner, lease_s=lease_s, limit=batch, provided=alive
+                )
+        if claims is None:
+            await coordinator.parts.clock.sleep(coordinator.timing.heartbeat_interval)
             return []
-        claims = await store.take(ready, owner, lease_s=self.visibility_timeout, limit=batch)
         if not claims:
             await store.wait(Takeable(ready), timeout_s=IDLE_S)
         task = asyncio.current_task()

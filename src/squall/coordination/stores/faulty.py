@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from squall.coordination.stores.errors import StoreUnavailableError
@@ -17,6 +18,7 @@ from squall.coordination.stores.interface import (
     Appended,
     Capabilities,
     CarryingStore,
+    Check,
     Claim,
     Depth,
     Fence,
@@ -100,12 +102,17 @@ class FaultyStore:
         return await self._call(lambda: self.inner.read(stream, after=after, limit=limit))
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
-        call = self.inner.take
-        return await self._call(
-            lambda: call(stream, owner, lease_s=lease_s, limit=limit, request=request)
-        )
+        call = partial(self.inner.take, stream, owner, lease_s=lease_s, limit=limit)
+        return await self._call(lambda: call(request=request, provided=provided))
 
     async def depth(self, stream: str) -> Depth:
         return await self._call(lambda: self.inner.depth(stream))

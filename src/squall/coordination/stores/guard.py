@@ -33,6 +33,7 @@ from squall.coordination.stores.interface import (
     Appended,
     Capabilities,
     CarryingStore,
+    Check,
     Claim,
     Depth,
     Fence,
@@ -168,12 +169,18 @@ class GuardedStore:
         return await self._call("read", partial(self.inner.read, stream, after=after, limit=limit))
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
-        call, named = self.inner.take, request or self._token()
-        return await self._call(
-            "take", partial(call, stream, owner, lease_s=lease_s, limit=limit, request=named)
-        )
+        call = partial(self.inner.take, stream, owner, lease_s=lease_s, limit=limit)
+        named = request or self._token()
+        return await self._call("take", partial(call, request=named, provided=provided))
 
     async def depth(self, stream: str) -> Depth:
         return await self._call("depth", self.inner.depth, stream)

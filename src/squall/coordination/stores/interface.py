@@ -315,10 +315,18 @@ class Store(Protocol):
     async def read(self, stream: str, *, after: str = "", limit: int = 100) -> Sequence[Item]: ...
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
         """Up to `limit` items that nobody holds, oldest first. A repeat with the same
-        owner and request gets the same claims."""
+        owner and request gets the same claims. Nothing is given where `provided` does not hold
+        (`VersionConflict`); where there is nothing to give, nobody need look at it."""
         ...
 
     async def depth(self, stream: str) -> Depth: ...

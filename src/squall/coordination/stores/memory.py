@@ -146,13 +146,22 @@ class MemoryStore:
         return () if found is None else found.read(after, limit, now_ms)
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
         make_key(owner)
         now_ms = self._now_ms()
         found = self._stream(stream, now_ms)
         if found is None:
             return ()
+        if provided is not None:
+            self._check(provided, now_ms)
         return found.take(owner, round(lease_s * 1000), limit, request, now_ms)
 
     async def depth(self, stream: str) -> Depth:

@@ -196,12 +196,22 @@ class RedisStore:
         )
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
         lease_ms, limit = round(lease_s * 1000), min(limit, TAKE_MAX)
+        condition = () if provided is None else (provided.key, *_condition(provided.expect))
         read_ms, birth, *found = await self.script(
-            scripts.TAKE, stream, make_key(owner), request, lease_ms, limit
+            scripts.TAKE, stream, make_key(owner), request, lease_ms, limit, *condition
         )
+        if read_ms < 0 and provided is not None:
+            raise VersionConflict(provided.key)
         claims: list[Claim] = []
         for at in range(0, len(found), 4):
             number, body, attempt, until_ms = found[at : at + 4]

@@ -360,6 +360,10 @@ local lease, limit = tonumber(A[4]), tonumber(A[5])
 local had = call('HMGET', base, '@b', 'q' .. owner)
 local birth, known = had[1], request ~= '' and had[2]
 if not birth then return {NOW, ''} end
+if A[6] and A[7] ~= '0' then
+  local version = call('HGET', at(A[6]), 'n')
+  if version ~= (A[7] == '2' and A[8]) then return {-1, ''} end
+end
 local out = {NOW, birth}
 local function give(n, body, attempt, until_ms)
   local k = #out

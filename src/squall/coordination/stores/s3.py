@@ -189,10 +189,23 @@ class S3Store:
         return await self._streams.read(stream, after, limit)
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
         make_key(owner)
-        return await self._streams.take(stream, owner, round(lease_s * 1000), limit, request)
+
+        async def check() -> None:
+            if provided is not None:
+                await self._write(provided, None)
+
+        lease_ms = round(lease_s * 1000)
+        return await self._streams.take(stream, owner, lease_ms, limit, request, check)
 
     async def depth(self, stream: str) -> Depth:
         return await self._streams.depth(stream)

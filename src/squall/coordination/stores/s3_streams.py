@@ -156,8 +156,15 @@ class S3Streams:
         )[:limit]
 
     async def take(
-        self, stream: str, owner: str, lease_ms: int, limit: int, request: str
+        self,
+        stream: str,
+        owner: str,
+        lease_ms: int,
+        limit: int,
+        request: str,
+        check: Callable[[], Awaitable[None]],
     ) -> tuple[Claim, ...]:
+        """`check` is called before the first one is taken."""
         seen_to = self._view(stream).last
         view = await self._updated(stream)
         now_ms = await self._now_ms()
@@ -168,6 +175,7 @@ class S3Streams:
         if request:
             view.requests[owner] = request
         claims: list[Claim] = []
+        is_checked = False
         for number in await self._candidates(stream, view, now_ms):
             if len(claims) == limit:
                 break
@@ -184,6 +192,9 @@ class S3Streams:
                 u=now_ms + lease_ms,
                 q=request,
             )
+            if not is_checked:
+                await check()
+                is_checked = True
             if await self._change(stream, view, number, seen, slot):
                 claims.append(_claim(number, view.seen[number], now_ms))
         return tuple(claims)

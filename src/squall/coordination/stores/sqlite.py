@@ -31,6 +31,7 @@ from squall.coordination.stores.errors import (
 from squall.coordination.stores.interface import (
     DEFAULT_PREFIX,
     Capabilities,
+    Check,
     Claim,
     Depth,
     Fence,
@@ -133,16 +134,24 @@ class SqliteStore:
         )
 
     async def take(
-        self, stream: str, owner: str, *, lease_s: float, limit: int = 1, request: str = ""
+        self,
+        stream: str,
+        owner: str,
+        *,
+        lease_s: float,
+        limit: int = 1,
+        request: str = "",
+        provided: Check | None = None,
     ) -> Sequence[Claim]:
         make_key(owner)
         lease_ms = round(lease_s * 1000)
-        return await self._run(
-            lambda db, now_ms: rows.take(
-                db, self._prefix, stream, owner, lease_ms, limit, request, now_ms
-            ),
-            writes=True,
-        )
+
+        def taken(db: sqlite3.Connection, now_ms: int) -> tuple[Claim, ...]:
+            if provided is not None:
+                Batch(db, self._prefix, now_ms, "").check(provided)
+            return rows.take(db, self._prefix, stream, owner, lease_ms, limit, request, now_ms)
+
+        return await self._run(taken, writes=True)
 
     async def depth(self, stream: str) -> Depth:
         return await self._run(lambda db, now_ms: rows.depth(db, self._prefix, stream, now_ms))

@@ -49,7 +49,7 @@ class Batch:
             if fence is not None:
                 self._check_fence(fence, writes)
             for write in writes:
-                self._check(write)
+                self.check(write)
             for write in writes:
                 self._apply(write, fence)
         return tuple(self._result(write) for write in writes)
@@ -75,7 +75,8 @@ class Batch:
             if found is not None and found.epoch > fence.epoch:
                 raise StaleEpochError(fence.scope, fence.epoch, found.epoch)
 
-    def _check(self, write: Write) -> None:
+    def check(self, write: Write) -> None:
+        """Refuses a write whose condition does not hold."""
         match write:
             case Put() | Check():
                 self._expect(write.key, write.expect)

@@ -1,16 +1,19 @@
 """Reads along while tests run: every log line, event, error, metric and `repr` of members, and
 whether a secret or a signature stands in one of them.
 
-A module that imports `nothing_secret_is_told` is watched as a whole. Members that were given no
-log get one, at the level of debug.
+A folder whose `conftest` imports `nothing_secret_is_told` is watched, each test by itself. Members
+that were given no log have their own at the level of debug.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -20,9 +23,10 @@ from squall.coordination.coordinator import Coordinator
 from squall.coordination.events import ErrorEvent, Event, EventBus
 from squall.coordination.signing import Key, Keyring
 from squall.runtime import log as log_module
-from squall.runtime.log import Log, LogRecord, MemorySink, json_line, text_line
+from squall.runtime.log import Log, LoggingSink, LogRecord, json_line, text_line
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
+LEAKS = pytest.StashKey[list[str]]()
 
 
 class Watch:
@@ -30,21 +34,29 @@ class Watch:
         self.secrets: set[str] = set()
         self.signatures: set[str] = set()
         self.told: list[str] = []
-        self._shown: list[object] = []
-        """What has a `repr` that people see."""
+        self._shown: list[ref[object]] = []
+        """What has a `repr` that people see. Not kept alive: tests look at what stays in memory."""
 
     def show(self, thing: object) -> None:
-        self._shown.append(thing)
+        """As it is now, and as it is at the end if it is still there."""
+        self.told.append(repr(thing))
+        with suppress(TypeError):
+            self._shown.append(ref(thing))
 
     def know(self, secret: object) -> None:
         for each in (secret,) if isinstance(secret, str) else secret or ():
             if each:
                 self.secrets.add(each)
 
+    def read(self, folder: Path) -> None:
+        """What processes left there: their journals, and what they wrote to stderr."""
+        for path in (*folder.rglob("*.err"), *folder.rglob("*.jsonl")):
+            self.told.append(path.read_text(errors="replace"))
+
     def leaks(self) -> list[str]:
         """Texts that say what they must not."""
-        texts = [*self.told, *map(repr, self._shown)]
-        return [text for text in texts if self._is_leak(text)]
+        shown = [thing for each in self._shown if (thing := each()) is not None]
+        return [text for text in (*self.told, *map(repr, shown)) if self._is_leak(text)]
 
     def _is_leak(self, text: str) -> bool:
         if any(found in self.signatures for found in DIGEST.findall(text)):
@@ -64,11 +76,27 @@ def _after(call: Callable[..., Any], note: Callable[..., None]) -> Callable[...,
 @contextmanager
 def watching() -> Iterator[Watch]:
     watch = Watch()
-    with pytest.MonkeyPatch.context() as patch:
-        _read_logs(watch, patch)
-        _read_errors_and_events(watch, patch)
-        _learn_secrets(watch, patch)
-        yield watch
+    of_python = _PythonLogs(watch)
+    logging.getLogger().addHandler(of_python)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            _read_logs(watch, patch)
+            _read_errors_and_events(watch, patch)
+            _learn_secrets(watch, patch)
+            yield watch
+    finally:
+        logging.getLogger().removeHandler(of_python)
+
+
+class _PythonLogs(logging.Handler):
+    """Where asyncio tells of what nobody caught, with its traceback."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._watch.told.append(self.format(record))
 
 
 def _read_logs(watch: Watch, patch: pytest.MonkeyPatch) -> None:
@@ -81,7 +109,8 @@ def _read_logs(watch: Watch, patch: pytest.MonkeyPatch) -> None:
 
     def always(log: Log | None, options: Any, runtime: Any, name: str) -> Log | None:
         if log is None:
-            log = Log(MemorySink(), runtime.clock, level="debug", events_per_s=1e6)
+            sink = LoggingSink(assembly.LOGGER)
+            log = Log(sink, runtime.clock, level="debug", events_per_s=1e6)
         return bound(log, options, runtime, name)
 
     patch.setattr(log_module, "LogRecord", record)
@@ -131,9 +160,18 @@ def _learn_secrets(watch: Watch, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "stop", stopped)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_secret_is_told() -> Iterator[Watch]:
+@contextmanager
+def watched(node: pytest.Item) -> Iterator[Watch]:
+    """Fails at its end if something was told. A test that is tried again does not get rid of what
+    it told before."""
     with watching() as watch:
         yield watch
-    assert watch.secrets and watch.told, "nothing was seen"
-    assert watch.leaks() == []
+    leaks = node.stash.setdefault(LEAKS, [])
+    leaks += watch.leaks()
+    assert leaks == [], "a secret or a signature was told"
+
+
+@pytest.fixture(autouse=True)
+def nothing_secret_is_told(request: pytest.FixtureRequest) -> Iterator[Watch]:
+    with watched(request.node) as watch:
+        yield watch

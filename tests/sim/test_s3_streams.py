@@ -118,7 +118,7 @@ class Play:
         streams = self.streams()
         for item in range(ITEMS):
             name = self.name(number, item)
-            append = Append(STREAM, name, name.encode(), ttl_s=60.0)
+            append = Append(STREAM, name, name.encode(), ttl_s=86_400.0)
             await _again(lambda append=append: streams.append(append))
             await asyncio.sleep(self.source.choice((0.0, 0.0, 0.5, 5.0)))
 

@@ -34,9 +34,11 @@ from squall.coordination.secrets import ENV_NAME, generate_secret
 from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.stores.interface import DEFAULT_PREFIX
 from squall.coordination.stores.opening import open_store
+from squall.coordination.stores.sqlite import has_tables
 from squall.coordination.upkeep import differing_secret
 from squall.reporting.format import plural
 from squall.reporting.layout import aligned
+from squall.runtime.log import Log, MemorySink
 from squall.runtime.real import RealClock
 
 STORE_VARIABLE = "SQUALL_COORD_STORE"
@@ -136,6 +138,8 @@ async def joined(
         "unsafe_timings": arguments.profile == "fast",
         "member_id": member_id or f"{SHELL}{time.time_ns() // 1_000_000:013d}-{token_hex(4)}",
         "transient": member_id is None,
+        # A command tells what it found out by its answer.
+        "log": Log(MemorySink(), RealClock()),
         **more,
     }
     async with (
@@ -155,9 +159,21 @@ def store_url(arguments: Namespace) -> str:
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
         raise ConfigError("memory: lives inside of one process; nobody else can look at it")
-    if scheme == "sqlite" and rest.startswith("///") and not Path(rest[3:]).is_file():
-        raise ConfigError(f"there is no file {rest[3:]}: no member was ever there")
+    if scheme == "sqlite" and rest.startswith("///"):
+        _check_file(Path(rest[3:]))
     return url
+
+
+def _check_file(path: Path) -> None:
+    """Who only looks makes no file, and no tables in the database of something else."""
+    try:
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}: no member was ever there")
+        is_used = has_tables(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be looked at: {error.strerror}") from None
+    if not is_used:
+        raise ConfigError(f"{path} has no tables of coordination: no member was ever there")
 
 
 def environment_of(arguments: Namespace) -> str | None:
@@ -189,6 +205,12 @@ async def _elect(arguments: Namespace) -> int:
         raise UsageError("elect: --to and --allow-early need --force")
     async with joined(arguments) as member:
         before = member.current_coordinator
+        left_s = member.protected_for
+        if arguments.force and not arguments.allow_early and left_s > 0.0:
+            raise UsageError(
+                f"elect: {before} was elected a moment ago; wait {left_s:.0f} s, or add"
+                " --allow-early"
+            )
         try:
             leader = await member.ensure_coordinator(
                 force=arguments.force,

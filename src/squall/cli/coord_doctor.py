@@ -7,6 +7,7 @@ that is there already is not overwritten without `--overwrite`.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
@@ -29,7 +30,11 @@ from squall.coordination.secrets import ENV_NAME, read_secrets
 from squall.reporting.layout import aligned
 
 UNIT = "squall-coord-cleanup"
+SETTINGS = "/etc/squall/coordination.env"
+CRON_FOLDER = Path("/etc/cron.d")
+KUBERNETES_SECRET = "squall-coordination"
 SERVICE = """\
+# One run of the cleanup. The timer beside it starts it every five minutes.
 [Unit]
 Description=Squall coordination: remove what stale members left behind
 After=network-online.target
@@ -37,6 +42,7 @@ Wants=network-online.target
 
 [Service]
 Type=oneshot
+# SQUALL_COORD_STORE=redis://redis.internal:6379/0 and what else the store needs.
 EnvironmentFile=-/etc/squall/coordination.env
 ExecStart={command}
 TimeoutStartSec=300
@@ -47,6 +53,7 @@ ProtectHome=yes
 PrivateTmp=yes
 """
 TIMER = """\
+# Every five minutes, the first time five minutes after the machine started.
 [Unit]
 Description=Squall coordination: cleanup every five minutes
 
@@ -58,8 +65,17 @@ AccuracySec=1s
 [Install]
 WantedBy=timers.target
 """
-CRON = "*/5 * * * * squall {command} >>/var/log/squall-coord-cleanup.log 2>&1\n"
+CRON = """\
+# /etc/cron.d/squall-coord-cleanup: the cleanup every five minutes, as the user squall. Prefer the
+# systemd timer. Runs never overlap: a second one says "already running" and ends with 0.
+# The store, for instance redis://redis.internal:6379/0. With a password in it: chmod 600.
+SQUALL_COORD_STORE="{store}"
+PATH=/usr/local/bin:/usr/bin:/bin
+*/5 * * * * squall {command} 2>&1 | logger -t squall-coord-cleanup
+"""
 KUBERNETES = """\
+# The cleanup every five minutes. The secret holds SQUALL_COORD_STORE and what else the store needs:
+#   kubectl create secret generic {secret} --from-env-file=coordination.env
 apiVersion: batch/v1
 kind: CronJob
 metadata:
@@ -77,6 +93,10 @@ spec:
             - name: cleanup
               image: {image}
               command: [{words}]
+              envFrom:
+                - secretRef:
+                    name: {secret}
+                    optional: {optional}
 """
 
 
@@ -100,7 +120,7 @@ async def doctor(arguments: Namespace) -> int:
                 rules=rules,
                 dashboard=dashboard,
             )
-    if arguments.production:
+    if arguments.production or arguments.secret_source is not None:
         findings += await _source(arguments)
     if arguments.json:
         print_json({"verdict": worst(findings), "findings": findings})
@@ -133,7 +153,11 @@ async def _source(arguments: Namespace) -> list[Finding]:
         text = "not looked at"
         advice = f"name it with --secret-source; {ENV_NAME} alone is the least protected place"
         return [Finding(about="source", verdict="doubtful", text=text, advice=advice)]
-    secrets = await read_secrets(source, environment="production", strict=True)
+    strict = bool(arguments.production)
+    environment = "production" if strict else coord.environment_of(arguments)
+    secrets = await read_secrets(
+        source, environment=environment or DEFAULT_ENVIRONMENT, strict=strict
+    )
     text = f"{source.partition(':')[0]}: holds {len(secrets.values)}, strong enough"
     return [Finding(about="source", verdict="good", text=text)]
 
@@ -188,35 +212,63 @@ def _show(found: Rotation, *, as_json: bool) -> int:
 def install(arguments: Namespace) -> int:
     """The files of the cleanup."""
     words = ["squall", "coord", "cleanup", "--once"]
-    if arguments.store:
-        if "@" in arguments.store or "%" in arguments.store:
-            raise ConfigError(
-                "the address holds a password or a %, which others could read: leave --store out "
-                f"and set {coord.STORE_VARIABLE} where the job runs (/etc/squall/coordination.env)"
-            )
-        words += ["--store", coord.store_url(arguments)]
+    folder = Path(arguments.folder)
+    if arguments.systemd:
+        place = SETTINGS
+        after = f"systemctl enable --now {UNIT}.timer"
+    elif arguments.cron:
+        place = f"{folder / UNIT} (with a password: chmod 600)"
+        is_there = folder.resolve() == CRON_FOLDER
+        after = "cron runs it" if is_there else f"copy it to {CRON_FOLDER / UNIT}"
+    else:
+        place = f"the Kubernetes secret {KUBERNETES_SECRET}"
+        after = f"kubectl apply -f {UNIT}.yaml"
+    store = _store_for(arguments, place)
+    if store and not arguments.cron:
+        words += ["--store", store]
     if arguments.namespace != "default":
         words += ["--namespace", arguments.namespace]
     if arguments.prefix:
         words += ["--prefix", arguments.prefix]
-    command = shlex.join(words)
-    folder = Path(arguments.folder)
-    if arguments.systemd:
-        service = SERVICE.format(command=f"/usr/bin/env {command}")
-        files = {f"{UNIT}.service": service, f"{UNIT}.timer": TIMER}
-        after = f"systemctl enable --now {UNIT}.timer"
-    elif arguments.cron:
-        files = {UNIT: CRON.format(command=command)}
-        after = f"copy it to /etc/cron.d/{UNIT}"
-    else:
-        quoted = ", ".join(f'"{word}"' for word in words)
-        text = KUBERNETES.format(image=arguments.image, words=quoted)
-        files = {f"{UNIT}.yaml": text}
-        after = f"kubectl apply -f {UNIT}.yaml"
+    files = _files(arguments, words, store)
     for name, text in files.items():
         _write(folder / name, text, overwrite=arguments.overwrite)
+    if not store:
+        after = f"fill in the store: {coord.STORE_VARIABLE} in {place}; then {after}"
     print_or_drop("\n".join([*(f"wrote {folder / name}" for name in files), after]))
     return 0
+
+
+def _store_for(arguments: Namespace, place: str) -> str:
+    """The address to write into the files; "" if it has to be filled in. A cron file takes that
+    of this environment, for nothing else tells it to a job of cron."""
+    found = arguments.store or (os.environ.get(coord.STORE_VARIABLE, "") if arguments.cron else "")
+    if not found:
+        return ""
+    if any(sign in found for sign in "@%\"'"):
+        if not arguments.store:
+            return ""
+        raise ConfigError(
+            "the address holds a password, a % or a quote, which others could read or cron would "
+            f"change: leave --store out and set {coord.STORE_VARIABLE} in {place}"
+        )
+    return coord.store_url(arguments)
+
+
+def _files(arguments: Namespace, words: list[str], store: str) -> dict[str, str]:
+    command = shlex.join(words)
+    if arguments.systemd:
+        service = SERVICE.format(command=f"/usr/bin/env {command}")
+        return {f"{UNIT}.service": service, f"{UNIT}.timer": TIMER}
+    if arguments.cron:
+        return {UNIT: CRON.format(store=store, command=command)}
+    text = KUBERNETES.format(
+        image=json.dumps(arguments.image),
+        words=", ".join(map(json.dumps, words)),
+        secret=KUBERNETES_SECRET,
+        optional="true" if store else "false",
+    )
+    return {f"{UNIT}.yaml": text}
 
 
 def _write(path: Path, text: str, *, overwrite: bool) -> None:

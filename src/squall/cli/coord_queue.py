@@ -1,21 +1,22 @@
-"""`squall coord queue list | dead | requeue`: how full queues are, what failed for good, and
-new tries for it.
+"""`squall coord queue list | peek | final | dead | requeue | cancel`: how full queues are, what
+waits, how a ticket ended, what failed for good and new tries for it, and an end for what is open.
 
-Looking needs no secret and shows tickets as they are in the store. To requeue is to enqueue,
-so it signs, as a member that never leads.
+Looking needs no secret and shows tickets as they are in the store. To requeue is to enqueue, and
+to cancel is to write how a ticket ended, so both sign, as a member that never leads.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 from squall.api.errors import UsageError
-from squall.cli.coord import joined, opened, seconds_of
+from squall.cli.coord import joined, number_of, opened, seconds_of
 from squall.cli.jobs import print_json
 from squall.cli.streams import print_or_drop
 from squall.coordination.queue.reading import QueueReading
-from squall.coordination.queue.records import Final, QueueKeys, Ticket
+from squall.coordination.queue.records import Final, QueueKeys, Ticket, TicketStateError
 from squall.coordination.records import Codec
 from squall.coordination.stores.interface import Store
 from squall.reporting.format import plural
@@ -25,12 +26,12 @@ PAGE = 500
 
 
 async def answered(arguments: Namespace) -> int:
-    if arguments.queue_command == "requeue":
-        return await _requeue(arguments)
+    change = {"requeue": _requeue, "cancel": _cancel}.get(arguments.queue_command)
+    if change is not None:
+        return await change(arguments)
+    look = {"list": _list, "peek": _peek, "final": _final, "dead": _dead}[arguments.queue_command]
     async with opened(arguments) as store:
-        if arguments.queue_command == "dead":
-            return await _dead(store, arguments)
-        return await _list(store, arguments)
+        return await look(store, arguments)
 
 
 async def _list(store: Store, arguments: Namespace) -> int:
@@ -56,6 +57,63 @@ async def _list(store: Store, arguments: Namespace) -> int:
         *words, oldest_s = queue.values()
         rows.append((*map(str, words), f"{oldest_s:.1f} s"))
     print_or_drop("\n".join(aligned(rows)))
+    return 0
+
+
+async def _peek(store: Store, arguments: Namespace) -> int:
+    limit = number_of(arguments.limit, "--limit", least=1)
+    names, found = QueueKeys(arguments.queue), list[tuple[str, Ticket]]()
+    for state, stream in (("ready", names.ready), ("pending", names.queued)):
+        async with aclosing(_tickets(store, stream)) as tickets:
+            async for ticket in tickets:
+                if len(found) == limit:
+                    break
+                found.append((state, ticket))
+    if arguments.json:
+        return print_json(
+            [
+                {
+                    "ticket_id": ticket.ticket_id,
+                    "state": state,
+                    "priority": ticket.priority,
+                    "order_key": ticket.order_key,
+                    "payload": ticket.payload,
+                }
+                for state, ticket in found
+            ]
+        )
+    if not found:
+        print_or_drop(f"{arguments.queue} has no open tickets")
+        return 0
+    rows = [("TICKET", "STATE", "PRIORITY", "ORDER KEY")]
+    rows += [
+        (ticket.ticket_id, state, str(ticket.priority), ticket.order_key or "-")
+        for state, ticket in found
+    ]
+    print_or_drop("\n".join(aligned(rows)))
+    return 0
+
+
+async def _final(store: Store, arguments: Namespace) -> int:
+    (found,) = await store.get(QueueKeys(arguments.queue).final(arguments.ticket))
+    final = None if found is None else Codec(None).read(Final, found.value, signed=False)
+    if final is None:
+        raise TicketStateError(
+            f"{arguments.ticket} of {arguments.queue} is open, ended more than a day ago,"
+            " or never was: see squall coord queue peek"
+        )
+    if arguments.json:
+        return print_json(
+            {
+                "ticket_id": final.ticket_id,
+                "state": final.state,
+                "result": final.result,
+                "error": final.error,
+                "attempt": final.attempt,
+            }
+        )
+    tail = f": {final.error}" if final.error else ""
+    print_or_drop(f"{final.ticket_id} is {final.state}, in attempt {final.attempt}{tail}")
     return 0
 
 
@@ -86,14 +144,19 @@ async def _dead(store: Store, arguments: Namespace) -> int:
 
 
 async def _letters(store: Store, names: QueueKeys) -> AsyncIterator[tuple[Ticket, Final | None]]:
+    async for ticket in _tickets(store, names.dead):
+        (found,) = await store.get(names.final(ticket.ticket_id))
+        yield ticket, None if found is None else Codec(None).read(Final, found.value)
+
+
+async def _tickets(store: Store, stream: str) -> AsyncGenerator[Ticket]:
     codec, after = Codec(None), ""
     while True:
-        page = await store.read(names.dead, after=after, limit=PAGE)
+        page = await store.read(stream, after=after, limit=PAGE)
         for item in page:
             ticket = codec.read(Ticket, item.value, signed=False)
             if ticket is not None:
-                (found,) = await store.get(names.final(ticket.ticket_id))
-                yield ticket, None if found is None else codec.read(Final, found.value)
+                yield ticket
         if len(page) < PAGE:
             return
         after = page[-1].cursor
@@ -113,4 +176,22 @@ async def _requeue(arguments: Namespace) -> int:
         return print_json(made)
     lines = [f"{old} is enqueued again as {new}" for old, new in made.items()]
     print_or_drop("\n".join([*lines, f"{plural(len(made), 'ticket')} enqueued again"]))
+    return 0
+
+
+async def _cancel(arguments: Namespace) -> int:
+    if bool(arguments.ticket) == arguments.all:
+        raise UsageError("queue cancel: name tickets with --ticket, or --all")
+    seconds_of(arguments.within, "--within")
+    reading = QueueReading(arguments.queue)
+    async with joined(arguments, reading):
+        if arguments.all:
+            count = await reading.purge()
+        else:
+            count = sum([await reading.cancel(ticket_id) for ticket_id in arguments.ticket])
+    if arguments.json:
+        return print_json({"cancelled": count})
+    late = len(arguments.ticket) - count if arguments.ticket else 0
+    tail = f", {late} had ended already" if late else ""
+    print_or_drop(f"{plural(count, 'ticket')} cancelled{tail}")
     return 0

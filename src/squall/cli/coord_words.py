@@ -32,24 +32,10 @@ def add_coord(parser: argparse.ArgumentParser) -> None:
     _add_elect(elect)
     cleanup = make("cleanup", help="remove what members left that were not heard of for long")
     _add_cleanup(cleanup)
-    queue = make("queue", help="queues, their dead letters, and how to try them again")
-    queues = queue.add_subparsers(
-        dest="queue_command", metavar="COMMAND", required=True, parser_class=type(parser)
-    ).add_parser
-    listing = queues("list", help="tickets by state, per queue")
-    dead = queues("dead", help="tickets that failed for good")
-    requeue = queues("requeue", help="give dead letters new tries")
-    listing.add_argument("queues", nargs="+", metavar="QUEUE")
-    for about_one in (dead, requeue):
-        about_one.add_argument("queue", metavar="QUEUE")
-    requeue.add_argument(
-        "--ticket", action="append", default=[], metavar="ID", help="a dead letter (repeatable)"
-    )
-    requeue.add_argument("--all", action="store_true", help="every dead letter of the queue")
-    for command in (status, members, elect, cleanup, listing, dead, requeue):
+    _add_queue(make("queue", help="queues, their tickets and dead letters"), type(parser))
+    for command in (status, members, elect, cleanup):
         _add_place(command)
-    for command in (elect, requeue):
-        _add_member(command)
+    _add_member(elect)
     _add_schedule(make("schedule", help="jobs, their next due times and last runs"), type(parser))
     signal = make("signal", help="speak to a member")
     signals = signal.add_subparsers(
@@ -98,6 +84,31 @@ def _add_looks(make: Callable[..., argparse.ArgumentParser]) -> None:
     events.add_argument("--for", dest="lasts", metavar="SECONDS", help="then --follow ends")
     for command in (leader, epoch, signals, events):
         _add_place(command)
+
+
+def _add_queue(parser: argparse.ArgumentParser, kind: type[argparse.ArgumentParser]) -> None:
+    make = parser.add_subparsers(
+        dest="queue_command", metavar="COMMAND", required=True, parser_class=kind
+    ).add_parser
+    listing = make("list", help="tickets by state, per queue")
+    listing.add_argument("queues", nargs="+", metavar="QUEUE")
+    _add_place(listing)
+    peek = make("peek", help="open tickets, those that may be taken first")
+    final = make("final", help="how a ticket ended; exit 1 if it did not, or a day ago")
+    dead = make("dead", help="tickets that failed for good")
+    requeue = make("requeue", help="give dead letters new tries")
+    cancel = make("cancel", help="end open tickets; who works on one cannot complete it any more")
+    for command in (peek, final, dead, requeue, cancel):
+        command.add_argument("queue", metavar="QUEUE")
+        _add_place(command)
+    peek.add_argument("--limit", default="100", metavar="N", help="so many, default 100")
+    final.add_argument("ticket", metavar="TICKET")
+    for command, what in ((requeue, "dead letter"), (cancel, "open ticket")):
+        command.add_argument(
+            "--ticket", action="append", default=[], metavar="ID", help="this one (repeatable)"
+        )
+        command.add_argument("--all", action="store_true", help=f"every {what} of the queue")
+        _add_member(command)
 
 
 def _add_schedule(parser: argparse.ArgumentParser, kind: type[argparse.ArgumentParser]) -> None:
@@ -197,8 +208,12 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["cleanup"], help="the job")
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--systemd", action="store_true", help="a service and its timer")
-    way.add_argument("--cron", action="store_true", help="a file for /etc/cron.d")
-    way.add_argument("--kubernetes", action="store_true", help="a CronJob")
+    way.add_argument(
+        "--cron", action="store_true", help="a file for /etc/cron.d; SQUALL_COORD_STORE is kept"
+    )
+    way.add_argument(
+        "--kubernetes", action="store_true", help="a CronJob; its secret names the store"
+    )
     parser.add_argument(
         "--folder",
         default=".",

@@ -13,8 +13,6 @@ from squall.coordination.options import Options
 
 async def advise(parts: Assembly, options: Options) -> None:
     """Runs as a task of the member, and says all in one line each."""
-    if parts.log is None:
-        return
     if not options.epoch_fencing_enabled:
         parts.log.warning(
             "fencing_is_off",

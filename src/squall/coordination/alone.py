@@ -70,7 +70,7 @@ class Alone:
         term = self._term = Term(lease.epoch, parts.patient, lambda: True, self._end_fenced)
         self._tell(messages.HolderChanged("", lease))
         self._tell(messages.Promote(lease.epoch))
-        token = parts.tasks.start("alone", runner.run(term, lambda reason: reason == "stopped"))
+        token = parts.tasks.start("alone", runner.run(term))
         self._running = token.task
 
     async def end(self) -> None:
@@ -84,6 +84,10 @@ class Alone:
         put = Put(keys.LEADER, self._parts.codec.encode(given_up), expect=self._version, ttl_s=None)
         with contextlib.suppress(VersionConflict, StaleEpochError, StoreUnavailableError):
             await self._parts.urgent.write(put, fence=Fence(keys.LEADER, self._lease.epoch))
+
+    def cancel_scopes(self) -> None:
+        if self._term is not None:
+            self._term.cancel_scopes()
 
     async def _take(self) -> LeaseRecord:
         parts = self._parts

@@ -11,15 +11,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from squall.coordination import keys
+from squall.coordination.errors import ConfigurationError
 from squall.coordination.events import Event, EventBus, OnFailure
 from squall.coordination.keyrings import open_keyring
 from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.opening import open_store
-from squall.coordination.options import Options, check_options
+from squall.coordination.options import Options
 from squall.coordination.records import Codec
 from squall.coordination.refusals import Refusals
 from squall.coordination.rolling import Contention
@@ -30,7 +32,7 @@ from squall.coordination.stores.interface import Store, make_key
 from squall.coordination.timing import Timing
 from squall.runtime.identity import ProcessIdentity, this_process
 from squall.runtime.interfaces import Clock, Runtime
-from squall.runtime.log import Log, StreamSink
+from squall.runtime.log import Log, LoggingSink, PythonLogger, StreamSink
 from squall.runtime.metrics import Registry
 from squall.runtime.real import RealRuntime
 from squall.runtime.tasks import TaskFailure, TaskRunner
@@ -38,6 +40,7 @@ from squall.runtime.tasks import TaskFailure, TaskRunner
 SHUTDOWN_S = 5.0
 START_DELAYS_S = (1.0, 2.0, 4.0)
 """Before each further try of what a start needs of the store."""
+LOGGER = "squall.coordination"
 MEASURE_S = 60.0
 """Between two looks at the clock of the store."""
 OVERHEARD_S = 0.1
@@ -65,7 +68,7 @@ class Assembly:
     metrics: CoordinationMetrics
     contention: Contention
     on_failure: OnFailure
-    log: Log | None
+    log: Log
     signs_heartbeats: bool
     owns_store: bool
     owned_runtime: RealRuntime | None
@@ -84,13 +87,12 @@ class Assembly:
 
     def trace(self, event: str, **fields: object) -> None:
         """What happens again and again: only with `debug`."""
-        if self.debug and self.log is not None:
+        if self.debug:
             self.log.info(event, **fields)
 
     def say_in_log(self, **context: object) -> None:
         """From now on every line of the log says this, too."""
-        if self.log is not None:
-            self.log = self.log.bind(**context)
+        self.log = self.log.bind(**context)
 
     async def measure(self) -> None:
         """Half of the round trip is the error."""
@@ -135,13 +137,17 @@ class Assembly:
             await self.owned_runtime.close()
 
 
+_namespaces: WeakKeyDictionary[Store, str] = WeakKeyDictionary()
+"""Of store objects that applications gave: one has one prefix, so it is of one namespace."""
+
+
 async def assemble(
     given: str | Store,
     options: Options,
     member_id: str | None,
     *,
     runtime: Runtime | None,
-    log: Log | None,
+    log: Log | PythonLogger | None,
     registry: Registry | None,
 ) -> Assembly:
     owned = RealRuntime(member_id or "coordination") if runtime is None else None
@@ -153,7 +159,6 @@ async def assemble(
     metrics = CoordinationMetrics.of_registry(registry, options.namespace)
     patient = _guarded(store, world, metrics, bound)
     try:
-        check_options(options, timing, store.capabilities)
         await _tried(store, world.clock)
         keyring, keeper = await open_keyring(options, patient, world, metrics, bound)
     except BaseException:
@@ -162,8 +167,7 @@ async def assemble(
         raise
 
     def on_failure(what: str, error: Exception) -> None:
-        if assembled.log is not None:
-            assembled.log.error(what, error=str(error), kind=type(error).__name__)
+        assembled.log.error(what, error=error)
 
     tasks = TaskRunner(world.clock, world.random, on_failure=_task_failed(on_failure))
 
@@ -216,15 +220,26 @@ async def _tried(store: Store, clock: Clock) -> None:
     await store.probe()
 
 
-def _bound(log: Log | None, options: Options, runtime: Runtime, name: str) -> Log | None:
-    """What every line says; with `debug` there is always somewhere to write it."""
-    if log is None and options.debug:
+def _bound(given: Log | PythonLogger | None, options: Options, runtime: Runtime, name: str) -> Log:
+    """What every line says. Python's logging has it if nothing else was given: code of the
+    application that fails is never silent."""
+    if given is None and options.debug:
         log = Log(StreamSink(sys.stderr), runtime.clock)
-    return None if log is None else log.bind(namespace=options.namespace, member=name)
+    elif isinstance(given, Log):
+        log = given
+    else:
+        log = Log(LoggingSink(given or LOGGER), runtime.clock)
+    return log.bind(namespace=options.namespace, member=name)
 
 
 def _opened(given: str | Store, options: Options, runtime: Runtime, log: Log | None) -> Store:
     if not isinstance(given, str):
+        first = _namespaces.setdefault(given, options.namespace)
+        if first != options.namespace:
+            raise ConfigurationError(
+                f"namespace is {options.namespace!r}: this store object belongs to {first!r}, and"
+                " its records with it; the URL of the store is right, or an object of its own"
+            )
         return given
     prefix = keys.prefix_of(options.namespace)
     return open_store(given, prefix, runtime, options.environment or "", log)

@@ -14,6 +14,7 @@ the coordinator finds it for its metrics.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncIterator, Iterator
 
 import msgspec
@@ -24,6 +25,8 @@ from squall.coordination.stores.errors import StoreUnavailableError, VersionConf
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
+    ENDING_KINDS,
+    STREAM_KINDS,
     Condition,
     Delete,
     Put,
@@ -40,9 +43,9 @@ PAGE = 100
 RESULT_TTL_S = 86_400.0
 GUARD = make_key("cleanup", "guard")
 RESULT = make_key("cleanup", "result")
-SWEPT = ("ack", "idempotency", "state", "warning", "tombstone", "quarantine", "probe")
-"""Kinds whose expired records nobody needs. Heartbeats are not among them: an expired one
-is how a death is noticed."""
+SWEPT = (*sorted(ENDING_KINDS - {keys.HEARTBEAT}), *STREAM_KINDS)
+"""Kinds whose expired records and streams nobody needs. Heartbeats are not among them: an expired
+one is how a death is noticed."""
 
 
 class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ async def clean_up(
     metrics: CoordinationMetrics | None = None,
 ) -> CleanupReport:
     """One run. `StoreUnavailableError` only when the store is not there at all; trouble with
-    one member is in the report."""
+    one member is in the report. With an infinite `stale_s` only expired records go."""
     begun = clock.now()
     if dry_run:
         stale = [entry async for entry in _stale(store, stale_s)]
@@ -184,7 +187,7 @@ async def _run(
 
 async def _stale(store: Store, stale_s: float) -> AsyncIterator[tuple[str, float]]:
     after = ""
-    while True:
+    while stale_s < math.inf:
         page = await store.list(
             keys.HEARTBEAT, idle_ms=round(stale_s * 1000), after=after, limit=PAGE
         )

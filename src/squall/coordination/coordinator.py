@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Unpack
@@ -24,7 +25,6 @@ from squall.coordination.assembly import MEASURE_S, START_DELAYS_S, Assembly, as
 from squall.coordination.driven import DrivenHeartbeats
 from squall.coordination.election import Election
 from squall.coordination.errors import (
-    ConfigurationError,
     MemberFencedError,
     NotRunningError,
     StoreUnavailableError,
@@ -35,10 +35,18 @@ from squall.coordination.health import Grace
 from squall.coordination.heart import Heart
 from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
 from squall.coordination.leadership import Leadership
+from squall.coordination.leaving import leave
 from squall.coordination.mailbox import Context
 from squall.coordination.monitor import Monitor, Statistics
 from squall.coordination.onlooking import Onlooker
-from squall.coordination.options import AUTO, Options, OptionValues, with_environment
+from squall.coordination.options import (
+    AUTO,
+    Options,
+    OptionValues,
+    check_names,
+    check_options,
+    with_environment,
+)
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.pulse import Leading, Pulse
 from squall.coordination.ranking import rank_of
@@ -48,17 +56,17 @@ from squall.coordination.signals import Signals
 from squall.coordination.speaking import Speaking
 from squall.coordination.stores.guard import TOKEN_BYTES
 from squall.coordination.stores.interface import Check, Store
+from squall.coordination.stores.opening import capabilities_of
 from squall.coordination.telling import Teller
 from squall.coordination.terms import LeadScope, Term, TermRunner, Work
-from squall.coordination.timing import Timing
+from squall.coordination.timing import LOCAL_LIMIT, Timing
 from squall.coordination.upkeep import Upkeep
 from squall.runtime.identity import variable
 from squall.runtime.interfaces import Address, Runtime
-from squall.runtime.log import Log
+from squall.runtime.log import Log, PythonLogger
 from squall.runtime.metrics import Registry
 from squall.runtime.metrics_http import MetricsServer
 
-STOP_S = 10.0
 REGISTER_RETRY_S = 1.0
 LOOKS_BESIDE_BEATS = 3.0
 """Every beat looks at the lease too; so many intervals after a look, it is made without one."""
@@ -66,7 +74,9 @@ LOOKS_BESIDE_BEATS = 3.0
 
 class Coordinator(Speaking):
     """A member. `store` is a URL or a store object; members of one process that pass the
-    same object share its connections. All options have the defaults of `Options`."""
+    same object share its connections. What goes wrong is written to `log`, which may be a logger of
+    Python's `logging`; by default it is the logger `squall.coordination`. All options have the
+    defaults of `Options`."""
 
     def __init__(
         self,
@@ -78,14 +88,14 @@ class Coordinator(Speaking):
         work: Callable[[Term], Awaitable[None]] | None = None,
         work_interval: float | None = None,
         runtime: Runtime | None = None,
-        log: Log | None = None,
+        log: Log | PythonLogger | None = None,
         registry: Registry | None = None,
         **options: Unpack[OptionValues],
     ) -> None:
-        try:
-            self.options = with_environment(Options(**options), variable("COORD_ENVIRONMENT"))
-        except TypeError as error:
-            raise ConfigurationError(f"unknown option: {error}") from None
+        check_names(options)
+        self.options = with_environment(Options(**options), variable("COORD_ENVIRONMENT"))
+        can = capabilities_of(store) if isinstance(store, str) else store.capabilities
+        check_options(self.options, self.options.timing_for(can), can)
         self._given = (store, member_id, runtime, log, registry)
         self._own = (on_become, on_stop, work, work_interval)
         self.plugins: list[CoordinatorPlugin] = list(plugins)
@@ -160,7 +170,9 @@ class Coordinator(Speaking):
         self._hand_over = HandOver(self, parts)
         self._fitness = Fitness(parts, self.options.health_check)
         environment = self.options.environment or DEFAULT_ENVIRONMENT
-        self._upkeep = Upkeep(parts, self._grace, environment)
+        # Without a cleanup of its own a group keeps what its dead left, here too.
+        delay_s = self.options.cleanup_delay if self.options.auto_cleanup else math.inf
+        self._upkeep = Upkeep(parts, self._grace, environment, cleanup_delay=delay_s)
         self._watch = self._monitor.work()
         self._works += [self._watch, self._hand_over.work(), self._upkeep.work()]
         self._works += self._pacer.works()
@@ -205,9 +217,8 @@ class Coordinator(Speaking):
         if parts is None or self._stopping:
             return
         self._stopping = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_S):
-                await self._leave()
+        leads = self._leadership or self._alone
+        await leave(self.plugins, leads, self._pulse, parts.on_failure)
         await self._stop_serving()
         await parts.close()
         self._parts = None
@@ -217,19 +228,6 @@ class Coordinator(Speaking):
         scrape, self._scrape = self._scrape, None
         if scrape is not None:
             await scrape.close()
-
-    async def _leave(self) -> None:
-        for plugin in self.plugins:
-            await plugin.on_stop()
-        if self._alone is not None:
-            await self._alone.end()
-        leadership = self._leadership
-        if leadership is not None:
-            await leadership.resign("stopped")
-            await leadership.retire()
-        if self._pulse is not None:
-            with contextlib.suppress(StoreUnavailableError):
-                await self._pulse.leave()
 
     # What people ask.
 
@@ -285,12 +283,29 @@ class Coordinator(Speaking):
 
     @property
     def current_coordinator(self) -> str | None:
-        """Who led when this member last looked; None when nobody did."""
+        """Who leads as far as this member saw; None when nobody does, or when the last one has
+        not renewed its lease in time."""
         if self._alone is not None:
             return self.member_id if self._alone.leads else None
-        seen = self._leadership.election.seen if self._leadership is not None else None
-        lease = seen.lease if seen is not None else None
-        return (lease.worker_id or None) if lease is not None and not lease.released else None
+        leadership = self._leadership
+        if leadership is None or not leadership.is_led:
+            return None
+        lease = leadership.election.seen_lease
+        return (lease.worker_id or None) if lease is not None else None
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """What drives the election for this incarnation; None before the start, and alone."""
+        return self._leadership
+
+    @property
+    def protected_for(self) -> float:
+        """For so many seconds more the present coordinator hands over only with `allow_early`:
+        until `min_epoch_duration` from its election."""
+        lease = self._leadership.election.seen_lease if self._leadership is not None else None
+        if lease is None or self.current_coordinator is None:
+            return 0.0
+        return max(0.0, lease.elected_at + lease.min_term - self._running.store_time())
 
     @property
     def phase(self) -> str:
@@ -467,6 +482,7 @@ class Coordinator(Speaking):
             known_epoch=lambda: self.current_epoch,
             max_clock_skew=self.options.max_clock_skew,
             beat=self._beat_now,
+            stale_order=self._teller.stale_order,
         )
 
     async def _register_again(self, parts: Assembly, pulse: Pulse) -> None:
@@ -571,7 +587,7 @@ class Coordinator(Speaking):
         parts = self._running
         ratio = parts.contention.cycle(0.0, 0.0, lease_left, parts.clock.now())
         if ratio is not None:
-            self._teller.contention((1.0 - lease_left) * parts.timing.lease_ttl, ratio)
+            self._teller.contention((LOCAL_LIMIT - lease_left) * parts.timing.lease_ttl, ratio)
 
     async def _rank(self) -> int:
         seen = self._leadership.election.seen if self._leadership is not None else None

@@ -33,8 +33,8 @@ CHANGES_MAX, CHANGES_S = 5, 600.0
 AT_ONCE_S = 10.0
 ROUNDED_S = 2.0
 """S3 tells ages in whole seconds."""
-FOR_EVER = frozenset({"leader", "meta", "epoch"})
-"""Kinds whose records may be kept without an end."""
+FOR_EVER = frozenset({"leader", "meta", "epoch", "secret"})
+"""Kinds whose records may be kept without an end. A secret is there only where none was given."""
 
 
 async def examine(

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from squall.coordination import leases
 from squall.coordination.election_messages import (
     HOLDING,
+    PLANNED,
     Demote,
     Effect,
     Event,
@@ -57,8 +58,6 @@ from squall.coordination.timing import BEATS_PER_LEASE, Timing
 from squall.runtime.invariants import invariant
 
 RENEW_RETRY_S = 1.0
-PLANNED = frozenset({"stopped", "forced", "unhealthy"})
-"""Reasons for which the holder itself ends its term, and releases the lease."""
 
 
 class Election:
@@ -134,9 +133,14 @@ class Election:
     def holds(self, now: float) -> bool:
         return self.role in HOLDING and now < self._limit
 
+    @property
+    def seen_lease(self) -> LeaseRecord | None:
+        """As the record was last seen; None also for one that cannot be believed."""
+        return self.seen.lease if self.seen is not None else None
+
     def is_led(self, now: float) -> bool:
         """As far as this member saw."""
-        lease = self.seen.lease if self.seen is not None else None
+        lease = self.seen_lease
         others = lease is not None and bool(lease.worker_id) and self._free_at(now) > now
         return self.holds(now) if self.role in HOLDING else others
 
@@ -157,10 +161,6 @@ class Election:
     @property
     def phase(self) -> str:
         return self._phase
-
-    @property
-    def term_began(self) -> float:
-        return self._term_ends - self.timing.max_epoch_duration
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
@@ -315,7 +315,7 @@ class Election:
             return
         if self._phase == "observing":
             self._change_phase("election", now, effects)
-        lease = self.seen.lease if self.seen is not None else None
+        lease = self.seen_lease
         if lease is not None and lease.successor == self.member_id:
             self._stand_at = now
         elif lease is not None and self.member_id in lease.standbys:
@@ -327,7 +327,7 @@ class Election:
 
     def _free_at(self, now: float) -> float:
         """When the lease has certainly passed; not in the future if it may be taken."""
-        lease = self.seen.lease if self.seen is not None else None
+        lease = self.seen_lease
         if lease is None:
             # No record and none ever seen: nobody leads. A record that vanished or cannot
             # be believed says nothing about its holder.
@@ -342,7 +342,7 @@ class Election:
             return
         timing = self.timing
         delay_s = min(rank * timing.rank_delay, timing.rank_delay_cap)
-        lease = self.seen.lease if self.seen is not None else None
+        lease = self.seen_lease
         if lease is not None and lease.successor not in ("", self.member_id):
             # Another one was named: it has the first word, if it is there.
             delay_s += timing.heartbeat_interval
@@ -370,6 +370,7 @@ class Election:
             term_ends_at=self._term_ends + self.store_offset,
             lease_ttl=self.timing.lease_ttl,
             pace=self.pace,
+            min_term=self.timing.min_epoch_duration,
         )
         self._write(Purpose.STAND, seen.version if seen else None, self._lease, now, effects)
 

@@ -23,6 +23,8 @@ class Role(Enum):
 
 
 HOLDING = (Role.PREPARING, Role.LEADING, Role.CLOSING)
+PLANNED = frozenset({"stopped", "forced", "unhealthy"})
+"""Reasons for which the holder itself ends its term, and releases the lease."""
 
 
 class Purpose(Enum):

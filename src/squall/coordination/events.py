@@ -204,7 +204,7 @@ class CoordinatorRecovered(Event, frozen=True, kw_only=True):
 
 class CoordinatorUnreachable(Event, frozen=True, kw_only=True):
     """A signal was not acknowledged. `health` is how its receiver was found right after that:
-    `alive`, `left`, `dead`, or `unknown`."""
+    `alive`, `stale` (no heartbeat for `heartbeat_ttl`), `left`, `dead`, or `unknown`."""
 
     name: ClassVar[str] = "coordinator:unreachable"
     coordinator_id: str

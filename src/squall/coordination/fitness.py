@@ -29,7 +29,7 @@ class Fitness:
     async def _run(self, check: HealthCheck) -> None:
         while True:
             before, self.fit = self.fit, await self._ask(check)
-            if before != self.fit and self._parts.log is not None:
+            if before != self.fit:
                 self._parts.log.warning("health_check", fit=self.fit)
             await self._parts.clock.sleep(self._parts.timing.heartbeat_interval)
 

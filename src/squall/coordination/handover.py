@@ -53,6 +53,7 @@ class HandOver:
             await member.hand_over(desired, allow_early=allow_early)
             return
         await self._check(desired)
+        self._check_age(allow_early=allow_early)
         payload = {"desired": desired or "", "allow_early": allow_early, "epoch": epoch}
         told = False
         while member.current_epoch == epoch and member.current_coordinator == leader:
@@ -67,23 +68,25 @@ class HandOver:
                 continue
 
     async def resign(
-        self, leadership: Leadership, desired: str | None, *, allow_early: bool
+        self,
+        leadership: Leadership,
+        desired: str | None,
+        *,
+        allow_early: bool,
+        requested_by: str = "",
     ) -> None:
+        """Of the coordinator; `requested_by` is another member that asked for it."""
         member = self._member
         if not leadership.leads:
             raise NotRunningError(
                 f"{member.member_id} does not lead: only a coordinator hands over"
             )
         await self._check(desired)
-        least_s = member.timing.min_epoch_duration
-        led_s = self._parts.clock.boot_time() - leadership.election.term_began
-        if led_s < least_s and not allow_early:
-            raise ConfigurationError(
-                f"allow_early is False: the term is {led_s:.0f} s old and must last at least"
-                f" min_epoch_duration ({least_s:g}); allow_early=True is right"
-            )
+        self._check_age(allow_early=allow_early)
         self._parts.bus.emit(
-            events.ForcedElection(requested_by=member.member_id, desired=desired or "")
+            events.ForcedElection(
+                requested_by=requested_by or member.member_id, desired=desired or ""
+            )
         )
         await leadership.resign("forced", desired or "")
 
@@ -105,8 +108,24 @@ class HandOver:
             return
         if self._handing is not None and not self._handing.done():
             return
-        handing = self._member.hand_over(order["desired"] or None, allow_early=order["allow_early"])
+        leadership = self._member.leadership
+        if leadership is None:
+            return
+        handing = self.resign(
+            leadership,
+            order["desired"] or None,
+            allow_early=order["allow_early"],
+            requested_by=delivery.signal.sender_id,
+        )
         self._handing = self._parts.tasks.start("hand over", handing).task
+
+    def _check_age(self, *, allow_early: bool) -> None:
+        left_s = self._member.protected_for
+        if left_s > 0.0 and not allow_early:
+            raise ConfigurationError(
+                f"allow_early is False: the coordinator was elected a moment ago and keeps the lead"
+                f" for {left_s:.0f} s more (min_epoch_duration); allow_early=True is right"
+            )
 
     async def _check(self, desired: str | None) -> None:
         if desired is not None and not await self._may_lead(desired):

@@ -29,7 +29,7 @@ async def open_keyring(
     store: Store,
     runtime: Runtime,
     metrics: CoordinationMetrics,
-    log: Log | None,
+    log: Log,
 ) -> tuple[Keyring, SecretKeeper | None]:
     """With a source also who reads it; what it finds later changes the keyring."""
     environment = options.environment or DEFAULT_ENVIRONMENT
@@ -53,16 +53,14 @@ async def _from_source(
     environment: str,
     runtime: Runtime,
     metrics: CoordinationMetrics,
-    log: Log | None,
+    log: Log,
 ) -> tuple[Keyring, SecretKeeper]:
     def on_warning(text: str) -> None:
-        if log is not None:
-            log.warning("secret_source", message=text)
+        log.warning("secret_source", message=text)
 
     def on_change(found: Secrets) -> None:
         keyring.replace(found.values)
-        if log is not None:
-            log.info("secret_changed", accepted=len(found.values))
+        log.info("secret_changed", accepted=len(found.values))
 
     keeper = SecretKeeper(
         options.secret_source or "",

@@ -15,7 +15,7 @@ from typing import Any
 from squall.coordination import election_messages as messages
 from squall.coordination import keys
 from squall.coordination.calls import within
-from squall.coordination.election import HOLDING, PLANNED, Election, Role
+from squall.coordination.election import HOLDING, Election, Role
 from squall.coordination.errors import StaleEpochError, StoreUnavailableError, VersionConflict
 from squall.coordination.records import Codec, LeaseRecord, Pace
 from squall.coordination.stores.interface import ABSENT, Changed, Check, Fence, Put, Record, Store
@@ -134,6 +134,15 @@ class Leadership:
                 while self.election.role in HOLDING:
                     self._changed.clear()
                     await self._changed.wait()
+
+    async def end(self) -> None:
+        """The member stops."""
+        await self.resign("stopped")
+        await self.retire()
+
+    def cancel_scopes(self) -> None:
+        if self.term is not None:
+            self.term.cancel_scopes()
 
     async def retire(self) -> None:
         """Acts no more and waits for the end of what was done under the last term."""
@@ -268,7 +277,7 @@ class Leadership:
         self.handle(messages.Fenced(epoch))
 
     async def _run_term(self, term: Term) -> None:
-        await self._runner.run(term, lambda reason: reason in PLANNED)
+        await self._runner.run(term)
         self.handle(messages.WorkEnded())
 
     # Watching.
@@ -299,7 +308,7 @@ class Leadership:
 
     def _is_close(self) -> bool:
         election = self.election
-        lease = election.seen.lease if election.seen is not None else None
+        lease = election.seen_lease
         if lease is None or len(lease.standbys) < CLOSE_WATCHERS:
             return election.eligible
         return election.member_id in lease.standbys[:CLOSE_WATCHERS]

@@ -24,6 +24,7 @@ def stood_for(
     term_ends_at: float,
     lease_ttl: float,
     pace: Pace | None,
+    min_term: float = 0.0,
 ) -> LeaseRecord:
     """That of a member that wants to lead; `number` is unique to its attempts."""
     standbys = before.standbys if before is not None else ()
@@ -41,6 +42,7 @@ def stood_for(
         live=before.live if before is not None else 0,
         pace=pace,
         recent=(*recent, round(elected_at, 3))[-RECENT:],
+        min_term=min_term,
     )
 
 

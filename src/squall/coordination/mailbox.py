@@ -71,6 +71,8 @@ class Context:
     max_clock_skew: float
     beat: Callable[[], Awaitable[object]]
     """Another heartbeat, now."""
+    stale_order: Callable[[int, int], None]
+    """Hears of each order that is refused for its epoch: that epoch, and the one known here."""
 
 
 class Mailbox:
@@ -277,7 +279,7 @@ class Mailbox:
         known: dict[str, Record | None],
     ) -> None:
         if isinstance(signal, str):
-            await self._reject(source, item, signal, "", "")
+            await self._reject(source, item, signal)
             return
         if self.inbox.is_at(signal.signal_id, item.cursor):
             return
@@ -289,7 +291,7 @@ class Mailbox:
         mark = keys.idempotency(source.receiver_id, signal.signal_id)
         reason = self._refusal(signal, source.receiver_id, item.read_ms, item.appended_ms)
         if reason is not None:
-            await self._reject(source, item, reason, signal.sender_id, signal.signal_id)
+            await self._reject(source, item, reason, signal)
         elif self.inbox.is_done(signal.signal_id) or known.get(mark) is not None:
             self._count_rejected("replay")
             entry = Entry(-1, source.stream, item.cursor, source.receiver_id, signal, 0)
@@ -356,17 +358,21 @@ class Mailbox:
             appended_ms=entry.appended_ms,
             read_ms=entry.appended_ms,
         )
-        await self._reject(source, item, reason, signal.sender_id, signal.signal_id)
+        await self._reject(source, item, reason, signal)
         self.inbox.done(entry)
 
     async def _reject(
-        self, source: Source, item: Item, reason: str, sender_id: str, signal_id: str
+        self, source: Source, item: Item, reason: str, signal: Signal | None = None
     ) -> None:
-        """Out of the inbox into quarantine, where people can look at it."""
+        """Out of the inbox into quarantine, where people can look at it. It names nobody if its
+        bytes could not be believed."""
         self._count_rejected(reason)
+        sender_id, signal_id = ("", "") if signal is None else (signal.sender_id, signal.signal_id)
         self._parts.bus.emit(
             events.SignalRejected(reason=reason, sender_id=sender_id, signal_id=signal_id)
         )
+        if signal is not None and reason == "stale_epoch":
+            self._context.stale_order(signal.epoch, self._known_epoch)
         await self._parts.urgent.write(
             Put(
                 keys.quarantine(source.receiver_id, item.id),
@@ -403,7 +409,7 @@ class Mailbox:
                 await self._known(entry.receiver_id, [entry.signal])
                 entry.grave = self._graves[entry.signal.sender_id][0]
                 return not await self._refused_sender(entry) and await self.delivered(entry, writes)
-            if conflict.key != keys.idempotency(entry.receiver_id, entry.signal.signal_id):
+            if not await self._is_marked(entry, conflict):
                 raise
             first = mine and await self._is_ours(entry)
             if not first:
@@ -413,6 +419,12 @@ class Mailbox:
             return first
         self.inbox.done(entry)
         return True
+
+    async def _is_marked(self, entry: Entry, conflict: VersionConflict) -> bool:
+        """Whether it was delivered before. An effect of that very step may be what stands in
+        the way: its reply was lost."""
+        mark = keys.idempotency(entry.receiver_id, entry.signal.signal_id)
+        return conflict.key == mark or (await self._parts.patient.get(mark))[0] is not None
 
     async def _write_effects(self, effects: Sequence[Write]) -> None:
         """Without transactions each is created if absent and may be there already."""

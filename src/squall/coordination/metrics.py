@@ -109,7 +109,9 @@ class MetricFamilies:
             "coordination_fencing_rejections_total", "Writes that the store fenced off.", one
         )
         self.contention = registry.counters(
-            "coordination_contention_events_total", "Cycles that took too long.", one
+            "coordination_contention_events_total",
+            "Cycles and renewals that took too long, also those that were not told.",
+            one,
         )
         self.active_coordinators = registry.gauges(
             "active_coordinators", "Coordinators and blocked callers in this process.", one
@@ -166,6 +168,14 @@ class MetricFamilies:
         )
         self.breaker_open = registry.gauges(
             "coordination_breaker_state", "0 closed, 1 half-open, 2 open.", one
+        )
+        self.breaker_failures = registry.gauges(
+            "coordination_breaker_failures", "Operations in a row that failed; 10 open it.", one
+        )
+        self.breaker_opened_at = registry.gauges(
+            "coordination_breaker_opened_timestamp_seconds",
+            "When it opened, or a probe failed last; 0 while it is closed.",
+            one,
         )
         self.records_refused = registry.counters(
             "coordination_records_refused_total",

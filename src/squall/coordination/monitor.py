@@ -20,6 +20,7 @@ from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     ConfigurationError,
     DeadCoordinatorError,
+    StoreUnavailableError,
     VersionConflict,
 )
 from squall.coordination.health import (
@@ -71,8 +72,8 @@ class Monitor:
         """From the death on; who came back by then keeps everything."""
         self._parts = parts
         self._grace = grace
-        self._warned: dict[str, str] = {}
-        """Health of those that were warned about."""
+        self._warned: dict[str, WarningRecord] = {}
+        """The last warning of each that was warned about."""
         self._unfinished: dict[str, None] = {}
         """Dead members whose death is not told or not cleaned up yet."""
         self._cycles = 0
@@ -86,11 +87,23 @@ class Monitor:
     async def _begin(self, term: Term) -> None:
         """What a predecessor left: warnings that run, deaths that were not finished."""
         self._cycles = 0
-        self._warned = dict.fromkeys(await self._ids("warning"), "warning")
+        self._warned = await self._known_warnings()
         for member_id in await self._ids("tombstone"):
             tomb = await self._tombstone(member_id)
             if tomb is not None and not (tomb[1].announced and tomb[1].cleaned):
                 self._unfinished[member_id] = None
+
+    async def _known_warnings(self) -> dict[str, WarningRecord]:
+        found: dict[str, WarningRecord] = {}
+        ids = await self._ids("warning")
+        for start in range(0, len(ids), BEATS_AT_ONCE):
+            some = ids[start : start + BEATS_AT_ONCE]
+            records = await self._parts.patient.get(*map(keys.warning, some))
+            for member_id, record in zip(some, records, strict=True):
+                warning = self._read_warning(record)
+                if warning is not None:
+                    found[member_id] = warning
+        return found
 
     async def _end(self, term: Term) -> None:
         """What this member saw is not told any longer: another one looks now."""
@@ -133,7 +146,7 @@ class Monitor:
         read_ms = next((each.read_ms for each in (beat, member) if each is not None), None)
         if read_ms is None or not self._grace.may_warn(self._parts.clock.boot_time()):
             return
-        known = None if warned is None else codec.read(WarningRecord, warned.value, key=warned.key)
+        known = self._read_warning(warned)
         warning = next_warning(known, found, read_ms / 1000.0, timing)
         if warning is None:
             return
@@ -196,7 +209,7 @@ class Monitor:
 
     def _tell_warning(self, warning: WarningRecord, stale: Stale) -> None:
         self.statistics.warnings_issued += 1
-        self._warned[stale.member_id] = warning.health
+        self._warned[stale.member_id] = warning
         metrics = self._parts.metrics
         metrics.counter(metrics.families.warnings).add()
         self._parts.bus.emit(
@@ -210,14 +223,21 @@ class Monitor:
         )
 
     async def _recovered(self, term: Term, member_id: str) -> None:
-        health = self._warned.pop(member_id)
+        """Not stale any more: it beats again, it left, or it was declared dead. Of the dead the
+        cleanup removes what there is; a new incarnation tells by itself that it came back."""
+        warning = self._warned.pop(member_id)
         beat, warned = await self._parts.patient.get(
             keys.heartbeat(member_id), keys.warning(member_id)
         )
+        last = None if beat is None else self._read_beat(beat)
+        if last is not None and last.status != "alive":
+            return
         if warned is not None:
             await self._try(term, Delete(keys.warning(member_id), warned.version))
-        if beat is None or health == "dead":
+        if last is None or last.incarnation != warning.incarnation:
             return
+        # The last warning says `dead` a moment before the decision, which may not have come.
+        health = "critical" if warning.health == "dead" else warning.health
         self._parts.bus.emit(
             events.CoordinatorRecovered(
                 coordinator_id=member_id, previous_health=health, was_dead=False
@@ -289,6 +309,11 @@ class Monitor:
         return self._parts.codec.read(
             HeartbeatRecord, beat.value, signed=self._parts.signs_heartbeats, key=beat.key
         )
+
+    def _read_warning(self, record: Record | None) -> WarningRecord | None:
+        if record is None:
+            return None
+        return self._parts.codec.read(WarningRecord, record.value, key=record.key)
 
     def _bury(self, member_id: str, incarnation: int, member: Record | None) -> Put:
         codec = self._parts.codec
@@ -426,16 +451,20 @@ class Monitor:
 
     async def _clean(self, term: Term, tomb: Tombstone, record: Record) -> bool:
         """Whether it is done."""
+        metrics = self._parts.metrics
         try:
             deleted = await self._delete_all(term, tomb)
-        except VersionConflict as error:
+        except (VersionConflict, StoreUnavailableError) as error:
+            metrics.counter(metrics.families.cleanups, "failed").add()
             self._parts.bus.emit(
                 events.CleanupFailed(coordinator_id=tomb.member_id, error=str(error))
             )
             return False
         await self._mark(term, msgspec.structs.replace(tomb, cleaned=True), record)
+        if not deleted:
+            # It is clean already, or came back and keeps everything.
+            return True
         self.statistics.cleanups_performed += 1
-        metrics = self._parts.metrics
         metrics.counter(metrics.families.cleanups, "done").add()
         self._parts.bus.emit(
             events.CleanupComplete(coordinator_id=tomb.member_id, keys_deleted=deleted)
@@ -487,7 +516,7 @@ class Monitor:
         metrics, timing = self._parts.metrics, self._parts.timing
         for number in range(1, timing.max_warnings + 1):
             health = health_of(number, timing)
-            count = sum(1 for each in self._warned.values() if each == health)
+            count = sum(1 for each in self._warned.values() if each.health == health)
             metrics.gauge(metrics.families.members, health).set(count)
         metrics.gauge(metrics.families.members, "healthy").set(live - len(self._warned))
 
@@ -541,14 +570,13 @@ class Monitor:
         if violation is None:
             return
         self.statistics.continuity_violations += 1
-        if self._parts.log is not None:
-            self._parts.log.warning(
-                "continuity_violation",
-                member_id=member_id,
-                expected=violation.expected,
-                received=violation.received,
-                advice="look at the network, at restarts and at who else drives this member",
-            )
+        self._parts.log.warning(
+            "continuity_violation",
+            member_id=member_id,
+            expected=violation.expected,
+            received=violation.received,
+            advice="look at the network, at restarts and at who else drives this member",
+        )
         metrics = self._parts.metrics
         metrics.counter(metrics.families.continuity).add()
         self._parts.bus.emit(

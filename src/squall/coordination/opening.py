@@ -7,11 +7,11 @@ is what makes `memory:` useful without passing objects around.
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from weakref import WeakKeyDictionary
 
 from squall.coordination.stores.interface import Store
 from squall.coordination.stores.memory import MemoryStore
+from squall.coordination.stores.opening import make_store
 from squall.runtime.interfaces import Runtime
 from squall.runtime.log import Log
 
@@ -27,8 +27,6 @@ def open_store(
     if url.partition(":")[0] == "memory":
         shared = _memory.setdefault(asyncio.get_running_loop(), {})
         return shared.setdefault((url, prefix), MemoryStore(runtime.clock))
-    make_store = import_module("squall.coordination.stores.opening").make_store
-    opened: Store = make_store(
+    return make_store(
         url, runtime.clock, runtime.random, prefix=prefix, environment=environment, log=log
     )
-    return opened

@@ -5,7 +5,7 @@ Every refusal names the option, its value, the rule and what would be right.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, cast
 
@@ -124,6 +124,18 @@ def with_environment(options: Options, named: str | None) -> Options:
     if options.environment is not None or named is None:
         return options
     return replace(options, environment=cast("Environment", named))
+
+
+def check_names(given: Iterable[str]) -> None:
+    for name in given:
+        if name in Timing.__struct_fields__:
+            raise ConfigurationError(
+                f"{name} is part of a profile: profile=Timing({name}=...) is right"
+            )
+        if name not in Options.__dataclass_fields__:
+            raise ConfigurationError(
+                f"{name} is not an option; there are {', '.join(Options.__dataclass_fields__)}"
+            )
 
 
 def check_options(options: Options, timing: Timing, capabilities: Capabilities) -> None:

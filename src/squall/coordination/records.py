@@ -142,6 +142,8 @@ class LeaseRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """With `profile="auto"`, the same for all."""
     recent: tuple[float, ...] = ()
     """Store times of the last elections, this one last."""
+    min_term: float = 0.0
+    """For so long from the election on nobody hands over unless somebody insists."""
 
 
 class Signal(Schema, frozen=True, kw_only=True, omit_defaults=True):

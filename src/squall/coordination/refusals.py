@@ -17,7 +17,7 @@ KEYS_MAX = 1000
 class Refusals:
     """Of one member; called with the kind of a record, its key, and why it is refused."""
 
-    def __init__(self, metrics: CoordinationMetrics, log: Callable[[], Log | None]) -> None:
+    def __init__(self, metrics: CoordinationMetrics, log: Callable[[], Log]) -> None:
         self._metrics = metrics
         self._log = log
         self._logged: dict[str, None] = {}
@@ -25,10 +25,9 @@ class Refusals:
     def __call__(self, kind: str, key: str, why: str) -> None:
         metrics = self._metrics
         metrics.counter(metrics.families.records_refused, kind).add()
-        log = self._log()
-        if key in self._logged or log is None:
+        if key in self._logged:
             return
         if len(self._logged) >= KEYS_MAX:
             del self._logged[next(iter(self._logged))]
         self._logged[key] = None
-        log.warning("record_refused", kind=kind, key=key, reason=why)
+        self._log().warning("record_refused", kind=kind, key=key, reason=why)

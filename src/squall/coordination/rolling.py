@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
+
+from squall.coordination.timing import BEATS_PER_LEASE, LOCAL_LIMIT
 
 RING = 100
 CONTENTION_PAUSE_S = 30.0
@@ -91,21 +94,27 @@ class Contention:
         self._told_at = -math.inf
         self.suppressed = 0
         self.events = 0
+        self.on_event: Callable[[], object] = lambda: None
+        """Called for each of them, also for those that are not told."""
 
     def cycle(
         self, duration_s: float, late_s: float, lease_left: float | None, now: float
     ) -> float | None:
         """The ratio to tell: of a cycle that took too long or began too late, or of a lease
-        renewed with less than a third of it left (`lease_left` is a part of 1)."""
+        renewed with less than a third of it left (`lease_left` is a part of 1). For a lease it
+        is what has passed of it by the part that passes between two renewals."""
         worst_s = max(duration_s, late_s)
         ratio = worst_s / self.expected
-        # Of the four fifths that its holder uses, less than a third of the whole is left.
         late_renewal = lease_left is not None and lease_left < 1.0 / 3.0
         if math.isinf(self._threshold):
             return None
         if ratio <= self._threshold and not late_renewal:
             return None
+        if lease_left is not None:
+            # What is left is counted from the four fifths that its holder uses.
+            ratio = max(ratio, (LOCAL_LIMIT - lease_left) * BEATS_PER_LEASE)
         self.events += 1
+        self.on_event()
         if now - self._told_at < CONTENTION_PAUSE_S:
             self.suppressed += 1
             return None

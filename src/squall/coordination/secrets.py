@@ -20,6 +20,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets as random_secrets
 import stat
 import urllib.error
@@ -45,7 +46,21 @@ REREAD_S = 300.0
 START_DELAYS_S = (1.0, 2.0, 4.0)
 ANSWER_S = 5.0
 ROTATION_S = {"production": 90 * 86_400.0, "staging": 30 * 86_400.0}
-WELL_KNOWN = ("changeme", "password", "secret", "default", "example", "development", "squall")
+WELL_KNOWN = (
+    *("changeme", "change-me", "change_me", "change", "replaceme", "replace", "placeholder"),
+    *("password", "passwort", "passw0rd", "p4ssw0rd", "p4ssword", "passphrase", "secret"),
+    *("default", "example", "sample", "foobar", "letmein", "welcome", "iloveyou", "hunter2"),
+    *("development", "developer", "staging", "production", "testing", "environment", "insecure"),
+    *("squall", "coordination", "coordinator", "blocking", "signing", "cluster", "company"),
+    *("do-not-use", "do_not_use", "donotuse", "please", "private", "shared", "unsafe"),
+    *("qwertyuiop", "qwerty", "asdfghjkl", "zxcvbnm", "abcdefghijklmnopqrstuvwxyz"),
+    *("correct", "battery", "staple", "administrator", "security", "internal"),
+)
+"""Of six letters and more: shorter ones happen in secrets that a machine made. None is made of hex
+digits alone."""
+_LONGEST_FIRST = "|".join(sorted(map(re.escape, WELL_KNOWN), key=len, reverse=True))
+WORDS = re.compile(rf"[-_.:/\s]*(?:{_LONGEST_FIRST})[-_.:/\s]*", re.IGNORECASE)
+"""With what joins them."""
 
 
 class SecretSourceError(CoordinationError):
@@ -98,12 +113,22 @@ def check_secret(secret: str, environment: str = "") -> None:
             f"the coordination secret has {len(secret.encode())} bytes, "
             f"at least {MIN_BYTES} are needed: {hint}"
         )
-    if any(secret.lower().replace(word, "").strip("-_.0123456789") == "" for word in WELL_KNOWN):
-        raise ConfigurationError(f"the coordination secret is a well-known word: {hint}")
+    rest = without_words(secret)
+    if rest != secret and (len(rest.encode()) < MIN_BYTES or entropy_bits(rest) < MIN_BITS):
+        raise ConfigurationError(
+            f"the coordination secret is made of well-known words and too little else: {hint}"
+        )
     if entropy_bits(secret) < MIN_BITS:
         raise ConfigurationError(
             f"the coordination secret is worth less than {MIN_BITS:g} random bits: {hint}"
         )
+
+
+def without_words(secret: str) -> str:
+    """What is left when no well-known word is found any more."""
+    while (rest := WORDS.sub("", secret)) != secret:
+        secret = rest
+    return secret
 
 
 def entropy_bits(secret: str) -> float:

@@ -17,6 +17,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any
 
+from squall.api.errors import ConfigError
 from squall.coordination import events, keys
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
@@ -24,6 +25,8 @@ from squall.coordination.errors import (
     ConfigurationError,
     CoordinationError,
     StoreUnavailableError,
+    StreamFullError,
+    VersionConflict,
 )
 from squall.coordination.inbox import Entry, Wanted
 from squall.coordination.mailbox import Context, Mailbox
@@ -32,10 +35,12 @@ from squall.coordination.records import MemberRecord, Signal, SignalAck, WaitSta
 from squall.coordination.sending import Sender
 from squall.coordination.stores.interface import ANY, Put, Remove, Write
 from squall.coordination.timing import wrong
-from squall.coordination.waiting import Waiter
+from squall.coordination.waiting import Waited, Waiter
 
 HANDLER_TRIES = 5
 HANDLER_BACKOFF_S = (1.0, 2.0, 4.0, 8.0)
+EFFECT_REFUSED = (VersionConflict, StreamFullError, ConfigError)
+"""A condition that does not hold, a stream that is full, a key that is none."""
 
 
 class Delivery:
@@ -47,8 +52,9 @@ class Delivery:
         self.writes: list[Write] = []
 
     def also(self, *writes: Write) -> None:
-        """Done in the same step that marks the signal delivered. Without transactions (S3)
-        give each the condition `ABSENT` and a key that names the signal."""
+        """Done in the same step that marks the signal delivered. If the condition of one does
+        not hold, none is done and the handler is called again, with a new delivery. Without
+        transactions (S3) give each the condition `ABSENT` and a key that names the signal."""
         self.writes += writes
 
 
@@ -222,8 +228,8 @@ class Signals:
 
         async def one(correlation_id: str) -> None:
             try:
-                found[correlation_id] = await self.block_until_signal(
-                    correlation_id=correlation_id, timeout=limit_s
+                found[correlation_id] = await self._waiter.wait(
+                    correlation_id, (), (), limit_s, "", is_part=True
                 )
             except BlockingTimeoutError:
                 return  # All of them have the same limit: it is told below, once.
@@ -232,6 +238,7 @@ class Signals:
             came.set()
 
         limit_s = await self._waiter.limit_of(timeout_s, None, None, "")
+        waited = Waited("", self._parts.clock.now())
         tokens = [self._parts.tasks.start("wait", one(each)) for each in wanted]
         try:
             async with asyncio.timeout(limit_s):
@@ -239,9 +246,9 @@ class Signals:
                     came.clear()
                     await came.wait()
         except TimeoutError:
-            raise BlockingTimeoutError(
-                self._parts.member_id, ", ".join(wanted), limit_s, {}, found
-            ) from None
+            names = ", ".join(wanted)
+            took_s = self._waiter.count_timeout(waited, names)
+            raise BlockingTimeoutError(self._parts.member_id, names, took_s, {}, found) from None
         finally:
             for token in tokens:
                 self._parts.tasks.cancel(token)
@@ -266,26 +273,41 @@ class Signals:
     async def _handle(self, entry: Entry, handler: Handler) -> None:
         if not entry.handled and await self.mailbox.refused_late(entry):
             return
-        delivery = Delivery(entry.signal)
         for attempt in range(HANDLER_TRIES):
-            try:
-                if not entry.handled:
-                    result = handler(delivery)
-                    if inspect.isawaitable(result):
-                        await result
-                    entry.handled = True
-                    entry.effects = tuple(delivery.writes)
-                break
-            except Exception as error:
-                self._parts.on_failure("signal_handler_failed", error)
-                self._parts.bus.emit(events.ErrorEvent(error=error))
-                delivery = Delivery(entry.signal)
-                pause_s = HANDLER_BACKOFF_S[min(attempt, len(HANDLER_BACKOFF_S) - 1)]
-                await self._parts.clock.sleep(pause_s)
-        else:
-            await self._quarantine(entry)
-            return
-        await self._deliver(entry)
+            error = await self._handled(entry, handler)
+            if error is None:
+                error = await self._effective(entry)
+            if error is None:
+                return
+            self._parts.on_failure("signal_handler_failed", error)
+            self._parts.bus.emit(events.ErrorEvent(error=error))
+            pause_s = HANDLER_BACKOFF_S[min(attempt, len(HANDLER_BACKOFF_S) - 1)]
+            await self._parts.clock.sleep(pause_s)
+        await self._quarantine(entry)
+
+    async def _handled(self, entry: Entry, handler: Handler) -> Exception | None:
+        """Calls the handler unless it has run already; what it raised."""
+        if entry.handled:
+            return None
+        delivery = Delivery(entry.signal)
+        try:
+            result = handler(delivery)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            return error
+        entry.handled, entry.effects = True, tuple(delivery.writes)
+        return None
+
+    async def _effective(self, entry: Entry) -> Exception | None:
+        """Delivers it. What the handler wants to be written with that may be refused, as when
+        something has changed since it looked: then it has to look again."""
+        try:
+            await self._deliver(entry)
+        except EFFECT_REFUSED as error:
+            entry.handled, entry.effects = False, ()
+            return error
+        return None
 
     async def _deliver(self, entry: Entry) -> None:
         """Again and again while the store does not answer; the handler ran already."""

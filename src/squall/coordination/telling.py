@@ -46,6 +46,8 @@ class Teller:
         self._start_took_s = 0.0
         self._sent = self._metrics.counter(self._families.heartbeats, "sent")
         self._isolated = self._metrics.gauge(self._families.isolated)
+        parts.contention.on_event = self._metrics.counter(self._families.contention).add
+        self._follow_breaker()
 
     def emit(self, event: events.Event) -> None:
         self._parts.bus.emit(event)
@@ -59,16 +61,15 @@ class Teller:
             self.emit(events.WorkerHeartbeat(worker_id=self._parts.member_id, sequence=sequence))
             return
         self._metrics.counter(self._families.heartbeats, "failed").add()
-        if self._parts.log is not None:
-            self._parts.log.warning("heartbeat_failed", sequence=sequence)
+        self._parts.log.warning("heartbeat_failed", sequence=sequence)
 
     def contention(self, duration_s: float, ratio: float) -> None:
-        self._metrics.counter(self._families.contention).add()
+        """One that is told; all are counted, see `Contention.on_event`. The ratio is at least that
+        of the two times beside it: leases of more beats than three are renewed each beat too."""
+        expected = self._parts.timing.heartbeat_interval
         self.emit(
             events.ContentionDetected(
-                duration=duration_s,
-                expected=self._parts.timing.heartbeat_interval,
-                ratio=ratio,
+                duration=duration_s, expected=expected, ratio=max(ratio, duration_s / expected)
             )
         )
 
@@ -78,10 +79,7 @@ class Teller:
 
     def stale_order(self, task_epoch: int, current_epoch: int) -> None:
         self._metrics.counter(self._families.epoch_drift).add()
-        if self._parts.log is not None:
-            self._parts.log.warning(
-                "stale_epoch", task_epoch=task_epoch, current_epoch=current_epoch
-            )
+        self._parts.log.warning("stale_epoch", task_epoch=task_epoch, current_epoch=current_epoch)
 
     def _fenced(self) -> None:
         """The store refused a write of a coordinator that was, or a beat of the dead."""
@@ -97,8 +95,7 @@ class Teller:
                     coordinator_id=self._parts.member_id, highest_epoch_seen=highest_epoch
                 )
             )
-        if self._parts.log is not None:
-            self._parts.log.warning("incarnation_ended", reason=str(cause))
+        self._parts.log.warning("incarnation_ended", reason=str(cause))
 
     def recovered(self, member_id: str) -> None:
         self._warn("was_declared_dead", FALSE_DEATH_ADVICE)
@@ -189,9 +186,19 @@ class Teller:
         metrics.gauge(families.heartbeat_p99_s).follow(p99)
         metrics.gauge(families.active_coordinators).follow(active)
 
+    def _follow_breaker(self) -> None:
+        parts, metrics, families = self._parts, self._metrics, self._families
+        breaker, clock = parts.patient.breaker, parts.clock
+
+        def opened_at() -> float:
+            opened = breaker.opened_at
+            return 0.0 if opened is None else clock.wall() - (clock.now() - opened)
+
+        metrics.gauge(families.breaker_failures).follow(lambda: float(breaker.failures))
+        metrics.gauge(families.breaker_opened_at).follow(opened_at)
+
     def _warn(self, event: str, advice: str, **fields: object) -> None:
-        if self._parts.log is not None:
-            self._parts.log.warning(event, advice=advice, **fields)
+        self._parts.log.warning(event, advice=advice, **fields)
 
     def _holder_changed(self, effect: messages.HolderChanged) -> None:
         lease, now = effect.lease, self._parts.clock.now()

@@ -2,9 +2,9 @@
 
 A `Term` is one epoch of this member. Work under it is cancelled when the term ends; a term
 that is given up by choice lets work end by itself first, because the lease is held until it
-has. Become and stop callbacks alternate and never overlap. It must never report the end of
-work while some of it still runs, unless that work ignored its cancellation for
-`PATIENCE_S`.
+has: for `PATIENCE_S`, or for `STOP_PATIENCE_S` when the member stops. Become and stop
+callbacks alternate and never overlap. It must never report the end of work while some of it
+still runs, unless that work ignored its cancellation for `PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from squall.coordination.election_messages import PLANNED
 from squall.coordination.errors import LeadershipLost, StaleEpochError
 from squall.coordination.keys import LEADER
 from squall.coordination.stores.interface import Fence, Store, Write
 from squall.runtime.tasks import TaskGroup
 
 PATIENCE_S = 10.0
+STOP_PATIENCE_S = 5.0
+"""The rest of the time of a stop is for callbacks, the lease and the registration."""
 
 
 class Term:
@@ -162,7 +165,7 @@ class TermRunner:
         self._on_failure = on_failure
         self._on_unhealthy = on_unhealthy
 
-    async def run(self, term: Term, planned: Callable[[str], bool]) -> None:
+    async def run(self, term: Term) -> None:
         """Returns when the term has ended and everything under it has stopped."""
         works = tuple(self._works())
         started = [
@@ -171,12 +174,13 @@ class TermRunner:
         ]
         running = [token.task for token in started if token.task is not None]
         await term.ended.wait()
-        if planned(term.reason):
-            await self._ended(term, running)
+        if term.reason in PLANNED:
+            patience_s = STOP_PATIENCE_S if term.reason == "stopped" else PATIENCE_S
+            await self._ended(term, running, patience_s)
         term.cancel_scopes()
         for task in running:
             task.cancel()
-        await self._ended(term, running)
+        await self._ended(term, running, PATIENCE_S)
         for work in reversed(works):
             if work.stop is not None:
                 await self._stop(work, work.stop, term)
@@ -226,10 +230,12 @@ class TermRunner:
         except Exception as error:
             self._on_failure(f"{work.name}_stop_failed", error)
 
-    async def _ended(self, term: Term, running: list[asyncio.Task[None]]) -> None:
-        """At most `PATIENCE_S`: works and scopes."""
+    async def _ended(
+        self, term: Term, running: list[asyncio.Task[None]], patience_s: float
+    ) -> None:
+        """Works and scopes; or they did not end in that time."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await term.scopes_left()
                 left = [task for task in running if not task.done()]
                 if left:

@@ -109,7 +109,10 @@ def check_timing(
     _check_numbers(timing)
     _check_relations(timing)
     if not unsafe_timings:
-        _check_pace(timing)
+        try:
+            _check_pace(timing)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}; tests may set unsafe_timings=True") from None
 
 
 def _check_numbers(timing: Timing) -> None:

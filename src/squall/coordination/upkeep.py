@@ -62,10 +62,14 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 class Upkeep:
     """Of one member."""
 
-    def __init__(self, parts: Assembly, grace: Grace, environment: str) -> None:
+    def __init__(
+        self, parts: Assembly, grace: Grace, environment: str, *, cleanup_delay: float = 0.0
+    ) -> None:
         self._parts = parts
         self._grace = grace
         self._environment = environment
+        self._cleanup_delay = cleanup_delay
+        """After a death; infinite where the dead are left as they are."""
         self.epoch = 0
         """The one in the store when this member started."""
         self._meta: Meta | None = None
@@ -86,14 +90,14 @@ class Upkeep:
         differs = differing_secret(parts, lease)
         if differs and transient:
             raise ConfigurationError(differs)
-        if differs and parts.log is not None:
+        if differs:
             parts.log.warning("secret_differs", message=differs)
         await self._meet()
         metrics = parts.metrics
         metrics.gauge(metrics.families.secret_age_s).follow(self._secret_age_s)
         limit_s = ROTATION_S.get(self._environment)
         metrics.gauge(metrics.families.secret_age_limit_s).set(limit_s or 0.0)
-        if limit_s is not None and self._secret_age_s() > limit_s and parts.log is not None:
+        if limit_s is not None and self._secret_age_s() > limit_s:
             parts.log.warning(
                 "secret_too_old", age_days=round(self._secret_age_s() / 86_400), limit_s=limit_s
             )
@@ -141,7 +145,8 @@ class Upkeep:
     @property
     def _stale_s(self) -> float:
         """Long after a death would have been decided."""
-        return max(STALE_S, 2.0 * self._parts.timing.dead_after)
+        dead_after = self._parts.timing.dead_after
+        return max(STALE_S, 2.0 * dead_after, dead_after + self._cleanup_delay)
 
     async def _look(self) -> None:
         parts, metrics = self._parts, self._parts.metrics

@@ -105,7 +105,10 @@ class Waiter:
         senders: Sequence[str],
         timeout_s: float,
         task_type: str,
+        *,
+        is_part: bool = False,
     ) -> Signal:
+        """With `is_part` it is one of several waits of one call, whose limit is told by that."""
         waited = Waited(task_type, self._parts.clock.now())
         name = self._write_down(correlation_id, types, senders, timeout_s)
         watch = None
@@ -124,7 +127,9 @@ class Waiter:
         except TimeoutError:
             if not limit.expired():
                 raise
-            self._count(waited, "timeout")
+            if is_part:
+                me_id, what = self._parts.member_id, correlation_id or ""
+                raise BlockingTimeoutError(me_id, what, timeout_s, {}) from None
             raise await self._timed_out(correlation_id, senders, waited) from None
         except asyncio.CancelledError:
             if gone and me is not None and me.uncancel() == 0:
@@ -150,17 +155,21 @@ class Waiter:
     async def _timed_out(
         self, correlation_id: str | None, senders: Sequence[str], waited: Waited
     ) -> BlockingTimeoutError:
-        took_s = self._parts.clock.now() - waited.begun
-        metrics = self._parts.metrics
-        metrics.counter(metrics.families.timeouts).add()
-        self._parts.bus.emit(
-            events.WaitTimedOut(correlation_id=correlation_id or "", waited=took_s)
-        )
+        took_s = self.count_timeout(waited, correlation_id or "")
         try:
             health = await self._health(senders)
         except StoreUnavailableError:
             health = dict.fromkeys(senders, "unknown")
         return BlockingTimeoutError(self._parts.member_id, correlation_id or "", took_s, health)
+
+    def count_timeout(self, waited: Waited, what: str) -> float:
+        """Once for each call that ran out of time; how long it took."""
+        took_s = self._parts.clock.now() - waited.begun
+        self._count(waited, "timeout")
+        metrics = self._parts.metrics
+        metrics.counter(metrics.families.timeouts).add()
+        self._parts.bus.emit(events.WaitTimedOut(correlation_id=what, waited=took_s))
+        return took_s
 
     # Who should send it.
 

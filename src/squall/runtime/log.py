@@ -11,6 +11,7 @@ It must never raise into the code that logs, nor write to anything but its sink.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import traceback
@@ -25,6 +26,7 @@ from squall.runtime.interfaces import Clock
 SECRET_NAMES = re.compile(
     r"secret|passw|token|authorization|credential|private_key|api_key|cookie", re.IGNORECASE
 )
+PythonLogger = logging.Logger
 HIDDEN = "[hidden]"
 EVENTS_TRACKED = 1024
 FRAMES_SHOWN = 6
@@ -78,6 +80,19 @@ class StreamSink:
     def write(self, record: LogRecord) -> None:
         self._stream.write(self._line(record) + "\n")
         self._stream.flush()
+
+
+class LoggingSink:
+    """Lines for Python's own logging, whose handlers decide where they go."""
+
+    def __init__(self, logger: PythonLogger | str) -> None:
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
+
+    def write(self, record: LogRecord) -> None:
+        # Its own time and level are those of the handlers.
+        if self._logger.isEnabledFor(record.level):
+            fields = (f"{name}={_quoted(value)}" for name, value in record.fields.items())
+            self._logger.log(record.level, "%s", " ".join((record.event, *fields)))
 
 
 class Log:

@@ -17,6 +17,7 @@ from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
 from squall.coordination.terms import Term
 from squall.coordination.timing import Timing
 from squall.runtime.interfaces import Runtime
+from squall.runtime.log import Log, MemorySink
 from squall.scenarios.coordination_store import SimStore, StoreMachine
 from squall.sim.checks import Probe
 
@@ -42,6 +43,7 @@ ATTEMPTS = 100
 """No ticket is given up: each has to be done."""
 TICKET_SHARE = 0.5
 ORDER_KEYS = ("", "", "ada", "bob")
+LINES_KEPT = 100
 
 
 class MemberProgram:
@@ -61,6 +63,7 @@ class MemberProgram:
             profile=TIMING,
             unsafe_timings=True,
             secret=SECRET,
+            log=Log(MemorySink(LINES_KEPT), runtime.clock),
             ack_timeout=1.0,
             retry_base=0.2,
             work=self._work,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from coordination_places import Place
-from process_caller import SECRET, caller_timing
+from process_caller import SECRET, WAITS_S, caller_timing
 from process_lab import Lab
 
 from squall.coordination import Coordinator, events
@@ -78,14 +78,15 @@ async def test_a_killed_caller_goes_on_with_its_wait(place: Place, lab: CallerLa
     assert sorted(again) == [["job-of-early"], ["job-of-late"]]
 
 
-@pytest.mark.parametrize("place", ["sqlite", "redis"], indirect=True)
+@pytest.mark.parametrize("place", ["sqlite", "redis", "s3"], indirect=True)
 async def test_a_blocked_caller_stays_healthy_and_hears_of_the_death_of_its_sender(
     place: Place, lab: CallerLab
 ) -> None:
+    """Until it does it is blocked for three times as long as a heartbeat lasts."""
     lab.dies = True
     async with await member(lab, place, "watch") as watch:
         await watch.ensure_coordinator(within=30.0 * lab.scale)
-        told: list[events.Event] = []
+        told: list[events.HeartbeatWarning | events.CoordinatorDead] = []
         watch.on(events.HeartbeatWarning, told.append)
         watch.on(events.CoordinatorDead, told.append)
         lab.start("caller")
@@ -93,13 +94,12 @@ async def test_a_blocked_caller_stays_healthy_and_hears_of_the_death_of_its_send
         lab.sender = "nobody"
         lab.start("sender")
         await lab.told("waits", 2)
-        if place.kind == "redis":
-            await asyncio.sleep(3.0 * lab.timing.heartbeat_ttl)
-        assert told == [], "who is blocked beats on"
+        await asyncio.sleep(lab.timing.heartbeat_interval)
         lab.kill("sender")
-        ended = await lab.told("ended")
-        assert [(each["job"], each["error"]) for each in ended] == [
-            ("job-of-caller", "DeadCoordinatorError")
-        ]
+        (ended,) = await lab.told("ended")
+        assert (ended["job"], ended["error"]) == ("job-of-caller", "DeadCoordinatorError")
+        (begun,) = (each["at"] for each in lab.lines("waits") if each["member"] == "caller")
+        assert 3.0 * lab.timing.heartbeat_ttl < ended["at"] - begun < WAITS_S / 10.0
+        assert {each.coordinator_id for each in told} == {"sender"}, "who is blocked beats on"
         dead = [each for each in told if isinstance(each, events.CoordinatorDead)]
         assert [each.coordinator_id for each in dead] == ["sender"]

@@ -12,13 +12,11 @@ import pytest
 from coordination_places import Place
 from test_acceptance_on_stores import SECRET, Group, group_on
 
-from secret_watch import nothing_secret_is_told
 from squall.coordination import Coordinator, events, keys
 from squall.coordination.cleanup import GUARD, CleanupReport, clean_up, last_report
 from squall.coordination.stores.interface import ABSENT, ANY, Delete, Fence, Put, Store, Write
 from squall.runtime.real import RealClock
 
-__all__ = ["nothing_secret_is_told"]
 pytestmark = pytest.mark.asyncio
 CLOCK = RealClock()
 MEMBER = "back-1"

@@ -227,18 +227,18 @@ def test_a_store_without_conditions_is_refused_with_the_reason(
 
 
 def test_the_files_for_systemd_and_cron_call_what_exists(
-    redis_url: str, capsys: pytest.CaptureFixture[str]
+    redis_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SQUALL_COORD_STORE", redis_url)
     deploy = Path(__file__).resolve().parents[3] / "deploy" / "coordination"
     unit = (deploy / "systemd" / "squall-coord-cleanup.service").read_text()
     cron = (deploy / "cleanup.cron").read_text()
-    commands = re.findall(r"squall (coord [^'>\n]+)", unit) + re.findall(
-        r"squall squall (coord [^'>\n]+)", cron
+    commands = re.findall(r"squall (coord .+)", unit) + re.findall(
+        r"squall squall (coord .+) 2>&1", cron
     )
     assert len(commands) == 2
     for command in commands:
-        words = [redis_url if "$" in word else word for word in shlex.split(command)]
-        assert main([*words, "--prefix", "test.deploy"]) == 0
+        assert main([*shlex.split(command), "--prefix", "test.deploy"]) == 0
         assert "0 members removed" in capsys.readouterr().out
     forget_redis(redis_url, "test.deploy")
 

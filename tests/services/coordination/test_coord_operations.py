@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -50,6 +51,20 @@ def test_a_namespace_that_works_is_found_good(
     write(shared, run)
     assert coord(shared, "doctor") == 0
     assert "nobody leads" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_the_secret_that_the_library_made_may_stay_for_ever(shared: Place) -> None:
+    async def run(store: Store) -> None:
+        async with Coordinator(store, profile=scaled(1.0), unsafe_timings=True) as member:
+            await member.ensure_coordinator(within=60.0)
+            guarded = member.parts.patient
+            assert "secret" in await guarded.count()
+            findings = await examine(guarded, await guarded.now_ms() / 1000.0)
+        (expiry,) = (each for each in findings if each.about == "expiry")
+        assert (expiry.verdict, expiry.text) == ("good", "every record has an end")
+
+    write(shared, run)
 
 
 def test_what_is_wrong_is_named(shared: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +190,89 @@ def test_a_day_after_all_sign_with_it_a_secret_is_promoted(tmp_path: Path) -> No
     assert file.read_text().split() == [second]
 
 
+INSTALL = ("coord", "install", "cleanup", "--folder")
+VARIABLE = "SQUALL_COORD_STORE"
+
+
+@pytest.mark.parametrize("way", ["--systemd", "--cron", "--kubernetes"])
+def test_a_cleanup_without_a_store_says_where_to_name_it(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert main([*INSTALL, str(tmp_path), way]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    place = {
+        "--systemd": "/etc/squall/coordination.env",
+        "--cron": str(tmp_path / "squall-coord-cleanup"),
+        "--kubernetes": "secret squall-coordination",
+    }[way]
+    assert last.startswith(f"fill in the store: {VARIABLE} in ") and place in last
+    assert main([*INSTALL, str(tmp_path), way, "--overwrite", "--store", "redis://redis/0"]) == 0
+    assert "fill in" not in capsys.readouterr().out
+
+
+def cron_lines(path: Path) -> tuple[dict[str, str], str]:
+    """The variables and the job of a file for /etc/cron.d."""
+    lines = [line for line in path.read_text().splitlines() if line and line[0] != "#"]
+    *settings, job = lines
+    return {name: value.strip('"') for name, _, value in (s.partition("=") for s in settings)}, job
+
+
+@pytest.mark.parametrize(
+    ("found", "written"),
+    [
+        ("", ""),
+        ("redis://redis.internal:6379/0", "redis://redis.internal:6379/0"),
+        ("redis://:hush@redis.internal/0", ""),
+    ],
+)
+def test_a_job_of_cron_finds_the_store_that_was_set_when_it_was_installed(
+    found: str,
+    written: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, found)
+    assert main([*INSTALL, str(tmp_path), "--cron"]) == 0
+    variables, job = cron_lines(tmp_path / "squall-coord-cleanup")
+    assert variables[VARIABLE] == written and "/usr/local/bin" in variables["PATH"]
+    assert job.startswith("*/5 * * * * squall squall coord cleanup --once") and "%" not in job
+    told = capsys.readouterr().out
+    assert ("fill in" in told) == (not written) and "hush" not in told
+
+
+def test_a_job_of_kubernetes_has_the_variables_of_a_secret(tmp_path: Path) -> None:
+    def container(*words: str) -> dict[str, Any]:
+        assert main([*INSTALL, str(tmp_path), "--kubernetes", "--overwrite", *words]) == 0
+        job = yaml.safe_load((tmp_path / "squall-coord-cleanup.yaml").read_text())
+        (found,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+        return found
+
+    needed = {"secretRef": {"name": "squall-coordination", "optional": False}}
+    assert container()["envFrom"] == [needed]
+    assert container()["command"] == ["squall", "coord", "cleanup", "--once"]
+    named = container("--store", "s3://bucket/prefix")
+    assert named["command"][-2:] == ["--store", "s3://bucket/prefix"]
+    assert named["envFrom"][0]["secretRef"]["optional"] is True
+
+
+def test_the_files_in_deploy_are_those_that_install_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    deployed = Path(__file__).parents[3] / "deploy" / "coordination"
+    for way in ("--systemd", "--cron", "--kubernetes"):
+        assert main([*INSTALL, str(tmp_path), way]) == 0
+    for written, kept in (
+        ("squall-coord-cleanup.service", "systemd/squall-coord-cleanup.service"),
+        ("squall-coord-cleanup.timer", "systemd/squall-coord-cleanup.timer"),
+        ("squall-coord-cleanup", "cleanup.cron"),
+        ("squall-coord-cleanup.yaml", "cleanup.yaml"),
+    ):
+        assert (tmp_path / written).read_text() == (deployed / kept).read_text()
+
+
 def test_the_files_of_the_cleanup_are_written_and_hold_no_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,7 +289,7 @@ def test_the_files_of_the_cleanup_are_written_and_hold_no_password(
     assert job["spec"]["schedule"] == "*/5 * * * *"
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     assert container["command"][-1] == store[1] and container["image"] == "registry/squall:1"
-    (line,) = (tmp_path / "squall-coord-cleanup").read_text().splitlines()
+    _, line = cron_lines(tmp_path / "squall-coord-cleanup")
     assert line.startswith("*/5 * * * * squall squall coord cleanup --once")
     units = sorted(str(path) for path in tmp_path.glob("*.[st]*r*"))
     assert [Path(unit).suffix for unit in units] == [".service", ".timer"]

@@ -104,6 +104,16 @@ def test_the_cron_file_has_one_job_every_five_minutes() -> None:
     assert command.startswith("squall coord cleanup --once") and "%" not in command
 
 
+def test_the_job_of_kubernetes_runs_every_five_minutes_with_a_named_secret() -> None:
+    job = yaml.safe_load((DEPLOY / "cleanup.yaml").read_text(encoding="utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    assert job["spec"]["schedule"] == "*/5 * * * *"
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == ["squall", "coord", "cleanup", "--once"]
+    assert container["envFrom"][0]["secretRef"]["name"] == "squall-coordination"
+
+
 def test_the_metrics_of_the_library_parse_as_prometheus_text() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -4,7 +4,7 @@ processes can share."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from coordination_places import Place
 from process_lab import Lab
 
 MEMBERS = ["a", "b", "c"]
+MINUTES_APART = {"a": -600.0, "b": 0.0, "c": 600.0}
 
 
 @pytest.fixture
@@ -30,9 +31,9 @@ def lab(place: Place, tmp_path: Path) -> Iterator[Lab]:
     made.check()
 
 
-def begin(lab: Lab, *, offset: float = 0.0) -> str:
+def begin(lab: Lab, offsets: Mapping[str, float] | None = None) -> str:
     for member in MEMBERS:
-        lab.start(member, offset=offset if member == MEMBERS[0] else 0.0)
+        lab.start(member, offset=(offsets or {}).get(member, 0.0))
     lab.until(
         lambda: len(lab.lines("started")) == len(MEMBERS), 30.0 * lab.scale, "all have started"
     )
@@ -85,7 +86,7 @@ def test_a_stopped_coordinator_does_not_act_after_it_wakes(lab: Lab) -> None:
 
 
 def test_a_clock_that_is_an_hour_off_changes_nothing(lab: Lab) -> None:
-    begin(lab, offset=3600.0)
+    begin(lab, {"a": 3600.0})
     since = time.monotonic()
     time.sleep(lab.timing.dead_after)
     lab.until_acts(since, within_s=lab.failover_s)
@@ -96,4 +97,27 @@ def test_a_clock_that_is_an_hour_off_changes_nothing(lab: Lab) -> None:
         "its own signals are believed",
     )
     assert lab.close() == [0] * len(MEMBERS)
+    lab.processes.clear()
+
+
+def test_clocks_that_are_minutes_apart_change_nothing(lab: Lab) -> None:
+    """Nobody dies of them, all signals are believed, and a killed coordinator is followed as
+    always."""
+    begin(lab, MINUTES_APART)
+    since = time.monotonic()
+    time.sleep(lab.timing.dead_after)
+    lab.until_acts(since, within_s=lab.failover_s)
+    lab.until(
+        lambda: {line["member"] for line in lab.lines("acked")} == set(MEMBERS),
+        20.0 * lab.scale,
+        "the signals of all are believed",
+    )
+    assert lab.lines("dead") == []
+    leader, epoch = lab.leader(), lab.lines("acts")[-1]["epoch"]
+    lab.kill(leader)
+    left = [member for member in MEMBERS if member != leader]
+    lab.until_acts(time.monotonic(), by=left, within_s=lab.failover_s)
+    assert lab.lines("acts")[-1]["epoch"] > epoch
+    assert {line["dead"] for line in lab.lines("dead")} <= {leader}
+    assert lab.close() == [0] * len(left)
     lab.processes.clear()

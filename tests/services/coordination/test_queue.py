@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from coordination_places import Place
 from process_member import scaled
 
 from squall.coordination import (
+    ANY,
     Append,
     ConfigurationError,
     Coordinator,
@@ -18,9 +20,10 @@ from squall.coordination import (
     Queue,
     StaleClaimError,
 )
-from squall.coordination.errors import BlockingTimeoutError
+from squall.coordination.errors import BlockingTimeoutError, StoreUnavailableError
 from squall.coordination.queue.claims import ClaimedTicket
 from squall.coordination.queue.records import TicketStateError, TicketTooLargeError
+from squall.coordination.stores.interface import Delete, Write
 
 SECRET = "d02746e8fe001fc518d7ee0ec726c0a4fc469d42ee7aa55dddb1676f7baedc1f"
 
@@ -218,6 +221,53 @@ async def test_an_id_against_doubles_gives_one_ticket(place: Place) -> None:
         await ticket.complete()
         assert await queue.enqueue(3, dedup_id="order 7") == first
         assert await queue.peek() == []
+
+
+@pytest.mark.asyncio
+async def test_an_id_against_doubles_whose_time_has_passed_makes_another_ticket(
+    place: Place,
+) -> None:
+    queue = Queue("mail")
+    async with member(place, queue) as coordinator:
+        first = await queue.enqueue(1, dedup_id="order 7")
+        (ticket,) = await take(queue, 1)
+        await ticket.complete("first")
+        # As if a day had passed since it was enqueued, and less since it was done.
+        await coordinator.store.write(Delete(queue.keys.dedup("order 7"), ANY))
+        second = await queue.enqueue(2, dedup_id="order 7")
+        (ticket,) = await take(queue, 1)
+        assert (ticket.ticket_id, ticket.payload) == (second, 2)
+        await ticket.complete("second")
+        ends = [await queue.result(each, within=10.0) for each in (first, second)]
+        assert [final.result for final in ends] == ["first", "second"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", [1, 300_000])
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+async def test_a_producer_that_died_between_its_writes_left_one_ticket_to_its_repeats(
+    place: Place, size: int
+) -> None:
+    queue, payload = Queue("mail"), "x" * size
+    async with member(place, queue) as coordinator:
+        store = coordinator.store
+        write = store.write
+
+        async def die(*writes: Write, **rest: Any) -> tuple[str, ...]:
+            await write(writes[0], **rest)
+            raise StoreUnavailableError("nobody is there any more")
+
+        store.write = die
+        with pytest.raises(StoreUnavailableError):
+            await queue.enqueue(payload, dedup_id="order 7")
+        store.write = write
+        made = {await queue.enqueue(payload, dedup_id="order 7") for _ in range(3)}
+        (ticket,) = await take(queue, 1)
+        assert {ticket.ticket_id} == made and ticket.payload == payload
+        made.add(await queue.enqueue(payload, dedup_id="order 7"))
+        await ticket.complete()
+        made.add(await queue.enqueue(payload, dedup_id="order 7"))
+        assert len(made) == 1 and await queue.peek() == []
 
 
 @pytest.mark.asyncio

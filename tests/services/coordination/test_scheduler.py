@@ -10,7 +10,7 @@ from coordination_places import Place
 from test_queue import member, take
 
 from squall.coordination import ConfigurationError, JobRecord, Queue, RunRecord, Scheduler
-from squall.coordination.scheduler.records import run_key
+from squall.coordination.scheduler.records import HandlerMissing, run_key
 from squall.coordination.stores.interface import ABSENT, Put
 
 
@@ -185,3 +185,22 @@ async def test_a_run_that_lasts_makes_the_next_ones_skip(place: Place) -> None:
                 await asyncio.sleep(0.05)
         assert len(begun) == 1
         gate.set()
+
+
+@pytest.mark.asyncio
+async def test_a_run_asked_for_waits_for_a_coordinator_that_has_the_code(place: Place) -> None:
+    notes, missing = Notes(), list[HandlerMissing]()
+    first, second = Scheduler(), scheduler(notes, 3600.0)
+    async with member(place, first, member_id="a") as leader:
+        await leader.ensure_coordinator(within=60.0)
+        leader.on(HandlerMissing, missing.append)
+        await first.add("tick", JobRecord(every=3600.0))
+        slots = [await first.run_now("tick") for _ in range(2)]
+        async with asyncio.timeout(30.0):
+            while not missing:
+                await asyncio.sleep(0.05)
+        assert await first.run("tick", slots[0]) is None
+    async with member(place, second, member_id="b"):
+        await notes.until(2)
+    assert [(run.slot, run.member) for run in notes.runs] == [(slot, "b") for slot in slots]
+    assert [event.job for event in missing] == ["tick"]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import random
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from squall.api.errors import SquallError
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.secrets import (
+    WELL_KNOWN,
     SecretKeeper,
     SecretSourceError,
     check_secret,
@@ -174,6 +180,12 @@ async def test_a_secret_is_changed_without_a_restart_and_an_outage_keeps_the_las
         ("ab" * 32, "random bits"),
         ("password" * 8, "well-known"),
         ("changeme-changeme-changeme-changeme", "well-known"),
+        ("passwordchangemepasswordchangemesecret1", "well-known"),
+        ("development-secret-do-not-use-in-production", "well-known"),
+        ("PassWord.ChangeMe.Example.Staging.Default.1234567890", "well-known"),
+        ("passpasswordwordchangechangememe-secsecretret-0123456789", "well-known"),
+        ("please-replace-me-with-a-signing-secret-of-your-company", "well-known"),
+        ("abcdefghijklmnopqrstuvwxyz0123456789", "well-known"),
     ],
 )
 def test_weak_secrets_are_refused_outside_of_development(secret: str, said: str) -> None:
@@ -182,6 +194,40 @@ def test_weak_secrets_are_refused_outside_of_development(secret: str, said: str)
             check_secret(secret, environment)
         assert secret not in str(caught.value)
     check_secret(secret, "development")
+
+
+def test_words_do_no_harm_beside_enough_that_is_random() -> None:
+    check_secret(f"squall-production-{generate_secret()}", "production")
+    check_secret(f"{base64.b64encode(os.urandom(32)).decode()}-secret", "production")
+
+
+@given(st.binary(min_size=32, max_size=64).filter(lambda found: len(set(found)) > 20))
+@settings(max_examples=500, deadline=None)
+def test_bytes_that_differ_are_never_refused_however_they_are_written(found: bytes) -> None:
+    check_secret(found.hex(), "production")
+    check_secret(base64.b64encode(found).decode(), "production")
+    check_secret(base64.urlsafe_b64encode(found).decode().rstrip("="), "production")
+
+
+def test_random_secrets_are_never_refused() -> None:
+    source = random.Random(7)
+    for _ in range(20_000):
+        made = source.randbytes(32)
+        check_secret(made.hex(), "production")
+        check_secret(base64.b64encode(made).decode(), "production")
+        check_secret(base64.urlsafe_b64encode(made).decode().rstrip("="), "production")
+
+
+def test_a_word_in_a_random_secret_by_accident_is_no_reason_to_refuse_it() -> None:
+    """No word fits into hex; in 256 bits as base64 one that does leaves enough."""
+    source = random.Random(11)
+    for word in WELL_KNOWN:
+        assert not set(word) <= set("0123456789abcdef") and len(word) >= 6
+        if len(word) <= 9:
+            for _ in range(50):
+                text = base64.b64encode(source.randbytes(32)).decode()
+                at = source.randrange(44 - len(word))
+                check_secret(text[:at] + word.title() + text[at + len(word) :], "production")
 
 
 def test_a_generated_secret_has_256_bits() -> None:

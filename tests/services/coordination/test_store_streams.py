@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from coordination_places import Place
 
+from squall.coordination.stores import s3_streams
 from squall.coordination.stores.errors import (
     InvalidIdentifierError,
     StaleClaimError,
@@ -236,12 +237,43 @@ async def test_a_wait_for_work_is_woken_by_an_append_a_return_and_an_expiry(plac
 
 
 async def test_a_stream_that_expired_begins_anew_and_old_cursors_read_it_from_the_start(
-    store: Store,
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not store.capabilities.transactions:
-        pytest.skip("on S3 the numbers of a stream go on for ever")
+    monkeypatch.setattr(s3_streams, "BURIED_AFTER_MS", 0)
+    store, other = await place.open(), await place.open()
     (old,) = await store.write(Append(INBOX, "s1", b"1", ttl_s=0.05))
-    await asyncio.sleep(0.1)
+    await store.write(Append(QUEUE, "t1", b"1", ttl_s=0.05))
+    await _expiry(store)
     assert await store.read(INBOX) == ()
-    await store.write(add("s2"))
-    assert names(await store.read(INBOX, after=old)) == ["s2"]
+    assert await store.take(QUEUE, "w", lease_s=60.0) == ()
+    assert (await store.depth(QUEUE)).items == 0
+    assert await store.wait(Takeable(QUEUE), Appended(INBOX), timeout_s=0.0) == frozenset()
+    # The name of an item that has expired is free again.
+    await other.write(add("s1"), add("s2"))
+    assert names(await store.read(INBOX, after=old)) == ["s1", "s2"]
+    assert names(await other.read(INBOX)) == ["s1", "s2"]
+
+
+async def test_a_sweep_removes_streams_that_expired_and_nothing_else(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_streams, "BURIED_AFTER_MS", 0)
+    monkeypatch.setattr(s3_streams, "SWEPT_AFTER_MS", 0)
+    store, other = await place.open(), await place.open()
+    for number in range(3):
+        await store.write(Append(f"signal/over{number}", "s1", b"1", ttl_s=0.05))
+        await store.write(Append(f"signal/over{number}", "s2", b"1", ttl_s=0.05))
+    await store.write(Append("signal/kept", "s1", b"1", ttl_s=0.05), add("s2", "signal/kept"))
+    await store.write(Append("signals/other", "s1", b"1", ttl_s=0.05))
+    await _expiry(store)
+    natively = store.capabilities.native_expiry
+    assert await other.sweep("signal") == (0 if natively else 3)
+    assert await other.sweep("signal") == 0
+    assert names(await store.read("signal/kept")) == ["s1", "s2"]
+    await store.write(add("s1", "signal/over0"))
+    assert names(await other.read("signal/over0")) == ["s1"]
+
+
+async def _expiry(store: Store) -> None:
+    """The time of S3 has whole seconds."""
+    await asyncio.sleep(0.1 if store.capabilities.transactions else 1.2)

@@ -250,8 +250,9 @@ async def test_a_store_opened_by_its_address_warns_in_the_log_of_its_member(
         log.warning("store_keeps_every_version")
         return MemoryStore(RealClock())
 
-    monkeypatch.setattr("squall.coordination.stores.opening.make_store", make_store)
-    options = {"profile": "fast", "unsafe_timings": True, "log": Log(sink, RealClock())}
+    monkeypatch.setattr("squall.coordination.opening.make_store", make_store)
+    options = {"profile": "fast", "unsafe_timings": True, "secret": "9b3d05c1e7f24a68" * 4}
+    options["log"] = Log(sink, RealClock())
     async with Coordinator("s3://bucket/prefix", member_id="m", **options):
         pass
     (line,) = [each for each in sink.records if each.event == "store_keeps_every_version"]

@@ -123,5 +123,20 @@ def test_contention_is_told_once_in_thirty_seconds() -> None:
     assert contention.cycle(12.5, 0.0, None, 20.0) is None
     assert contention.suppressed == 1
     assert contention.cycle(0.0, 15.0, None, 32.0) == 3.0
-    assert contention.cycle(0.1, 0.0, 0.2, 70.0) == pytest.approx(0.02)
     assert contention.cycle(0.1, 0.0, 0.4, 170.0) is None
+
+
+def test_a_late_renewal_is_told_by_how_much_of_the_lease_it_took() -> None:
+    """Three renewals fit into a lease, of which its holder uses four fifths."""
+    contention = Contention(2.0, 5.0)
+    assert contention.cycle(0.0, 0.0, 0.2, 0.0) == pytest.approx(1.8)
+    assert contention.cycle(0.0, 0.0, 0.0, 40.0) == pytest.approx(2.4)
+    assert contention.cycle(15.0, 0.0, 0.3, 80.0) == 3.0
+
+
+def test_contention_that_is_not_told_is_counted_with_the_rest() -> None:
+    contention, counted = Contention(2.0, 5.0), list[int]()
+    contention.on_event = lambda: counted.append(1)
+    for at in range(10):
+        contention.cycle(12.5, 0.0, None, float(at))
+    assert (len(counted), contention.events, contention.suppressed) == (10, 10, 9)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from coordination_lab import FAST, Lab, play
 
-from squall.coordination import ANY, Put, StaleEpochError
+from squall.coordination import ANY, Put, StaleEpochError, events
 from squall.coordination.coordinator import Coordinator
 from squall.coordination.stores.interface import Fence
 
@@ -83,6 +83,55 @@ def test_each_refused_write_is_counted() -> None:
         assert [type(each) for each in refused] == [StaleEpochError] * 3
         assert member.get_metrics().fencing_rejections == 3
         assert member.get_metrics().demotions == {"fenced": 1}
+
+    play(script)
+
+
+def test_all_contention_is_counted_and_a_late_renewal_has_an_honest_ratio() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a")
+        await lab.led()
+        member = lab.members["a"]
+        told: list[events.ContentionDetected] = []
+        member.on(events.ContentionDetected, told.append)
+        # Renewals are answered with less than a third of the lease left, heartbeats before they
+        # are long.
+        lab.faults["a"].delay_s = 0.45 * FAST.lease_ttl
+        await asyncio.sleep(20.0)
+        lab.faults["a"].delay_s = 0.0
+        metrics = member.parts.metrics
+        exported = metrics.counter(metrics.families.contention).value
+        assert exported == member.get_metrics().contention_events
+        assert exported > len(told) == 1
+        (event,) = told
+        assert event.ratio == pytest.approx(event.duration / event.expected) and event.ratio > 1.0
+
+    play(script)
+
+
+def test_the_circuit_says_its_failures_and_when_it_opened() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", eligible=False)
+        await lab.world.eventually(lambda: "a" in lab.members, within_s=5.0, what="it runs")
+        await asyncio.sleep(0.1)
+        parts = lab.members["a"].parts
+        families, breaker = parts.metrics.families, parts.patient.breaker
+
+        def shown() -> tuple[float, float]:
+            failures = parts.metrics.gauge(families.breaker_failures)
+            return failures.value, parts.metrics.gauge(families.breaker_opened_at).value
+
+        assert shown() == (0.0, 0.0)
+        for number in range(breaker.settings.failures_to_open):
+            assert shown() == (number, 0.0)
+            breaker.failed(parts.clock.now() + number)
+            opened = parts.clock.wall() + number
+        assert shown() == (breaker.settings.failures_to_open, pytest.approx(opened))
+        text = families.registry.exposition()
+        assert 'coordination_breaker_failures{namespace="default"} 10' in text
+        assert "coordination_breaker_opened_timestamp_seconds{" in text
+        breaker.succeeded()
+        assert shown() == (0.0, 0.0)
 
     play(script)
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from secret_watch import Watch, nothing_secret_is_told
+from secret_watch import Watch
 from squall.coordination import Coordinator, events, keys
 from squall.coordination.errors import ConfigurationError, InvalidIdentifierError
 from squall.coordination.secrets import generate_secret
@@ -26,7 +26,6 @@ from squall.coordination.timing import Timing
 from squall.runtime.log import Log, MemorySink
 from squall.runtime.real import RealClock
 
-__all__ = ["nothing_secret_is_told"]
 pytestmark = pytest.mark.asyncio
 ROOT = Path(__file__).resolve().parents[3]
 LIBRARY = ROOT / "src" / "squall" / "coordination"
@@ -71,7 +70,7 @@ def check_text(error: BaseException, option: str, value: object, rule: str) -> N
     text = str(error)
     assert text.startswith(f"{option} is {value!r}: "), text
     assert rule in text, text
-    assert re.search(rf"{option}=\S+ is right$", text), text
+    assert re.search(rf"{option}=\S+ is right(; tests may set unsafe_timings=True)?$", text), text
 
 
 async def refused(store: Any = "memory:", **options: Any) -> ConfigurationError:
@@ -326,3 +325,28 @@ async def test_members_that_work_tell_nothing_either(nothing_secret_is_told: Wat
                 await asyncio.sleep(0.05)
         watch.show(sent)
     assert watch.signatures
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("heartbeat_interval", r"profile=Timing\(heartbeat_interval=\.\.\.\) is right"),
+        ("colour", "colour is not an option; there are namespace, "),
+    ],
+)
+async def test_an_option_that_does_not_exist_says_what_does(name: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Coordinator("memory:", **{name: 5.0})
+
+
+async def test_what_is_wrong_is_said_before_anything_is_started() -> None:
+    with pytest.raises(ConfigurationError, match="max_retries is 0"):
+        Coordinator("memory:", max_retries=0)
+    with pytest.raises(ConfigurationError, match="secret is None"):
+        Coordinator("redis://localhost:6379/0")
+    with pytest.raises(ConfigurationError, match="the database is 'abc'"):
+        Coordinator("redis://localhost:6379/abc", secret=SECRET)
+    with pytest.raises(ConfigurationError, match="etcd: is not a store"):
+        Coordinator("etcd://localhost", secret=SECRET)
+    with pytest.raises(ConfigurationError, match="tests may set unsafe_timings=True"):
+        Coordinator("memory:", profile="fast")

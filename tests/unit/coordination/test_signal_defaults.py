@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from coordination_lab import NORMAL, SECRET, Lab, play
 
-from secret_watch import nothing_secret_is_told
 from squall.coordination import events, keys
 from squall.coordination.errors import SignalDeliveryError
 from squall.coordination.records import Signal, SignalAck
 from squall.coordination.signals import Delivery
 from squall.coordination.stores.interface import ABSENT, ANY, Append, Put, Write
 
-__all__ = ["nothing_secret_is_told"]
 DEFAULTS: dict[str, Any] = {
     "profile": NORMAL,
     "unsafe_timings": False,

@@ -114,14 +114,10 @@ def test_a_weak_secret_is_refused_however_it_is_given(secret: str) -> None:
 
 
 def test_two_places_for_a_secret_are_one_too_many() -> None:
-    async def run() -> None:
-        member = Coordinator(
+    with pytest.raises(ConfigurationError, match="both given"):
+        Coordinator(
             "memory:", profile=FAST, unsafe_timings=True, secret=SECRET, secret_source="env:"
         )
-        with pytest.raises(ConfigurationError, match="both given"):
-            await member.start()
-
-    asyncio.run(run())
 
 
 def test_a_secret_in_a_file_is_changed_while_members_talk(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import asyncio
 import pytest
 from coordination_lab import Lab, play
 
-from squall.coordination.errors import SignalDeliveryError, StateLostError
+from squall.coordination import events
+from squall.coordination.errors import BlockingTimeoutError, SignalDeliveryError, StateLostError
 from squall.coordination.stores.interface import Fence, Put, Write
 
 
@@ -105,5 +106,43 @@ def test_a_signal_that_nobody_acknowledges_is_counted() -> None:
         sent = metrics.families.signals_sent
         assert metrics.counter(sent, "unacknowledged").value == 1
         assert metrics.counter(sent, "sent").value == 3
+
+    play(script)
+
+
+@pytest.mark.parametrize("kind", ["wait_all", "wait_any"])
+def test_waiting_for_several_that_runs_out_of_time_is_told_and_counted_once(kind: str) -> None:
+    async def script(lab: Lab) -> None:
+        await two(lab)
+        a = lab.members["a"]
+        told: list[events.WaitTimedOut] = []
+        a.on(events.WaitTimedOut, told.append)
+        wait = getattr(a.signals, kind)
+        for number in (1, 2):
+            with pytest.raises(BlockingTimeoutError, match="x, y") as failed:
+                await lab.run_on("a", wait(["x", "y"], timeout_s=3.0))
+            assert failed.value.waited == pytest.approx(3.0, abs=0.1)
+            await asyncio.sleep(0.5)
+            metrics = a.parts.metrics
+            assert metrics.counter(metrics.families.timeouts).value == number
+            lasted = metrics.histogram(metrics.families.blocking_s, "none", "timeout")
+            assert sum(lasted.counts) == number
+        assert [(each.correlation_id, round(each.waited)) for each in told] == [("x, y", 3)] * 2
+        assert await a.signals.open_waits() == ()
+
+    play(script)
+
+
+def test_what_came_before_the_limit_of_several_is_handed_on() -> None:
+    async def script(lab: Lab) -> None:
+        await two(lab)
+        a = lab.members["a"]
+        waiting = lab.run_on("a", a.signals.wait_all(["x", "y"], timeout_s=3.0))
+        await lab.members["b"].send_signal("a", "done", correlation_id="x", payload=7)
+        with pytest.raises(BlockingTimeoutError) as failed:
+            await waiting
+        assert [each.payload for each in failed.value.partial.values()] == [7]
+        metrics = a.parts.metrics
+        assert metrics.counter(metrics.families.timeouts).value == 1
 
     play(script)

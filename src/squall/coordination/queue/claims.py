@@ -135,6 +135,7 @@ class ClaimedTicket:
         if not isinstance(error, Exception):
             await self.release()
             return False
+        self._queue.coordinator.parts.on_failure("ticket_failed", error)
         await self.fail(error)
         return True
 

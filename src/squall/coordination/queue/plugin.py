@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
@@ -33,7 +32,7 @@ from squall.coordination.errors import (
 from squall.coordination.events import Event
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.queue.claims import BACKOFF_S, JITTER, ClaimedTicket
-from squall.coordination.queue.publisher import Publisher
+from squall.coordination.queue.publisher import Publisher, refused
 from squall.coordination.queue.reading import QueueReading
 from squall.coordination.queue.records import (
     DEDUP_TTL_S,
@@ -45,7 +44,6 @@ from squall.coordination.queue.records import (
     Ticket,
     TicketClaimed,
     TicketFinished,
-    TicketRefused,
     TicketTooLargeError,
 )
 from squall.coordination.stores.interface import (
@@ -119,15 +117,18 @@ class Queue(QueueReading, CoordinatorPlugin):
         """The id of the ticket, which is in the store when this returns. With a `dedup_id`
         that was used within 24 h, the id of the first one. `delay` and `start_within` count
         seconds from now; a ticket that nobody took by then expires."""
+        _check_kinds(
+            ("priority", priority, int),
+            ("order_key", order_key, str),
+            ("delay", delay, (int, float)),
+            ("start_within", start_within, (int, float, type(None))),
+            ("dedup_id", dedup_id, str),
+            ("max_attempts", max_attempts, (int, type(None))),
+        )
         parts = self.coordinator.parts
         now = parts.store_time()
-        ticket_id = (
-            f"d-{hashlib.sha256(dedup_id.encode()).hexdigest()[:32]}"
-            if dedup_id
-            else f"t-{parts.runtime.entropy(ID_BYTES).hex()}"
-        )
         ticket = Ticket(
-            ticket_id=ticket_id,
+            ticket_id=f"t-{parts.runtime.entropy(ID_BYTES).hex()}",
             queue=self.keys.queue,
             payload=payload,
             priority=priority,
@@ -139,11 +140,10 @@ class Queue(QueueReading, CoordinatorPlugin):
         )
         if ticket.max_attempts < 1:
             raise ConfigurationError(f"max_attempts is {max_attempts}: it must be at least 1")
-        writes = self.enqueue_writes(ticket)
         if dedup_id:
-            return await self._enqueue_once(ticket, dedup_id, writes)
-        await self.coordinator.store.write(*writes)
-        return ticket_id
+            return await self._enqueue_once(ticket, dedup_id)
+        await self.coordinator.store.write(*self.enqueue_writes(ticket))
+        return ticket.ticket_id
 
     def enqueue_writes(self, ticket: Ticket) -> list[Write]:
         """The writes of an enqueue, for a batch of somebody else. A repeat changes nothing."""
@@ -165,16 +165,26 @@ class Queue(QueueReading, CoordinatorPlugin):
         )
         return writes
 
-    async def _enqueue_once(self, ticket: Ticket, dedup_id: str, writes: list[Write]) -> str:
-        store, named = self.coordinator.store, ticket.ticket_id
-        key = self.keys.dedup(named)
-        first = Put(key, named.encode(), expect=ABSENT, ttl_s=DEDUP_TTL_S)
-        try:
-            await store.write(first, *writes)
-        except VersionConflict:
-            # Without transactions the first one may have died between its writes.
-            if not store.capabilities.transactions and await self.final(named) is None:
-                await store.write(*writes)
+    async def _enqueue_once(self, ticket: Ticket, dedup_id: str) -> str:
+        """The record of the id says which ticket was made for it. It ends before the end of
+        that ticket is forgotten, so the next ticket must not have the same id."""
+        store, key = self.coordinator.store, self.keys.dedup(dedup_id)
+        first = Put(key, ticket.ticket_id.encode(), expect=ABSENT, ttl_s=DEDUP_TTL_S)
+        writes = self.enqueue_writes(ticket)
+        while True:
+            try:
+                await store.write(first, *writes)
+                return ticket.ticket_id
+            except VersionConflict:
+                (found,) = await store.get(key)
+            if found is not None:
+                break
+            # Its time ended between the two calls: this one is the first again.
+        named = found.value.decode()
+        if not store.capabilities.transactions and await self.final(named) is None:
+            # The first one may have died between its writes; if not, a repeat changes nothing.
+            again = msgspec.structs.replace(ticket, ticket_id=named)
+            await store.write(*self.enqueue_writes(again))
         return named
 
     # Workers.
@@ -253,7 +263,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         ticket = parts.codec.decode(Ticket, claim.item.value)
         if isinstance(ticket, str):
             await self._remove(claim)
-            self.tell(TicketRefused(queue=self.keys.queue, item_id=claim.item.id, reason=ticket))
+            refused(parts, self.keys.queue, claim.item.id, ticket)
             return None
         checks = not self.coordinator.store.capabilities.transactions
         if checks and await self.final(ticket.ticket_id) is not None:
@@ -378,6 +388,15 @@ class Queue(QueueReading, CoordinatorPlugin):
         if now - self._counted_at >= (COUNT_AFAR_S if is_afar else COUNT_S):
             self._counted_at = now
             await self.stats()
+
+
+def _check_kinds(*given: tuple[str, object, type | tuple[type, ...]]) -> None:
+    """A ticket that does not decode would be refused where nobody waits for it."""
+    for name, value, kinds in given:
+        if not isinstance(value, kinds):
+            known = (kinds,) if isinstance(kinds, type) else kinds
+            named = " or ".join("None" if each is type(None) else each.__name__ for each in known)
+            raise ConfigurationError(f"{name} is {value!r}: it must be {named}")
 
 
 def _encoded(payload: Any) -> bytes:

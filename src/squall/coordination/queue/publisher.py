@@ -57,6 +57,12 @@ BUSY_POLLING_S = 0.5
 QUARANTINE_TTL_S = 3600.0
 
 
+def refused(parts: Assembly, queue: str, item_id: str, reason: str) -> None:
+    """A ticket that cannot be believed: its producer may wait for it."""
+    parts.bus.emit(TicketRefused(queue=queue, item_id=item_id, reason=reason))
+    parts.log.warning("ticket_refused", queue=queue, ticket_id=item_id, reason=reason)
+
+
 class Publisher:
     """Of one queue and one term."""
 
@@ -214,7 +220,7 @@ class Publisher:
             ),
             Remove(self._keys.queued, item.cursor),
         )
-        self._parts.bus.emit(TicketRefused(queue=self._keys.queue, item_id=item.id, reason=reason))
+        refused(self._parts, self._keys.queue, item.id, reason)
 
     async def _wait(self) -> None:
         now = self._parts.store_time()

@@ -4,7 +4,7 @@
     ready/<queue>              stream: tickets that workers may take
     deadletter/<queue>         stream: tickets that failed too often
     final/<queue>/<ticket>     record: how a ticket ended; created once, which decides
-    dedup/<queue>/<id>         record: the ticket that was made for this id
+    dedup/<queue>/<hash>       record: the ticket that was made for this id of a producer
     payload/<queue>/<ticket>   record: a payload too big for a stream
     late/<queue>/<ticket>/<n>  record: the result of attempt n that came too late
 
@@ -14,6 +14,7 @@ do: a ticket that stands in one although it is final is dropped by whoever meets
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar, Literal
 
 from squall.coordination.events import Event
@@ -151,7 +152,9 @@ class QueueKeys:
         return make_key(FINAL, self.queue, ticket_id)
 
     def dedup(self, dedup_id: str) -> str:
-        return make_key("dedup", self.queue, dedup_id)
+        """An id of a producer is any text."""
+        name = f"d-{hashlib.sha256(dedup_id.encode()).hexdigest()[:32]}"
+        return make_key("dedup", self.queue, name)
 
     def payload(self, ticket_id: str) -> str:
         return make_key("payload", self.queue, ticket_id)

@@ -46,6 +46,7 @@ from squall.coordination.stores.interface import (
     ABSENT,
     Appended,
     Changed,
+    Item,
     Put,
     Remove,
     Watch,
@@ -62,6 +63,7 @@ SOON_S = 0.001
 BUSY_S = 0.1
 KEPT_S = 366 * 86_400.0
 STOP_S = 5.0
+PAGE = 100
 
 
 class Runner:
@@ -80,6 +82,8 @@ class Runner:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._told: set[str] = set()
         self._orders_wait = False
+        self._orders_seen = ""
+        """The last order that was left where it is."""
 
     async def take_over(self) -> None:
         """Puts the schedule under this epoch, and ends what predecessors left."""
@@ -96,8 +100,9 @@ class Runner:
 
     async def turn(self) -> None:
         await self._read()
-        for name, job in list(self._jobs.items()):
-            if job.enabled:
+        for name in list(self._jobs):
+            job = self._jobs.get(name)
+            if job is not None and job.enabled:
                 await self._look(name, job)
         await self._orders()
         await self._wait()
@@ -117,18 +122,11 @@ class Runner:
     # Due times.
 
     async def _look(self, name: str, job: JobRecord) -> None:
-        if not job.queue and name not in self._scheduler.handlers:
-            if name not in self._told:
-                self._told.add(name)
-                self._parts.bus.emit(HandlerMissing(job=name))
+        if not self._can_run(name, job):
             return
         now = self._scheduler.now()
         due = due_now(job, self._calendar(name, job), now)
-        if due.missed:
-            missed = due.missed
-            self._parts.bus.emit(
-                RunsMissed(job=name, count=len(missed), first=missed[0], last=missed[-1])
-            )
+        decided = False
         for time_s in due.run:
             catches_up = len(due.run) > 1
             if name in self._running and (catches_up or job.overlap == "queue"):
@@ -136,12 +134,31 @@ class Runner:
             if now < time_s + self._delay_s(name, time_s, job.jitter):
                 return
             is_last = time_s == due.run[-1]
-            await self._begin(name, slot_of(time_s), time_s, due.decided if is_last else time_s)
+            upto = due.decided if is_last else time_s
+            decided = await self._begin(name, slot_of(time_s), time_s, upto)
+            if not decided:
+                return
         if due.missed and not due.run:
-            await self._note(name, due.decided)
+            decided = await self._note(name, due.decided)
+        if due.missed and decided:
+            # Once for a gap: until it is decided it is found in every turn.
+            missed = due.missed
+            self._parts.bus.emit(
+                RunsMissed(job=name, count=len(missed), first=missed[0], last=missed[-1])
+            )
 
-    async def _begin(self, name: str, slot: str, due: float, decided: float | None) -> None:
-        """Creates the record; who does not create it does nothing more."""
+    def _can_run(self, name: str, job: JobRecord) -> bool:
+        """Tells once of a job that another member has to run."""
+        if job.queue or name in self._scheduler.handlers:
+            return True
+        if name not in self._told:
+            self._told.add(name)
+            self._parts.bus.emit(HandlerMissing(job=name))
+        return False
+
+    async def _begin(self, name: str, slot: str, due: float, decided: float | None) -> bool:
+        """Creates the record; who does not create it does nothing more. Whether the schedule
+        says so: if not, it is read again, and this is looked at again."""
         job = self._jobs[name]
         overlaps = name in self._running
         run = RunRecord(
@@ -155,20 +172,21 @@ class Runner:
         )
         key = run_key(name, slot)
         created = Put(key, self._parts.codec.encode(run), expect=ABSENT, ttl_s=RUN_TTL_S)
+        opened = "" if overlaps else slot
+        noted = True
         try:
-            opened = "" if overlaps else slot
             (version, *_) = await self._decide({name: (decided, opened)}, created)
         except VersionConflict as conflict:
             if conflict.key == key:
                 # Decided before us; the schedule did not hear of it.
-                if decided is not None:
-                    await self._note(name, decided)
-                return
+                return decided is None or await self._note(name, decided)
             if conflict.applied == 0:
-                return  # The schedule changed: it is read again, and this is looked at again.
-            # The record is ours, the note is not written yet: the next turn writes it.
+                return False
+            # The record is ours, the note is not written yet: now, or in the next turn.
             (found,) = await self._parts.patient.get(key)
             version = "" if found is None else found.version
+            await self._read()
+            noted = await self._note(name, decided, opened)
         metrics = self._parts.metrics
         lag = metrics.families.schedule_lag_s
         metrics.gauge(lag, name).set(max(0.0, run.started - due))
@@ -181,6 +199,7 @@ class Runner:
             token = self._tasks.start(f"job {name}", self._run(run, job, version))
             if token.task is not None:
                 self._running[name] = token.task
+        return noted
 
     async def _run(self, run: RunRecord, job: JobRecord, version: str) -> None:
         outcome: Outcome = "ok"
@@ -195,6 +214,7 @@ class Runner:
             raise
         except Exception as failed:
             outcome, error = "failed", f"{type(failed).__name__}: {failed}"
+            self._parts.on_failure("job_failed", failed)
         try:
             await self._ended(run, outcome, error, version)
         except (LeadershipLost, StaleEpochError):
@@ -283,24 +303,46 @@ class Runner:
 
     async def _orders(self) -> None:
         self._orders_wait = False
-        for item in await self._parts.patient.read(ORDERS, limit=100):
-            order = self._parts.codec.read(RunOrder, item.value)
-            job = None if order is None else self._jobs.get(order.job)
-            if order is not None and job is not None:
-                if order.job in self._running:
-                    self._orders_wait = True
-                    continue
-                if job.queue or order.job in self._scheduler.handlers:
-                    await self._begin(order.job, item.id, self._scheduler.now(), None)
-            await self._term.write(Remove(ORDERS, item.cursor))
+        self._orders_seen = after = ""
+        while items := await self._parts.patient.read(ORDERS, after=after, limit=PAGE):
+            for item in items:
+                after = item.cursor
+                if await self._obey(item):
+                    await self._term.write(Remove(ORDERS, item.cursor))
+                else:
+                    self._orders_seen = item.cursor
+            if len(items) < PAGE:
+                return
+
+    async def _obey(self, item: Item) -> bool:
+        """Whether the order is done with; else it stays where it is."""
+        order = self._parts.codec.read(RunOrder, item.value)
+        job = None if order is None else self._jobs.get(order.job)
+        if order is None or job is None:
+            return True
+        if order.job in self._running:
+            self._orders_wait = True
+            return False
+        if not self._can_run(order.job, job):
+            return False
+        if await self._begin(order.job, item.id, self._scheduler.now(), None):
+            return True
+        # The schedule changed meanwhile: soon again.
+        self._orders_wait = True
+        return False
 
     # The schedule.
 
-    async def _note(self, name: str, decided: float) -> None:
+    async def _note(self, name: str, decided: float | None, opened: str = "") -> bool:
+        """Whether it is written; a job that is gone needs no note."""
+        if name not in self._jobs:
+            return True
         try:
-            await self._decide({name: (decided, "")})
+            await self._decide({name: (decided, opened)})
         except VersionConflict:
             await self._read()
+            return False
+        return True
 
     async def _decide(
         self, decided: dict[str, tuple[float | None, str]], *first: Write
@@ -352,7 +394,7 @@ class Runner:
         if self._orders_wait:
             limit_s = min(limit_s, BUSY_S)
         else:
-            watches.append(Appended(ORDERS))
+            watches.append(Appended(ORDERS, self._orders_seen))
         call = self._parts.patient.wait(*watches, timeout_s=max(SOON_S, limit_s))
         await while_leading(self._tasks, self._term, call)
 

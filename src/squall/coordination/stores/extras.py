@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from squall.api.errors import ConfigError
+from squall.coordination.errors import ConfigurationError
 
 
 def load_extra(module: str, extra: str) -> Any:
@@ -13,6 +13,6 @@ def load_extra(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise ConfigError(
+        raise ConfigurationError(
             f"this store needs {package}, which is not installed: pip install 'squall[{extra}]'"
         ) from None

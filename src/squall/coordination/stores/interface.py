@@ -83,6 +83,8 @@ ENDING_KINDS = frozenset(
     }
 )
 """Records of the library that must not stay for ever."""
+STREAM_KINDS = ("signal", "queued", "ready", "deadletter", "orders")
+"""Streams of the library."""
 DEFAULT_PREFIX = "blocking"
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 REMEMBERED_S = 600.0
@@ -304,8 +306,8 @@ class Store(Protocol):
         ...
 
     async def sweep(self, kind: str, *, limit: int = 100) -> int:
-        """Removes expired records of one kind for good, and their places in the index, as
-        they were seen: what was written meanwhile stays. How many it removed."""
+        """Removes expired records and streams of one kind for good, and their places in the
+        index, as they were seen: what was written meanwhile stays. How many it removed."""
         ...
 
     async def count(self) -> Mapping[str, int]:

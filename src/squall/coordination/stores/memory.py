@@ -130,7 +130,14 @@ class MemoryStore:
         ][:limit]
         for key in expired:
             self._drop(key)
-        return len(expired)
+        over = [
+            name
+            for name in self._streams
+            if kind_of(name) == kind and self._stream(name, now_ms) is None
+        ][: limit - len(expired)]
+        for name in over:
+            del self._streams[name]
+        return len(expired) + len(over)
 
     async def count(self) -> Mapping[str, int]:
         now_ms = self._now_ms()

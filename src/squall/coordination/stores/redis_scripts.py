@@ -443,6 +443,8 @@ for at_arg = 1, #ARGV, 4 do
   if kind == 0 then
     local version = redis.call('HGET', base, 'n') or ''
     if version ~= known then holds = 1 end
+  elseif redis.call('EXISTS', base) == 0 then
+    holds = 0
   elseif kind == 1 then
     local after = tonumber(number)
     local had = redis.call('HMGET', base, '@b', '@n')

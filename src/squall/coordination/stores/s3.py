@@ -172,7 +172,7 @@ class S3Store:
         removed = 0
         for name, etag in due:
             removed += await self._objects.delete(name, etag)
-        return removed
+        return removed + await self._streams.sweep(kind, limit - removed)
 
     async def count(self) -> Mapping[str, int]:
         counts: dict[str, int] = {}

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from squall.api.errors import ConfigError
+from squall.coordination.errors import ConfigurationError
 from squall.coordination.stores.errors import StoreError, StoreUnavailableError
 from squall.coordination.stores.extras import load_extra
 from squall.runtime.interfaces import Clock
@@ -91,7 +91,7 @@ class S3Objects:
         parts = urlsplit(url)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if unknown := set(options) - PATH_OPTIONS:
-            raise ConfigError(
+            raise ConfigurationError(
                 f"s3: {min(unknown)} is not an option: use {', '.join(sorted(PATH_OPTIONS))}"
             )
         self.bucket = parts.hostname or ""

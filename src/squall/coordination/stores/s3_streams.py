@@ -11,7 +11,10 @@ nobody reads.
 What was seen of an item may be old: it is changed only on the ETag that was seen, and who is
 refused looks again.
 
-Numbers are never used twice, and streams do not expire as a whole.
+Numbers are never used twice. A stream has expired when its last slot has: then it reads as empty.
+A minute later, when nobody can be about to append behind items that were still good, the next
+append moves the front behind all of it, and so does a sweep. What stays of a stream is `meta`, some
+ten bytes: it remembers the numbers.
 """
 
 from __future__ import annotations
@@ -48,6 +51,10 @@ RECENT_MS = 2000
 """Who knew the end of a stream so long ago tries to append there."""
 LOST_IN_A_ROW = 8
 """Slots; then the end is looked for."""
+BURIED_AFTER_MS = 60_000
+"""From the expiry of a stream until it is dropped."""
+SWEPT_AFTER_MS = 3_600_000
+"""Streams that somebody changed since then are not looked at."""
 LOOKS_AT_HELD = 2
 """Of the items that somebody holds, with each take and each poll, in turn: one that is given back
 is found, and twenty workers that have nothing to do cost little."""
@@ -66,6 +73,8 @@ class Slot(msgspec.Struct, omit_defaults=True):
     u: int = 0
     q: str = ""
     r: bool = False
+    x: int = 0
+    """When the stream expires that ends with this slot; 0 never."""
 
 
 class Seen(msgspec.Struct):
@@ -101,6 +110,17 @@ class View:
     def open_numbers(self) -> list[int]:
         return sorted(number for number, seen in self.seen.items() if not seen.slot.r)
 
+    def forget_to(self, front: int) -> None:
+        self.front = max(self.front, front)
+        for number in [number for number in self.seen if number <= self.front]:
+            gone = self.seen.pop(number)
+            self.numbers.pop(gone.slot.i, None)
+
+    def is_over(self, now_ms: int) -> bool:
+        """It has expired as a whole."""
+        last = self.seen.get(self.last)
+        return last is not None and 0 < last.slot.x <= now_ms
+
 
 class S3Streams:
     def __init__(self, objects: S3Objects, root: str, now_ms: Callable[[], Awaitable[int]]) -> None:
@@ -113,7 +133,8 @@ class S3Streams:
         stream, view, now_ms = write.stream, self._view(write.stream), await self._now_ms()
         if now_ms - view.end_at_ms > RECENT_MS:
             await self._updated(stream)
-        slot = Slot(i=write.id, a=now_ms)
+        await self._bury(stream, view, now_ms)
+        slot = Slot(i=write.id, a=now_ms, x=now_ms + round(write.ttl_s * 1000))
         body = _body(slot, write.value)
         for lost in range(1, TRIES):
             if write.id in view.numbers:
@@ -145,7 +166,7 @@ class S3Streams:
         begin = _number(after)
         seen_to = self._view(stream).last
         view = await self._updated(stream)
-        wanted = [number for number in view.open_numbers() if number > begin]
+        wanted = [number for number in await self._open(view) if number > begin]
         # What lies behind was looked at just now.
         await self._refresh(stream, view, [each for each in wanted[:limit] if each <= seen_to])
         read_ms = await self._now_ms()
@@ -212,7 +233,7 @@ class S3Streams:
         view = await self._updated(stream)
         await self._refresh(stream, view, view.open_numbers())
         now_ms = await self._now_ms()
-        slots = [view.seen[number].slot for number in view.open_numbers()]
+        slots = [view.seen[number].slot for number in await self._open(view)]
         return Depth(
             items=len(slots),
             held=sum(slot.u > now_ms for slot in slots),
@@ -293,10 +314,7 @@ class S3Streams:
         if found is None:
             await self._objects.create(self._meta_name(stream), b"0")
             return view.front
-        view.front = max(view.front, int(found.body))
-        for number in [number for number in view.seen if number <= view.front]:
-            gone = view.seen.pop(number)
-            view.numbers.pop(gone.slot.i, None)
+        view.forget_to(int(found.body))
         return view.front
 
     async def _updated(self, stream: str) -> View:
@@ -355,7 +373,7 @@ class S3Streams:
         """Free by what we know first; then some of the held, which may have been given back."""
         free: list[int] = []
         held: list[int] = []
-        for number in view.open_numbers():
+        for number in await self._open(view):
             (held if view.seen[number].slot.u > now_ms else free).append(number)
         view.turn += LOOKS_AT_HELD
         begin = view.turn % max(1, len(held))
@@ -378,15 +396,62 @@ class S3Streams:
         front -= KEPT_MARKERS
         if front - view.front < DROP_AT_ONCE:
             return
+        await self._move_front(stream, view, front)
+
+    async def _move_front(self, stream: str, view: View, front: int) -> bool:
+        """Whether it was us who dropped what lies before."""
         found = await self._objects.fetch(self._meta_name(stream))
         if found is None or int(found.body) >= front:
-            return
+            return False
         body = str(front).encode()
         if await self._objects.replace(self._meta_name(stream), body, found.etag) is None:
-            return
-        begin, view.front = int(found.body) + 1, front
-        names = [self._slot_name(stream, number) for number in range(begin, front + 1)]
-        await asyncio.gather(*(self._objects.delete(name) for name in names))
+            return False
+        view.forget_to(front)
+        numbers = range(int(found.body) + 1, front + 1)
+        limit = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def delete(number: int) -> None:
+            async with limit:
+                await self._objects.delete(self._slot_name(stream, number))
+
+        await asyncio.gather(*map(delete, numbers))
+        return True
+
+    async def sweep(self, kind: str, limit: int) -> int:
+        """Drops streams that have expired; how many."""
+        now_ms, removed = await self._now_ms(), 0
+        changed_ms: dict[str, int] = {}
+        slots: dict[str, int] = {}
+        async for found in self._objects.listing(f"{self._root}/{STREAMS}/{kind}/"):
+            name = found.name.removeprefix(f"{self._root}/{STREAMS}/")
+            stream, is_slot, number = name.partition("/slot/")
+            if is_slot:
+                slots[stream] = max(slots.get(stream, 0), int(number))
+                changed_ms[stream] = max(changed_ms.get(stream, 0), found.modified_ms)
+        for stream, last in slots.items():
+            if removed == limit:
+                break
+            if now_ms - changed_ms[stream] < SWEPT_AFTER_MS:
+                continue
+            view = self._view(stream)
+            await self._look(stream, view, last)
+            removed += await self._bury(stream, view, now_ms)
+        return removed
+
+    async def _bury(self, stream: str, view: View, now_ms: int) -> bool:
+        """Drops all of a stream that has expired. Whether it was us."""
+        if not view.is_over(now_ms - BURIED_AFTER_MS):
+            return False
+        await self._updated(stream)
+        if not view.is_over(now_ms - BURIED_AFTER_MS):
+            return False
+        ours = await self._move_front(stream, view, view.last)
+        # If it was somebody else: what it dropped is not known here any more, either.
+        await self._front(stream, view)
+        return ours
+
+    async def _open(self, view: View) -> list[int]:
+        return [] if view.is_over(await self._now_ms()) else view.open_numbers()
 
 
 def _body(slot: Slot, value: bytes) -> bytes:

@@ -19,6 +19,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -219,7 +220,10 @@ class SqliteStore:
             raise StoreError(f"{self.url} cannot be used: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
-        check_file_system(self._path)
+        try:
+            check_file_system(self._path)
+        except OSError as error:
+            raise StoreError(f"{self.url} cannot be used: {error.strerror}") from error
         try:
             db = self._connect()
             db.execute("PRAGMA journal_mode=WAL")
@@ -274,6 +278,15 @@ def machine_boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def has_tables(path: Path) -> bool:
+    """Whether members were there; also true for a file that only its use can say something of."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'").fetchall())
+    except sqlite3.DatabaseError:
+        return True
 
 
 def check_file_system(path: Path) -> None:

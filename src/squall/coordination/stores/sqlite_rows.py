@@ -106,11 +106,23 @@ def page(
 
 
 def sweep(db: sqlite3.Connection, prefix: str, kind: str, limit: int, now_ms: int) -> int:
-    return db.execute(
+    removed = db.execute(
         "DELETE FROM records WHERE prefix = ? AND key IN (SELECT key FROM records"
         " WHERE prefix = ? AND kind = ? AND expires_ms <= ? LIMIT ?)",
         (prefix, prefix, kind, now_ms, limit),
     ).rowcount
+    expired = db.execute(
+        "SELECT name FROM streams WHERE prefix = ? AND expires_ms <= ?", (prefix, now_ms)
+    ).fetchall()
+    over = [name for (name,) in expired if kind_of(name) == kind][: limit - removed]
+    for name in over:
+        forget_stream(db, prefix, name)
+    return removed + len(over)
+
+
+def forget_stream(db: sqlite3.Connection, prefix: str, name: str) -> None:
+    for table, column in (("items", "stream"), ("takes", "stream"), ("streams", "name")):
+        db.execute(f"DELETE FROM {table} WHERE prefix = ? AND {column} = ?", (prefix, name))
 
 
 def count(db: sqlite3.Connection, prefix: str, now_ms: int) -> dict[str, int]:

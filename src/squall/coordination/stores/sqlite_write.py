@@ -180,8 +180,7 @@ class Batch:
     def _append(self, write: Append) -> None:
         db, place = self._db, (self._prefix, write.stream)
         if rows.birth_of(db, *place, self._now_ms) is None:
-            for table, column in (("items", "stream"), ("takes", "stream"), ("streams", "name")):
-                db.execute(f"DELETE FROM {table} WHERE prefix = ? AND {column} = ?", place)
+            rows.forget_stream(db, *place)
             db.execute("INSERT INTO streams VALUES (?, ?, ?, 0, 0)", (*place, self._token))
         expires_ms = self._now_ms + round(write.ttl_s * 1000)
         db.execute(

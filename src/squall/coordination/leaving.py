@@ -1,0 +1,53 @@
+"""The end of a member, in ten seconds whatever hangs.
+
+First the plugins put away what they hold, then work ends and the lease is given up, then the
+registration says that the member left. Each step has its time; one that takes longer does not keep
+the next one from being done. The lease is given up only when nothing runs under it any more: if
+something ignores its cancellation, the lease runs out by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable
+
+from squall.coordination.alone import Alone
+from squall.coordination.events import OnFailure
+from squall.coordination.leadership import Leadership
+from squall.coordination.plugin import CoordinatorPlugin
+from squall.coordination.pulse import Pulse
+from squall.coordination.stores.errors import StoreUnavailableError
+
+STOP_S = 10.0
+PLUGINS_S, LEAVE_S = 2.0, 1.5
+"""Of that, for the first and for the last step."""
+
+
+async def leave(
+    plugins: Iterable[CoordinatorPlugin],
+    leads: Leadership | Alone | None,
+    pulse: Pulse | None,
+    on_failure: OnFailure,
+) -> None:
+    begun = asyncio.get_running_loop().time()
+    await _until(begun + PLUGINS_S, _stop(plugins, on_failure))
+    if leads is not None:
+        await _until(begun + STOP_S - LEAVE_S, leads.end())
+        leads.cancel_scopes()
+    if pulse is not None:
+        await _until(begun + STOP_S, pulse.leave())
+
+
+async def _stop(plugins: Iterable[CoordinatorPlugin], on_failure: OnFailure) -> None:
+    for plugin in plugins:
+        try:
+            await plugin.on_stop()
+        except Exception as error:
+            on_failure(f"{plugin.name}_stop_failed", error)
+
+
+async def _until(deadline: float, step: Awaitable[None]) -> None:
+    with contextlib.suppress(TimeoutError, StoreUnavailableError):
+        async with asyncio.timeout_at(deadline):
+            await step

@@ -1,0 +1,114 @@
+"""A member that stops while its work goes on: the lead is given up all the same, in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from coordination_lab import Lab, play
+
+from squall.coordination import CoordinatorPlugin, LeadershipLost, keys
+from squall.coordination.leaving import STOP_S
+from squall.coordination.records import Codec, LeaseRecord, MemberRecord
+from squall.coordination.terms import STOP_PATIENCE_S, Term
+
+ENDLESS_S = 1000.0
+
+
+async def busy(term: Term) -> None:
+    await asyncio.sleep(ENDLESS_S)
+
+
+async def left(lab: Lab, name: str) -> bool:
+    """The others know that it went."""
+    member, beat = await lab.store.get(keys.member(name), keys.heartbeat(name))
+    assert member is not None
+    known = Codec(None).read(MemberRecord, member.value, signed=False)
+    return known is not None and known.status == "left" and beat is None
+
+
+async def released(lab: Lab) -> bool:
+    (record,) = await lab.store.get(keys.LEADER)
+    assert record is not None
+    lease = Codec(None).read(LeaseRecord, record.value, signed=False)
+    assert lease is not None
+    return lease.released
+
+
+async def stopped(lab: Lab, name: str) -> float:
+    begun = lab.world.now
+    await lab.run_on(name, lab.members[name].stop())
+    return lab.world.now - begun
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_work_that_does_not_end_is_cancelled_and_the_lease_released(alone: bool) -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", work=busy, enable_coordinator=not alone)
+        await lab.led()
+        took_s = await stopped(lab, "a")
+        assert STOP_PATIENCE_S <= took_s < STOP_S
+        assert await released(lab)
+        assert alone or await left(lab, "a")
+
+    play(script)
+
+
+def test_a_successor_leads_only_after_the_scope_of_the_former_one_has_ended() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", "b")
+        leader = await lab.led()
+        ended: list[tuple[float, str]] = []
+
+        async def scope() -> None:
+            try:
+                async with lab.members[leader].lead():
+                    await asyncio.sleep(ENDLESS_S)
+            except LeadershipLost as lost:
+                ended.append((lab.world.now, lost.reason))
+
+        lab.run_on(leader, scope())
+        await asyncio.sleep(1.0)
+        stopping = asyncio.ensure_future(stopped(lab, leader))
+        await lab.led(but=leader, within_s=STOP_S + 1.0)
+        ((at, reason),) = ended
+        assert reason == "stopped" and at <= lab.world.now
+        assert await stopping < STOP_S
+
+    play(script)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_plugin_that_does_not_stop_keeps_nobody_from_leaving(raises: bool) -> None:
+    class Stuck(CoordinatorPlugin):
+        name = "stuck"
+
+        def __init__(self, member: str) -> None:
+            super().__init__()
+
+        async def on_stop(self) -> None:
+            if raises:
+                raise RuntimeError("no")
+            await asyncio.sleep(ENDLESS_S)
+
+    async def script(lab: Lab) -> None:
+        lab.start("a", plugin=Stuck)
+        await lab.led()
+        assert await stopped(lab, "a") <= STOP_S
+        assert await released(lab) and await left(lab, "a")
+
+    play(script)
+
+
+def test_a_callback_that_does_not_return_leaves_the_lease_to_run_out() -> None:
+    async def stuck(term: Term) -> None:
+        await asyncio.sleep(ENDLESS_S)
+
+    async def script(lab: Lab) -> None:
+        lab.start("a", on_stop=stuck)
+        await lab.led()
+        assert await stopped(lab, "a") <= STOP_S + 2.0
+        assert not await released(lab), "it may still be at work"
+        assert await left(lab, "a")
+
+    play(script)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import msgspec
 
@@ -173,8 +173,10 @@ async def _run(
         else:
             members.append(cleaned)
     swept = 0
-    for kind in SWEPT if finished else ():
-        swept += await store.sweep(kind, limit=10 * PAGE)
+    there: Mapping[str, int] = await store.count() if finished else {}
+    for kind in SWEPT:
+        if kind in there:
+            swept += await store.sweep(kind, limit=10 * PAGE)
     return CleanupReport(
         members=tuple(members),
         came_back=tuple(came_back),

@@ -14,7 +14,6 @@ import math
 
 import msgspec
 
-from squall.coordination.cleanup import SWEPT
 from squall.coordination.health import CHECKS_PER_INTERVAL
 from squall.coordination.timing import Timing
 
@@ -32,6 +31,8 @@ POLLS_A_MINUTE = 33.0
 """Of a stream that somebody waits on: quick at first, then every two seconds."""
 READS_PER_POLL = 2.0
 UPKEEP_S = 300.0
+KINDS_SWEPT = 4
+"""That a group has which does nothing: registrations, cleanups, probes, inboxes."""
 
 
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ def s3_requests(timing: Timing, members: int, waits: int = 0) -> Requests:
         + standbys * min(members - 1, STANDBYS_READ)
         + polls * (1 + waits)
         + 2.0 * upkeeps,
-        lists=pages * (cycles + standbys) + upkeeps * (2 * pages + len(SWEPT)),
+        lists=pages * (cycles + standbys) + upkeeps * (3 * pages + KINDS_SWEPT),
     )
 
 

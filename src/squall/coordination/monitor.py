@@ -461,11 +461,10 @@ class Monitor:
             )
             return False
         await self._mark(term, msgspec.structs.replace(tomb, cleaned=True), record)
-        if not deleted:
-            # It is clean already, or came back and keeps everything.
-            return True
-        self.statistics.cleanups_performed += 1
-        metrics.counter(metrics.families.cleanups, "done").add()
+        if deleted:
+            self.statistics.cleanups_performed += 1
+            metrics.counter(metrics.families.cleanups, "done").add()
+        # Nothing: it was clean already, or it came back and keeps everything.
         self._parts.bus.emit(
             events.CleanupComplete(coordinator_id=tomb.member_id, keys_deleted=deleted)
         )

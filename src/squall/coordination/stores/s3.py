@@ -26,6 +26,8 @@ from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
     DEFAULT_PREFIX,
+    ENDING_KINDS,
+    STREAM_KINDS,
     Append,
     Capabilities,
     Changed,
@@ -153,8 +155,16 @@ class S3Store:
         return Page(entries=tuple(entries), after="")
 
     async def sweep(self, kind: str, *, limit: int = 100) -> int:
-        if not self._capabilities.conditional_delete:
-            return 0
+        """A kind of the library is either of records or of streams: that saves a listing."""
+        removed = 0
+        if kind not in STREAM_KINDS and self._capabilities.conditional_delete:
+            for name, etag in await self._expired(kind, limit):
+                removed += await self._objects.delete(name, etag)
+        if kind not in ENDING_KINDS and removed < limit:
+            removed += await self._streams.sweep(kind, limit - removed)
+        return removed
+
+    async def _expired(self, kind: str, limit: int) -> list[tuple[str, str]]:
         now_ms = await self._now_ms()
         due: list[tuple[str, str]] = []
         async for found in self._objects.listing(f"{self._root}/{make_key(kind)}/"):
@@ -169,10 +179,7 @@ class S3Store:
                 due.append((found.name, found.etag))
                 if len(due) == limit:
                     break
-        removed = 0
-        for name, etag in due:
-            removed += await self._objects.delete(name, etag)
-        return removed + await self._streams.sweep(kind, limit - removed)
+        return due
 
     async def count(self) -> Mapping[str, int]:
         counts: dict[str, int] = {}

@@ -87,7 +87,7 @@ SWEPT_S = 10.0
 """An interval of the sweep, its own time on a busy machine, and a slow store."""
 MANY = 1_000_000
 S3_SCALE = 3.0
-QUEUE_S3_SCALE = 6.0
+QUEUE_S3_SCALES = {"moto": 6.0, "seaweedfs": 2.0}
 """Ten workers ask for heartbeats, leases and work all the time: on the scale of the other parts
 that is 50 requests a second, most of what moto answers on two cores."""
 WINNERS = 50
@@ -240,7 +240,7 @@ def _queue(kind: str, options: argparse.Namespace) -> str:
     tickets = options.tickets or (500 if kind == "s3" else 5000)
     with served(kind, options.s3) as (url, prefix, folder):
         members = [f"w{number}" for number in range(options.workers)]
-        scale = QUEUE_S3_SCALE if kind == "s3" else 1.0
+        scale = QUEUE_S3_SCALES[options.s3] if kind == "s3" else 1.0
         lab = WorkLab(url, prefix, folder, members, scale)
         lab.only = "queue"
         try:

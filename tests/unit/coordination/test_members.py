@@ -148,21 +148,6 @@ def test_ids_that_could_name_other_keys_are_refused(name: str) -> None:
         keys.member(name)
 
 
-def test_without_auto_cleanup_everything_stays() -> None:
-    async def script(lab: Lab) -> None:
-        heard, leader = await group(lab, "a", "b", "c", auto_cleanup=False)
-        victim = next(name for name in ("a", "b", "c") if name != leader)
-        lab.world.kill(victim)
-        await lab.world.eventually(
-            lambda: heard.of(events.CoordinatorDead), within_s=10.0, what="dead"
-        )
-        await asyncio.sleep(2.0)
-        assert heard.of(events.CleanupComplete) == []
-        assert all(await lab.store.get(keys.heartbeat(victim), keys.tombstone(victim)))
-
-    play(script)
-
-
 def test_a_store_that_was_away_kills_nobody() -> None:
     async def script(lab: Lab) -> None:
         heard, _ = await group(lab, "a", "b", "c")

@@ -324,6 +324,9 @@ async def _from_aws(name: str, variables: Mapping[str, str]) -> list[str]:
     except errors.ClientError as error:
         code = error.response.get("Error", {}).get("Code", "an error")
         raise SecretSourceError(f"awssm: {name}: {code}") from None
+    except (errors.NoRegionError, errors.NoCredentialsError) as error:
+        hint = "set AWS_REGION and the credentials of the process"
+        raise ConfigurationError(f"awssm: {name}: {type(error).__name__}: {hint}") from None
     except (errors.BotoCoreError, OSError) as error:
         raise SecretSourceAway(f"awssm: {name}: {type(error).__name__}") from None
     text: str = answer.get("SecretString", "")

@@ -6,7 +6,9 @@ import asyncio
 import json
 import re
 import shlex
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,18 @@ def test_a_mistake_is_one_line(
     assert main(["coord", *named]) == code
     shown = capsys.readouterr().err
     assert text in shown and shown.count("\n") == 1
+
+
+def test_who_looks_makes_no_tables_in_a_database_of_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE users (name TEXT)")
+    before = path.read_bytes()
+    assert main(["coord", "status", "--store", f"sqlite:///{path}"]) == 104
+    assert "no member was ever there" in capsys.readouterr().err
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_orders_need_a_secret(

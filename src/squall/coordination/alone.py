@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from squall.coordination import election_messages as messages
 from squall.coordination import keys, leases
@@ -84,6 +85,10 @@ class Alone:
         put = Put(keys.LEADER, self._parts.codec.encode(given_up), expect=self._version, ttl_s=None)
         with contextlib.suppress(VersionConflict, StaleEpochError, StoreUnavailableError):
             await self._parts.urgent.write(put, fence=Fence(keys.LEADER, self._lease.epoch))
+
+    def excuse(self, task: asyncio.Task[Any] | None) -> None:
+        if self._term is not None:
+            self._term.excuse(task)
 
     def cancel_scopes(self) -> None:
         if self._term is not None:

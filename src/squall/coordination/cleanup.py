@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 
@@ -43,6 +43,21 @@ PAGE = 100
 RESULT_TTL_S = 86_400.0
 GUARD = make_key("cleanup", "guard")
 RESULT = make_key("cleanup", "result")
+DAY_S = 86_400.0
+LIVES_S = {
+    "ack": keys.ACK_TTL_S,
+    "dedup": DAY_S,
+    "final": DAY_S,
+    "idempotency": keys.IDEMPOTENCY_TTL_S,
+    "late": DAY_S,
+    "member": keys.MEMBER_TTL_S,
+    "payload": DAY_S,
+    "quarantine": keys.QUARANTINE_TTL_S,
+    "state": keys.STATE_TTL_S,
+    "tombstone": keys.TOMBSTONE_TTL_S,
+    "warning": keys.WARNING_TTL_S,
+}
+"""For so long at least records of a kind live after their last write."""
 SWEPT = (*sorted(ENDING_KINDS - {keys.HEARTBEAT}), *STREAM_KINDS)
 """Kinds whose expired records and streams nobody needs. Heartbeats are not among them: an expired
 one is how a death is noticed."""
@@ -173,10 +188,11 @@ async def _run(
         else:
             members.append(cleaned)
     swept = 0
-    there: Mapping[str, int] = await store.count() if finished else {}
-    for kind in SWEPT:
-        if kind in there:
-            swept += await store.sweep(kind, limit=10 * PAGE)
+    for kind in await _swept_kinds(store) if finished else ():
+        if clock.now() - begun > ABORT_S or not await guard.keep():
+            finished = False
+            break
+        swept += await store.sweep(kind, limit=10 * PAGE, idle_ms=idle_ms_of(kind))
     return CleanupReport(
         members=tuple(members),
         came_back=tuple(came_back),
@@ -185,6 +201,19 @@ async def _run(
         finished=finished,
         ended_ms=await store.now_ms(),
     )
+
+
+async def _swept_kinds(store: Store) -> list[str]:
+    """Where a look at a kind costs a request, only those that are there. A count leaves out streams
+    that have expired, but on S3."""
+    if not store.capabilities.cross_host:
+        return list(SWEPT)
+    there = await store.count()
+    return [kind for kind in SWEPT if kind in there]
+
+
+def idle_ms_of(kind: str) -> int:
+    return round(LIVES_S.get(kind, 0.0) * 1000.0)
 
 
 async def _stale(store: Store, stale_s: float) -> AsyncIterator[tuple[str, float]]:

@@ -110,6 +110,7 @@ class Coordinator(Speaking):
         self._onlooker: Onlooker | None = None
         self._reborn = asyncio.Event()
         self._stopping = False
+        self._ending = asyncio.Lock()
         self._highest_epoch = 0
         self._scrape: MetricsServer | None = None
         self.metrics_address: Address | None = None
@@ -212,17 +213,19 @@ class Coordinator(Speaking):
             await plugin.on_start()
 
     async def stop(self) -> None:
-        """Ends work, gives up leadership, leaves; within 10 s also when nothing answers."""
-        parts = self._parts
-        if parts is None or self._stopping:
-            return
-        self._stopping = True
-        leads = self._leadership or self._alone
-        await leave(self.plugins, leads, self._pulse, parts.on_failure)
-        await self._stop_serving()
-        await parts.close()
-        self._parts = None
-        self._leadership = None
+        """Ends work, gives up leadership, leaves; within 10 s also when nothing answers. May be
+        called again: it returns when all of that is done."""
+        async with self._ending:
+            parts = self._parts
+            if parts is None:
+                return
+            self._stopping = True
+            leads = self._leadership or self._alone
+            await leave(self.plugins, leads, self._pulse, parts.on_failure)
+            await self._stop_serving()
+            await parts.close()
+            self._parts = None
+            self._leadership = None
 
     async def _stop_serving(self) -> None:
         scrape, self._scrape = self._scrape, None

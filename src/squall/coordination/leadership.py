@@ -135,6 +135,10 @@ class Leadership:
                     self._changed.clear()
                     await self._changed.wait()
 
+    def excuse(self, task: asyncio.Task[Any] | None) -> None:
+        if self.term is not None:
+            self.term.excuse(task)
+
     async def end(self) -> None:
         """The member stops."""
         await self.resign("stopped")

@@ -43,6 +43,7 @@ class Term:
         self._leads = leads
         self._on_fenced = on_fenced
         self._scopes: dict[asyncio.Task[Any], bool] = {}
+        self._excused: asyncio.Task[Any] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -81,6 +82,16 @@ class Term:
         if not self._scopes:
             self._empty.set()
         return cancelled
+
+    def excuse(self, task: asyncio.Task[Any] | None) -> None:
+        """Who ends the term out of its own work is neither waited for nor cancelled: it waits for
+        the end itself."""
+        self._excused = task
+        if task is not None and task in self._scopes:
+            self.leave(task)
+
+    def is_excused(self, task: asyncio.Task[Any]) -> bool:
+        return task is self._excused
 
     def cancel_scopes(self) -> None:
         for task, cancelled in list(self._scopes.items()):
@@ -179,7 +190,8 @@ class TermRunner:
             await self._ended(term, running, patience_s)
         term.cancel_scopes()
         for task in running:
-            task.cancel()
+            if not term.is_excused(task):
+                task.cancel()
         await self._ended(term, running, PATIENCE_S)
         for work in reversed(works):
             if work.stop is not None:
@@ -237,6 +249,6 @@ class TermRunner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await term.scopes_left()
-                left = [task for task in running if not task.done()]
+                left = [each for each in running if not each.done() and not term.is_excused(each)]
                 if left:
                     await asyncio.wait(left)

@@ -178,8 +178,8 @@ class SimStore:
             lambda store: store.list(kind, idle_ms=idle_ms, after=after, limit=limit)
         )
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
-        return await self._call(lambda store: store.sweep(kind, limit=limit))
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
+        return await self._call(lambda store: store.sweep(kind, limit=limit, idle_ms=idle_ms))
 
     async def count(self) -> Mapping[str, int]:
         return await self._call(lambda store: store.count())

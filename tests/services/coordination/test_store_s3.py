@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from email.utils import formatdate
@@ -11,7 +12,8 @@ import pytest_asyncio
 from coordination_places import BUCKET
 from faulty_s3 import FaultyS3
 
-from squall.coordination.stores import s3_streams
+from squall.coordination.stores import s3, s3_streams
+from squall.coordination.stores.errors import StoreUnavailableError, VersionConflict
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
@@ -84,6 +86,81 @@ async def test_an_item_is_never_created_where_nobody_reads(
     # It was created in the past once, and nothing of that is left.
     assert len(created) == 2
     assert not await reader._objects.exists(created[0])
+
+
+@pytest.mark.asyncio
+async def test_an_item_whose_reply_was_lost_is_appended_where_it_is_read(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, and the writer does not hear that it created its slot: its repeat finds it."""
+    monkeypatch.setattr(s3_streams, "KEPT_MARKERS", 0)
+    monkeypatch.setattr(s3_streams, "DROP_AT_ONCE", 1)
+    slow, other, reader = stores
+    await slow.write(add("first"))
+    create, created = slow._objects.create, list[str]()
+
+    async def unheard(name: str, body: bytes) -> str | None:
+        if created:
+            return await create(name, body)
+        for number in range(3):
+            await other.write(add(f"o{number}"))
+        for item in await reader.read(STREAM):
+            await reader.write(Remove(STREAM, item.cursor))
+        created.append(name)
+        await create(name, body)
+        raise StoreUnavailableError("the reply was lost")
+
+    monkeypatch.setattr(slow._objects, "create", unheard)
+    with pytest.raises(StoreUnavailableError):
+        await slow.write(add("late"))
+    await slow.write(add("late"))
+    assert [item.id for item in await reader.read(STREAM)] == ["late"]
+    assert not await reader._objects.exists(created[0])
+
+
+@pytest.mark.asyncio
+async def test_a_sweep_makes_nobody_go_past_an_item(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_streams, "SWEPT_AFTER_MS", 0)
+    writer, sweeper, _ = stores
+    for number in range(3):
+        await writer.write(add(f"w{number}"))
+    assert len(await sweeper.read(STREAM)) == 3
+    for number in range(3, 6):
+        await writer.write(add(f"w{number}"))
+    assert await sweeper.sweep("signal") == 0
+    assert [item.id for item in await sweeper.read(STREAM)] == [f"w{n}" for n in range(6)]
+
+
+@pytest.mark.asyncio
+async def test_a_sweep_reads_nothing_that_cannot_have_expired(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, sweeper, _ = stores
+    for number in range(3):
+        await writer.write(Put(f"final/t{number}", b"1", expect=ABSENT, ttl_s=0.05))
+    await asyncio.sleep(1.2)
+    looked = _noted_fetches(sweeper, monkeypatch)
+    assert await sweeper.sweep("final", idle_ms=60_000) == 0
+    assert looked == []
+    assert await sweeper.sweep("final") == 3
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_is_not_remembered_any_more_is_as_good_as_one_that_is(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "REMEMBERED", 1)
+    store, _, _ = stores
+    (version,) = await store.write(Put("state/a", b"1", expect=ABSENT, ttl_s=60.0))
+    await store.write(Put("state/b", b"1", expect=ABSENT, ttl_s=60.0))
+    (newer,) = await store.write(Put("state/a", b"2", expect=version, ttl_s=60.0))
+    await store.write(Put("state/b", b"2", expect=ANY, ttl_s=60.0))
+    with pytest.raises(VersionConflict):
+        await store.write(Put("state/a", b"3", expect=version, ttl_s=60.0))
+    (found,) = await store.get("state/a")
+    assert found is not None and (found.value, found.version) == (b"2", newer)
 
 
 @pytest.mark.asyncio

@@ -112,3 +112,52 @@ def test_a_callback_that_does_not_return_leaves_the_lease_to_run_out() -> None:
         assert await left(lab, "a")
 
     play(script)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("place", ["work", "scope", "handler"])
+def test_a_member_can_be_stopped_out_of_its_own_work(place: str, alone: bool) -> None:
+    async def script(lab: Lab) -> None:
+        ended: list[float] = []
+
+        async def stop(*_: object) -> None:
+            await lab.members["a"].stop()
+            ended.append(lab.world.now)
+
+        async def scope() -> None:
+            async with lab.members["a"].lead():
+                await stop()
+
+        work = stop if place == "work" else None
+        lab.start("a", work=work, enable_coordinator=not alone)
+        await lab.ready("a") if place != "work" else None
+        begun = lab.world.now
+        if place == "scope":
+            lab.run_on("a", scope())
+        elif place == "handler":
+            lab.members["a"].on_signal("end", stop)
+            await lab.run_on("a", lab.members["a"].send_signal("a", "end", allow_unknown=True))
+        await lab.world.eventually(lambda: ended, within_s=30.0, what="it has stopped")
+        assert ended[0] - begun < STOP_PATIENCE_S, "nobody waits for itself"
+        assert await released(lab) and not lab.leaders
+        await asyncio.sleep(20.0)
+        assert not lab.leaders and len(ended) == 1
+
+    play(script)
+
+
+def test_a_stop_that_was_cancelled_can_be_repeated() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", work=busy)
+        await lab.led()
+
+        async def hurry() -> None:
+            async with asyncio.timeout(1.0):
+                await lab.members["a"].stop()
+
+        with pytest.raises(TimeoutError):
+            await lab.run_on("a", hurry())
+        assert await stopped(lab, "a") < STOP_S
+        assert await released(lab) and await left(lab, "a")
+
+    play(script)

@@ -9,7 +9,7 @@ import pytest
 
 from squall.coordination import cleanup, keys
 from squall.coordination.cleanup import ABORT_S, GUARD, GUARD_TTL_S, clean_up
-from squall.coordination.stores.interface import ABSENT, ANY, Put
+from squall.coordination.stores.interface import ABSENT, ANY, Append, Put
 from squall.coordination.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -81,3 +81,32 @@ async def test_a_run_that_lost_its_guard_ends_and_leaves_the_next_one_its_own(
     (guard,) = await store.get(GUARD)
     assert guard is not None and [guard.version] == others
     assert (await clean_up(store, clock)).already_running
+
+
+async def test_streams_that_have_all_expired_are_removed() -> None:
+    clock = StepClock()
+    store = MemoryStore(clock)
+    await store.write(Append("signal/m0", "s1", b"", ttl_s=60.0))
+    await store.write(Put("member/m0", b"{}", expect=ANY, ttl_s=60.0))
+    await store.write(Put("member/m1", b"{}", expect=ANY, ttl_s=3600.0))
+    clock.time += 100.0
+    report = await clean_up(store, clock)
+    assert report.swept == 2 and report.finished
+    assert set(await store.count()) == {"member", "cleanup"}
+    assert await store.sweep("signal") == 0
+
+
+async def test_a_sweep_that_lost_its_guard_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StepClock()
+    store = MemoryStore(clock)
+    sweep, swept = store.sweep, list[str]()
+
+    async def slow(kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
+        swept.append(kind)
+        clock.time += GUARD_TTL_S + 1.0
+        await store.write(Put(GUARD, b"{}", expect=ANY, ttl_s=GUARD_TTL_S))
+        return await sweep(kind, limit=limit, idle_ms=idle_ms)
+
+    monkeypatch.setattr(store, "sweep", slow)
+    report = await clean_up(store, clock)
+    assert not report.finished and len(swept) == 1

@@ -14,13 +14,19 @@ create.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from squall.coordination.assembly import Assembly
-from squall.coordination.errors import LeadershipLost, StaleEpochError, VersionConflict
+from squall.coordination.errors import (
+    LeadershipLost,
+    StaleEpochError,
+    StoreUnavailableError,
+    VersionConflict,
+)
 from squall.coordination.queue.records import Ticket
 from squall.coordination.scheduler.due import Calendar, due_now
 from squall.coordination.scheduler.records import (
@@ -185,8 +191,10 @@ class Runner:
             # The record is ours, the note is not written yet: now, or in the next turn.
             (found,) = await self._parts.patient.get(key)
             version = "" if found is None else found.version
-            await self._read()
-            noted = await self._note(name, decided, opened)
+            noted = False
+            with contextlib.suppress(StoreUnavailableError):
+                await self._read()
+                noted = await self._note(name, decided, opened)
         metrics = self._parts.metrics
         lag = metrics.families.schedule_lag_s
         metrics.gauge(lag, name).set(max(0.0, run.started - due))

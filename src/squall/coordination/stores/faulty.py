@@ -92,8 +92,8 @@ class FaultyStore:
         call = self.inner.list
         return await self._call(lambda: call(kind, idle_ms=idle_ms, after=after, limit=limit))
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
-        return await self._call(lambda: self.inner.sweep(kind, limit=limit))
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
+        return await self._call(lambda: self.inner.sweep(kind, limit=limit, idle_ms=idle_ms))
 
     async def count(self) -> Mapping[str, int]:
         return await self._call(self.inner.count)

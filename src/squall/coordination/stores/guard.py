@@ -159,8 +159,9 @@ class GuardedStore:
         page = partial(self.inner.list, kind, idle_ms=idle_ms, after=after, limit=limit)
         return await self._call("list", page)
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
-        return await self._call("sweep", partial(self.inner.sweep, kind, limit=limit))
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
+        swept = partial(self.inner.sweep, kind, limit=limit, idle_ms=idle_ms)
+        return await self._call("sweep", swept)
 
     async def count(self) -> Mapping[str, int]:
         return await self._call("count", self.inner.count)

@@ -305,9 +305,11 @@ class Store(Protocol):
         """Keys of one kind that were not written for `idle_ms`."""
         ...
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
         """Removes expired records and streams of one kind for good, and their places in the
-        index, as they were seen: what was written meanwhile stays. How many it removed."""
+        index, as they were seen: what was written meanwhile stays. How many it removed. No record
+        of the kind expires sooner than `idle_ms` after its last write: nobody need look at those
+        that are younger."""
         ...
 
     async def count(self) -> Mapping[str, int]:

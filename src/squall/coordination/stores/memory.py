@@ -123,7 +123,7 @@ class MemoryStore:
             after=f"{page[-1][0]}:{page[-1][1]}" if len(due) > limit else "",
         )
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
         now_ms = self._now_ms()
         expired = [
             key for key in sorted(self._kinds.get(kind, ())) if self._live(key, now_ms) is None

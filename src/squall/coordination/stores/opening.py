@@ -75,9 +75,10 @@ def _class_of(url: str) -> type[Store]:
     if scheme in {"redis", "rediss", "unix"} and found:
         database = DATABASE.match(url)
         if database and not database[1].isdecimal():
+            # What stands there may be a part of a password with an unescaped slash.
             raise ConfigurationError(
-                f"{scheme}: the database is {database[1]!r}: it is a number;"
-                " redis://host:6379/0 is right"
+                f"{scheme}: the database behind the slash is a number: redis://host:6379/0 is"
+                " right, and a / in a password is %2F"
             )
         return RedisStore
     if scheme == "s3" and rest.startswith("//") and len(rest) > 2:

@@ -168,10 +168,10 @@ class RedisStore:
             after=f"{entries[-1].modified_ms}:{entries[-1].key}" if more else "",
         )
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
         removed, after = 0, ""
         while removed < limit:
-            page = await self.list(kind, after=after, limit=SWEEP_PAGE)
+            page = await self.list(kind, idle_ms=idle_ms, after=after, limit=SWEEP_PAGE)
             if page.entries:
                 keys = [entry.key for entry in page.entries]
                 removed += int(await self.script(scripts.SWEEP, kind, *keys))

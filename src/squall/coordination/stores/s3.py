@@ -154,20 +154,22 @@ class S3Store:
                 entries.append(Listed(key=key, modified_ms=found.modified_ms, idle_ms=idle))
         return Page(entries=tuple(entries), after="")
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
         """A kind of the library is either of records or of streams: that saves a listing."""
         removed = 0
         if kind not in STREAM_KINDS and self._capabilities.conditional_delete:
-            for name, etag in await self._expired(kind, limit):
+            for name, etag in await self._expired(kind, limit, idle_ms):
                 removed += await self._objects.delete(name, etag)
         if kind not in ENDING_KINDS and removed < limit:
             removed += await self._streams.sweep(kind, limit - removed)
         return removed
 
-    async def _expired(self, kind: str, limit: int) -> list[tuple[str, str]]:
+    async def _expired(self, kind: str, limit: int, idle_ms: int) -> list[tuple[str, str]]:
         now_ms = await self._now_ms()
         due: list[tuple[str, str]] = []
         async for found in self._objects.listing(f"{self._root}/{make_key(kind)}/"):
+            if now_ms - found.modified_ms < idle_ms:
+                continue
             key = self._key(found.name)
             head = self._heads.get((key, found.etag))
             if head is None:
@@ -310,6 +312,8 @@ class S3Store:
         """Each turn tries with what is known, and looks when that was wrong."""
         token = write.token or self._token()
         known = self._known(write)
+        if known is None and isinstance(write.expect, str):
+            known = await self._seen(write.key)
         for _ in range(TRIES):
             now_ms = await self._now_ms()
             if known is None:
@@ -334,13 +338,15 @@ class S3Store:
             if done is not None:
                 self._remember(write.key, done, new)
                 return done
-            found = await self._fetch(write.key)
-            known = None if found is None else (found[0].etag, found[1])
+            known = await self._seen(write.key)
         raise StoreUnavailableError(f"{self.url}: {write.key} changes too fast to be written")
 
+    async def _seen(self, key: str) -> tuple[str, Head] | None:
+        found = await self._fetch(key)
+        return None if found is None else (found[0].etag, found[1])
+
     def _known(self, write: Put) -> tuple[str, Head] | None:
-        """A version that we have seen spares the look; an unknown one is told to be wrong by
-        the condition, whatever its head."""
+        """A version that we remember spares the look."""
         if write.expect is ANY or write.expect is ABSENT:
             return None
         etag = str(write.expect)

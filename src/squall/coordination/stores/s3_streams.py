@@ -137,8 +137,13 @@ class S3Streams:
         slot = Slot(i=write.id, a=now_ms, x=now_ms + round(write.ttl_s * 1000))
         body = _body(slot, write.value)
         for lost in range(1, TRIES):
-            if write.id in view.numbers:
-                return _cursor(view.numbers[write.id])
+            known = view.numbers.get(write.id)
+            if known is not None:
+                if await self._front(stream, view) < known:
+                    return _cursor(known)
+                # Ours, created before the front, and its reply was lost; or long gone.
+                await self._objects.delete(self._slot_name(stream, known))
+                continue
             await self._check_room(write, view)
             number = max(view.front, view.last) + 1
             name = self._slot_name(stream, number)
@@ -433,9 +438,10 @@ class S3Streams:
                 break
             if now_ms - changed_ms[stream] < SWEPT_AFTER_MS:
                 continue
-            view = self._view(stream)
-            await self._look(stream, view, last)
-            removed += await self._bury(stream, view, now_ms)
+            # Not noted: this process may not have come so far, and must not go past anything.
+            seen = await self._fetch(stream, last)
+            if seen is not None and 0 < seen.slot.x <= now_ms - BURIED_AFTER_MS:
+                removed += await self._bury(stream, await self._updated(stream), now_ms)
         return removed
 
     async def _bury(self, stream: str, view: View, now_ms: int) -> bool:

@@ -121,7 +121,7 @@ class SqliteStore:
             lambda db, now_ms: rows.page(db, self._prefix, kind, idle_ms, after, limit, now_ms)
         )
 
-    async def sweep(self, kind: str, *, limit: int = 100) -> int:
+    async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
         return await self._run(
             lambda db, now_ms: rows.sweep(db, self._prefix, kind, limit, now_ms), writes=True
         )

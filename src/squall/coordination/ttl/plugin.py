@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from squall.coordination.cleanup import idle_ms_of
 from squall.coordination.errors import (
     LeadershipLost,
     StaleEpochError,
@@ -185,7 +186,7 @@ class Ttl(CoordinatorPlugin):
         for kind in await store.count():
             for _ in range(SWEEP_PAGES):
                 self.term.check()
-                found = await store.sweep(kind, limit=PAGE)
+                found = await store.sweep(kind, limit=PAGE, idle_ms=idle_ms_of(kind))
                 removed += found
                 if found < PAGE:
                     break

@@ -266,7 +266,7 @@ class Signals:
                 raise
             except CoordinationError as error:
                 # Fenced: it is delivered again to the next incarnation.
-                self._parts.on_failure("signal_not_delivered", error)
+                self._failed("signal_not_delivered", entry, error)
                 await self._parts.clock.sleep(HANDLER_BACKOFF_S[0])
                 queue.put_nowait(entry)
 
@@ -279,11 +279,22 @@ class Signals:
                 error = await self._effective(entry)
             if error is None:
                 return
-            self._parts.on_failure("signal_handler_failed", error)
+            self._failed("signal_handler_failed", entry, error)
             self._parts.bus.emit(events.ErrorEvent(error=error))
             pause_s = HANDLER_BACKOFF_S[min(attempt, len(HANDLER_BACKOFF_S) - 1)]
             await self._parts.clock.sleep(pause_s)
         await self._quarantine(entry)
+
+    def _failed(self, what: str, entry: Entry, error: Exception) -> None:
+        """Says of which signal, for who looks for the whole of a conversation."""
+        signal = entry.signal
+        self._parts.log.error(
+            what,
+            error=error,
+            signal_id=signal.signal_id,
+            correlation_id=signal.correlation_id,
+            sender_id=signal.sender_id,
+        )
 
     async def _handled(self, entry: Entry, handler: Handler) -> Exception | None:
         """Calls the handler unless it has run already; what it raised."""

@@ -87,9 +87,10 @@ class Waiter:
                 timeout_s = adaptive_timeout(await self._samples(task_type), self._default_s)
             else:
                 timeout_s = self._default_s
-        log = self._parts.log
-        if expected_duration is not None and timeout_s < 2.0 * expected_duration and log:
-            log.warning("timeout_is_tight", timeout_s=timeout_s, expected_s=expected_duration)
+        if expected_duration is not None and timeout_s < 2.0 * expected_duration:
+            self._parts.log.warning(
+                "timeout_is_tight", timeout_s=timeout_s, expected_s=expected_duration
+            )
         check_timeout(
             timeout_s,
             max_timeout=self._options.max_timeout,

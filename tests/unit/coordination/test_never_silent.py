@@ -40,13 +40,15 @@ async def test_work_jobs_tickets_handlers_and_listeners_that_raise_are_logged(
         member.on_signal("note", failing)
         consuming = asyncio.ensure_future(queue.consume(failing))
         await queue.enqueue({"to": "ada"})
-        await member.send_signal("m1", "note")
+        await member.send_signal("m1", "note", correlation_id="order-7")
         for event in ("application_failed", "ticket_failed", "job_failed", "signal_handler_failed"):
             record = await logged(caplog, event)
             assert record.name == "squall.coordination" and record.levelno == logging.ERROR
             text = record.getMessage()
             assert "RuntimeError: no disk" in text and "member=m1" in text and "trace=" in text
         assert await logged(caplog, "event_handler_failed")
+        handled = (await logged(caplog, "signal_handler_failed")).getMessage()
+        assert "correlation_id=order-7" in handled
         consuming.cancel()
 
 

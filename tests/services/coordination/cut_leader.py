@@ -78,7 +78,12 @@ class CutLab(Lab):
                 cursor = items[-1].cursor
         finally:
             await store.close()
-        assert epochs and epochs == sorted(epochs)
+        steps = zip(epochs, epochs[1:], strict=False)
+        late = sum(before > after for before, after in steps)
+        # On S3 the fence is a look before the write. A write that was on its way when the cable was
+        # pulled may come when it is plugged in again: one for each time.
+        allowed = len(self.lines("led")) if self.url.startswith("s3") else 0
+        assert epochs and late <= allowed, f"effects of epochs {epochs}"
         return len(epochs)
 
     def close(self) -> list[int]:

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from cutting_proxy import CuttingProxy
@@ -78,8 +79,7 @@ class CutLab(Lab):
                 cursor = items[-1].cursor
         finally:
             await store.close()
-        steps = zip(epochs, epochs[1:], strict=False)
-        late = sum(before > after for before, after in steps)
+        late = sum(before > after for before, after in pairwise(epochs))
         # On S3 the fence is a look before the write. A write that was on its way when the cable was
         # pulled may come when it is plugged in again: one for each time.
         allowed = len(self.lines("led")) if self.url.startswith("s3") else 0

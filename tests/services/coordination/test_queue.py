@@ -165,7 +165,7 @@ async def test_a_claim_that_ran_out_goes_to_another_and_the_late_one_is_refused(
     async with member(place, queue) as coordinator:
         made = await queue.enqueue("x")
         (slow,) = await take(queue, 1)
-        queue.closed(slow)  # As if its process slept: nobody renews the claim.
+        queue.stop_renewing(slow)  # As if its process slept: nobody renews the claim.
         (quick,) = await take(queue, 1)
         assert (quick.ticket_id, quick.attempt) == (made, 2)
         with pytest.raises(StaleClaimError):

@@ -5,7 +5,9 @@ batches are atomic nobody but the present holder can finish a ticket. Where they
 the claim is proved first and the record is created after that; its creation happens once
 whatever is delayed, so there is one `done` on every store.
 
-A claim is a promise for `visibility_timeout`; the queue renews it while the ticket is open.
+A claim is a promise for `visibility_timeout`; the queue renews it until its end is written. When
+that fails, because the store does not answer, the claim runs out and another attempt begins: it
+must not be renewed for nobody. The end may be tried again until then.
 It must never report a ticket as done that the store does not have as done.
 """
 
@@ -81,8 +83,7 @@ class ClaimedTicket:
             await self._finish("dead_letter", error=text)
             return
         delay_s = self._queue.backoff_s(self.attempt)
-        await self._write(self._extension(delay_s))
-        self._close()
+        await self._let_go(delay_s)
         self._queue.tell(
             TicketRetried(
                 queue=self.ticket.queue,
@@ -99,8 +100,7 @@ class ClaimedTicket:
 
     async def release(self) -> None:
         """Gives it back at once; the attempt counts."""
-        await self._write(self._extension(0.0))
-        self._close()
+        await self._let_go(0.0)
 
     async def give_up(self, error: str) -> None:
         """The attempts are used up: a dead letter, without another try."""
@@ -154,10 +154,17 @@ class ClaimedTicket:
     def _extension(self, seconds: float) -> Extend:
         return Extend(self._queue.keys.ready, self._claim.item.cursor, self._claim.claim, seconds)
 
+    async def _let_go(self, seconds: float) -> None:
+        """For another attempt, after so long."""
+        self._queue.stop_renewing(self)
+        await self._write(self._extension(seconds))
+        self._close()
+
     async def _finish(self, state: State, *, result: Any = None, error: str = "") -> None:
         queue, ticket = self._queue, self.ticket
         if not self.is_open:
             raise self._stale()
+        self._queue.stop_renewing(self)
         final = Final(
             ticket_id=ticket.ticket_id,
             state=state,
@@ -230,7 +237,7 @@ class ClaimedTicket:
 
     def _close(self) -> None:
         self.is_open = False
-        self._queue.closed(self)
+        self._queue.stop_renewing(self)
 
     def _stale(self) -> StaleClaimError:
         return StaleClaimError(

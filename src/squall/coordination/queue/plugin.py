@@ -95,7 +95,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         self._max_pending = max_pending
         self._window = window
         self._retry_base = retry_base
-        self._open: dict[ClaimedTicket, None] = {}
+        self._renewed: dict[ClaimedTicket, None] = {}
         self._publisher: Publisher | None = None
         self._owners = 0
         self._stopping = False
@@ -274,7 +274,7 @@ class Queue(QueueReading, CoordinatorPlugin):
             (found,) = await self.coordinator.store.get(self.keys.payload(ticket.ticket_id))
             payload = None if found is None else msgspec.json.decode(found.value)
         claimed = ClaimedTicket(self, ticket, claim, payload)
-        self._open[claimed] = None
+        self._renewed[claimed] = None
         if claim.attempt > ticket.max_attempts:
             return await self._given_up(claimed)
         if claim.attempt == 1 and 0.0 < ticket.start_before < parts.store_time():
@@ -320,8 +320,8 @@ class Queue(QueueReading, CoordinatorPlugin):
         metrics.counter(metrics.families.finished, self.keys.queue, event.state).add()
         self.tell(event)
 
-    def closed(self, ticket: ClaimedTicket) -> None:
-        self._open.pop(ticket, None)
+    def stop_renewing(self, ticket: ClaimedTicket) -> None:
+        self._renewed.pop(ticket, None)
 
     async def set_aside(self, final: Final, claim: Claim) -> None:
         """The result of an attempt that came too late, for people. If this claim still holds
@@ -352,8 +352,8 @@ class Queue(QueueReading, CoordinatorPlugin):
         )
 
     async def _renew(self) -> None:
-        for ticket in list(self._open):
-            if not ticket.is_open:
+        for ticket in list(self._renewed):
+            if ticket not in self._renewed:
                 continue
             try:
                 await ticket.extend()
@@ -362,7 +362,7 @@ class Queue(QueueReading, CoordinatorPlugin):
 
     async def on_stop(self) -> None:
         self._stopping = True
-        for ticket in list(self._open):
+        for ticket in list(self._renewed):
             with contextlib.suppress(CoordinationError):
                 await ticket.release()
 

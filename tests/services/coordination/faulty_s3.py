@@ -36,7 +36,7 @@ class FaultyS3:
         self._tried: set[tuple[str, bytes]] = set()
         self._answers = threading.Event()
         self._answers.set()
-        self._lost = 0
+        self._lost = self._lost_after = 0
         self._lock = threading.Lock()
         proxy = self
 
@@ -53,11 +53,12 @@ class FaultyS3:
         with self._lock:
             self._failures, self._status = number, status
 
-    def lose_replies(self, method: str, number: int, path: str = "") -> None:
+    def lose_replies(self, method: str, number: int, path: str = "", *, after: int = 0) -> None:
         """The library under the store sends once more by itself: give it two. With a text, only
-        those of paths with it."""
+        those of paths with it. So many come through before."""
         with self._lock:
             self._lost_method, self._lost_path, self._lost = method, path, number
+            self._lost_after = after
 
     @property
     def replies_to_lose(self) -> int:
@@ -111,6 +112,9 @@ class FaultyS3:
     def is_lost(self, method: str, path: str) -> bool:
         with self._lock:
             if method != self._lost_method or self._lost <= 0 or self._lost_path not in path:
+                return False
+            if self._lost_after > 0:
+                self._lost_after -= 1
                 return False
             self._lost -= 1
             return True

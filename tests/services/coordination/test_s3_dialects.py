@@ -105,6 +105,22 @@ async def test_a_replace_of_what_is_gone_is_a_conflict_on_every_service(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("answered", [0, 1, 2])
+async def test_a_careless_service_is_known_also_when_an_answer_to_the_probe_is_lost(
+    place: Place, careless: FaultyS3, answered: int
+) -> None:
+    """The first, second or third conditional write of it is sent twice."""
+    careless.lose_replies("PUT", 1, "/~probe/", after=answered)
+    store = await open_store(place.url, CLOCK, random.Random(), prefix=place.prefix)
+    try:
+        assert careless.replies_to_lose == 0, "it has to happen"
+        assert is_looking_first(store)
+        assert not store.capabilities.conditional_delete
+    finally:
+        await store.close()
+
+
+@pytest.mark.asyncio
 async def test_one_leads_in_each_round_on_a_careless_service(
     place: Place, careless: FaultyS3
 ) -> None:

@@ -8,8 +8,9 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from coordination_places import Place, missing, url_of
@@ -31,16 +32,20 @@ from squall.coordination.stores.interface import (
     Append,
     Appended,
     Changed,
+    Extend,
     Fence,
     Put,
     Remove,
 )
 from squall.coordination.stores.opening import make_store, open_store
 from squall.coordination.stores.redis import RedisStore
+from squall.coordination.stores.s3 import S3Store
+from squall.coordination.stores.s3_streams import DROP_AT_ONCE, KEPT_MARKERS
 from squall.runtime.real import RealClock
 
 pytestmark = pytest.mark.asyncio
 CLOCK = RealClock()
+T = TypeVar("T")
 QUICK = RetrySettings(attempts=30, first_delay_s=1e-6)
 
 
@@ -324,6 +329,59 @@ async def test_s3_reply_lost_after_the_write_is_recognised_by_its_token(
         await store.write(replace)
         (record,) = await store.get("state/a")
         assert record is not None and record.value == b"2"
+    finally:
+        await store.close()
+
+
+async def test_s3_reply_that_is_lost_once_changes_nothing_for_who_asked(
+    request: pytest.FixtureRequest, s3_proxy: FaultyS3, tmp_path: Path
+) -> None:
+    """The client under the store then sends once more, and what it sends is refused: the first
+    one took effect."""
+    store = make_store(s3_url(request, s3_proxy, tmp_path, "once"), CLOCK, random.Random(1))
+
+    async def losing(call: Awaitable[T]) -> T:
+        s3_proxy.lose_replies("PUT", 1)
+        done = await call
+        assert s3_proxy.replies_to_lose == 0, "it has to happen"
+        return done
+
+    try:
+        (version,) = await losing(store.write(put("state/a", b"1", ABSENT)))
+        await losing(store.write(put("state/a", b"2", version)))
+        for number in range(3):
+            item = Append("queue/q", f"i{number}", b"x", ttl_s=60.0, limit=10)
+            await losing(store.write(item))
+        (claim,) = await losing(store.take("queue/q", "me", lease_s=60.0, request="r1"))
+        assert (claim.item.id, claim.attempt) == ("i0", 1)
+        await losing(store.write(Extend("queue/q", claim.item.cursor, claim.claim, 90.0)))
+        await losing(store.write(Remove("queue/q", claim.item.cursor, claim.claim)))
+        assert [item.id for item in await store.read("queue/q")] == ["i1", "i2"]
+        depth = await store.depth("queue/q")
+        assert (depth.items, depth.held) == (2, 0)
+    finally:
+        await store.close()
+
+
+async def test_s3_what_lies_before_the_front_goes_also_when_an_answer_is_lost(
+    request: pytest.FixtureRequest, s3_proxy: FaultyS3, tmp_path: Path
+) -> None:
+    store = make_store(s3_url(request, s3_proxy, tmp_path, "front"), CLOCK, random.Random(1))
+    assert isinstance(store, S3Store)
+    stream = "queue/q"
+    try:
+        items = [
+            Append(stream, f"i{number}", b"x", ttl_s=60.0, limit=100)
+            for number in range(KEPT_MARKERS + DROP_AT_ONCE)
+        ]
+        cursors = await store.write(*items)
+        s3_proxy.lose_replies("PUT", 1, f"{stream}/meta")
+        await store.write(*(Remove(stream, cursor) for cursor in cursors))
+        assert s3_proxy.replies_to_lose == 0, "it has to happen"
+        objects = store._objects  # pyright: ignore[reportPrivateUsage]
+        left = [found.name async for found in objects.listing("front/") if "/slot/" in found.name]
+        assert len(left) == KEPT_MARKERS
+        assert await store.read(stream) == ()
     finally:
         await store.close()
 

@@ -241,13 +241,20 @@ class S3Store:
 
     async def _probe_service(self) -> None:
         """What the contract hides, because it looks before it acts."""
-        name = f"{self._root}/~probe/{self._token()}"
-        etag = await self._objects.create(name, b"1") or ""
-        newer = await self._objects.replace(name, b"2", etag) or ""
-        if newer and await self._objects.delete(name, etag):
+        for _ in range(TRIES):
+            name = f"{self._root}/~probe/{self._token()}"
+            etag = await self._objects.create(name, b"1")
+            newer = etag and await self._objects.replace(name, b"2", etag)
+            if etag and newer:
+                break
+            await self._objects.delete(name)
+        else:
+            raise StoreUnavailableError(f"{self.url}: the answers to its probe are lost")
+        if await self._objects.delete(name, etag):
             self._capabilities = msgspec.structs.replace(CAPABILITIES, conditional_delete=False)
         await self._objects.delete(name)
-        self._replaces_missing = await self._objects.replace(name, b"3", newer) is not None
+        await self._objects.replace(name, b"3", newer)
+        self._replaces_missing = await self._objects.exists(name)
         if self._replaces_missing:
             await self._objects.delete(name)
 

@@ -3,7 +3,9 @@
 Create-if-absent is `If-None-Match: *`, replace is `If-Match: etag`. 412, and 404 on a
 replace, are a lost race; 409 says that two requests met and the same one must be sent
 again; 5xx, SlowDown and no answer are `StoreUnavailableError`. Nothing is repeated here but
-a 409: the guard repeats, with the token that recognises what took effect.
+a 409: the guard repeats, with the token that recognises what took effect. The HTTP client beneath
+repeats a request whose connection broke, once: what looks like a lost race may be our own write,
+and who lost one looks whose it is.
 
 Time is the `Date` of answers, which has whole seconds: every answer narrows an interval in
 which the true offset of the service's clock lies.

@@ -221,7 +221,9 @@ class S3Streams:
             if not is_checked:
                 await check()
                 is_checked = True
-            if await self._change(stream, view, number, seen, slot):
+            if await self._change(stream, view, number, seen, slot) or (
+                request and await self._is_ours(stream, view, number, slot)
+            ):
                 claims.append(_claim(number, view.seen[number], now_ms))
         return tuple(claims)
 
@@ -292,6 +294,12 @@ class S3Streams:
         if known is not None and not tried and not known.slot.r and known.slot.c == write.claim:
             return known
         return await self._look(write.stream, view, number)
+
+    async def _is_ours(self, stream: str, view: View, number: int, slot: Slot) -> bool:
+        """Whether it stands there as we wrote it, though the write was refused: then it was sent
+        twice, and only the first answer was lost."""
+        seen = await self._look(stream, view, number)
+        return seen is not None and seen.slot == slot
 
     async def _claims_of(
         self, stream: str, view: View, owner: str, request: str, now_ms: int
@@ -410,7 +418,9 @@ class S3Streams:
             return False
         body = str(front).encode()
         if await self._objects.replace(self._meta_name(stream), body, found.etag) is None:
-            return False
+            found_now = await self._objects.fetch(self._meta_name(stream))
+            if found_now is None or found_now.body != body:
+                return False
         view.forget_to(front)
         numbers = range(int(found.body) + 1, front + 1)
         limit = asyncio.Semaphore(LOOKS_AT_ONCE)

@@ -30,7 +30,7 @@ CONVERGE_S = 25.0
 FAULTS = (*PROCESS, *NETWORK, *CLOCK, Fault.SHUFFLE)
 
 
-async def hunt(world: World, acting: Acting) -> None:
+async def hunt(world: World, acting: Acting, machine: StoreMachine) -> None:
     """Strikes the one that leads: random faults rarely hit it in the right moment."""
     draw = world.random("hunt")
     pause_s = draw.uniform(2.0, 8.0)
@@ -40,17 +40,48 @@ async def hunt(world: World, acting: Acting) -> None:
         if not name or not world.nodes[name].runs:
             continue
         lasts_s = draw.uniform(0.3, 2.5 * TIMING.lease_ttl)
-        way = draw.randrange(4)
+        way = draw.randrange(5)
         if way == 0:
             mend = world.partition([name], [STORE])
             await asyncio.sleep(lasts_s)
             mend()
         elif way == 1:
             world.kill(name)
+        elif way == 2:
+            machine.late_s[name] = lasts_s
+            await asyncio.sleep(lasts_s)
+            machine.late_s.pop(name, None)
         else:
-            (world.pause if way == 2 else world.suspend)(name)
+            (world.pause if way == 3 else world.suspend)(name)
             await asyncio.sleep(lasts_s)
             world.resume(name)
+
+
+async def doze(world: World, acting: Acting, book: StoreBook, members: list[str]) -> None:
+    """One that does not lead is silent and back when its death is decided, or just after."""
+    draw = world.random("doze")
+    pause_s = draw.choice((2.0, 5.0, 1000.0))
+    while True:
+        await asyncio.sleep(draw.expovariate(1.0 / pause_s))
+        name = draw.choice(members)
+        if name == acting.last_node or not world.nodes[name].runs:
+            continue
+        world.pause(name)
+        await book.last_warning(name, within_s=2.0 * TIMING.dead_after)
+        if draw.random() < 0.5:
+            await asyncio.sleep(draw.uniform(0.0, TIMING.monitor_interval))
+        world.resume(name)
+
+
+async def interrupt(world: World, tickets: TicketBook) -> None:
+    """One that works on a ticket does not reach the store when it is through."""
+    draw = world.random("interrupt")
+    pause_s = draw.choice((2.0, 5.0, 1000.0))
+    while True:
+        await asyncio.sleep(draw.expovariate(1.0 / pause_s))
+        mend = world.partition([await tickets.next_taker()], [STORE])
+        await asyncio.sleep(draw.uniform(0.1, TIMING.dead_after))
+        mend()
 
 
 async def outages(world: World) -> None:
@@ -106,7 +137,9 @@ async def _scenario(world: World) -> None:
     faults = Faults(world, swarm, members)
     world.start()
     trouble = [
-        asyncio.ensure_future(hunt(world, acting)),
+        asyncio.ensure_future(hunt(world, acting, machine)),
+        asyncio.ensure_future(doze(world, acting, book, members)),
+        asyncio.ensure_future(interrupt(world, tickets)),
         asyncio.ensure_future(outages(world)),
         asyncio.ensure_future(intrude(world, machine, members)),
     ]

@@ -6,6 +6,8 @@ see both, which no member can.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +103,16 @@ class TicketBook:
     def __init__(self, world: World) -> None:
         self._world = world
         self._taken: set[tuple[str, int]] = set()
+        self._takes = asyncio.Event()
+        self._taker = ""
         self.enqueued: set[str] = set()
         self.done: set[str] = set()
+
+    async def next_taker(self) -> str:
+        """Who takes the next ticket, in that moment."""
+        self._takes.clear()
+        await self._takes.wait()
+        return self._taker
 
     def observe(self, event: Event) -> None:
         fields = event.fields
@@ -113,6 +123,8 @@ class TicketBook:
                 attempt = (fields["ticket"], fields["attempt"])
                 check(attempt not in self._taken, f"{event.node} takes {attempt}, as another did")
                 self._taken.add(attempt)
+                self._taker = event.node
+                self._takes.set()
             case "done":
                 ticket = fields["ticket"]
                 check(ticket not in self.done, f"{event.node} ends {ticket}, which was done")
@@ -137,6 +149,14 @@ class StoreBook:
         self.finals: set[str] = set()
         """Tickets whose end is in the store."""
         self._tokens: set[str] = set()
+        self._last_warnings: dict[str, asyncio.Event] = {}
+
+    async def last_warning(self, member_id: str, *, within_s: float) -> None:
+        """Until there is one about that member: next it is declared dead."""
+        warned = self._last_warnings[member_id] = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await warned.wait()
 
     def wrote(self, writes: Sequence[Write], fence: Fence | None) -> None:
         try:
@@ -171,6 +191,10 @@ class StoreBook:
             self._epoch = epoch
         elif write.key.startswith("heartbeat/"):
             self._beat(keys.member_id_of(write.key), _fields(write.value))
+        elif write.key.startswith("warning/"):
+            warned = self._last_warnings.get(keys.member_id_of(write.key))
+            if _fields(write.value)["consecutive_warnings"] >= self._timing.max_warnings and warned:
+                warned.set()
         elif write.key.startswith("effect/"):
             text = write.value.decode()
             self.effects[text] = self.effects.get(text, 0) + 1

@@ -13,6 +13,7 @@ from squall.coordination.coordinator import Coordinator
 from squall.coordination.errors import CoordinationError, SignalError
 from squall.coordination.queue.plugin import Queue
 from squall.coordination.signals import Delivery
+from squall.coordination.stores.guard import GuardedStore, RetrySettings
 from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
 from squall.coordination.terms import Term
 from squall.coordination.timing import Timing
@@ -38,12 +39,17 @@ TIMING = Timing(
 )
 SECRET = "0123456789abcdef" * 4
 QUEUE = "work"
-VISIBILITY_S = 1.5
+VISIBILITY_S = (1.5, TIMING.dead_after)
+"""Shorter than most outages, or longer."""
 ATTEMPTS = 100
 """No ticket is given up: each has to be done."""
 TICKET_SHARE = 0.5
 ORDER_KEYS = ("", "", "ada", "bob")
 LINES_KEPT = 100
+STORE_TRIES = (1, 2, 4)
+STORE_PAUSE_S = 0.1
+"""In proportion to the times above: an outage is longer than the patience of a member as often as
+it is shorter."""
 
 
 class MemberProgram:
@@ -54,9 +60,13 @@ class MemberProgram:
         self._machine = machine
         self._probe = probe
         self._sent = 0
-        self._queue = Queue(QUEUE, visibility_timeout=VISIBILITY_S, max_attempts=ATTEMPTS)
+        draw, clock = runtime.random, runtime.clock
+        self._queue = Queue(
+            QUEUE, visibility_timeout=draw.choice(VISIBILITY_S), max_attempts=ATTEMPTS
+        )
+        retry = RetrySettings(attempts=draw.choice(STORE_TRIES), first_delay_s=STORE_PAUSE_S)
         self._coordinator = Coordinator(
-            SimStore(machine, runtime.node),
+            GuardedStore(SimStore(machine, runtime.node), clock, draw, retry=retry),
             self._queue,
             member_id=runtime.node,
             runtime=runtime,

@@ -24,6 +24,7 @@ from squall.coordination.mailbox import Mailbox
 from squall.coordination.monitor import Monitor
 from squall.coordination.pulse import Pulse
 from squall.coordination.queue.claims import ClaimedTicket
+from squall.coordination.queue.plugin import Queue
 from squall.coordination.stores.interface import ANY, Fence, Put, Remove, Write
 from squall.coordination.stores.memory import MemoryStore
 from squall.coordination.timing import Timing
@@ -42,6 +43,7 @@ MUTANTS = {
     "ruthless_death": "a death replaces whatever heartbeat is there",
     "undead": "a member goes on beating after it was declared dead",
     "any_claim": "a worker ends its ticket though its claim ran out",
+    "held_by_nobody": "a claim whose end could not be written is renewed on",
 }
 
 
@@ -189,6 +191,14 @@ def _any_claim() -> list[Any]:
     return [patch.object(ClaimedTicket, "_write", write)]
 
 
+def _held_by_nobody() -> list[Any]:
+    def stop_renewing(self: Queue, ticket: ClaimedTicket) -> None:
+        if not ticket.is_open:
+            self._renewed.pop(ticket, None)
+
+    return [patch.object(Queue, "stop_renewing", stop_renewing)]
+
+
 _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "lexicographic": _lexicographic,
     "epoch_tolerance": _epoch_tolerance,
@@ -202,4 +212,5 @@ _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "ruthless_death": _ruthless_death,
     "undead": _undead,
     "any_claim": _any_claim,
+    "held_by_nobody": _held_by_nobody,
 }

@@ -104,6 +104,8 @@ class StoreMachine:
         self.memory = MemoryStore(WorldClock(world, 1.0 + draw.uniform(-0.02, 0.02)))
         self.draw = draw
         self._observe = observe
+        self.late_s: dict[str, float] = {}
+        """By member: its requests arrive so much later."""
 
     async def program(self, runtime: Runtime) -> None:
         await asyncio.get_running_loop().create_future()
@@ -112,11 +114,8 @@ class StoreMachine:
         """The faults of the ways end, with those of the world; `left` are the members that
         it still makes sense to send to."""
         self.healthy = True
+        self.late_s.clear()
         self.members = left
-
-    @property
-    def runs(self) -> bool:
-        return self.world.nodes[STORE].runs
 
     async def write(self, writes: Sequence[Write], fence: Fence | None) -> tuple[str, ...]:
         if self.ways.transactions:
@@ -230,7 +229,8 @@ class SimStore:
         reply: asyncio.Future[T] = loop.create_future()
         for copy in range(1 + self._strikes("duplicates")):
             if not self._strikes("lost_requests") or copy:
-                self._later(self._delay(self._node, STORE), lambda: self._arrive(call, reply, loop))
+                delay_s = self._delay(self._node, STORE) + machine.late_s.get(self._node, 0.0)
+                self._later(delay_s, lambda: self._arrive(call, reply, loop))
         limit = asyncio.timeout(CLIENT_TIMEOUT_S + extra_s)
         try:
             async with limit:

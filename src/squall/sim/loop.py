@@ -257,11 +257,11 @@ class SimLoop(SealedLoop):
     def kill(self, process: SimProcess) -> None:
         """No callback of the process runs any more, not even a `finally`."""
         process.standing = DEAD
-        process.held.clear()
         self._graves.append(process)
         for task in asyncio.all_tasks(self):
             if isinstance(task, SimTask) and task.owner is process:
                 process.buried.append(cast("asyncio.Task[object]", task))
+        process.held.clear()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Runs the scenario. Raises what failed first, in it or in any process."""

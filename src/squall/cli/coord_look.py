@@ -26,7 +26,7 @@ from squall.coordination.inboxes import Inbox, Letters, list_inboxes, read_lette
 from squall.coordination.inspection import Leader, find_leader, list_members
 from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.watching import Past, Watcher, look_once, remembered
-from squall.reporting.format import length, plural
+from squall.reporting.format import length, moment, plural
 from squall.reporting.layout import aligned
 
 EVERY_S = 1.0
@@ -164,12 +164,12 @@ async def _events(store: GuardedStore, arguments: Namespace) -> int:
     past = await remembered(store, number_of(arguments.last, "--last"), but=SHELL)
     if not arguments.follow:
         if arguments.json:
-            return print_json(past)
+            return print_json(list(map(_past_fields, past)))
         print_or_drop("\n".join(map(_past_line, past)) or "the store remembers nothing")
         return 0
     try:
         for each in past:
-            _say(value_of(each) if arguments.json else _past_line(each))
+            _say(_past_fields(each) if arguments.json else _past_line(each))
         await _follow(store, watcher, arguments)
     except BrokenPipeError:
         drop_stdout()
@@ -204,8 +204,12 @@ def _say(what: str | dict[str, Any]) -> None:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    """As `Past`, with everything that the event says."""
-    return {"ago_s": 0.0, "event": event.name, **_told(event)}
+    """As those of the past, with everything that the event says."""
+    return {"at": moment(time.time()), "ago_s": 0.0, "event": event.name, **_told(event)}
+
+
+def _past_fields(past: Past) -> dict[str, Any]:
+    return {"at": moment(time.time() - past.ago_s), **value_of(past)}
 
 
 def _told(event: Event) -> dict[str, Any]:
@@ -225,8 +229,8 @@ def _past_line(past: Past) -> str:
 
 
 def _line(at_s: float, event: str, who: str, text: str) -> str:
-    moment = datetime.fromtimestamp(at_s).astimezone()
-    return f"{moment:%Y-%m-%d %H:%M:%S}  {event:25}  {who}  {text}".rstrip()
+    local = datetime.fromtimestamp(at_s).astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S}  {event:25}  {who}  {text}".rstrip()
 
 
 _ANSWERS = {"leader": _leader, "epoch": _epoch, "signals": _signals, "events": _events}

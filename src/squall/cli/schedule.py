@@ -8,13 +8,11 @@ file included, is told before anything is stored.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import sys
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -33,6 +31,7 @@ from squall.engine.options import RunOptions
 from squall.nodes.agent.leader import find_leader
 from squall.nodes.agent.schedules_book import Entry, ScheduleBook, Wish, check_wish
 from squall.nodes.agent.schedules_records import GRACE_S, NAME_MAX, UNDER_WAY, Run
+from squall.reporting.format import moment
 from squall.reporting.layout import aligned
 
 if TYPE_CHECKING:
@@ -197,11 +196,6 @@ _ANSWERS: dict[str, Answer] = {
 
 
 # Words.
-
-
-def moment(time_s: float) -> str:
-    """Whole seconds, in UTC: as logs have them."""
-    return datetime.fromtimestamp(math.floor(time_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def times_text(entry: Entry) -> str:

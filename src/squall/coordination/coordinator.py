@@ -522,10 +522,10 @@ class Coordinator(Speaking):
         )
 
     def _make_heart(self, parts: Assembly, pulse: Pulse, leadership: Leadership) -> Heart:
-        def on_beat(reached: bool, took_s: float) -> None:
-            if reached:
+        def on_beat(took_s: float, failure: StoreUnavailableError | None) -> None:
+            if failure is None:
                 self._grace.reached(parts.clock.boot_time())
-            self._teller.beat(pulse.sequence, reached, took_s)
+            self._teller.beat(pulse.sequence, took_s, failure)
 
         return Heart(
             pulse,

@@ -60,7 +60,7 @@ class Heart:
         *,
         lease: LeaseLook,
         on_time: Callable[[int, float, float], None],
-        on_beat: Callable[[bool, float], None],
+        on_beat: Callable[[float, StoreUnavailableError | None], None],
         on_contention: Callable[[float, float], None],
         on_isolated: Callable[[float], None],
     ) -> None:
@@ -124,14 +124,14 @@ class Heart:
                 if looks:
                     self._looked(found[0], begun)
                 return True
-            except StoreUnavailableError:
+            except StoreUnavailableError as error:
                 if looks:
                     self._lease.look_failed()
                 is_late = self._clock.now() - begun >= limit_s
                 again = is_late and not again and self._clock.now() < deadline
                 if again:
                     continue
-                self._on_beat(False, 0.0)
+                self._on_beat(0.0, error)
                 self._look_isolated()
                 pause_s = min(RETRY_S, interval / 3.0)
                 if self._clock.now() + pause_s >= deadline:
@@ -149,7 +149,7 @@ class Heart:
             self.reached_at = ended
             self._is_told = False
             self.latencies.add(took_s)
-            self._on_beat(True, took_s)
+            self._on_beat(took_s, None)
         ratio = self._contention.cycle(took_s, late_s, None, ended)
         if ratio is not None:
             self._on_contention(max(took_s, late_s), ratio)

@@ -25,8 +25,9 @@ from squall.coordination.errors import (
 )
 from squall.coordination.inbox import HEARTBEAT
 from squall.coordination.mailbox import Context
+from squall.coordination.member_health import health_of
 from squall.coordination.options import Options
-from squall.coordination.records import HeartbeatRecord, MemberRecord, Signal, SignalAck
+from squall.coordination.records import Signal, SignalAck
 from squall.coordination.stores.interface import ANY, Append, Changed, Delete, Write, make_key
 from squall.coordination.timeouts import signal_delay
 
@@ -242,7 +243,7 @@ class Sender:
         """Tells it, and how the receiver is; whether it is dead the coordinator decides."""
         health = "unknown"
         with contextlib.suppress(StoreUnavailableError):
-            health = await self._health(receiver_id)
+            health = (await health_of(self._parts, [receiver_id]))[receiver_id]
         self._parts.bus.emit(
             events.CoordinatorUnreachable(
                 coordinator_id=receiver_id,
@@ -252,25 +253,6 @@ class Sender:
                 health=health,
             )
         )
-
-    async def _health(self, member_id: str) -> str:
-        """As it is registered; of one that should be alive also what its heartbeat says. Only a
-        look: nobody is warned about or declared dead by it."""
-        parts, names = self._parts, (keys.member(member_id), keys.heartbeat(member_id))
-        found, beaten = await parts.urgent.get(*names)
-        if found is None:
-            return "unknown"
-        known = parts.codec.read(MemberRecord, found.value, key=found.key)
-        if known is None or known.status != "alive":
-            return "unknown" if known is None else known.status
-        heard_s, signed = found.age_s, parts.signs_heartbeats
-        if beaten is not None:
-            beat = parts.codec.read(HeartbeatRecord, beaten.value, signed=signed, key=beaten.key)
-            if beat is not None and beat.incarnation == known.incarnation:
-                if beat.status != "alive":
-                    return beat.status
-                heard_s = min(heard_s, beaten.age_s)
-        return "stale" if heard_s > parts.timing.heartbeat_ttl else "alive"
 
 
 def builtin_name(value: object) -> str:

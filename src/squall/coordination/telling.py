@@ -15,6 +15,7 @@ from squall.coordination.errors import (
     EpochRegressionError,
     MemberFencedError,
     StateLostError,
+    StoreUnavailableError,
 )
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.rolling import FLAPPING_ADVICE, Changes, Figures, Ring
@@ -52,8 +53,8 @@ class Teller:
     def emit(self, event: events.Event) -> None:
         self._parts.bus.emit(event)
 
-    def beat(self, sequence: int, reached: bool, took_s: float = 0.0) -> None:
-        if reached:
+    def beat(self, sequence: int, took_s: float, failure: StoreUnavailableError | None) -> None:
+        if failure is None:
             if self._parts.debug:
                 self._parts.trace("heartbeat_cycle", sequence=sequence, took_s=round(took_s, 6))
             self._sent.add()
@@ -61,7 +62,7 @@ class Teller:
             self.emit(events.WorkerHeartbeat(worker_id=self._parts.member_id, sequence=sequence))
             return
         self._metrics.counter(self._families.heartbeats, "failed").add()
-        self._parts.log.warning("heartbeat_failed", sequence=sequence)
+        self._parts.log.warning("heartbeat_failed", sequence=sequence, error=str(failure))
 
     def contention(self, duration_s: float, ratio: float) -> None:
         """One that is told; all are counted, see `Contention.on_event`. The ratio is at least that

@@ -22,8 +22,9 @@ from squall.coordination.errors import (
 )
 from squall.coordination.inbox import Wanted
 from squall.coordination.mailbox import Mailbox
+from squall.coordination.member_health import health_of
 from squall.coordination.options import Options
-from squall.coordination.records import MemberRecord, Schema, Signal, WaitState, WaitStates
+from squall.coordination.records import Schema, Signal, WaitState, WaitStates
 from squall.coordination.stores.interface import ABSENT, ANY, Put
 from squall.coordination.timeouts import (
     SAMPLES_KEPT,
@@ -158,7 +159,7 @@ class Waiter:
     ) -> BlockingTimeoutError:
         took_s = self.count_timeout(waited, correlation_id or "")
         try:
-            health = await self._health(senders)
+            health = await health_of(self._parts, senders)
         except StoreUnavailableError:
             health = dict.fromkeys(senders, "unknown")
         return BlockingTimeoutError(self._parts.member_id, correlation_id or "", took_s, health)
@@ -174,20 +175,6 @@ class Waiter:
 
     # Who should send it.
 
-    async def _health(self, senders: Sequence[str]) -> dict[str, str]:
-        if not senders:
-            return {}
-        found = await self._parts.urgent.get(*map(keys.member, senders))
-        health: dict[str, str] = {}
-        for sender, record in zip(senders, found, strict=True):
-            known = (
-                None
-                if record is None
-                else self._parts.codec.read(MemberRecord, record.value, key=record.key)
-            )
-            health[sender] = "unknown" if known is None else known.status
-        return health
-
     async def _watch_senders(
         self, senders: Sequence[str], gone: list[str], waiting: asyncio.Task[object]
     ) -> None:
@@ -196,7 +183,7 @@ class Waiter:
         since: float | None = None
         while True:
             try:
-                health = await self._health(senders)
+                health = await health_of(self._parts, senders)
             except StoreUnavailableError:
                 health = {}
             if health and all(state in ("dead", "left") for state in health.values()):

@@ -6,6 +6,7 @@ neighbours. A proportion that is not quite 0 or 1 is never shown as 0 % or 100 %
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from math import floor, log10
 
 _TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -136,6 +137,11 @@ def clock(seconds: float) -> str:
     hours, rest = divmod(whole, 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes:02d}:{left:02d}"
+
+
+def moment(time_s: float) -> str:
+    """Whole seconds, in UTC: as logs have them."""
+    return datetime.fromtimestamp(floor(time_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def plural(count: int, noun: str) -> str:

@@ -27,15 +27,6 @@ class PausedLab(Lab):
         self.start_all()
         self.until_written(0.0, self.members)
 
-    def until_written(self, since: float, by: list[str]) -> None:
-        self.until(
-            lambda: any(
-                line["at"] > since and line["member"] in by for line in self.lines("wrote")
-            ),
-            2 * self.failover_s,
-            f"somebody of {by} has written",
-        )
-
     def pause_the_leader(self) -> dict[str, str]:
         """What the store answered to its late write, and why it stopped leading."""
         leader = self.leader()

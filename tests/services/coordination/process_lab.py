@@ -166,6 +166,16 @@ class Lab:
             f"somebody of {by or 'all'} acts",
         )
 
+    def until_written(self, since: float, by: list[str]) -> None:
+        """Who acts has not yet written, and may be stopped before it has."""
+        self.until(
+            lambda: any(
+                line["at"] > since and line["member"] in by for line in self.lines("wrote")
+            ),
+            2 * self.failover_s,
+            f"somebody of {by} has written",
+        )
+
     def until_acked(self, since: float) -> None:
         self.until(
             lambda: any(line["at"] > since for line in self.lines("acked")),

@@ -7,8 +7,10 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,10 @@ def test_each_part_of_a_namespace_is_shown(
     assert ("member:joined", "three") not in told
     ages = [each["ago_s"] for each in past]
     assert ages == sorted(ages, reverse=True)
+    read_at = time.time()
+    for each in past:
+        at = datetime.fromisoformat(each["at"]).timestamp()
+        assert abs(read_at - each["ago_s"] - at) < 5.0, each
     if shared.kind != "s3":
         check_the_rest(shared, capsys)
 

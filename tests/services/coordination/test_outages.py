@@ -89,11 +89,16 @@ async def drop_waiting_connections(writer: RedisStore, waiter: GuardedStore) -> 
     """Of this waiter only; waits until it sleeps in its blocking read."""
     assert isinstance(waiter.inner, RedisStore)
     waits: RedisWaits = waiter.inner._waits  # pyright: ignore[reportPrivateUsage]
+
+    def transports() -> list[asyncio.Transport]:
+        # It says that it sleeps before it is connected.
+        wires = waits._line._open_wires if waits._is_asleep else ()  # pyright: ignore[reportPrivateUsage]
+        return [wire._transport for wire in wires if wire._transport is not None]  # pyright: ignore[reportPrivateUsage]
+
     async with asyncio.timeout(10.0):
-        while not waits._is_asleep:  # pyright: ignore[reportPrivateUsage]
+        while not transports():
             await asyncio.sleep(0.005)
-    (wire,) = waits._line._open_wires  # pyright: ignore[reportPrivateUsage]
-    host, port = wire._transport.get_extra_info("sockname")  # pyright: ignore[reportPrivateUsage,reportOptionalMemberAccess]
+    host, port = transports()[0].get_extra_info("sockname")
     assert await writer.command("CLIENT", "KILL", "ADDR", f"{host}:{port}") == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from squall.cli.main import build_parser, main
 from squall.cli.options import run_options
-from squall.cli.schedule import moment, name_of, remark, times_text
+from squall.cli.schedule import name_of, remark, times_text
 from squall.coordination.scheduler.records import JobRecord
 from squall.engine.options import RunOptions
 from squall.nodes.agent.schedules_book import Entry
@@ -21,6 +21,7 @@ from squall.nodes.agent.schedules_records import (
     Schedule,
     new_standing,
 )
+from squall.reporting.format import moment
 from squall.wire.secrets import client_credential
 
 SECRET = "a secret of the schedule tests"

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 
 import pytest
 
 from squall.coordination import ConfigurationError, Coordinator, OptionValues, Queue, Scheduler
+from squall.coordination.stores.faulty import FaultyStore
+from squall.coordination.stores.memory import MemoryStore
 from squall.coordination.terms import Term
+from squall.runtime.real import RealClock
 
 FAST: OptionValues = {"profile": "fast", "unsafe_timings": True}
 
@@ -60,6 +64,20 @@ async def test_a_logger_of_the_application_is_written_to(caplog: pytest.LogCaptu
     own = logging.getLogger("shop.locks")
     async with Coordinator("memory:", work=work, log=own, **FAST):
         assert (await logged(caplog, "application_failed")).name == "shop.locks"
+
+
+@pytest.mark.asyncio
+async def test_a_beat_that_does_not_arrive_is_logged_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = RealClock()
+    store = FaultyStore(MemoryStore(clock), clock, random.Random(1))
+    async with Coordinator(store, **FAST):
+        store.faults.down = True
+        record = await logged(caplog, "heartbeat_failed")
+        store.faults.down = False
+    assert record.levelno == logging.WARNING
+    assert 'error="memory://: the request was lost"' in record.getMessage(), record.getMessage()
 
 
 @pytest.mark.asyncio

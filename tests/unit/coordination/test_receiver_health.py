@@ -1,5 +1,5 @@
-"""How a receiver is said to be that acknowledged nothing: by its registration and its heartbeat,
-and without a change to either."""
+"""How a receiver is said to be that acknowledged nothing, and a sender that sent nothing: by its
+registration and its heartbeat, and without a change to either."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from coordination_lab import FAST, Lab, play
 
 from squall.coordination import events, keys
-from squall.coordination.errors import SignalDeliveryError
+from squall.coordination.errors import BlockingTimeoutError, SignalDeliveryError
 from squall.coordination.records import HeartbeatRecord
 from squall.coordination.stores.interface import ANY, Delete, Put
 
@@ -47,6 +47,11 @@ def test_one_that_beats_is_alive_and_one_that_is_silent_is_stale_but_not_dead(si
         await fail(lab)
         after = await lab.store.get(keys.member("b"), keys.heartbeat("b"))
         assert [each.health for each in told] == ["alive", "stale"]
+        wait = lab.members["a"].block_until_signal(from_=["a", "b", "zed"], timeout=1.0)
+        with pytest.raises(BlockingTimeoutError) as failed:
+            await lab.run_on("a", wait)
+        senders = failed.value.expected_senders_health
+        assert senders == {"a": "alive", "b": "stale", "zed": "unknown"}
         assert [each and each.version for each in after] == [
             each and each.version for each in before
         ]

@@ -47,6 +47,7 @@ from squall.coordination.options import (
     check_options,
     with_environment,
 )
+from squall.coordination.plain import Metadata
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.pulse import Leading, Pulse
 from squall.coordination.ranking import rank_of
@@ -514,7 +515,7 @@ class Coordinator(Speaking):
             eligible=self.options.eligible,
             sign_heartbeats=parts.signs_heartbeats,
             leading=leading,
-            metadata=self.options.metadata,
+            metadata=Metadata(self.options.metadata, parts.on_failure),
             make_token=lambda: parts.random.randbytes(TOKEN_BYTES).hex(),
             awaited=parts.awaited,
             transient=self.options.transient,

@@ -26,6 +26,7 @@ from squall.coordination.errors import (
     MemberFencedError,
     VersionConflict,
 )
+from squall.coordination.plain import plain_json
 from squall.coordination.records import HeartbeatRecord, MemberRecord
 from squall.coordination.stores.interface import ABSENT, ANY, Condition, Delete, Put, Record
 
@@ -60,6 +61,8 @@ class DrivenHeartbeats:
     ) -> int:
         """The incarnation that lives."""
         self._check(member_id, sequence)
+        if metadata:
+            plain_json("metadata", metadata)
         for _ in range(TRIES):
             known = self._driven.get(member_id)
             if sequence == 1 or known is None:

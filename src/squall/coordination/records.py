@@ -217,7 +217,7 @@ class Codec:
         if over is not None:
             keep_unknown(type(record), fields, msgspec.json.decode(over))
         if record.given and (given := fields.get(record.given)) is not None:
-            _check_finite((given,))
+            check_finite((given,))
         fields["v"] = SCHEMA
         fields.pop("signature", None)
         fields.pop("key_id", None)
@@ -298,15 +298,15 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return found
 
 
-def _check_finite(values: Iterable[Any]) -> None:
+def check_finite(values: Iterable[Any]) -> None:
     for value in values:
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise ValueError(f"{value} is no number in JSON")
         elif isinstance(value, dict):
-            _check_finite(cast("dict[str, Any]", value).values())
+            check_finite(cast("dict[str, Any]", value).values())
         elif isinstance(value, list | tuple):
-            _check_finite(cast("list[Any]", value))
+            check_finite(cast("list[Any]", value))
 
 
 def check_schema(name: str, found: object) -> None:

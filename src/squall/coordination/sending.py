@@ -13,7 +13,6 @@ from typing import Any
 from squall.coordination import events, keys
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
-    ConfigurationError,
     CoordinationError,
     InboxFullError,
     MemberFencedError,
@@ -27,6 +26,7 @@ from squall.coordination.inbox import HEARTBEAT
 from squall.coordination.mailbox import Context
 from squall.coordination.member_health import health_of
 from squall.coordination.options import Options
+from squall.coordination.plain import NOT_PLAIN, not_plain
 from squall.coordination.records import Signal, SignalAck
 from squall.coordination.stores.interface import ANY, Append, Changed, Delete, Write, make_key
 from squall.coordination.timeouts import signal_delay
@@ -167,11 +167,8 @@ class Sender:
     def _encode(self, signal: Signal) -> bytes:
         try:
             return self._parts.codec.encode(signal)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"payload is {builtin_name(signal.payload)}: it must be plain JSON data"
-                f" ({error}); payload={{'done': 3}} is right"
-            ) from None
+        except NOT_PLAIN as error:
+            raise not_plain("payload", signal.payload, error) from None
 
     async def _check_receiver(self, receiver_id: str, allow_unknown: bool) -> None:
         key = keys.member(receiver_id)
@@ -253,7 +250,3 @@ class Sender:
                 health=health,
             )
         )
-
-
-def builtin_name(value: object) -> str:
-    return type(value).__name__

@@ -17,8 +17,14 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from squall.coordination.errors import MemberFencedError, StaleClaimError, VersionConflict
+from squall.coordination.errors import (
+    ConfigurationError,
+    MemberFencedError,
+    StaleClaimError,
+    VersionConflict,
+)
 from squall.coordination.keys import member as member_key
+from squall.coordination.plain import error_text
 from squall.coordination.queue.records import (
     FINAL_TTL_S,
     STREAM_TTL_S,
@@ -28,6 +34,8 @@ from squall.coordination.queue.records import (
     TicketFinished,
     TicketLost,
     TicketRetried,
+    TicketTooLargeError,
+    encoded_given,
 )
 from squall.coordination.stores.interface import (
     ABSENT,
@@ -49,8 +57,8 @@ JITTER = 0.1
 
 
 class ClaimedTicket:
-    """`async with ticket:` completes it, or fails it when the body raises; the body is
-    cancelled when the claim is lost, and `StaleClaimError` comes out."""
+    """`async with ticket:` completes it, or fails it when the body raises or the result cannot
+    be stored; the body is cancelled when the claim is lost, and `StaleClaimError` comes out."""
 
     def __init__(self, queue: Queue, ticket: Ticket, claim: Claim, payload: Any) -> None:
         self.ticket = ticket
@@ -73,12 +81,12 @@ class ClaimedTicket:
 
     async def complete(self, result: Any = None) -> None:
         """`StaleClaimError` when another attempt took its place: the result is kept aside
-        and does not count."""
+        and does not count. A result that cannot be stored is refused, and the ticket is open."""
         await self._finish("done", result=result)
 
     async def fail(self, error: BaseException | str = "", *, retry: bool = True) -> None:
         """Another attempt after 1, 2, 4 s; a dead letter after the last."""
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = error_text(error)
         if not retry or self.attempt >= self.ticket.max_attempts:
             await self._finish("dead_letter", error=text)
             return
@@ -130,8 +138,11 @@ class ClaimedTicket:
         if not self.is_open:
             return False
         if error is None:
-            await self.complete(self.result)
-            return False
+            try:
+                await self.complete(self.result)
+                return False
+            except (ConfigurationError, TicketTooLargeError) as unfit:
+                error = unfit
         if not isinstance(error, Exception):
             await self.release()
             return False
@@ -164,6 +175,8 @@ class ClaimedTicket:
         queue, ticket = self._queue, self.ticket
         if not self.is_open:
             raise self._stale()
+        if result is not None:
+            encoded_given("result", result)
         self._queue.stop_renewing(self)
         final = Final(
             ticket_id=ticket.ticket_id,

@@ -38,13 +38,12 @@ from squall.coordination.queue.records import (
     DEDUP_TTL_S,
     FINAL_TTL_S,
     INLINE_MAX_BYTES,
-    PAYLOAD_MAX_BYTES,
     STREAM_TTL_S,
     Final,
     Ticket,
     TicketClaimed,
     TicketFinished,
-    TicketTooLargeError,
+    encoded_given,
 )
 from squall.coordination.stores.interface import (
     ABSENT,
@@ -148,7 +147,7 @@ class Queue(QueueReading, CoordinatorPlugin):
     def enqueue_writes(self, ticket: Ticket) -> list[Write]:
         """The writes of an enqueue, for a batch of somebody else. A repeat changes nothing."""
         writes: list[Write] = []
-        body = _encoded(ticket.payload)
+        body = encoded_given("payload", ticket.payload)
         if len(body) > INLINE_MAX_BYTES:
             key = self.keys.payload(ticket.ticket_id)
             writes.append(Put(key, body, expect=ANY, ttl_s=STREAM_TTL_S, silent=True))
@@ -397,16 +396,3 @@ def _check_kinds(*given: tuple[str, object, type | tuple[type, ...]]) -> None:
             known = (kinds,) if isinstance(kinds, type) else kinds
             named = " or ".join("None" if each is type(None) else each.__name__ for each in known)
             raise ConfigurationError(f"{name} is {value!r}: it must be {named}")
-
-
-def _encoded(payload: Any) -> bytes:
-    try:
-        body = msgspec.json.encode(payload)
-    except TypeError as error:
-        raise ConfigurationError(f"the payload of a ticket must be JSON: {error}") from None
-    if len(body) > PAYLOAD_MAX_BYTES:
-        raise TicketTooLargeError(
-            f"the payload has {len(body)} bytes and at most {PAYLOAD_MAX_BYTES} are taken:"
-            " store it elsewhere and enqueue where it is"
-        )
-    return body

@@ -18,6 +18,7 @@ import hashlib
 from typing import Any, ClassVar, Literal
 
 from squall.coordination.events import Event
+from squall.coordination.plain import plain_json
 from squall.coordination.records import Schema
 from squall.coordination.stores.errors import CoordinationError
 from squall.coordination.stores.interface import make_key
@@ -80,11 +81,21 @@ class QueueStats(Schema, frozen=True, kw_only=True):
 
 
 class TicketTooLargeError(CoordinationError):
-    """The payload is above the limit; nothing was enqueued."""
+    """The payload or result is above the limit; nothing was written."""
 
 
 class TicketStateError(CoordinationError):
     """The ticket is already final, or is not known."""
+
+
+def encoded_given(what: str, value: Any) -> bytes:
+    body = plain_json(what, value)
+    if len(body) > PAYLOAD_MAX_BYTES:
+        raise TicketTooLargeError(
+            f"the {what} has {len(body)} bytes and at most {PAYLOAD_MAX_BYTES} are taken:"
+            " store it elsewhere and give where it is"
+        )
+    return body
 
 
 class QueueEvent(Event, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from squall.coordination.errors import ConfigurationError, VersionConflict
+from squall.coordination.plain import plain_json
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.queue.plugin import Queue
 from squall.coordination.scheduler.due import Calendar
@@ -229,6 +230,8 @@ def merged(known: JobRecord | None, job: JobRecord, now_s: float) -> JobRecord:
 def check_job(name: str, job: JobRecord) -> None:
     make_key(name)
     Calendar(job)
+    if job.payload is not None:
+        plain_json("payload", job.payload)
     if job.misfire not in ("skip", "run_once", "run_all"):
         raise ConfigurationError(
             f"misfire is {job.misfire!r}: skip, run_once and run_all are known"

@@ -2,10 +2,10 @@
 
 Before anything is done for a due time its record `run/<job>/<slot>` is created, once, under
 the fence; with it the schedule notes that the due time is decided. Who finds the record does
-not run it. A run that a dead coordinator left unfinished is marked `interrupted` and never
-repeated: nobody can know how far it came. Runs that only enqueue are the exception: the ticket
-has an id made of job and slot, so that it is enqueued again until the record says so, and
-exists once.
+not run it, unless it is of this very term: then our own write made it, and only the answer was
+lost. A run that a dead coordinator left unfinished is marked `interrupted` and never repeated:
+nobody can know how far it came. Runs that only enqueue are the exception: the ticket has an id
+made of job and slot, so that it is enqueued again until the record says so, and exists once.
 
 Work is cancelled at the end of the term. It must never start a run whose record it did not
 create.
@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,6 +28,7 @@ from squall.coordination.errors import (
     StoreUnavailableError,
     VersionConflict,
 )
+from squall.coordination.plain import error_text
 from squall.coordination.queue.records import Ticket
 from squall.coordination.scheduler.due import Calendar, due_now
 from squall.coordination.scheduler.records import (
@@ -48,12 +50,14 @@ from squall.coordination.scheduler.records import (
     run_key,
     slot_of,
 )
+from squall.coordination.stores.guard import TOKEN_BYTES
 from squall.coordination.stores.interface import (
     ABSENT,
     Appended,
     Changed,
     Item,
     Put,
+    Record,
     Remove,
     Watch,
     Write,
@@ -86,6 +90,8 @@ class Runner:
         """Of the schedule, as it was last read or written."""
         self._calendars: dict[str, tuple[JobRecord, Calendar]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._settled: dict[str, str] = {}
+        """By job, the last slot that needs nothing more to be begun."""
         self._told: set[str] = set()
         self._orders_wait = False
         self._orders_seen = ""
@@ -103,11 +109,14 @@ class Runner:
                 continue
         for name in self._jobs:
             await self._interrupt(name)
+            self._settled[name] = self._jobs[name].opened
 
     async def turn(self) -> None:
         await self._read()
         for name in list(self._jobs):
             job = self._jobs.get(name)
+            if job is not None and job.opened != self._settled.get(name, ""):
+                await self._resume(name, job, job.opened)
             if job is not None and job.enabled:
                 await self._look(name, job)
         await self._orders()
@@ -184,8 +193,12 @@ class Runner:
             (version, *_) = await self._decide({name: (decided, opened)}, created)
         except VersionConflict as conflict:
             if conflict.key == key:
-                # Decided before us; the schedule did not hear of it.
-                return decided is None or await self._note(name, decided)
+                # Decided before us, or by a write of ours that got no answer; the schedule did
+                # not hear of it.
+                begun = await self._resume(name, job, slot)
+                if decided is None and not begun:
+                    return True
+                return await self._note(name, decided, slot if begun else "")
             if conflict.applied == 0:
                 return False
             # The record is ours, the note is not written yet: now, or in the next turn.
@@ -201,30 +214,53 @@ class Runner:
         self._parts.bus.emit(RunStarted(job=name, slot=slot, due=due, epoch=self._term.epoch))
         if overlaps:
             await self._ended(run, "skipped", "the run before it has not ended", version)
-        elif job.queue:
-            await self._enqueue(run, job, version)
         else:
-            token = self._tasks.start(f"job {name}", self._run(run, job, version))
-            if token.task is not None:
-                self._running[name] = token.task
+            await self._start(run, job, version)
         return noted
 
-    async def _run(self, run: RunRecord, job: JobRecord, version: str) -> None:
+    async def _start(
+        self, run: RunRecord, job: JobRecord, version: str, over: bytes | None = None
+    ) -> None:
+        if job.queue:
+            await self._enqueue(run, job, version, over)
+        else:
+            token = self._tasks.start(f"job {run.job}", self._run(run, job, version, over))
+            if token.task is not None:
+                self._running[run.job] = token.task
+        self._settled[run.job] = run.slot
+
+    async def _resume(self, name: str, job: JobRecord, slot: str) -> bool:
+        """Begins a run of this term whose record was written though the answer never came:
+        nobody else will. Whether there was one."""
+        if name in self._running or self._settled.get(name) == slot:
+            return False
+        found = await self._open_run(name, slot)
+        if found is None or found[0].epoch != self._term.epoch:
+            self._settled[name] = slot
+            return False
+        run, record = found
+        await self._start(run, job, record.version, record.value)
+        return True
+
+    async def _run(self, run: RunRecord, job: JobRecord, version: str, over: bytes | None) -> None:
         outcome: Outcome = "ok"
         error = ""
         try:
             async with asyncio.timeout(job.max_runtime):
                 await self._scheduler.handlers[run.job](run)
         except TimeoutError as late:
-            outcome, error = "timeout", str(late) or f"longer than {job.max_runtime:g} s"
+            outcome, error = (
+                "timeout",
+                error_text(str(late)) or f"longer than {job.max_runtime:g} s",
+            )
         except asyncio.CancelledError:
             self._running.pop(run.job, None)
             raise
         except Exception as failed:
-            outcome, error = "failed", f"{type(failed).__name__}: {failed}"
+            outcome, error = "failed", error_text(failed)
             self._parts.on_failure("job_failed", failed)
         try:
-            await self._ended(run, outcome, error, version)
+            await self._ended(run, outcome, error, version, over)
         except (LeadershipLost, StaleEpochError):
             return
         finally:
@@ -251,22 +287,31 @@ class Runner:
     async def _ended(
         self, run: RunRecord, outcome: Outcome, error: str, version: str, over: bytes | None = None
     ) -> None:
-        """`over` is the record of a predecessor."""
+        """`over` is the record as it was read. It is tried for as long as this term lasts: else a
+        run that is over would be told as one that goes on."""
         ended = msgspec.structs.replace(
             run, outcome=outcome, error=error, ended=self._scheduler.now()
         )
-        await self._term.write(
-            Put(
-                run_key(run.job, run.slot),
-                self._parts.codec.encode(ended, over=over),
-                expect=version,
-                ttl_s=RUN_TTL_S,
-            )
+        end = Put(
+            run_key(run.job, run.slot),
+            self._parts.codec.encode(ended, over=over),
+            expect=version,
+            ttl_s=RUN_TTL_S,
+            token=self._parts.random.randbytes(TOKEN_BYTES).hex(),
         )
-        await self._remember(ended)
+        await self._until_answered(lambda: self._term.write(end))
+        await self._until_answered(lambda: self._remember(ended))
         metrics = self._parts.metrics
         metrics.counter(metrics.families.schedule_runs, run.job, outcome).add()
         self._parts.bus.emit(RunEnded(job=run.job, slot=run.slot, outcome=outcome, error=error))
+
+    async def _until_answered(self, call: Callable[[], Awaitable[Any]]) -> None:
+        while True:
+            try:
+                await call()
+                return
+            except StoreUnavailableError:
+                await self._parts.clock.sleep(BUSY_S)
 
     async def _remember(self, run: RunRecord) -> None:
         key = history_key(run.job)
@@ -276,6 +321,8 @@ class Runner:
             if found is None
             else self._parts.codec.read(RunHistory, found.value, key=found.key)
         )
+        if known is not None and run in known.runs:
+            return
         runs = ((*known.runs, run) if known is not None else (run,))[-HISTORY_MAX:]
         over = None if found is None or known is None else found.value
         value = self._parts.codec.encode(RunHistory(runs=runs), over=over)
@@ -294,20 +341,23 @@ class Runner:
         for slot in (job.opened, unseen):
             if not slot:
                 continue
-            key = run_key(name, slot)
-            (found,) = await self._parts.patient.get(key)
-            run = (
-                None
-                if found is None
-                else self._parts.codec.read(RunRecord, found.value, key=found.key)
-            )
-            if found is None or run is None or run.outcome != "running":
+            found = await self._open_run(name, slot)
+            if found is None:
                 continue
+            run, record = found
             if job.queue:
-                await self._enqueue(run, job, found.version, found.value)
+                await self._enqueue(run, job, record.version, record.value)
             else:
                 why = "its coordinator ended"
-                await self._ended(run, "interrupted", why, found.version, found.value)
+                await self._ended(run, "interrupted", why, record.version, record.value)
+
+    async def _open_run(self, name: str, slot: str) -> tuple[RunRecord, Record] | None:
+        """One that was begun and has no end."""
+        (found,) = await self._parts.patient.get(run_key(name, slot))
+        if found is None:
+            return None
+        run = self._parts.codec.read(RunRecord, found.value, key=found.key)
+        return None if run is None or run.outcome != "running" else (run, found)
 
     async def _orders(self) -> None:
         self._orders_wait = False

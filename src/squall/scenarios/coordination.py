@@ -4,8 +4,9 @@ The real `Coordinator` runs; only the store is a model (`coordination_store`). P
 two members act in one epoch, nobody acts after the end of its lease, fenced writes never go
 back to an old epoch, what is acknowledged was handled and took effect once, a death is
 decided once about a silent incarnation, forged signals have no effect, an attempt of a ticket is
-taken once and its end is written once. When the faults end, some members alone must elect, act
-and exchange signals again, and bring every ticket to its end.
+taken once and its end is written once, a due time is run once. When the faults end, some members
+alone must elect, act and exchange signals again, bring every ticket to its end, and have left out
+no due time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,16 @@ from __future__ import annotations
 import asyncio
 
 from squall.runtime.interfaces import Runtime
-from squall.scenarios.coordination_checks import Acting, SignalBook, StoreBook, TicketBook
+from squall.scenarios.coordination_checks import (
+    Acting,
+    Busy,
+    RunBook,
+    SignalBook,
+    StoreBook,
+    TicketBook,
+)
 from squall.scenarios.coordination_intruder import intrude
-from squall.scenarios.coordination_member import TIMING, MemberProgram
+from squall.scenarios.coordination_member import JOB_EVERY_S, TIMING, MemberProgram
 from squall.scenarios.coordination_mutants import MUTANTS, mutated
 from squall.scenarios.coordination_store import STORE, StoreMachine, draw_ways
 from squall.sim.checks import check
@@ -73,14 +81,17 @@ async def doze(world: World, acting: Acting, book: StoreBook, members: list[str]
         world.resume(name)
 
 
-async def interrupt(world: World, tickets: TicketBook) -> None:
-    """One that works on a ticket does not reach the store when it is through."""
+async def interrupt(world: World, busy: Busy) -> None:
+    """One that works does not reach the store when it is through, or does not hear from it."""
     draw = world.random("interrupt")
     pause_s = draw.choice((2.0, 5.0, 1000.0))
     while True:
         await asyncio.sleep(draw.expovariate(1.0 / pause_s))
-        mend = world.partition([await tickets.next_taker()], [STORE])
-        await asyncio.sleep(draw.uniform(0.1, TIMING.dead_after))
+        for _ in range(draw.randrange(4)):
+            await busy.next()
+        mend = world.partition([await busy.next()], [STORE])
+        longest_s = draw.choice((0.5 * TIMING.lease_ttl, TIMING.dead_after))
+        await asyncio.sleep(draw.uniform(0.1, longest_s))
         mend()
 
 
@@ -120,11 +131,13 @@ async def scenario(world: World) -> None:
 async def _scenario(world: World) -> None:
     draw = world.random("scenario")
     members = [f"m{number}" for number in range(draw.choice((2, 3, 4, 5)))]
-    acting, signals, book = Acting(world), SignalBook(world), StoreBook(world, TIMING)
+    acting, signals, busy = Acting(world), SignalBook(world), Busy()
+    runs = RunBook(world, JOB_EVERY_S, busy)
+    book = StoreBook(world, TIMING, runs)
     machine = StoreMachine(world, draw_ways(world.random("ways")), book.wrote)
     machine.members = members
     tickets = TicketBook(world)
-    world.watch(acting, signals, tickets)
+    world.watch(acting, signals, tickets, runs, busy)
 
     async def program(runtime: Runtime) -> None:
         probe = world.probe(runtime.node)
@@ -139,7 +152,7 @@ async def _scenario(world: World) -> None:
     trouble = [
         asyncio.ensure_future(hunt(world, acting, machine)),
         asyncio.ensure_future(doze(world, acting, book, members)),
-        asyncio.ensure_future(interrupt(world, tickets)),
+        asyncio.ensure_future(interrupt(world, busy)),
         asyncio.ensure_future(outages(world)),
         asyncio.ensure_future(intrude(world, machine, members)),
     ]
@@ -166,6 +179,8 @@ async def _scenario(world: World) -> None:
     await world.eventually(
         lambda: tickets.enqueued <= book.finals, within_s=CONVERGE_S, what="tickets end"
     )
+    await world.eventually(lambda: runs.have_ended, within_s=CONVERGE_S, what="runs end")
+    check(not runs.left_out, f"due times without a run: {runs.left_out}")
     supervising.cancel()
     lost = sorted(text for text in signals.acked if text not in book.effects)
     check(not lost, f"acknowledged without effect: {', '.join(lost)}")

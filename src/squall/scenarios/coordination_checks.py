@@ -103,16 +103,8 @@ class TicketBook:
     def __init__(self, world: World) -> None:
         self._world = world
         self._taken: set[tuple[str, int]] = set()
-        self._takes = asyncio.Event()
-        self._taker = ""
         self.enqueued: set[str] = set()
         self.done: set[str] = set()
-
-    async def next_taker(self) -> str:
-        """Who takes the next ticket, in that moment."""
-        self._takes.clear()
-        await self._takes.wait()
-        return self._taker
 
     def observe(self, event: Event) -> None:
         fields = event.fields
@@ -123,8 +115,6 @@ class TicketBook:
                 attempt = (fields["ticket"], fields["attempt"])
                 check(attempt not in self._taken, f"{event.node} takes {attempt}, as another did")
                 self._taken.add(attempt)
-                self._taker = event.node
-                self._takes.set()
             case "done":
                 ticket = fields["ticket"]
                 check(ticket not in self.done, f"{event.node} ends {ticket}, which was done")
@@ -134,12 +124,76 @@ class TicketBook:
                 pass
 
 
+class Busy:
+    """Who is in the middle of something that must have one end: it took a ticket, runs a job, or
+    has just created the record of a run and does not know it yet."""
+
+    def __init__(self) -> None:
+        self._noticed = asyncio.Event()
+        self._node = ""
+
+    def observe(self, event: Event) -> None:
+        if event.name in ("takes", "runs"):
+            self.notice(event.node)
+
+    def notice(self, node: str) -> None:
+        self._node = node
+        self._noticed.set()
+
+    async def next(self) -> str:
+        """In that moment."""
+        self._noticed.clear()
+        await self._noticed.wait()
+        return self._node
+
+
+class RunBook:
+    """A due time is run at most once, and its record goes from `running` to one end. When all is
+    well again each due time has its record, and all but the last have ended."""
+
+    def __init__(self, world: World, every_s: float, busy: Busy) -> None:
+        self._world = world
+        self._busy = busy
+        self._every_ms = round(every_s * 1000.0)
+        self._run: set[str] = set()
+        self._outcomes: dict[str, str] = {}
+
+    def observe(self, event: Event) -> None:
+        if event.name == "runs":
+            slot = event.fields["slot"]
+            check(slot not in self._run, f"{event.node} runs {slot}, as somebody did before")
+            self._run.add(slot)
+            self._world.count("due times run")
+
+    def wrote(self, fields: dict[str, Any]) -> None:
+        slot, outcome = fields["slot"], fields.get("outcome", "running")
+        before = self._outcomes.get(slot, "")
+        check(
+            before == ("" if outcome == "running" else "running"),
+            f"the record of {slot} goes from {before or 'nothing'!r} to {outcome!r}",
+        )
+        self._outcomes[slot] = outcome
+        if outcome == "running":
+            self._busy.notice(fields["member"])
+
+    @property
+    def have_ended(self) -> bool:
+        """All but the last one."""
+        return "running" not in [self._outcomes[slot] for slot in sorted(self._outcomes)[:-1]]
+
+    @property
+    def left_out(self) -> list[int]:
+        found = sorted(map(int, self._outcomes))
+        return sorted(set(range(found[0], found[-1], self._every_ms)) - set(found)) if found else []
+
+
 class StoreBook:
     """What the records may go through: leases never fall, a death replaces a stale heartbeat
     of that incarnation, once, and ends it for good."""
 
-    def __init__(self, world: World, timing: Timing) -> None:
+    def __init__(self, world: World, timing: Timing, runs: RunBook) -> None:
         self.world = world
+        self._runs = runs
         self._timing = timing
         self._epoch = 0
         self._journal = 0
@@ -203,6 +257,8 @@ class StoreBook:
             ticket = _fields(write.value)["ticket_id"]
             check(ticket not in self.finals, f"the end of {ticket} is written twice")
             self.finals.add(ticket)
+        elif write.key.startswith("run/"):
+            self._runs.wrote(_fields(write.value))
 
     def _beat(self, member_id: str, fields: dict[str, Any]) -> None:
         incarnation, status = fields["incarnation"], fields.get("status", "alive")

@@ -2,7 +2,8 @@
 
 While it leads it acts, appends to a fenced journal and orders the others about. All the
 time it sends signals that must be acknowledged, and its handler leaves an effect in the
-step that marks a signal delivered. It enqueues tickets and takes those of all members.
+step that marks a signal delivered. It enqueues tickets and takes those of all members. Each has
+the code of a job that is due every second.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import asyncio
 from squall.coordination.coordinator import Coordinator
 from squall.coordination.errors import CoordinationError, SignalError
 from squall.coordination.queue.plugin import Queue
+from squall.coordination.scheduler.plugin import Scheduler
+from squall.coordination.scheduler.records import RunRecord
 from squall.coordination.signals import Delivery
 from squall.coordination.stores.guard import GuardedStore, RetrySettings
 from squall.coordination.stores.interface import ABSENT, Append, Put, make_key
@@ -44,6 +47,8 @@ VISIBILITY_S = (1.5, TIMING.dead_after)
 ATTEMPTS = 100
 """No ticket is given up: each has to be done."""
 TICKET_SHARE = 0.5
+JOB = "tick"
+JOB_EVERY_S = 1.0
 ORDER_KEYS = ("", "", "ada", "bob")
 LINES_KEPT = 100
 STORE_TRIES = (1, 2, 4)
@@ -64,10 +69,13 @@ class MemberProgram:
         self._queue = Queue(
             QUEUE, visibility_timeout=draw.choice(VISIBILITY_S), max_attempts=ATTEMPTS
         )
+        scheduler = Scheduler()
+        scheduler.every(JOB_EVERY_S, name=JOB, misfire="run_all", overlap="queue")(self._tick)
         retry = RetrySettings(attempts=draw.choice(STORE_TRIES), first_delay_s=STORE_PAUSE_S)
         self._coordinator = Coordinator(
             GuardedStore(SimStore(machine, runtime.node), clock, draw, retry=retry),
             self._queue,
+            scheduler,
             member_id=runtime.node,
             runtime=runtime,
             profile=TIMING,
@@ -139,6 +147,11 @@ class MemberProgram:
                     self._probe("done", ticket=ticket.ticket_id)
             except CoordinationError:
                 await clock.sleep(draw.uniform(0.1, 0.5))
+
+    async def _tick(self, run: RunRecord) -> None:
+        self._probe("runs", slot=run.slot)
+        clock, draw = self._runtime.clock, self._runtime.random
+        await clock.sleep(draw.uniform(0.0, 0.2 if draw.random() < 0.9 else 2.0))
 
     async def _handle(self, delivery: Delivery) -> None:
         signal = delivery.signal

@@ -25,6 +25,7 @@ from squall.coordination.monitor import Monitor
 from squall.coordination.pulse import Pulse
 from squall.coordination.queue.claims import ClaimedTicket
 from squall.coordination.queue.plugin import Queue
+from squall.coordination.scheduler.runner import Runner
 from squall.coordination.stores.interface import ANY, Fence, Put, Remove, Write
 from squall.coordination.stores.memory import MemoryStore
 from squall.coordination.timing import Timing
@@ -44,6 +45,9 @@ MUTANTS = {
     "undead": "a member goes on beating after it was declared dead",
     "any_claim": "a worker ends its ticket though its claim ran out",
     "held_by_nobody": "a claim whose end could not be written is renewed on",
+    "repeated_run": "a run that a coordinator left is begun again by the next one",
+    "forgotten_run": "a run whose record was written without an answer is not begun",
+    "endless_run": "the end of a run is not tried again when the store does not answer",
 }
 
 
@@ -199,6 +203,31 @@ def _held_by_nobody() -> list[Any]:
     return [patch.object(Queue, "stop_renewing", stop_renewing)]
 
 
+def _repeated_run() -> list[Any]:
+    async def interrupt(self: Runner, name: str) -> None:
+        slot = self._jobs[name].opened
+        found = await self._open_run(name, slot) if slot else None
+        if found is not None:
+            run, record = found
+            await self._start(run, self._jobs[name], record.version, record.value)
+
+    return [patch.object(Runner, "_interrupt", interrupt)]
+
+
+def _forgotten_run() -> list[Any]:
+    async def resume(self: Runner, name: str, job: Any, slot: str) -> bool:
+        return False
+
+    return [patch.object(Runner, "_resume", resume)]
+
+
+def _endless_run() -> list[Any]:
+    async def once(self: Runner, call: Any) -> None:
+        await call()
+
+    return [patch.object(Runner, "_until_answered", once)]
+
+
 _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "lexicographic": _lexicographic,
     "epoch_tolerance": _epoch_tolerance,
@@ -213,4 +242,7 @@ _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "undead": _undead,
     "any_claim": _any_claim,
     "held_by_nobody": _held_by_nobody,
+    "repeated_run": _repeated_run,
+    "forgotten_run": _forgotten_run,
+    "endless_run": _endless_run,
 }

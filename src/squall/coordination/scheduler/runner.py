@@ -115,7 +115,7 @@ class Runner:
         await self._read()
         for name in list(self._jobs):
             job = self._jobs.get(name)
-            if job is not None and job.opened != self._settled.get(name, ""):
+            if job is not None and job.opened not in ("", self._settled.get(name)):
                 await self._resume(name, job, job.opened)
             if job is not None and job.enabled:
                 await self._look(name, job)

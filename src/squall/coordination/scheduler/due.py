@@ -8,6 +8,7 @@ record of each is created once. `decided` only grows: a clock that goes back fin
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import msgspec
 
@@ -17,6 +18,8 @@ from squall.coordination.scheduler.records import JobRecord
 
 MANY = 10_000
 """More missed due times than these are not counted one by one."""
+
+SOME = 20
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -40,6 +43,16 @@ class Calendar:
         self._cron = Cron(job.cron, job.zone) if job.cron else None
         self._every = job.every
 
+    @property
+    def least_gap_s(self) -> float:
+        """Between two due times; of a cron expression, between its first ones."""
+        if self._cron is None:
+            return self._every
+        times = [self.after(0.0)]
+        for _ in range(SOME):
+            times.append(self.after(times[-1]))
+        return min(later - earlier for earlier, later in pairwise(times))
+
     def after(self, time_s: float) -> float:
         if self._cron is not None:
             return self._cron.after(time_s)
@@ -48,15 +61,22 @@ class Calendar:
         return due if due > time_s else due + self._every
 
     def between(self, after_s: float, until_s: float) -> list[float]:
-        """Later than the first, not later than the second; the last `MANY`."""
-        if self._cron is None and (until_s - after_s) / self._every > MANY:
-            after_s = until_s - MANY * self._every
+        """Later than the first, not later than the second; the last `MANY`. A gap of years must
+        not be counted minute by minute: it is looked at from its end."""
+        span_s = MANY * (self._every or 60.0)
+        while True:
+            found = self._between(max(after_s, until_s - span_s), until_s)
+            if len(found) >= MANY or until_s - span_s <= after_s:
+                return found[-MANY:]
+            span_s *= 2.0
+
+    def _between(self, after_s: float, until_s: float) -> list[float]:
         found: list[float] = []
         due = self.after(after_s)
         while due <= until_s:
             found.append(due)
             due = self.after(due)
-        return found[-MANY:]
+        return found
 
 
 def due_now(job: JobRecord, calendar: Calendar, now_s: float) -> Due:
@@ -69,6 +89,6 @@ def due_now(job: JobRecord, calendar: Calendar, now_s: float) -> Due:
     if job.misfire == "run_all":
         return Due(tuple(due), (), due[-1])
     last = due[-1]
-    if job.misfire == "skip" and now_s - last > job.grace:
+    if job.misfire == "skip" and now_s - last > job.grace + job.jitter:
         return Due((), tuple(due), last)
     return Due((last,), tuple(due[:-1]), last)

@@ -12,12 +12,13 @@ to a job is its own. A job without code on the present coordinator stays due.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
 
-from squall.coordination.errors import ConfigurationError, VersionConflict
+from squall.coordination.errors import ConfigurationError, CoordinationError, VersionConflict
 from squall.coordination.plain import plain_json
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.queue.plugin import Queue
@@ -153,18 +154,25 @@ class Scheduler(CoordinatorPlugin):
     # The life of the plugin.
 
     async def on_start(self) -> None:
-        declared, now = self._declared, self.now()
+        """A schedule that this member does not believe is left alone: whoever leads decides."""
+        with contextlib.suppress(NotBelieved):
+            await self._declare_all()
+
+    async def _declare_all(self) -> None:
+        now = self.now()
 
         def change(jobs: dict[str, JobRecord]) -> None:
-            for name, job in declared.items():
+            for name, job in self._declared.items():
                 jobs[name] = merged(jobs.get(name), job, now)
 
-        if declared:
+        if self._declared:
             await self._change(change)
 
     async def on_become_coordinator(self) -> None:
         self._runner = Runner(self, self.coordinator.parts, self.term)
         await self._runner.take_over()
+        if self._runner.began_anew:
+            await self._declare_all()
 
     async def coordinator_work(self) -> None:
         if self._runner is not None:
@@ -195,8 +203,10 @@ class Scheduler(CoordinatorPlugin):
             return Schedules(), None
         read = self.coordinator.parts.codec.read(Schedules, found.value, key=found.key)
         if read is None:
-            # Nothing of it is believed, so nothing of it is kept.
-            return Schedules(), msgspec.structs.replace(found, value=b"{}")
+            raise NotBelieved(
+                "the schedule is not signed with a secret that this member knows: give it the"
+                " secret of the others; if nobody has it any more the next coordinator begins anew"
+            )
         return read, found
 
     async def _change(self, change: Callable[[dict[str, JobRecord]], object]) -> None:
@@ -219,6 +229,10 @@ class Scheduler(CoordinatorPlugin):
                 continue
 
 
+class NotBelieved(CoordinationError):
+    """What stands in the store was not written by one of us, as far as this member can tell."""
+
+
 def merged(known: JobRecord | None, job: JobRecord, now_s: float) -> JobRecord:
     """The definition of the code with the state of the store. A new job begins now."""
     if known is None:
@@ -229,7 +243,7 @@ def merged(known: JobRecord | None, job: JobRecord, now_s: float) -> JobRecord:
 
 def check_job(name: str, job: JobRecord) -> None:
     make_key(name)
-    Calendar(job)
+    calendar = Calendar(job)
     if job.payload is not None:
         plain_json("payload", job.payload)
     if job.misfire not in ("skip", "run_once", "run_all"):
@@ -240,8 +254,11 @@ def check_job(name: str, job: JobRecord) -> None:
         raise ConfigurationError(f"overlap is {job.overlap!r}: skip and queue are known")
     if job.max_runtime <= 0.0 or job.jitter < 0.0:
         raise ConfigurationError(f"job {name}: max_runtime must be above 0 and jitter not below 0")
-    if job.every and job.jitter >= job.every:
-        raise ConfigurationError(f"jitter is {job.jitter!r}: it must be below every ({job.every})")
+    if job.jitter and job.jitter >= calendar.least_gap_s:
+        raise ConfigurationError(
+            f"jitter is {job.jitter!r}: it must be below the {calendar.least_gap_s:g} s between two"
+            " due times"
+        )
 
 
 def _known(jobs: dict[str, JobRecord], name: str) -> str:

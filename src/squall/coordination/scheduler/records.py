@@ -41,7 +41,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_runtime: float = 3600.0
     jitter: float = 0.0
     grace: float = 5.0
-    """With `skip`, how late a run may still begin."""
+    """With `skip`, how late a run may still begin, beyond its jitter."""
     enabled: bool = True
     decided: float = 0.0
     """Up to here every due time has had its run, or was given up."""

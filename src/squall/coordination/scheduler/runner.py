@@ -23,13 +23,14 @@ import msgspec
 
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
+    ConfigurationError,
     LeadershipLost,
     StaleEpochError,
     StoreUnavailableError,
     VersionConflict,
 )
 from squall.coordination.plain import error_text
-from squall.coordination.queue.records import Ticket
+from squall.coordination.queue.records import Ticket, TicketTooLargeError
 from squall.coordination.scheduler.due import Calendar, due_now
 from squall.coordination.scheduler.records import (
     HISTORY_MAX,
@@ -50,6 +51,7 @@ from squall.coordination.scheduler.records import (
     run_key,
     slot_of,
 )
+from squall.coordination.stores.errors import StreamFullError
 from squall.coordination.stores.guard import TOKEN_BYTES
 from squall.coordination.stores.interface import (
     ABSENT,
@@ -74,6 +76,7 @@ BUSY_S = 0.1
 KEPT_S = 366 * 86_400.0
 STOP_S = 5.0
 PAGE = 100
+REST_S = 30.0
 
 
 class Runner:
@@ -88,10 +91,13 @@ class Runner:
         self._version = ""
         self._value: bytes | None = None
         """Of the schedule, as it was last read or written."""
+        self.began_anew = False
+        """The schedule that was there is not believed, and has gone."""
         self._calendars: dict[str, tuple[JobRecord, Calendar]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._settled: dict[str, str] = {}
         """By job, the last slot that needs nothing more to be begun."""
+        self._resting: dict[str, float] = {}
         self._told: set[str] = set()
         self._orders_wait = False
         self._orders_seen = ""
@@ -102,25 +108,48 @@ class Runner:
         self._tasks.start("end of term", self._cancel_at_end())
         while True:
             await self._read()
+            self.began_anew = self._version != "" and self._value is None
             try:
                 await self._decide({})
                 break
             except VersionConflict:
                 continue
         for name in self._jobs:
-            await self._interrupt(name)
-            self._settled[name] = self._jobs[name].opened
+            await self._each(name, self._adopt)
 
     async def turn(self) -> None:
         await self._read()
         for name in list(self._jobs):
-            job = self._jobs.get(name)
-            if job is not None and job.opened not in ("", self._settled.get(name)):
-                await self._resume(name, job, job.opened)
-            if job is not None and job.enabled:
-                await self._look(name, job)
+            if not self._rests(name):
+                await self._each(name, self._attend)
         await self._orders()
         await self._wait()
+
+    async def _each(self, name: str, work: Callable[[str], Awaitable[None]]) -> None:
+        """One job that cannot be done must not keep the others from it: it rests, then it is tried
+        again."""
+        try:
+            await work(name)
+            self._resting.pop(name, None)
+        except (LeadershipLost, StaleEpochError, StoreUnavailableError):
+            raise
+        except Exception as error:
+            self._resting[name] = self._parts.clock.now() + REST_S
+            self._parts.on_failure("job_not_begun", error)
+
+    def _rests(self, name: str) -> bool:
+        return self._resting.get(name, 0.0) > self._parts.clock.now()
+
+    async def _adopt(self, name: str) -> None:
+        await self._interrupt(name)
+        self._settled[name] = self._jobs[name].opened
+
+    async def _attend(self, name: str) -> None:
+        job = self._jobs.get(name)
+        if job is not None and job.opened not in ("", self._settled.get(name)):
+            await self._resume(name, job, job.opened)
+        if job is not None and job.enabled:
+            await self._look(name, job)
 
     async def _cancel_at_end(self) -> None:
         await self._term.ended.wait()
@@ -281,7 +310,12 @@ class Runner:
             max_attempts=queue.max_attempts,
             created_at=self._parts.store_time(),
         )
-        await self._term.write(*queue.enqueue_writes(ticket))
+        try:
+            await self._term.write(*queue.enqueue_writes(ticket))
+        except (ConfigurationError, StreamFullError, TicketTooLargeError) as error:
+            self._parts.on_failure("job_failed", error)
+            await self._ended(run, "failed", error_text(error), version, over)
+            return
         await self._ended(run, "enqueued", "", version, over)
 
     async def _ended(
@@ -378,14 +412,21 @@ class Runner:
         job = None if order is None else self._jobs.get(order.job)
         if order is None or job is None:
             return True
-        if order.job in self._running:
+        if order.job in self._running or self._rests(order.job):
             self._orders_wait = True
             return False
         if not self._can_run(order.job, job):
             return False
-        if await self._begin(order.job, item.id, self._scheduler.now(), None):
+        done = False
+
+        async def begin(name: str) -> None:
+            nonlocal done
+            done = await self._begin(name, item.id, self._scheduler.now(), None)
+
+        await self._each(order.job, begin)
+        if done:
             return True
-        # The schedule changed meanwhile: soon again.
+        # The schedule changed meanwhile, or the job failed: soon again.
         self._orders_wait = True
         return False
 
@@ -427,6 +468,12 @@ class Runner:
             self._jobs, self._version, self._value = {}, "", None
         elif found.version != self._version:
             read = self._parts.codec.read(Schedules, found.value, key=found.key)
+            if read is None and self._value is not None:
+                # Nobody of ours wrote that: what was known before goes back.
+                self._version = found.version
+                with contextlib.suppress(VersionConflict):
+                    await self._decide({})
+                return
             self._jobs, self._version = (read.jobs if read else {}), found.version
             self._value = found.value if read else None
 
@@ -442,9 +489,10 @@ class Runner:
         now = self._scheduler.now()
         limit_s = SLICE_S
         for name, job in self._jobs.items():
-            if job.enabled and (job.queue or name in self._scheduler.handlers):
-                due = self._calendar(name, job).after(job.decided)
-                at = due + self._delay_s(name, due, job.jitter)
+            if self._rests(name):
+                limit_s = min(limit_s, self._resting[name] - self._parts.clock.now())
+            elif job.enabled and (job.queue or name in self._scheduler.handlers):
+                at = self._next_at(name, job, now)
                 if name in self._running:
                     at = max(at, now + BUSY_S)
                 limit_s = min(limit_s, at - now)
@@ -455,6 +503,13 @@ class Runner:
             watches.append(Appended(ORDERS, self._orders_seen))
         call = self._parts.patient.wait(*watches, timeout_s=max(SOON_S, limit_s))
         await while_leading(self._tasks, self._term, call)
+
+    def _next_at(self, name: str, job: JobRecord, now: float) -> float:
+        """When there is something to begin: what is due already waits for its jitter."""
+        calendar = self._calendar(name, job)
+        due = due_now(job, calendar, now).run
+        time_s = due[0] if due else calendar.after(max(job.decided, now))
+        return time_s + self._delay_s(name, time_s, job.jitter)
 
     @staticmethod
     def _delay_s(name: str, due: float, jitter: float) -> float:

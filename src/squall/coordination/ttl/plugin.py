@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from squall.coordination import keys
 from squall.coordination.cleanup import idle_ms_of
 from squall.coordination.errors import (
     LeadershipLost,
@@ -93,13 +94,17 @@ class Ttl(CoordinatorPlugin):
         return found
 
     async def touch(self, key: str, *, ttl_s: float | None = None) -> bool:
-        """Writes it once more as it is, so that its age begins anew. False if it is gone."""
+        """Writes it once more as it is, so that its age begins anew, and with it the time that the
+        store keeps it: `ttl_s`, or as long as before. False if it is gone."""
         while True:
             found = await self.get(key)
             if found is None:
                 return False
             try:
-                put = Put(key, found.value, expect=found.version, ttl_s=ttl_s, silent=True)
+                kept_s = ttl_s
+                if ttl_s is None and found.expires_ms is not None:
+                    kept_s = (found.expires_ms - found.modified_ms) / 1000.0
+                put = Put(key, found.value, expect=found.version, ttl_s=kept_s, silent=True)
                 await self.coordinator.store.write(put)
                 return True
             except VersionConflict:
@@ -178,12 +183,13 @@ class Ttl(CoordinatorPlugin):
             self.coordinator.parts.on_failure("ttl_record_failed", error)
 
     async def _sweep_store(self) -> int:
-        """What expired by the store's own limit, where the store does not drop it itself."""
+        """What expired by the store's own limit, where the store does not drop it itself. Not
+        heartbeats: an expired one is how a death is noticed."""
         store = self.coordinator.store
         if store.capabilities.native_expiry:
             return 0
         removed = 0
-        for kind in await store.count():
+        for kind in set(await store.count()) - {keys.HEARTBEAT}:
             for _ in range(SWEEP_PAGES):
                 self.term.check()
                 found = await store.sweep(kind, limit=PAGE, idle_ms=idle_ms_of(kind))

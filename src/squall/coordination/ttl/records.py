@@ -45,10 +45,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             return record.age_s > self.expires_after
         try:
             body = msgspec.json.decode(record.value, type=dict[str, Any])
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return False
         at = body.get(self.expires_field)
-        return isinstance(at, int | float) and math.isfinite(at) and at <= now_s
+        return isinstance(at, int | float) and not isinstance(at, bool) and at <= now_s
 
 
 class Progress(Schema, frozen=True, kw_only=True):

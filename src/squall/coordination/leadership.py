@@ -103,9 +103,13 @@ class Leadership:
             await self._sleep(self._sleeps_until - self._clock.boot_time())
 
     def handle(self, event: messages.Event) -> None:
-        self.election.healthy = self._healthy()
-        self._perform(self.election.handle(event, self._clock.boot_time()))
         election = self.election
+        try:
+            election.healthy = self._healthy()
+            self._perform(election.handle(event, self._clock.boot_time()))
+        except Exception as error:
+            self._break(error)
+            raise
         if election.deadline() < self._sleeps_until or election.role is Role.RETIRED:
             self._wake()
 
@@ -166,8 +170,10 @@ class Leadership:
             self.handle(messages.Retire())
         finally:
             # Also if the core broke before it could say so.
+            self.election.role = Role.RETIRED
             if self.term is not None:
                 self.term.end("fenced")
+            self._changed.set()
         if self._terms:
             await asyncio.wait(set(self._terms))
 

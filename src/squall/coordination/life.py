@@ -18,6 +18,7 @@ from squall.coordination import keys
 from squall.coordination.assembly import Assembly
 from squall.coordination.election import Election
 from squall.coordination.errors import (
+    CoordinationError,
     DuplicateMemberError,
     MemberFencedError,
     NotRunningError,
@@ -93,12 +94,12 @@ class Life:
         """The member stops: nothing beats or registers any more, then others see that it left."""
         self.stopping = True
         self._changed.set()
+        self._parts.patient.rebinds.pop(keys.member(self._parts.member_id), None)
         if self.leadership is not None:
             self.leadership.handle(messages.Retire())
         if self._token is not None:
             self._parts.tasks.cancel(self._token)
             await self._parts.tasks.stopped(self._token)
-        self._parts.patient.rebinds.pop(keys.member(self._parts.member_id), None)
         await self.pulse.leave()
 
     @property
@@ -121,12 +122,19 @@ class Life:
 
     async def _run(self) -> None:
         while not self.stopping:
-            cause = await self._live()
+            try:
+                cause = await self._live()
+            except Exception as error:
+                self._parts.on_failure("incarnation_failed", error)
+                cause = error
             if self.stopping:
                 return
             self._teller.ended(cause, self.highest_epoch)
             if isinstance(cause, StateLostError):
                 self._on_state_lost()
+            if not isinstance(cause, CoordinationError):
+                # It may come again at once.
+                await self._parts.clock.sleep(REGISTER_RETRY_S)
             await self._register_again()
             if isinstance(cause, MemberFencedError):
                 self._teller.recovered(self._parts.member_id)
@@ -153,9 +161,6 @@ class Life:
             heart.end()
             await leadership.retire()
             return cause
-        except Exception as error:
-            parts.on_failure("incarnation_failed", error)
-            return error
         finally:
             group.cancel()
 

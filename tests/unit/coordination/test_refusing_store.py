@@ -134,14 +134,22 @@ def test_an_election_that_broke_ends_its_incarnation_and_another_one_goes_on(
         monkeypatch.setattr(Leadership, "_perform", breaks)
         term = member.term
         assert term is not None
+
+        async def lead() -> int:
+            async with member.lead() as later:
+                return later.epoch
+
         await lab.world.eventually(lambda: term.ended.is_set(), within_s=2.0, what="it ends")
-        await lab.led()
+        assert not member.is_coordinator
+        waiting = lab.run_on(leader, lead())
+        (other,) = [each for each in lab.members if each != leader]
         await lab.world.eventually(
             lambda: member.incarnation > incarnation and not member.isolated,
             within_s=10.0,
             what="the next incarnation",
         )
-        monkeypatch.setattr(Leadership, "_perform", perform)
+        await lab.world.stop(other)
+        assert await waiting > term.epoch, "who waits for the lead waits over it"
 
     play(script)
 

@@ -87,14 +87,16 @@ class Life:
 
     def begin(self) -> None:
         """The first incarnation is registered."""
-        self._parts.patient.rebinds[keys.member(self._parts.member_id)] = self.pulse.alive_still
+        for store in (self._parts.patient, self._parts.urgent):
+            store.rebinds[keys.member(self._parts.member_id)] = self.pulse.alive_still
         self._token = self._parts.tasks.start("life", self._run())
 
     async def leave(self) -> None:
         """The member stops: nothing beats or registers any more, then others see that it left."""
         self.stopping = True
         self._changed.set()
-        self._parts.patient.rebinds.pop(keys.member(self._parts.member_id), None)
+        for store in (self._parts.patient, self._parts.urgent):
+            store.rebinds.pop(keys.member(self._parts.member_id), None)
         if self.leadership is not None:
             self.leadership.handle(messages.Retire())
         if self._token is not None:
@@ -149,20 +151,20 @@ class Life:
         self._changed.set()
         parts.say_in_log(incarnation=pulse.incarnation)
         self._pacer.follow(self._watch, self._grace, pulse, heart, leadership.election)
+        started = (group.start("election", leadership.run()), group.start("heart", heart.run()))
+        running = [token.task for token in started if token.task is not None]
         try:
-            started = (
-                group.start("election", leadership.run()),
-                group.start("heart", heart.run()),
-            )
-            running = [token.task for token in started if token.task is not None]
             if running:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             cause = _cause(running)
             heart.end()
             await leadership.retire()
+            group.cancel()
             return cause
         finally:
-            group.cancel()
+            # Not the whole group: a callback of the last term may be what stops the member.
+            for token in started:
+                parts.tasks.cancel(token)
 
     async def _register_again(self) -> None:
         parts, told = self._parts, ""

@@ -171,3 +171,21 @@ def test_a_stop_ends_though_the_store_refuses_the_leave() -> None:
         assert tasks.running == ()
 
     play(script)
+
+
+def test_a_coordinator_that_may_not_look_at_the_size_of_the_store_keeps_the_lead() -> None:
+    async def script(lab: Lab) -> None:
+        _, leader = await group(lab, "a", "b")
+        refused = 0
+
+        async def count() -> dict[str, int]:
+            nonlocal refused
+            refused += 1
+            raise REFUSAL
+
+        lab.store.count = count  # type: ignore[method-assign]
+        await asyncio.sleep(600.0)
+        assert refused > 5, "it has to happen"
+        assert lab.leaders == [leader] and lab.members[leader].current_epoch == 1
+
+    play(script)

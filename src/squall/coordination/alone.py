@@ -21,7 +21,7 @@ from squall.coordination.errors import (
     ConfigurationError,
     LeadershipLost,
     StaleEpochError,
-    StoreUnavailableError,
+    StoreError,
     VersionConflict,
 )
 from squall.coordination.records import LeaseRecord
@@ -83,7 +83,7 @@ class Alone:
             return
         given_up = leases.given_up(self._lease, number=1, successor="", standbys=())
         put = Put(keys.LEADER, self._parts.codec.encode(given_up), expect=self._version, ttl_s=None)
-        with contextlib.suppress(VersionConflict, StaleEpochError, StoreUnavailableError):
+        with contextlib.suppress(VersionConflict, StaleEpochError, StoreError):
             await self._parts.urgent.write(put, fence=Fence(keys.LEADER, self._lease.epoch))
 
     def excuse(self, task: asyncio.Task[Any] | None) -> None:

@@ -4,9 +4,9 @@
         async with coordinator.lead() as term:        # waits; cancelled when the term ends
             await term.write(Put("report/today", body, expect=ANY, ttl_s=3600))
 
-This file puts the parts together and owns their order at start, rebirth and stop. The rules
-are in the parts: `election`, `pulse`, `health`, `inbox`. It must never let an incarnation
-that was declared dead act, nor leave a task behind after `stop`.
+This file puts the parts together and owns their order at start and stop. The rules
+are in the parts: `election`, `life`, `health`, `inbox`. It must never leave a task behind after
+`stop`, nor a registration after a start that failed.
 """
 
 from __future__ import annotations
@@ -18,24 +18,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Unpack
 
-from squall.coordination import election_messages as messages
 from squall.coordination.advice import advise
 from squall.coordination.alone import Alone
 from squall.coordination.assembly import MEASURE_S, START_DELAYS_S, Assembly, assemble
 from squall.coordination.driven import DrivenHeartbeats
-from squall.coordination.election import Election
-from squall.coordination.errors import (
-    MemberFencedError,
-    NotRunningError,
-    StoreUnavailableError,
-)
+from squall.coordination.errors import NotRunningError, StoreError, StoreUnavailableError
 from squall.coordination.fitness import Fitness
 from squall.coordination.handover import HandOver
 from squall.coordination.health import Grace
-from squall.coordination.heart import Heart
 from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
 from squall.coordination.leadership import Leadership
 from squall.coordination.leaving import leave
+from squall.coordination.life import Life
 from squall.coordination.mailbox import Context
 from squall.coordination.monitor import Monitor, Statistics
 from squall.coordination.onlooking import Onlooker
@@ -47,30 +41,22 @@ from squall.coordination.options import (
     check_options,
     with_environment,
 )
-from squall.coordination.plain import Metadata
 from squall.coordination.plugin import CoordinatorPlugin
-from squall.coordination.pulse import Leading, Pulse
-from squall.coordination.ranking import rank_of
 from squall.coordination.rolling import Figures
 from squall.coordination.scaling import Pacer
 from squall.coordination.signals import Signals
 from squall.coordination.speaking import Speaking
-from squall.coordination.stores.guard import TOKEN_BYTES
 from squall.coordination.stores.interface import Check, Store
 from squall.coordination.stores.opening import capabilities_of
 from squall.coordination.telling import Teller
 from squall.coordination.terms import LeadScope, Term, TermRunner, Work
-from squall.coordination.timing import LOCAL_LIMIT, Timing
+from squall.coordination.timing import Timing
 from squall.coordination.upkeep import Upkeep
 from squall.runtime.identity import variable
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.log import Log, PythonLogger
 from squall.runtime.metrics import Registry
 from squall.runtime.metrics_http import MetricsServer
-
-REGISTER_RETRY_S = 1.0
-LOOKS_BESIDE_BEATS = 3.0
-"""Every beat looks at the lease too; so many intervals after a look, it is made without one."""
 
 
 class Coordinator(Speaking):
@@ -101,18 +87,17 @@ class Coordinator(Speaking):
         self._own = (on_become, on_stop, work, work_interval)
         self.plugins: list[CoordinatorPlugin] = list(plugins)
         self._parts: Assembly | None = None
+        self._added: list[Work] = []
         self._works: list[Work] = []
-        self._pulse: Pulse | None = None
-        self._heart: Heart | None = None
-        self._leadership: Leadership | None = None
+        """Of this start; those that were added come beside."""
+        self._started: list[CoordinatorPlugin] = []
+        self._life: Life | None = None
         self._alone: Alone | None = None
         self._signals: Signals | None = None
         self._driven: DrivenHeartbeats | None = None
         self._onlooker: Onlooker | None = None
-        self._reborn = asyncio.Event()
-        self._stopping = False
         self._ending = asyncio.Lock()
-        self._highest_epoch = 0
+        self._known_epoch = 0
         self._scrape: MetricsServer | None = None
         self.metrics_address: Address | None = None
         """Where Prometheus finds `/metrics`, if `metrics_port` was given; 0 takes a free one."""
@@ -139,12 +124,12 @@ class Coordinator(Speaking):
             store, self.options, member_id, runtime=runtime, log=log, registry=registry
         )
         self._teller = Teller(parts, self.plugins)
+        self._works, self._started = [], []
+        self._life = self._alone = None
         try:
             await self._begin(parts)
         except BaseException:
-            await self._stop_serving()
-            await parts.close()
-            self._parts = None
+            await self._end(parts)
             raise
 
     async def _begin(self, parts: Assembly) -> None:
@@ -184,26 +169,26 @@ class Coordinator(Speaking):
         transient = self.options.transient
         await self._patiently(lambda: self._upkeep.begin(transient=transient))
         # Before anything is believed: orders of an older epoch are refused from the start.
-        self._highest_epoch = self._upkeep.epoch
+        self._known_epoch = self._upkeep.epoch
         self._signals = Signals(parts, self._signal_context(), self.options)
         self._driven = DrivenHeartbeats(
             parts, lambda: self.current_epoch, self._monitor.note_sequence
         )
         if not self.options.enable_coordinator:
-            alone = Alone(parts, self._teller.election)
-            await alone.begin(self._make_runner(parts))
+            alone, group = Alone(parts, self._teller.election), parts.tasks.group("terms")
+            await alone.begin(TermRunner(self._all_works, group, parts.on_failure, lambda: None))
             self._alone = alone
         else:
-            self._pulse = self._make_pulse(parts)
-            await self._patiently(self._pulse.register)
-            parts.tasks.start("life", self._live(parts, self._pulse), essential=True)
+            self._life = life = self._make_life(parts, self._signals)
+            await self._patiently(life.pulse.register)
+            life.begin()
         parts.tasks.every("store time", MEASURE_S, self._measure)
         parts.tasks.start("advice", advise(parts, self.options))
         self._fitness.start()
         self._teller.follow(
             lambda: self.heartbeat_p99,
             lambda: self.is_coordinator + self.signals.blocked,
-            lambda: self._leadership.is_led if self._leadership else self.is_coordinator,
+            lambda: self.leadership.is_led if self.leadership else self.is_coordinator,
         )
         self._signals.start()
         if self.options.metrics_port is not None:
@@ -212,6 +197,7 @@ class Coordinator(Speaking):
             self.metrics_address = await self._scrape.start(address)
         for plugin in self.plugins:
             await plugin.on_start()
+            self._started.append(plugin)
 
     async def stop(self) -> None:
         """Ends work, gives up leadership, leaves; within 10 s also when nothing answers. May be
@@ -220,13 +206,14 @@ class Coordinator(Speaking):
             parts = self._parts
             if parts is None:
                 return
-            self._stopping = True
-            leads = self._leadership or self._alone
-            await leave(self.plugins, leads, self._pulse, parts.on_failure)
-            await self._stop_serving()
-            await parts.close()
-            self._parts = None
-            self._leadership = None
+            await self._end(parts)
+
+    async def _end(self, parts: Assembly) -> None:
+        leads = self._life.leadership if self._life is not None else self._alone
+        await leave(self._started, leads, self._life, parts.on_failure)
+        await self._stop_serving()
+        await parts.close()
+        self._parts = None
 
     async def _stop_serving(self) -> None:
         scrape, self._scrape = self._scrape, None
@@ -250,7 +237,7 @@ class Coordinator(Speaking):
 
     @property
     def incarnation(self) -> int:
-        return self._pulse.incarnation if self._pulse is not None else 1
+        return self._life.pulse.incarnation if self._life is not None else 1
 
     @property
     def store(self) -> Store:
@@ -267,14 +254,14 @@ class Coordinator(Speaking):
         """False as soon as the local limit of the lease has passed."""
         if self._alone is not None:
             return self._alone.leads
-        return self._leadership is not None and self._leadership.leads
+        return self.leadership is not None and self.leadership.leads
 
     @property
     def term(self) -> Term | None:
         """The one that this member leads in, if it does."""
         if self._alone is not None:
             return self._alone.term if self._alone.leads else None
-        term = self._leadership.term if self._leadership is not None else None
+        term = self.leadership.term if self.leadership is not None else None
         return term if term is not None and term.valid else None
 
     @property
@@ -282,8 +269,7 @@ class Coordinator(Speaking):
         """The highest epoch that this member knows of."""
         if self._alone is not None:
             return self._alone.epoch
-        known = self._leadership.election.highest_epoch if self._leadership else 0
-        return max(known, self._highest_epoch)
+        return self._life.highest_epoch if self._life is not None else self._known_epoch
 
     @property
     def current_coordinator(self) -> str | None:
@@ -291,7 +277,7 @@ class Coordinator(Speaking):
         not renewed its lease in time."""
         if self._alone is not None:
             return self.member_id if self._alone.leads else None
-        leadership = self._leadership
+        leadership = self.leadership
         if leadership is None or not leadership.is_led:
             return None
         lease = leadership.election.seen_lease
@@ -299,14 +285,14 @@ class Coordinator(Speaking):
 
     @property
     def leadership(self) -> Leadership | None:
-        """What drives the election for this incarnation; None before the start, and alone."""
-        return self._leadership
+        """What drives the election for this incarnation; None unless it runs, and alone."""
+        return self._life.leadership if self._life is not None and self._parts is not None else None
 
     @property
     def protected_for(self) -> float:
         """For so many seconds more the present coordinator hands over only with `allow_early`:
         until `min_epoch_duration` from its election."""
-        lease = self._leadership.election.seen_lease if self._leadership is not None else None
+        lease = self.leadership.election.seen_lease if self.leadership is not None else None
         if lease is None or self.current_coordinator is None:
             return 0.0
         return max(0.0, lease.elected_at + lease.min_term - self._running.store_time())
@@ -314,23 +300,25 @@ class Coordinator(Speaking):
     @property
     def phase(self) -> str:
         """Of the start: observing, election, preparation, ready."""
-        return self._leadership.election.phase if self._leadership is not None else "ready"
+        return self.leadership.election.phase if self.leadership is not None else "ready"
 
     @property
     def isolated(self) -> bool:
         """No beat reached the store for `heartbeat_ttl`, or this incarnation was declared dead:
         take no new work."""
-        return self._heart is not None and self._heart.isolated
+        heart = self._life.heart if self._life is not None else None
+        return heart is not None and heart.isolated
 
     @property
     def heartbeat_p99(self) -> float:
         """Over the last 100 cycles, in seconds."""
-        return self._heart.latencies.percentile(0.99) if self._heart is not None else 0.0
+        heart = self._life.heart if self._life is not None else None
+        return heart.latencies.percentile(0.99) if heart is not None else 0.0
 
     @property
     def alive_check(self) -> Check | None:
         """To be put first into a batch that only a live incarnation may write."""
-        return self._pulse.alive if self._pulse is not None else None
+        return self._life.pulse.alive if self._life is not None else None
 
     async def active_workers(self) -> tuple[str, ...]:
         """Ids of the members whose heartbeat is fresh, in their order."""
@@ -391,14 +379,14 @@ class Coordinator(Speaking):
 
     async def hand_over(self, to: str | None = None, *, allow_early: bool = False) -> None:
         """Of the coordinator itself: ends its term by the normal, fenced way."""
-        leadership = self._leadership
+        leadership = self.leadership
         if leadership is None:
             raise NotRunningError(f"{self.member_id} does not lead: only a coordinator hands over")
         await self._hand_over.resign(leadership, to, allow_early=allow_early)
 
     def add_work(self, work: Work) -> None:
         """Before the start, or while running: from the next term on."""
-        self._works.append(work)
+        self._added.append(work)
 
     def reload_secrets(self, secrets: Sequence[str]) -> None:
         """Accepts these from now on, the newest last. All members sign with the newest when
@@ -415,50 +403,9 @@ class Coordinator(Speaking):
     # Inside.
 
     async def _next_term(self) -> Term:
-        while True:
-            if self._alone is not None:
-                return self._alone.term
-            leadership = self._leadership
-            if leadership is None:
-                if self._stopping or self._parts is None:
-                    raise NotRunningError("the coordinator has stopped")
-                await asyncio.sleep(0)
-                continue
-            waiting = self._running.tasks.start("next term", leadership.next_term())
-            reborn = self._running.tasks.start("reborn", self._reborn.wait())
-            both = [token.task for token in (waiting, reborn) if token.task is not None]
-            try:
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in both:
-                    task.cancel()
-            if leadership is self._leadership and leadership.term and leadership.term.valid:
-                return leadership.term
-
-    async def _live(self, parts: Assembly, pulse: Pulse) -> None:
-        """One incarnation after another."""
-        while True:
-            group = parts.tasks.group(f"incarnation {pulse.incarnation}")
-            self._leadership = leadership = self._make_leadership(parts, pulse)
-            self._reborn.set()
-            self._reborn.clear()
-            parts.say_in_log(incarnation=pulse.incarnation)
-            self._heart = heart = self._make_heart(parts, pulse, leadership)
-            self._pacer.follow(self._watch, self._grace, pulse, heart, leadership.election)
-            group.start("election", leadership.run(), essential=True)
-            cause = await heart.run()
-            was_dead = isinstance(cause, MemberFencedError)
-            self._highest_epoch = leadership.election.highest_epoch
-            await leadership.retire()
-            group.cancel()
-            self._teller.ended(cause, self._highest_epoch)
-            if self._stopping:
-                return
-            if not was_dead and self._signals is not None:
-                self._signals.mailbox.state_lost()
-            await self._register_again(parts, pulse)
-            if was_dead:
-                self._teller.recovered(parts.member_id)
+        if self._alone is not None:
+            return self._alone.term
+        return await self._present(self._life).next_term()
 
     async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
         """A start lives through a short absence of the store."""
@@ -472,11 +419,11 @@ class Coordinator(Speaking):
                 await self._running.clock.sleep(delay_s)
 
     async def _beat_now(self) -> None:
-        if self._pulse is not None:
-            await self._pulse.beat()
+        if self._life is not None:
+            await self._life.pulse.beat_beside()
 
     async def _measure(self) -> None:
-        with contextlib.suppress(StoreUnavailableError):
+        with contextlib.suppress(StoreError):
             await self._running.measure_again()
 
     def _signal_context(self) -> Context:
@@ -489,111 +436,20 @@ class Coordinator(Speaking):
             stale_order=self._teller.stale_order,
         )
 
-    async def _register_again(self, parts: Assembly, pulse: Pulse) -> None:
-        while True:
-            try:
-                await pulse.register()
-                return
-            except StoreUnavailableError:
-                await parts.clock.sleep(min(REGISTER_RETRY_S, parts.timing.heartbeat_interval))
+    def _all_works(self) -> list[Work]:
+        return [*self._works, *self._added]
 
-    def _make_pulse(self, parts: Assembly) -> Pulse:
-        def leading() -> Leading:
-            leadership = self._leadership
-            known = leadership.election.highest_epoch if leadership is not None else 0
-            failing = tuple(work.name for work in self._works if work.failures > 1)
-            leads = self.is_coordinator
-            return Leading(max(known, self._highest_epoch), leads, failing if leads else ())
-
-        return Pulse(
-            parts.urgent,
-            parts.codec,
-            parts.member_id,
-            parts.timing,
-            parts.clock,
-            parts.identity,
-            eligible=self.options.eligible,
-            sign_heartbeats=parts.signs_heartbeats,
-            leading=leading,
-            metadata=Metadata(self.options.metadata, parts.on_failure),
-            make_token=lambda: parts.random.randbytes(TOKEN_BYTES).hex(),
-            awaited=parts.awaited,
-            transient=self.options.transient,
-            keep_heartbeats=self.options.keep_heartbeats,
+    def _make_life(self, parts: Assembly, signals: Signals) -> Life:
+        return Life(
+            parts,
+            self.options,
+            self._teller,
+            grace=self._grace,
+            monitor=self._monitor,
+            watch=self._watch,
+            pacer=self._pacer,
+            fitness=self._fitness,
+            works=self._all_works,
+            on_state_lost=signals.mailbox.state_lost,
+            highest_epoch=self._known_epoch,
         )
-
-    def _make_heart(self, parts: Assembly, pulse: Pulse, leadership: Leadership) -> Heart:
-        def on_beat(took_s: float, failure: StoreUnavailableError | None) -> None:
-            if failure is None:
-                self._grace.reached(parts.clock.boot_time())
-            self._teller.beat(pulse.sequence, took_s, failure)
-
-        return Heart(
-            pulse,
-            parts.timing,
-            parts.clock,
-            parts.random,
-            parts.contention,
-            lease=leadership,
-            on_time=parts.overheard,
-            on_beat=on_beat,
-            on_contention=self._teller.contention,
-            on_isolated=self._teller.isolated,
-        )
-
-    def _make_runner(self, parts: Assembly) -> TermRunner:
-        def unhealthy() -> None:
-            leadership = self._leadership
-            if leadership is not None and leadership.election.standbys:
-                leadership.handle(messages.Resign("unhealthy"))
-
-        return TermRunner(
-            lambda: self._works, parts.tasks.group("terms"), parts.on_failure, unhealthy
-        )
-
-    def _make_leadership(self, parts: Assembly, pulse: Pulse) -> Leadership:
-        capabilities = parts.patient.capabilities
-        watches = capabilities.blocking_wait or not capabilities.cross_host
-        election = Election(
-            parts.member_id,
-            pulse.incarnation,
-            parts.timing,
-            parts.clock.boot_time(),
-            uniform=parts.random.uniform,
-            eligible=self.options.eligible,
-            highest_epoch=self._highest_epoch,
-            skip_cold_start=self.options.skip_cold_start,
-            looks_every_s=parts.timing.heartbeat_interval * LOOKS_BESIDE_BEATS if watches else None,
-        )
-        election.store_offset = parts.store_time() - parts.clock.boot_time()
-        return Leadership(
-            election,
-            parts.urgent,
-            parts.patient,
-            parts.codec,
-            parts.clock,
-            parts.tasks.group(f"incarnation {pulse.incarnation}"),
-            alive=lambda: pulse.alive,
-            rank=self._rank,
-            runner=self._make_runner(parts),
-            tell=self._teller.election,
-            standbys=lambda: self._monitor.standbys,
-            live=lambda: self._monitor.statistics.coordinators_monitored,
-            signing_key=lambda: self._monitor.signing_key,
-            pace=lambda: self._pacer.pace,
-            healthy=lambda: self._fitness.fit,
-            on_lease=self._pacer.heard,
-            on_renewed=self._renewed,
-            watches=watches,
-        )
-
-    def _renewed(self, lease_left: float) -> None:
-        parts = self._running
-        ratio = parts.contention.cycle(0.0, 0.0, lease_left, parts.clock.now())
-        if ratio is not None:
-            self._teller.contention((LOCAL_LIMIT - lease_left) * parts.timing.lease_ttl, ratio)
-
-    async def _rank(self) -> int:
-        seen = self._leadership.election.seen if self._leadership is not None else None
-        last = seen.lease.worker_id if seen is not None and seen.lease is not None else ""
-        return await rank_of(self._running, last)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from squall.coordination import keys
+from squall.coordination import keys, pulse
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     ConfigurationError,
@@ -28,7 +28,15 @@ from squall.coordination.errors import (
 )
 from squall.coordination.plain import plain_json
 from squall.coordination.records import HeartbeatRecord, MemberRecord
-from squall.coordination.stores.interface import ABSENT, ANY, Condition, Delete, Put, Record
+from squall.coordination.stores.interface import (
+    ABSENT,
+    ANY,
+    Condition,
+    Delete,
+    Put,
+    Record,
+    Write,
+)
 
 TRIES = 5
 
@@ -40,6 +48,9 @@ class Driven:
     incarnation: int
     sequence: int | None
     beat_version: Condition
+    member_version: str
+    registered_at: float
+    """When the registration was last written, by our clock."""
 
 
 class DrivenHeartbeats:
@@ -85,20 +96,23 @@ class DrivenHeartbeats:
         driven = self._driven.pop(member_id, None)
         member, beat = await self._read(member_id)
         known = self._record_of(MemberRecord, member)
-        if member is None or known is None or known.status != "alive":
-            return
         if driven is None:
             self._refuse_foreign(member_id, beat)
-        left = MemberRecord(member_id=member_id, incarnation=known.incarnation, status="left")
-        await self._parts.patient.write(
-            Put(
-                keys.member(member_id),
-                self._parts.codec.encode(left, over=member.value),
-                expect=member.version,
-                ttl_s=keys.MEMBER_TTL_S,
-            ),
-            Delete(keys.heartbeat(member_id), ANY),
-        )
+        writes: list[Write] = []
+        if member is not None and known is not None and known.status == "alive":
+            left = MemberRecord(member_id=member_id, incarnation=known.incarnation, status="left")
+            encoded = self._parts.codec.encode(left, over=member.value)
+            put = Put(member.key, encoded, expect=member.version, ttl_s=keys.MEMBER_TTL_S)
+            writes = [put, Delete(keys.heartbeat(member_id), ANY)]
+        elif beat is not None and self._is_driven(beat):
+            # Its registration is gone: the beat alone would be taken for one that fell silent.
+            writes = [Delete(beat.key, beat.version)]
+        if writes:
+            await self._parts.patient.write(*writes)
+
+    def _is_driven(self, beat: Record) -> bool:
+        record = self._record_of(HeartbeatRecord, beat)
+        return record is not None and bool(record.driven_by) and record.status == "alive"
 
     def _check(self, member_id: str, sequence: int) -> None:
         keys.heartbeat(member_id)
@@ -121,8 +135,11 @@ class DrivenHeartbeats:
         self._refuse_foreign(member_id, beat)
         alive = None if known is None or known.status != "alive" else known.incarnation
         if not anew and record is not None and record.incarnation == alive:
+            assert member is not None
+            assert beat is not None
+            written_at = parts.clock.now() - member.age_s
             found = Driven(
-                record.incarnation, record.sequence, ABSENT if beat is None else beat.version
+                record.incarnation, record.sequence, beat.version, member.version, written_at
             )
             self._driven[member_id] = found
             return found
@@ -130,20 +147,27 @@ class DrivenHeartbeats:
         if known is not None and known.status == "dead" and not anew:
             raise MemberFencedError(member_id, before)
         incarnation = max(before + 1, await parts.patient.now_ms())
-        registered = MemberRecord(member_id=member_id, incarnation=incarnation)
-        put = Put(
-            keys.member(member_id),
-            parts.codec.encode(registered),
-            expect=ABSENT if member is None else member.version,
-            ttl_s=keys.MEMBER_TTL_S,
-        )
+        expect = ABSENT if member is None else member.version
+        begun = parts.clock.now()
         try:
-            await parts.patient.write(put)
+            (version,) = await parts.patient.write(
+                self._registration(member_id, incarnation, expect)
+            )
         except VersionConflict:
             return None
-        found = Driven(incarnation, None, ABSENT if beat is None else beat.version)
+        beat_version = ABSENT if beat is None else beat.version
+        found = Driven(incarnation, None, beat_version, version, begun)
         self._driven[member_id] = found
         return found
+
+    def _registration(self, member_id: str, incarnation: int, expect: Condition) -> Put:
+        registered = MemberRecord(member_id=member_id, incarnation=incarnation)
+        return Put(
+            keys.member(member_id),
+            self._parts.codec.encode(registered),
+            expect=expect,
+            ttl_s=keys.MEMBER_TTL_S,
+        )
 
     def _refuse_foreign(self, member_id: str, beat: Record | None) -> None:
         record = self._record_of(HeartbeatRecord, beat)
@@ -177,7 +201,13 @@ class DrivenHeartbeats:
             ttl_s=parts.timing.retention,
             silent=True,
         )
-        (known.beat_version,) = await parts.patient.write(put)
+        begun = parts.clock.now()
+        if begun - known.registered_at < pulse.REFRESH_REGISTRATION_S:
+            (known.beat_version,) = await parts.patient.write(put)
+            return
+        refreshed = self._registration(member_id, known.incarnation, known.member_version)
+        known.member_version, known.beat_version = await parts.patient.write(refreshed, put)
+        known.registered_at = begun
 
     async def _read(self, member_id: str) -> tuple[Record | None, Record | None]:
         member, beat = await self._parts.patient.get(

@@ -120,6 +120,7 @@ class Election:
         self._ready_at = 0.0
         self._term_ends = 0.0
         self._successor = ""
+        self._withdraws = False
         self._work_has_ended = False
         if skip_cold_start or timing.cold_start_observation_window <= 0.0:
             self.role = Role.FOLLOWING
@@ -340,15 +341,10 @@ class Election:
     def _plan_to_stand(self, rank: int, now: float) -> None:
         if self.role is not Role.FOLLOWING or not self.eligible or self._free_at(now) > now:
             return
-        timing = self.timing
-        delay_s = min(rank * timing.rank_delay, timing.rank_delay_cap)
-        lease = self.seen_lease
-        if lease is not None and lease.successor not in ("", self.member_id):
-            # Another one was named: it has the first word, if it is there.
-            delay_s += timing.heartbeat_interval
+        delay_s = leases.stands_after_s(rank, self.seen_lease, self.member_id, self.timing)
         if rank > 0:
             # The first has nobody to get out of step with.
-            delay_s += self._uniform(0.0, timing.rank_delay)
+            delay_s += self._uniform(0.0, self.timing.rank_delay)
         self._stand_at = now + delay_s
 
     def _stand(self, now: float, effects: list[Effect]) -> None:
@@ -357,6 +353,7 @@ class Election:
         seen = self.seen
         self.role = Role.STANDING
         self._tokens += 1
+        self._withdraws = False
         self._sent = {0: now}
         self._limit = 0.0
         self._term_ends = now + self.timing.max_epoch_duration
@@ -406,10 +403,9 @@ class Election:
         invariant(lease is not None and seen is not None, "a holder knows its lease")
         assert lease is not None
         assert seen is not None
-        timing = self.timing
-        term_left = self._term_ends - now
-        if term_left <= timing.max_epoch_duration * 0.2 and self.healthy:
-            self._term_ends = now + timing.max_epoch_duration
+        term_s = self.timing.max_epoch_duration
+        if self._term_ends - now <= term_s * 0.2 and self.healthy:
+            self._term_ends = now + term_s
             effects.append(TermRenewed(lease.epoch, self._term_ends + self.store_offset))
         number = max(self._sent, default=lease.renewals) + 1
         self._sent[number] = now
@@ -440,7 +436,9 @@ class Election:
         self.highest_epoch = max(self.highest_epoch, lease.epoch)
         self._renew_at = now + self._renews_every_s
         delay_s = self.timing.cold_start_preparation_delay
-        if self._cold and self._phase != "ready" and delay_s > 0.0:
+        if self._withdraws:
+            self._close_unused()
+        elif self._cold and self._phase != "ready" and delay_s > 0.0:
             self.role = Role.PREPARING
             self._ready_at = now + delay_s
             self._change_phase("preparation", now, effects)
@@ -456,10 +454,8 @@ class Election:
         effects.append(Promote(lease.epoch))
 
     def _lose(self, reason: str, effects: list[Effect]) -> None:
-        lease = self._lease
-        assert lease is not None
         if self.role is Role.LEADING:
-            effects.append(Demote(lease.epoch, reason))
+            effects.append(Demote(self.epoch, reason))
             self.role = Role.DRAINING
         elif self.role is Role.CLOSING and not self._work_has_ended:
             self.role = Role.DRAINING
@@ -470,15 +466,21 @@ class Election:
 
     def _resign(self, reason: str, successor: str, effects: list[Effect]) -> None:
         invariant(reason in PLANNED, f"{reason} is no reason to resign")
+        self._successor = successor
         if self.role is Role.LEADING:
             effects.append(Demote(self.epoch, reason))
+            self.role = Role.CLOSING
         elif self.role is Role.PREPARING:
-            self._work_has_ended = True
-            self._renew_at = 0.0
+            self._close_unused()
         else:
-            return
+            # What is won after that is given up at once, lest all wait for its end.
+            self._withdraws = self.role is Role.STANDING
+
+    def _close_unused(self) -> None:
+        """Nothing was done under this lease."""
         self.role = Role.CLOSING
-        self._successor = successor
+        self._work_has_ended = True
+        self._renew_at = 0.0
 
     def _end_work(self, now: float) -> None:
         if self.role is Role.CLOSING:

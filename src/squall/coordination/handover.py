@@ -148,4 +148,5 @@ class HandOver:
         return record is not None and record.eligible
 
     async def _pause(self) -> None:
-        await self._parts.clock.sleep(self._parts.timing.heartbeat_interval / LOOKS_PER_BEAT)
+        """`NotRunningError` when the member has stopped."""
+        await self._parts.clock.sleep(self._member.timing.heartbeat_interval / LOOKS_PER_BEAT)

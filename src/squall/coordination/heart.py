@@ -7,7 +7,8 @@ A cycle ends with a beat that reached the store, or at the local limit of a leas
 never overlap and missed ones are not made up. A beat without an answer for half an interval is
 sent once more, on a new connection where there are any, and then waited for: a store that is
 slow must not look like one that is away. It tells when a cycle fell behind, when
-nothing reached the store for `heartbeat_ttl`, and when this incarnation must end. It must
+nothing reached the store for `heartbeat_ttl`, and when this incarnation must end. Whatever else
+keeps a beat from the store is a beat that failed: the next one is made all the same. It must
 never wait for the circuit of the store, nor for user code.
 """
 
@@ -23,7 +24,6 @@ from squall.coordination.errors import (
     CoordinationError,
     MemberFencedError,
     StateLostError,
-    StoreUnavailableError,
 )
 from squall.coordination.moments import next_moment, reach_by
 from squall.coordination.pulse import Pulse
@@ -60,7 +60,7 @@ class Heart:
         *,
         lease: LeaseLook,
         on_time: Callable[[int, float, float], None],
-        on_beat: Callable[[float, StoreUnavailableError | None], None],
+        on_beat: Callable[[float, Exception | None], None],
         on_contention: Callable[[float, float], None],
         on_isolated: Callable[[float], None],
     ) -> None:
@@ -104,12 +104,16 @@ class Heart:
             try:
                 reached = await self._cycle()
             except (MemberFencedError, StateLostError) as error:
-                self._is_over = True
+                self.end()
                 return error
             ended = self._clock.now()
             self._note(reached, begun, ended, late_s=begun - due)
             interval = self.timing.heartbeat_interval
             due = next_moment(max(due + interval, ended), interval)
+
+    def end(self) -> None:
+        """This incarnation takes no new work any more."""
+        self._is_over = True
 
     async def _cycle(self) -> bool:
         interval = self.timing.heartbeat_interval
@@ -124,9 +128,11 @@ class Heart:
                 if looks:
                     self._looked(found[0], begun)
                 return True
-            except StoreUnavailableError as error:
+            except Exception as error:
                 if looks:
                     self._lease.look_failed()
+                if isinstance(error, (MemberFencedError, StateLostError)):
+                    raise
                 is_late = self._clock.now() - begun >= limit_s
                 again = is_late and not again and self._clock.now() < deadline
                 if again:

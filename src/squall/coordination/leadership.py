@@ -2,21 +2,24 @@
 
 The core decides; this file only does what it asks and tells it what came of it. One read
 and one write are under way at a time, each with a limit on its time, and neither waits for
-the circuit of the store. It must never hold back the tick at the end of a lease.
+the circuit of the store. Whatever comes of a call, the core hears of it: an error that nobody
+foresaw is logged and counts as no answer, and one of the core itself ends `run`. It must never
+hold back the tick at the end of a lease.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from squall.coordination import election_messages as messages
 from squall.coordination import keys
 from squall.coordination.calls import within
 from squall.coordination.election import HOLDING, Election, Role
-from squall.coordination.errors import StaleEpochError, StoreUnavailableError, VersionConflict
+from squall.coordination.errors import StaleEpochError, StoreError, VersionConflict
+from squall.coordination.events import OnFailure
 from squall.coordination.records import Codec, LeaseRecord, Pace
 from squall.coordination.stores.interface import ABSENT, Changed, Check, Fence, Put, Record, Store
 from squall.coordination.terms import PATIENCE_S, Term, TermRunner
@@ -51,6 +54,7 @@ class Leadership:
         healthy: Callable[[], bool],
         on_lease: Callable[[Record, LeaseRecord], None],
         on_renewed: Callable[[float], None],
+        on_failure: OnFailure,
         watches: bool,
     ) -> None:
         self.election = election
@@ -71,6 +75,7 @@ class Leadership:
         self._healthy = healthy
         self._on_lease = on_lease
         self._on_renewed = on_renewed
+        self._on_failure = on_failure
         self._watches = watches
         self._watching: TaskToken | None = None
         self._sleeper: asyncio.Future[None] | None = None
@@ -80,10 +85,14 @@ class Leadership:
         self._changed = asyncio.Event()
         """Set whenever a term begins or ends."""
         self._terms: set[asyncio.Task[None]] = set()
+        self._broken: Exception | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until this incarnation retires. It raises what broke the core or a term: then nothing
+        is known to be done as it should be, and only another incarnation helps."""
         while self.election.role is not Role.RETIRED:
+            if self._broken is not None:
+                raise self._broken
             self.election.standbys = self._standbys()
             self.election.live = self._live()
             self.election.signing_key = self._signing_key()
@@ -94,9 +103,13 @@ class Leadership:
             await self._sleep(self._sleeps_until - self._clock.boot_time())
 
     def handle(self, event: messages.Event) -> None:
-        self.election.healthy = self._healthy()
-        self._perform(self.election.handle(event, self._clock.boot_time()))
         election = self.election
+        try:
+            election.healthy = self._healthy()
+            self._perform(election.handle(event, self._clock.boot_time()))
+        except Exception as error:
+            self._break(error)
+            raise
         if election.deadline() < self._sleeps_until or election.role is Role.RETIRED:
             self._wake()
 
@@ -119,19 +132,22 @@ class Leadership:
     def is_led(self) -> bool:
         return self.election.is_led(self._clock.boot_time())
 
-    async def next_term(self) -> Term:
-        """The present term, or the next one of this member."""
+    async def next_term(self) -> Term | None:
+        """The present term, or the next one; None when this incarnation has no more."""
         while self.term is None or not self.term.valid:
+            if self.election.role is Role.RETIRED:
+                return None
             self._changed.clear()
             await self._changed.wait()
         return self.term
 
     async def resign(self, reason: str, successor: str = "") -> None:
-        """Ends the term and returns when the lease is given up, or is lost."""
+        """Ends the term and returns when the lease is given up, or is lost; also one that this
+        member has just asked for."""
         self.handle(messages.Resign(reason, successor))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(3.0 * PATIENCE_S):
-                while self.election.role in HOLDING:
+                while self.election.role in (*HOLDING, Role.STANDING):
                     self._changed.clear()
                     await self._changed.wait()
 
@@ -150,7 +166,14 @@ class Leadership:
 
     async def retire(self) -> None:
         """Acts no more and waits for the end of what was done under the last term."""
-        self.handle(messages.Retire())
+        try:
+            self.handle(messages.Retire())
+        finally:
+            # Also if the core broke before it could say so.
+            self.election.role = Role.RETIRED
+            if self.term is not None:
+                self.term.end("fenced")
+            self._changed.set()
         if self._terms:
             await asyncio.wait(set(self._terms))
 
@@ -160,11 +183,11 @@ class Leadership:
         for effect in effects:
             match effect:
                 case messages.ReadLease():
-                    self._tasks.start("lease read", self._read())
+                    self._start("lease read", self._read())
                 case messages.WriteLease():
-                    self._tasks.start(f"lease {effect.purpose.value}", self._write(effect))
+                    self._start(f"lease {effect.purpose.value}", self._write(effect))
                 case messages.FindRank():
-                    self._tasks.start("lease rank", self._find_rank())
+                    self._start("lease rank", self._find_rank())
                 case messages.Promote(epoch):
                     self._begin(epoch)
                 case messages.Demote(_, reason):
@@ -175,6 +198,13 @@ class Leadership:
             self._tell(effect)
         self._changed.set()
         self._mind_watch()
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> TaskToken:
+        return self._tasks.start(name, work, on_error=self._break)
+
+    def _break(self, error: Exception) -> None:
+        self._broken = error
+        self._wake()
 
     async def _sleep(self, seconds: float) -> None:
         """Until `_wake`, or for so long."""
@@ -206,10 +236,12 @@ class Leadership:
     async def _read(self) -> None:
         try:
             (record,) = await within(self._patience_s, self._urgent.get(keys.LEADER), "lease")
-        except StoreUnavailableError:
+            seen = self._seen(record)
+        except Exception as error:
+            self._unanswered("lease_read_failed", error)
             self.look_failed()
             return
-        self.looked(record)
+        self.handle(messages.LeaseRead(seen))
 
     def _seen(self, record: Record | None) -> messages.Seen | None:
         if record is None:
@@ -225,6 +257,17 @@ class Leadership:
         return messages.Seen(record.version, record.epoch, lease)
 
     async def _write(self, request: messages.WriteLease) -> None:
+        try:
+            version = await self._written(request)
+        except (VersionConflict, StaleEpochError):
+            self.handle(messages.LeaseRefused(request))
+        except Exception as error:
+            self._unanswered("lease_write_failed", error)
+            self.handle(messages.LeaseUnanswered(request))
+        else:
+            self.handle(messages.LeaseWritten(request, version))
+
+    async def _written(self, request: messages.WriteLease) -> str:
         put = Put(
             keys.LEADER,
             self._codec.encode(request.lease),
@@ -232,19 +275,18 @@ class Leadership:
             ttl_s=None,
         )
         fence = Fence(keys.LEADER, request.lease.epoch)
-        try:
-            call = self._urgent.write(self._alive(), put, fence=fence)
-            versions = await within(self._patience_s, call, "lease")
-        except (VersionConflict, StaleEpochError):
-            self.handle(messages.LeaseRefused(request))
-        except StoreUnavailableError:
-            self.handle(messages.LeaseUnanswered(request))
-        else:
-            self._sign_with(request.lease)
-            if request.purpose is messages.Purpose.RENEW and self.leads:
-                left_s = self.election.limit - self._clock.boot_time()
-                self._on_renewed(left_s / self.election.lease_ttl)
-            self.handle(messages.LeaseWritten(request, versions[-1]))
+        call = self._urgent.write(self._alive(), put, fence=fence)
+        versions = await within(self._patience_s, call, "lease")
+        self._sign_with(request.lease)
+        if request.purpose is messages.Purpose.RENEW and self.leads:
+            left_s = self.election.limit - self._clock.boot_time()
+            self._on_renewed(left_s / self.election.lease_ttl)
+        return versions[-1]
+
+    def _unanswered(self, what: str, error: Exception) -> None:
+        """A store that refuses is told by the heartbeats, as one that is away."""
+        if not isinstance(error, StoreError):
+            self._on_failure(what, error)
 
     def _sign_with(self, lease: LeaseRecord) -> None:
         """What the lease says is what all members do."""
@@ -259,7 +301,8 @@ class Leadership:
     async def _find_rank(self) -> None:
         try:
             rank = await within(self._patience_s, self._rank(), "rank")
-        except StoreUnavailableError:
+        except Exception as error:
+            self._unanswered("rank_failed", error)
             rank = 1  # Nobody knows its place: all of them draw when to try.
         self.handle(messages.RankKnown(rank))
 
@@ -271,7 +314,7 @@ class Leadership:
 
         term = Term(epoch, self._patient, leads, self._fenced)
         self.term = term
-        token = self._tasks.start(f"term {epoch}", self._run_term(term))
+        token = self._start(f"term {epoch}", self._run_term(term))
         if token.task is not None:
             self._terms.add(token.task)
             token.task.add_done_callback(self._terms.discard)
@@ -304,7 +347,7 @@ class Leadership:
             watch = Changed(keys.LEADER, "" if seen is None else seen.version)
             try:
                 changed = await self._urgent.wait(watch, timeout_s=WATCH_SLICE_S)
-            except StoreUnavailableError:
+            except StoreError:
                 await self._clock.sleep(min(1.0, self.election.timing.heartbeat_interval))
                 continue
             if changed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from squall.coordination.records import LeaseRecord, Pace
+from squall.coordination.timing import Timing
 
 RECENT = 6
 """Elections that a record remembers: one more than may be within ten minutes."""
@@ -93,3 +94,12 @@ def given_up(
         successor=successor,
         standbys=standbys or lease.standbys,
     )
+
+
+def stands_after_s(rank: int, lease: LeaseRecord | None, member_id: str, timing: Timing) -> float:
+    """How long the one of that rank lets the others go first."""
+    delay_s = min(rank * timing.rank_delay, timing.rank_delay_cap)
+    if lease is not None and lease.successor not in ("", member_id):
+        # Another one was named: it has the first word, if it is there.
+        delay_s += timing.heartbeat_interval
+    return delay_s

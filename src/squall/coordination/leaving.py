@@ -9,14 +9,13 @@ something ignores its cancellation, the lease runs out by itself.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Iterable
 
 from squall.coordination.alone import Alone
 from squall.coordination.events import OnFailure
 from squall.coordination.leadership import Leadership
+from squall.coordination.life import Life
 from squall.coordination.plugin import CoordinatorPlugin
-from squall.coordination.pulse import Pulse
 from squall.coordination.stores.errors import StoreUnavailableError
 
 STOP_S = 10.0
@@ -27,17 +26,19 @@ PLUGINS_S, LEAVE_S = 2.0, 1.5
 async def leave(
     plugins: Iterable[CoordinatorPlugin],
     leads: Leadership | Alone | None,
-    pulse: Pulse | None,
+    life: Life | None,
     on_failure: OnFailure,
 ) -> None:
     begun = asyncio.get_running_loop().time()
-    await _until(begun + PLUGINS_S, _stop(plugins, on_failure))
+    if life is not None:
+        life.stopping = True
+    await _until(begun + PLUGINS_S, _stop(plugins, on_failure), on_failure)
     if leads is not None:
         leads.excuse(asyncio.current_task())
-        await _until(begun + STOP_S - LEAVE_S, leads.end())
+        await _until(begun + STOP_S - LEAVE_S, leads.end(), on_failure)
         leads.cancel_scopes()
-    if pulse is not None:
-        await _until(begun + STOP_S, pulse.leave())
+    if life is not None:
+        await _until(begun + STOP_S, life.leave(), on_failure)
 
 
 async def _stop(plugins: Iterable[CoordinatorPlugin], on_failure: OnFailure) -> None:
@@ -52,7 +53,12 @@ async def _stop(plugins: Iterable[CoordinatorPlugin], on_failure: OnFailure) -> 
     await asyncio.gather(*map(stop, plugins))
 
 
-async def _until(deadline: float, step: Awaitable[None]) -> None:
-    with contextlib.suppress(TimeoutError, StoreUnavailableError):
+async def _until(deadline: float, step: Awaitable[None], on_failure: OnFailure) -> None:
+    """A step that fails does not keep the next one from being done, either."""
+    try:
         async with asyncio.timeout_at(deadline):
             await step
+    except (TimeoutError, StoreUnavailableError):
+        return
+    except Exception as error:
+        on_failure("stop_failed", error)

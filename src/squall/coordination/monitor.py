@@ -20,7 +20,7 @@ from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     ConfigurationError,
     DeadCoordinatorError,
-    StoreUnavailableError,
+    StoreError,
     VersionConflict,
 )
 from squall.coordination.health import (
@@ -45,6 +45,7 @@ STANDBY_READS = 20
 CYCLES_PER_STANDBYS = 3
 PAGES_MAX = 100
 BEATS_AT_ONCE = 100
+DEAD_NAMED = 100
 
 
 class Statistics(msgspec.Struct, kw_only=True):
@@ -55,6 +56,7 @@ class Statistics(msgspec.Struct, kw_only=True):
     continuity_violations: int = 0
     coordinators_monitored: int = 0
     dead_coordinators: list[str] = msgspec.field(default_factory=list[str])
+    """The last hundred."""
 
 
 class Monitor:
@@ -388,6 +390,7 @@ class Monitor:
         statistics, metrics = self.statistics, self._parts.metrics
         statistics.coordinators_marked_dead += 1
         statistics.dead_coordinators.append(tomb.member_id)
+        del statistics.dead_coordinators[:-DEAD_NAMED]
         metrics.counter(metrics.families.deaths).add()
         bus = self._parts.bus
         bus.emit(
@@ -454,7 +457,7 @@ class Monitor:
         metrics = self._parts.metrics
         try:
             deleted = await self._delete_all(term, tomb)
-        except (VersionConflict, StoreUnavailableError) as error:
+        except (VersionConflict, StoreError) as error:
             metrics.counter(metrics.families.cleanups, "failed").add()
             self._parts.bus.emit(
                 events.CleanupFailed(coordinator_id=tomb.member_id, error=str(error))

@@ -7,7 +7,7 @@ this one only reads, on whichever member wants it, and tells what it sees there.
 from __future__ import annotations
 
 from squall.coordination.assembly import Assembly
-from squall.coordination.errors import StoreUnavailableError
+from squall.coordination.errors import StoreError
 from squall.coordination.events import LeaderChanged
 from squall.coordination.watching import Watcher, look_once
 from squall.runtime.tasks import TaskState, TaskToken
@@ -39,7 +39,7 @@ class Onlooker:
         while True:
             try:
                 told = await look_once(parts.patient, watcher, codec)
-            except StoreUnavailableError:
+            except StoreError:
                 told = []
             for event in told:
                 # Every member tells of the coordinator already, by its lease.

@@ -56,7 +56,7 @@ class CoordinatorPlugin:
         """The member has registered; called once, on every member."""
 
     async def on_stop(self) -> None:
-        """The member stops; called once, on every member."""
+        """The member stops, or its start failed after `on_start` of this plugin; called once."""
 
     async def on_become_coordinator(self) -> None: ...
 

@@ -5,14 +5,18 @@ replaces exactly the record that the last one left, so that whoever declares the
 by replacing that record, ends this incarnation with the same write. An id whose heartbeat
 still moves is in use and is refused.
 
+The registration is refreshed daily, which changes its version: what was written under the one
+before is not refused for that (`alive_still`).
+
 It must never beat for an incarnation that was declared dead, nor take a conflict with its
-own lost reply for one.
+own lost reply, or with a beat of its own beside, for one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -23,6 +27,7 @@ from squall.coordination.errors import (
     DuplicateMemberError,
     MemberFencedError,
     StateLostError,
+    StoreUnavailableError,
     VersionConflict,
 )
 from squall.coordination.records import Codec, HeartbeatRecord, MemberRecord
@@ -46,7 +51,7 @@ LOOKS_PER_BEAT = 4
 REFRESH_REGISTRATION_S = 86_400.0
 AWAITS_MAX = 10
 FAILING_MAX = 5
-LEAVE_TRIES = 3
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,15 @@ class Pulse:
         self._last_put: Put | None = None
         """Of the last beat, while it is not known whether it arrived."""
         self._refreshed_at = 0.0
+        self._is_answered = False
+        """That this incarnation was registered; else `registered_version` is of the one before."""
+        self._former_versions: set[str] = set()
+        """Of the member record, in this incarnation: each refresh adds one."""
+        self._one_at_a_time = asyncio.Lock()
+        """Whoever asks for a beat, each replaces the one before."""
+        self._begun = self._reached = 0
+        """Numbers of beats: of the last that was begun, and of the last that reached the store."""
+        self._beside = asyncio.Lock()
 
     @property
     def registered(self) -> bool:
@@ -111,6 +125,18 @@ class Pulse:
     def alive(self) -> Check:
         """Holds as long as this incarnation is the present one and is not dead."""
         return Check(keys.member(self.member_id), self.registered_version)
+
+    async def alive_still(self, failed: Check) -> Check | None:
+        """What to write under instead, if that check failed only because the registration was
+        refreshed meanwhile; None if it failed by right."""
+        async with self._one_at_a_time:
+            if failed == self.alive:
+                # A refresh that is not answered yet may have changed it.
+                read = within(self.timing.heartbeat_interval / 2.0, self._read(), "registration")
+                member, _ = await read
+                if member is None or not self._adopt(member):
+                    return None
+            return self.alive if failed.expect in self._former_versions else None
 
     async def register(self) -> None:
         """A new incarnation. `DuplicateMemberError` if the id is in use."""
@@ -124,7 +150,28 @@ class Pulse:
         """Also reads the records that are named, after the beat. Raises `MemberFencedError`
         or `StateLostError`; then only `register` helps. With `again` the very same beat is
         sent once more, because it got no answer: one that had arrived changes nothing."""
-        for _ in range(3):
+        async with self._one_at_a_time:
+            self._begun = number = self._begun + 1
+            found = await self._beat(look_at, again=again)
+            self._reached = number
+            if self._clock.now() - self._refreshed_at >= REFRESH_REGISTRATION_S:
+                await self._refresh()
+            return found
+
+    async def beat_beside(self) -> None:
+        """For somebody who asks, not for longer than the heart waits: its next beat comes after
+        this one. A beat that began after it was asked for serves all who asked by then."""
+        asked = self._begun
+
+        async def beat() -> None:
+            async with self._beside:
+                if self._reached <= asked:
+                    await self.beat()
+
+        await within(self.timing.heartbeat_interval / 2.0, beat(), "heartbeat")
+
+    async def _beat(self, look_at: Sequence[str], *, again: bool) -> tuple[Record | None, ...]:
+        for _ in range(TRIES):
             put = self._last_put if again else None
             if put is None:
                 record = self._record(self.sequence + 1)
@@ -140,33 +187,38 @@ class Pulse:
             self.sequence += 1
             self._history.append((self.sequence, round(self._clock.wall(), 3)))
             self._beat_version = version
-            if self._clock.now() - self._refreshed_at >= REFRESH_REGISTRATION_S:
-                await self._refresh()
             return found
-        raise MemberFencedError(self.member_id, self.incarnation)
+        raise StoreUnavailableError(f"the heartbeat of {self.member_id} changes with every try")
 
     async def leave(self) -> None:
         """Others see at once that this member left. The id of a transient one is forgotten:
         nobody will come back with it."""
-        for _ in range(LEAVE_TRIES):
-            left: Write = Put(
-                keys.member(self.member_id),
-                self._codec.encode(self._member("left")),
-                expect=self.registered_version,
-                ttl_s=keys.MEMBER_TTL_S,
-            )
-            if self._transient:
-                left = Delete(keys.member(self.member_id), self.registered_version)
-            beat = Delete(keys.heartbeat(self.member_id), self._beat_version)
-            try:
-                await self._store.write(left, beat)
-                return
-            except VersionConflict:
-                # A beat that was under way, or the end of this incarnation.
-                try:
-                    await self._resolve()
-                except (MemberFencedError, StateLostError):
+        async with self._one_at_a_time:
+            for _ in range(TRIES):
+                if not self.registered or await self._has_left():
                     return
+
+    async def _has_left(self) -> bool:
+        """Or was not alive any more."""
+        left: Write = Put(
+            keys.member(self.member_id),
+            self._codec.encode(self._member("left")),
+            expect=self.registered_version,
+            ttl_s=keys.MEMBER_TTL_S,
+        )
+        if self._transient:
+            left = Delete(keys.member(self.member_id), self.registered_version)
+        beat = Delete(keys.heartbeat(self.member_id), self._beat_version)
+        try:
+            await self._store.write(left, beat)
+        except VersionConflict:
+            # A beat that was under way, or the end of this incarnation.
+            try:
+                await self._resolve()
+            except (MemberFencedError, StateLostError):
+                return True
+            return False
+        return True
 
     async def _read(self) -> tuple[Record | None, Record | None]:
         member, beat = await self._store.get(
@@ -212,6 +264,8 @@ class Pulse:
         # Store time as a floor: also greater than what a store that lost its data forgot.
         self.incarnation = max(before + 1, await self._store.now_ms())
         self.sequence = 0
+        self._is_answered = False
+        self._former_versions.clear()
         try:
             versions = await self._store.write(
                 Put(
@@ -225,7 +279,8 @@ class Pulse:
         except VersionConflict:
             self.incarnation = 0
             return False
-        self.registered_version, self._beat_version = versions
+        version, self._beat_version = versions
+        self._follow(version)
         self.sequence = 1
         self._refreshed_at = self._clock.now()
         return True
@@ -235,11 +290,8 @@ class Pulse:
         member, beat = await self._read()
         if member is None:
             raise StateLostError(f"the store does not know {self.member_id} any more")
-        if member.version != self.registered_version:
-            known = self._codec.read(MemberRecord, member.value, key=member.key)
-            if known is None or known.incarnation != self.incarnation or known.status != "alive":
-                raise MemberFencedError(self.member_id, self.incarnation)
-            self.registered_version = member.version
+        if not self._adopt(member):
+            raise MemberFencedError(self.member_id, self.incarnation)
         if beat is None:
             self._beat_version = ABSENT
             return
@@ -248,6 +300,22 @@ class Pulse:
             raise MemberFencedError(self.member_id, self.incarnation)
         self._beat_version = beat.version
         self.sequence = max(self.sequence, record.sequence)
+
+    def _adopt(self, member: Record) -> bool:
+        """Whether it is the registration of this incarnation, alive: in any version."""
+        if member.version == self.registered_version:
+            return True
+        known = self._codec.read(MemberRecord, member.value, key=member.key)
+        if known is None or known.incarnation != self.incarnation or known.status != "alive":
+            return False
+        self._follow(member.version)
+        return True
+
+    def _follow(self, version: str) -> None:
+        if self._is_answered and version != self.registered_version:
+            self._former_versions.add(self.registered_version)
+        self.registered_version = version
+        self._is_answered = True
 
     async def _refresh(self) -> None:
         """A registration outlives the longest run of a process."""
@@ -258,9 +326,10 @@ class Pulse:
             ttl_s=keys.MEMBER_TTL_S,
         )
         try:
-            (self.registered_version,) = await within(
+            (version,) = await within(
                 self.timing.heartbeat_interval, self._store.write(put), "registration"
             )
+            self._follow(version)
         except VersionConflict:
             await self._resolve()
         self._refreshed_at = self._clock.now()

@@ -11,11 +11,10 @@ from squall.coordination import election_messages as messages
 from squall.coordination import events
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
-    CoordinationError,
     EpochRegressionError,
     MemberFencedError,
     StateLostError,
-    StoreUnavailableError,
+    StoreError,
 )
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.rolling import FLAPPING_ADVICE, Changes, Figures, Ring
@@ -53,7 +52,7 @@ class Teller:
     def emit(self, event: events.Event) -> None:
         self._parts.bus.emit(event)
 
-    def beat(self, sequence: int, took_s: float, failure: StoreUnavailableError | None) -> None:
+    def beat(self, sequence: int, took_s: float, failure: Exception | None) -> None:
         if failure is None:
             if self._parts.debug:
                 self._parts.trace("heartbeat_cycle", sequence=sequence, took_s=round(took_s, 6))
@@ -62,7 +61,11 @@ class Teller:
             self.emit(events.WorkerHeartbeat(worker_id=self._parts.member_id, sequence=sequence))
             return
         self._metrics.counter(self._families.heartbeats, "failed").add()
-        self._parts.log.warning("heartbeat_failed", sequence=sequence, error=str(failure))
+        self._parts.log.warning(
+            "heartbeat_failed",
+            sequence=sequence,
+            error=str(failure) if isinstance(failure, StoreError) else repr(failure),
+        )
 
     def contention(self, duration_s: float, ratio: float) -> None:
         """One that is told; all are counted, see `Contention.on_event`. The ratio is at least that
@@ -86,7 +89,7 @@ class Teller:
         """The store refused a write of a coordinator that was, or a beat of the dead."""
         self._metrics.counter(self._families.fencing_rejections).add()
 
-    def ended(self, cause: CoordinationError, highest_epoch: int) -> None:
+    def ended(self, cause: Exception, highest_epoch: int) -> None:
         """The incarnation is over."""
         if isinstance(cause, MemberFencedError):
             self._fenced()

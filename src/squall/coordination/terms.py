@@ -42,7 +42,9 @@ class Term:
         self._store = store
         self._leads = leads
         self._on_fenced = on_fenced
-        self._scopes: dict[asyncio.Task[Any], bool] = {}
+        self._scopes: dict[object, asyncio.Task[Any]] = {}
+        """In the order in which they were entered: of one task, the outermost first."""
+        self._cancelled: set[object] = set()
         self._excused: asyncio.Task[Any] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -72,13 +74,15 @@ class Term:
 
     # The scopes of `async with coordinator.lead()`.
 
-    def enter(self, task: asyncio.Task[Any]) -> None:
-        self._scopes[task] = False
+    def enter(self, scope: object, task: asyncio.Task[Any]) -> None:
+        self._scopes[scope] = task
         self._empty.clear()
 
-    def leave(self, task: asyncio.Task[Any]) -> bool:
-        """True if the scope was cancelled by the end of the term."""
-        cancelled = self._scopes.pop(task, False)
+    def leave(self, scope: object) -> bool:
+        """True if the end of the term cancelled the task for this scope."""
+        self._scopes.pop(scope, None)
+        cancelled = scope in self._cancelled
+        self._cancelled.discard(scope)
         if not self._scopes:
             self._empty.set()
         return cancelled
@@ -87,16 +91,19 @@ class Term:
         """Who ends the term out of its own work is neither waited for nor cancelled: it waits for
         the end itself."""
         self._excused = task
-        if task is not None and task in self._scopes:
-            self.leave(task)
+        for scope in [scope for scope, each in self._scopes.items() if each is task]:
+            self.leave(scope)
 
     def is_excused(self, task: asyncio.Task[Any]) -> bool:
         return task is self._excused
 
     def cancel_scopes(self) -> None:
-        for task, cancelled in list(self._scopes.items()):
-            if not cancelled:
-                self._scopes[task] = True
+        """A task once, for its outermost scope: those inside let the cancellation pass."""
+        told = {self._scopes[scope] for scope in self._cancelled}
+        for scope, task in self._scopes.items():
+            if task not in told:
+                told.add(task)
+                self._cancelled.add(scope)
                 task.cancel()
 
     async def scopes_left(self) -> None:
@@ -117,7 +124,7 @@ class LeadScope:
             task = asyncio.current_task()
             assert task is not None
             if term.valid:
-                term.enter(task)
+                term.enter(self, task)
                 self._term = term
                 return term
             await asyncio.sleep(0)
@@ -128,7 +135,7 @@ class LeadScope:
         term, task = self._term, asyncio.current_task()
         assert term is not None
         assert task is not None
-        if term.leave(task) and task.uncancel() == 0 and kind is asyncio.CancelledError:
+        if term.leave(self) and task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise LeadershipLost(term.epoch, term.reason) from error
         return None
 
@@ -217,9 +224,10 @@ class TermRunner:
         """One call; the pause before the next one if it failed."""
         try:
             await callback(term)
-        except (LeadershipLost, StaleEpochError):
-            raise
         except Exception as error:
+            # Of another fence or another group while this term goes on, they are failures, too.
+            if isinstance(error, (LeadershipLost, StaleEpochError)) and not term.valid:
+                raise
             self._on_failure(f"{work.name}_failed", error)
             work.failures += 1
             pause_s = BACKOFF_S[min(work.failures, len(BACKOFF_S)) - 1]

@@ -24,7 +24,7 @@ from squall.coordination.health import Grace
 from squall.coordination.keeping import keep_unknown
 from squall.coordination.records import Codec, LeaseRecord, check_schema
 from squall.coordination.secrets import REREAD_S, ROTATION_S
-from squall.coordination.stores.errors import StoreUnavailableError
+from squall.coordination.stores.errors import StoreError
 from squall.coordination.stores.interface import ABSENT, Put, Record
 from squall.coordination.terms import Term, Work
 
@@ -138,7 +138,7 @@ class Upkeep:
                 self._cleaned_at = now
                 await clean_up(parts.patient, parts.clock, stale_s=self._stale_s)
             await self._count_cleanup()
-        except StoreUnavailableError as error:
+        except StoreError as error:
             # No reason to give up leadership: renewals decide about that.
             parts.on_failure("upkeep_failed", error)
 

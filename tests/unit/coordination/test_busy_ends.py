@@ -146,6 +146,28 @@ def test_a_member_can_be_stopped_out_of_its_own_work(place: str, alone: bool) ->
     play(script)
 
 
+def test_a_member_can_be_stopped_out_of_its_last_callback() -> None:
+    async def script(lab: Lab) -> None:
+        ended: list[float] = []
+
+        async def stop(term: Term) -> None:
+            await lab.members["a"].stop()
+            ended.append(lab.world.now)
+
+        lab.start("a", on_stop=stop)
+        await lab.led()
+        lab.start("b")
+        await lab.ready("b")
+        begun = lab.world.now
+        lab.run_on("a", lab.members["a"].hand_over("b", allow_early=True))
+        await lab.world.eventually(lambda: ended, within_s=30.0, what="it has stopped")
+        assert ended[0] - begun < STOP_S + 0.1
+        assert await left(lab, "a")
+        await lab.led(but="a")
+
+    play(script)
+
+
 def test_a_stop_that_was_cancelled_can_be_repeated() -> None:
     async def script(lab: Lab) -> None:
         lab.start("a", work=busy)

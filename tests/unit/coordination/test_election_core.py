@@ -258,3 +258,18 @@ def test_a_term_is_renewed_in_its_last_fifth_and_keeps_its_epoch() -> None:
     assert core.leads(now)
     assert core.epoch == 1
     assert len(renewed) == 1
+
+
+def test_what_a_member_wins_after_it_gave_up_is_released_at_once_and_nothing_is_done_under_it() -> (
+    None
+):
+    core = member()
+    write = stand(core, 100.0)
+    assert core.handle(m.Resign("stopped"), 100.1) == []
+    effects = core.handle(m.LeaseWritten(write, "w1"), 100.2)
+    assert none(m.Promote, effects) and none(m.Demote, effects)
+    released = only(m.WriteLease, effects)
+    assert isinstance(released, m.WriteLease)
+    assert released.purpose is m.Purpose.RELEASE and released.lease.released
+    core.handle(m.LeaseWritten(released, "w2"), 100.3)
+    assert core.role is Role.FOLLOWING

@@ -46,6 +46,24 @@ def test_cleanup_waits_for_its_delay() -> None:
     play(script)
 
 
+def test_the_statistics_name_the_last_hundred_of_the_dead() -> None:
+    async def script(lab: Lab) -> None:
+        heard, leader = await group(lab, "a")
+        coordinator = lab.members[leader]
+        names = [f"device-{number:03d}" for number in range(120)]
+        for name in names:
+            await lab.run_on(leader, coordinator.register_heartbeat(name, 1))
+        await lab.world.eventually(
+            lambda: len(heard.of(events.CoordinatorDead)) == 120, within_s=30.0, what="all are dead"
+        )
+        found = coordinator.get_statistics()
+        assert found.coordinators_marked_dead == 120
+        assert len(found.dead_coordinators) == 100
+        assert set(found.dead_coordinators) <= set(names)
+
+    play(script)
+
+
 def test_the_dead_are_cleaned_up_by_hand_and_the_living_only_by_force() -> None:
     async def script(lab: Lab) -> None:
         leader, victim = await one_dies(lab, auto_cleanup=False)

@@ -64,7 +64,7 @@ def test_a_member_that_stops_while_a_beat_is_under_way_leaves_and_does_not_die()
     async def script(lab: Lab) -> None:
         heard, leader = await group(lab, "a", "b", "c")
         victim = next(name for name in lab.members if name != leader)
-        pulse = lab.members[victim]._pulse  # pyright: ignore[reportPrivateUsage]
+        pulse = lab.members[victim]._life.pulse  # pyright: ignore[reportPrivateUsage]
         assert pulse is not None
         # It takes effect, and the member has not heard of it when it leaves.
         record = pulse._record(pulse.sequence + 1)  # pyright: ignore[reportPrivateUsage]

@@ -38,7 +38,7 @@ def test_beats_get_through_though_each_answer_takes_two_intervals() -> None:
     async def script(lab: Lab) -> None:
         heard, leader = await group(lab, "a", "b", profile=PATIENT)
         member, epoch = lab.members[leader], lab.members[leader].current_epoch
-        pulse = member._pulse  # pyright: ignore[reportPrivateUsage]
+        pulse = member._life.pulse  # pyright: ignore[reportPrivateUsage]
         assert pulse is not None
         answers_late(member)
         before = pulse.sequence
@@ -56,7 +56,7 @@ def test_beats_get_through_though_each_answer_takes_two_intervals() -> None:
 def test_a_beat_that_arrived_and_is_sent_again_counts_once() -> None:
     async def script(lab: Lab) -> None:
         await group(lab, "a")
-        pulse = lab.members["a"]._pulse  # pyright: ignore[reportPrivateUsage]
+        pulse = lab.members["a"]._life.pulse  # pyright: ignore[reportPrivateUsage]
         assert pulse is not None
         store, writes = pulse._store, list[Any]()  # pyright: ignore[reportPrivateUsage]
         plain = store.write_and_get

@@ -9,7 +9,8 @@ the circuit.
 success closes the circuit. A circuit must never silence those, or a short outage would
 become the death of all members.
 
-Conflicts and other answers are never repeated.
+Conflicts and other answers are never repeated, but for a check that failed because the record was
+replaced by its own writer and means the same: that writer is asked (`rebinds`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from squall.coordination.stores.errors import (
     CircuitOpenError,
     CoordinationError,
     StoreUnavailableError,
+    VersionConflict,
 )
 from squall.coordination.stores.interface import (
     Appended,
@@ -52,6 +54,7 @@ from squall.runtime.metrics import Histogram
 
 T = TypeVar("T")
 TOKEN_BYTES = 12
+Rebind = Callable[[Check], Awaitable[Check | None]]
 
 
 @runtime_checkable
@@ -103,6 +106,8 @@ class GuardedStore:
         self._paired = inner if isinstance(inner, PairedStore) else None
         self._carrying = inner if isinstance(inner, CarryingStore) else None
         self._durations: dict[str, Histogram] = {}
+        self.rebinds: dict[str, Rebind] = {}
+        """By key: who can say what holds now in place of a check that failed."""
         if metrics is not None:
             metrics.gauge(metrics.families.breaker_open).follow(lambda: float(self.state))
 
@@ -142,7 +147,16 @@ class GuardedStore:
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
         named = list(map(self._with_token, writes))
-        return await self._call("write", partial(self.inner.write, *named, fence=fence))
+        try:
+            return await self._call("write", partial(self.inner.write, *named, fence=fence))
+        except VersionConflict as conflict:
+            bound = [
+                await self._rebound(each, conflict) if isinstance(each, Check) else each
+                for each in named
+            ]
+            if bound == named:
+                raise
+        return await self._call("write", partial(self.inner.write, *bound, fence=fence))
 
     async def write_and_get(
         self, writes: Sequence[Write], keys: Sequence[str]
@@ -181,7 +195,13 @@ class GuardedStore:
     ) -> Sequence[Claim]:
         call = partial(self.inner.take, stream, owner, lease_s=lease_s, limit=limit)
         named = request or self._token()
-        return await self._call("take", partial(call, request=named, provided=provided))
+        try:
+            return await self._call("take", partial(call, request=named, provided=provided))
+        except VersionConflict as conflict:
+            bound = None if provided is None else await self._rebound(provided, conflict)
+            if bound == provided:
+                raise
+        return await self._call("take", partial(call, request=named, provided=bound))
 
     async def depth(self, stream: str) -> Depth:
         return await self._call("depth", self.inner.depth, stream)
@@ -282,6 +302,10 @@ class GuardedStore:
         self.breaker.failed(self._clock.now())
         if self._log is not None and self.breaker.opened_at is not None and not was_open:
             self._log.error("store_circuit_open", operation=operation, error=str(error))
+
+    async def _rebound(self, check: Check, conflict: VersionConflict) -> Check:
+        rebind = self.rebinds.get(check.key) if check.key == conflict.key else None
+        return check if rebind is None else await rebind(check) or check
 
     def _with_token(self, write: Write) -> Write:
         if isinstance(write, Put) and not write.token:

@@ -109,11 +109,12 @@ class Publisher:
 
     async def _look_at_held_back(self, now: float) -> None:
         """Nobody tells that a ticket was cancelled which waits for its time."""
+        if self._parts.clock.now() - self._looked_at < SLICE_S:
+            return
+        self._looked_at = self._parts.clock.now()
         heads = {entry.ticket.ticket_id: entry for entry in self._known.holding_back(now)}
-        if heads and self._parts.clock.now() - self._looked_at >= SLICE_S:
-            self._looked_at = self._parts.clock.now()
-            for ticket_id in await self._final_ones(list(heads)):
-                await self._drop(heads[ticket_id])
+        for ticket_id in await self._final_ones(list(heads)) if heads else ():
+            await self._drop(heads[ticket_id])
 
     async def _forget_removed(self) -> None:
         """A ticket that was cancelled is not in the stream any more, and after a day nothing else

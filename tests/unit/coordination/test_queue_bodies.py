@@ -220,6 +220,25 @@ def test_a_member_that_stops_ends_the_body_before_somebody_else_has_the_ticket(k
     play(script)
 
 
+@pytest.mark.parametrize("tickets", [0, 1])
+def test_workers_of_a_member_that_stops_end_and_are_not_cancelled(tickets: int) -> None:
+    async def script(lab: Lab) -> None:
+        queue = (await started(lab, "a"))["a"]
+
+        async def handle(payload: object) -> None:
+            await asyncio.sleep(LONG_S)
+
+        for number in range(tickets):
+            await lab.run_on("a", queue.enqueue(number))
+        workers = lab.run_on("a", queue.consume(handle, concurrency=2))
+        await asyncio.sleep(1.0)
+        await lab.run_on("a", lab.members["a"].stop())
+        await asyncio.wait([workers], timeout=PATIENCE_S)
+        assert workers.done() and not workers.cancelled() and workers.exception() is None
+
+    play(script)
+
+
 def test_a_body_that_does_not_end_keeps_its_ticket_while_the_claim_lasts() -> None:
     async def script(lab: Lab) -> None:
         queues = await started(lab, "a", "b")

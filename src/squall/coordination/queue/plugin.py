@@ -211,7 +211,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         self._owners += 1
         number = self._owners
         self._loops += 1
-        self._renewed.update(dict.fromkeys(self._waiting))
+        self._renewed.update({each: None for each in self._waiting if each.is_open})
         try:
             while not self._stopping:
                 if not self._waiting:
@@ -232,9 +232,8 @@ class Queue(QueueReading, CoordinatorPlugin):
     async def consume(
         self, handler: Callable[[Any], Awaitable[Any]], *, concurrency: int = 1
     ) -> None:
-        """Calls `handler(payload)` for each ticket, until cancelled. What it returns is the
-        result; what it raises fails the ticket."""
-
+        """Calls `handler(payload)` for each ticket, until cancelled or until the member stops.
+        What it returns is the result; what it raises fails the ticket."""
         tasks = self.coordinator.parts.tasks
         started = [
             tasks.start(f"worker of {self.keys.queue}", self._work(handler))
@@ -243,6 +242,10 @@ class Queue(QueueReading, CoordinatorPlugin):
         running = [token.task for token in started if token.task is not None]
         try:
             await asyncio.gather(*running)
+        except asyncio.CancelledError:
+            _end_if_cancelled()
+            if not self._stopping:
+                raise
         finally:
             for task in running:
                 task.cancel()
@@ -335,6 +338,8 @@ class Queue(QueueReading, CoordinatorPlugin):
                 )
                 return False
             claimed.payload = msgspec.json.decode(found.value)
+        if not claimed.is_open:
+            return False
         self._renewed[claimed] = None
         metrics = parts.metrics
         metrics.counter(metrics.families.claims, self.keys.queue).add()
@@ -364,8 +369,8 @@ class Queue(QueueReading, CoordinatorPlugin):
         it: neither for its result nor because of its order key."""
         parts, store, item = self.coordinator.parts, self.coordinator.store, claim.item
         refused(parts, self.keys.queue, item.id, reason)
-        self._doubts_secret = True
         if reason == UNKNOWN_KEY:
+            self._doubts_secret = True
             wrong_here = not await self._has_the_secret()
             if wrong_here or claim.attempt < self.max_attempts:
                 delay_s = 0.0 if wrong_here else self.backoff_s(claim.attempt)

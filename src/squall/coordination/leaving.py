@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from contextvars import ContextVar
+from typing import Any
 
 from squall.coordination.alone import Alone
 from squall.coordination.events import OnFailure
@@ -21,6 +23,8 @@ from squall.coordination.stores.errors import StoreUnavailableError
 STOP_S = 10.0
 PLUGINS_S, LEAVE_S = 2.0, 1.5
 """Of that, for the first and for the last step."""
+STOPPER: ContextVar[asyncio.Task[Any] | None] = ContextVar("stopper", default=None)
+"""For plugins in `on_stop`: the task that asked for the stop. Who ends work must not end that."""
 
 
 async def leave(
@@ -32,6 +36,7 @@ async def leave(
     begun = asyncio.get_running_loop().time()
     if life is not None:
         life.stopping = True
+    STOPPER.set(asyncio.current_task())
     await _until(begun + PLUGINS_S, _stop(plugins, on_failure), on_failure)
     if leads is not None:
         leads.excuse(asyncio.current_task())

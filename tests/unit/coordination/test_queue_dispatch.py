@@ -47,6 +47,16 @@ def test_a_ticket_that_is_not_due_holds_back_those_of_its_key() -> None:
     assert ids(known, now=10.0) == ["a", "c"]
 
 
+def test_who_holds_back_others_of_its_key_waits_for_its_time_before_them() -> None:
+    known = Dispatcher()
+    known.add("1", ticket("a", order_key="k", not_before=10.0))
+    known.add("2", ticket("b", order_key="k", not_before=20.0))
+    known.add("3", ticket("c", order_key="alone", not_before=10.0))
+    known.add("4", ticket("d", not_before=10.0))
+    assert [entry.ticket.ticket_id for entry in known.holding_back(5.0)] == ["a"]
+    assert known.holding_back(10.0) == []
+
+
 def test_what_a_predecessor_published_blocks_its_key() -> None:
     known = Dispatcher()
     known.adopt(ticket("a", order_key="k"))

@@ -46,6 +46,16 @@ class Dispatcher:
         """Published tickets whose end lets another one go."""
         return tuple(self._running.values())
 
+    def holding_back(self, now: float) -> list[Waiting]:
+        """Tickets that wait for their time while others of their key wait for them."""
+        first: dict[str, Waiting] = {}
+        found: dict[str, Waiting] = {}
+        for entry in self._waiting.values():
+            key = entry.ticket.order_key
+            if key and first.setdefault(key, entry) is not entry:
+                found[key] = first[key]
+        return [entry for entry in found.values() if entry.ticket.not_before > now]
+
     def add(self, cursor: str, ticket: Ticket, value: bytes | None = None) -> None:
         self._numbers += 1
         self._waiting[ticket.ticket_id] = Waiting(self._numbers, cursor, ticket, value)

@@ -9,6 +9,10 @@
 
 This file is what people call. Order is in `dispatch`, publishing in `publisher`, the end of
 a ticket in `claims`. Enqueuing needs no coordinator; with none, nothing is handed out.
+
+It holds what it took, also what it has not handed out yet, for as long as somebody asks for
+tickets. It must never hand out a ticket that it may have lost, nor take any while it has not the
+secret of the coordinator: it could read none, and each taking is an attempt.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -30,10 +35,12 @@ from squall.coordination.errors import (
     VersionConflict,
 )
 from squall.coordination.events import Event
+from squall.coordination.keys import LEADER
+from squall.coordination.leaving import STOPPER
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.queue.claims import BACKOFF_S, JITTER, ClaimedTicket
-from squall.coordination.queue.publisher import Publisher, refused
-from squall.coordination.queue.reading import QueueReading
+from squall.coordination.queue.publisher import QUARANTINE_TTL_S, Publisher, refused
+from squall.coordination.queue.reading import MAX_PENDING, QueueReading
 from squall.coordination.queue.records import (
     DEDUP_TTL_S,
     FINAL_TTL_S,
@@ -50,11 +57,13 @@ from squall.coordination.stores.interface import (
     ANY,
     Append,
     Claim,
+    Extend,
     Put,
     Remove,
     Takeable,
     Write,
 )
+from squall.coordination.upkeep import differing_secret
 
 VISIBILITY_S = 30.0
 IDLE_S = 5.0
@@ -62,6 +71,9 @@ COUNT_S = 15.0
 COUNT_AFAR_S = 60.0
 """Between two looks at how full the queue is, for the metrics."""
 ID_BYTES = 8
+RENEWALS_AT_ONCE = 16
+"""A hundred open tickets at a tenth of a second each are renewed in less than one."""
+UNKNOWN_KEY = "unknown_key"
 
 
 class Queue(QueueReading, CoordinatorPlugin):
@@ -77,11 +89,11 @@ class Queue(QueueReading, CoordinatorPlugin):
         *,
         visibility_timeout: float | None = None,
         max_attempts: int = 3,
-        max_pending: int = 100_000,
+        max_pending: int = MAX_PENDING,
         window: int = 200,
         retry_base: float = 1.0,
     ) -> None:
-        super().__init__(queue)
+        super().__init__(queue, max_pending=max_pending)
         self.name = f"queue {queue}"
         self.work_interval = 0.001
         if max_attempts < 1 or window < 1 or max_pending < 1:
@@ -91,10 +103,14 @@ class Queue(QueueReading, CoordinatorPlugin):
         self._given_visibility = visibility_timeout
         self.visibility_timeout = visibility_timeout or VISIBILITY_S
         self.max_attempts = max_attempts
-        self._max_pending = max_pending
         self._window = window
         self._retry_base = retry_base
         self._renewed: dict[ClaimedTicket, None] = {}
+        self._renewals = asyncio.Semaphore(RENEWALS_AT_ONCE)
+        self._waiting: deque[ClaimedTicket] = deque()
+        """Taken and not handed out yet."""
+        self._loops = 0
+        self._doubts_secret = True
         self._publisher: Publisher | None = None
         self._owners = 0
         self._stopping = False
@@ -190,27 +206,34 @@ class Queue(QueueReading, CoordinatorPlugin):
 
     async def claim(self, *, batch: int = 1) -> AsyncGenerator[ClaimedTicket]:
         """Tickets for this member, for ever; `batch` are asked for at a time and held from
-        then on. Those that were not handed out go back when the loop is left."""
+        then on. Those that were not handed out when the loop is left are for the next loop of
+        this queue; if none comes, their claims run out."""
         self._owners += 1
-        number, got = self._owners, list[Claim]()
+        number = self._owners
+        self._loops += 1
+        self._renewed.update({each: None for each in self._waiting if each.is_open})
         try:
             while not self._stopping:
-                owner = f"{self.coordinator.member_id}.{self.coordinator.incarnation}.{number}"
-                got += await self._take(owner, batch)
-                while got:
-                    ticket = await self._opened(got.pop(0))
-                    if ticket is not None:
-                        yield ticket
+                if not self._waiting:
+                    owner = f"{self.coordinator.member_id}.{self.coordinator.incarnation}.{number}"
+                    await self._take(owner, batch)
+                ticket = self._waiting.popleft() if self._waiting else None
+                if ticket is not None and await self._is_opened(ticket):
+                    yield ticket
         finally:
-            for left in got:
-                await self._give_back(left)
+            self._loops -= 1
+            for left in list(self._waiting) if not self._loops else ():
+                self.stop_renewing(left)
+                if self._stopping and left.is_open:
+                    # It was on its way when the member stopped.
+                    with contextlib.suppress(CoordinationError):
+                        await left.release()
 
     async def consume(
         self, handler: Callable[[Any], Awaitable[Any]], *, concurrency: int = 1
     ) -> None:
-        """Calls `handler(payload)` for each ticket, until cancelled. What it returns is the
-        result; what it raises fails the ticket."""
-
+        """Calls `handler(payload)` for each ticket, until cancelled or until the member stops.
+        What it returns is the result; what it raises fails the ticket."""
         tasks = self.coordinator.parts.tasks
         started = [
             tasks.start(f"worker of {self.keys.queue}", self._work(handler))
@@ -219,6 +242,10 @@ class Queue(QueueReading, CoordinatorPlugin):
         running = [token.task for token in started if token.task is not None]
         try:
             await asyncio.gather(*running)
+        except asyncio.CancelledError:
+            _end_if_cancelled()
+            if not self._stopping:
+                raise
         finally:
             for task in running:
                 task.cancel()
@@ -230,80 +257,154 @@ class Queue(QueueReading, CoordinatorPlugin):
                     async for ticket in tickets:
                         async with ticket:
                             ticket.result = await handler(ticket.payload)
+                        _end_if_cancelled()
             except StoreUnavailableError:
+                _end_if_cancelled()
                 await self.coordinator.parts.clock.sleep(self.coordinator.timing.work_interval)
             except (StaleClaimError, MemberFencedError):
-                continue
+                _end_if_cancelled()
 
-    async def _take(self, owner: str, batch: int) -> list[Claim]:
+    async def _take(self, owner: str, batch: int) -> None:
         """The dead are given nothing: they wait until they are registered anew."""
-        coordinator, ready = self.coordinator, self.keys.ready
+        coordinator, ready, clock = self.coordinator, self.keys.ready, self.coordinator.parts.clock
         store, lease_s, alive = coordinator.store, self.visibility_timeout, coordinator.alive_check
         claims: Sequence[Claim] | None = None
-        if not coordinator.isolated:
+        begun = clock.now()
+        if not coordinator.isolated and await self._has_the_secret():
+            begun = clock.now()
             with contextlib.suppress(VersionConflict):
                 claims = await store.take(
                     ready, owner, lease_s=lease_s, limit=batch, provided=alive
                 )
         if claims is None:
-            await coordinator.parts.clock.sleep(coordinator.timing.heartbeat_interval)
-            return []
+            await clock.sleep(coordinator.timing.heartbeat_interval)
+            return
         if not claims:
             await store.wait(Takeable(ready), timeout_s=IDLE_S)
-        task = asyncio.current_task()
-        if not claims and task is not None and task.cancelling():
-            # A client that was answered in the very moment of a cancellation may swallow it.
-            raise asyncio.CancelledError
-        return list(claims)
+            _end_if_cancelled()
+            return
+        unfit: list[tuple[Claim, str]] = []
+        for claim in claims:
+            ticket = coordinator.parts.codec.decode(Ticket, claim.item.value)
+            if isinstance(ticket, str):
+                unfit.append((claim, ticket))
+            else:
+                held = ClaimedTicket(self, ticket, claim, begun)
+                self._renewed[held] = None
+                self._waiting.append(held)
+        for claim, reason in unfit:
+            await self._refuse(claim, reason)
 
-    async def _opened(self, claim: Claim) -> ClaimedTicket | None:
-        """None if it is not to be worked on; then it is out of the way."""
-        parts = self.coordinator.parts
-        ticket = parts.codec.decode(Ticket, claim.item.value)
-        if isinstance(ticket, str):
-            await self._remove(claim)
-            refused(parts, self.keys.queue, claim.item.id, ticket)
-            return None
-        checks = not self.coordinator.store.capabilities.transactions
-        if checks and await self.final(ticket.ticket_id) is not None:
-            await self._remove(claim)
-            return None
-        payload = ticket.payload
+    async def _has_the_secret(self) -> bool:
+        """Looked at before the first ticket, and after one that could not be verified."""
+        if self._doubts_secret:
+            parts = self.coordinator.parts
+            (lease,) = await self.coordinator.store.get(LEADER)
+            self._doubts_secret = differing_secret(parts, lease) != ""
+        return not self._doubts_secret
+
+    async def _is_opened(self, claimed: ClaimedTicket) -> bool:
+        """Whether it is to be worked on; if not, it is out of the way."""
+        try:
+            return await self._is_fit(claimed)
+        except BaseException:
+            # Nobody has seen it: it is for whoever asks next.
+            self._waiting.appendleft(claimed)
+            raise
+
+    async def _is_fit(self, claimed: ClaimedTicket) -> bool:
+        ticket, parts, store = claimed.ticket, self.coordinator.parts, self.coordinator.store
+        if not await self._is_held(claimed):
+            return False
+        if not store.capabilities.transactions:
+            final = await self.final(ticket.ticket_id)
+            if final is not None:
+                await claimed.clear(final.state)
+                return False
+        if claimed.attempt > ticket.max_attempts:
+            # The worker died, or was too slow.
+            await self._given_up(claimed, "the claim of the last attempt ran out")
+            return False
+        if claimed.attempt == 1 and 0.0 < ticket.start_before < parts.store_time():
+            with contextlib.suppress(CoordinationError):
+                await claimed.expire()
+            return False
         if ticket.is_blob:
-            (found,) = await self.coordinator.store.get(self.keys.payload(ticket.ticket_id))
-            payload = None if found is None else msgspec.json.decode(found.value)
-        claimed = ClaimedTicket(self, ticket, claim, payload)
+            (found,) = await store.get(self.keys.payload(ticket.ticket_id))
+            if found is None:
+                await self._given_up(
+                    claimed,
+                    f"its payload is gone: a big one is kept for {STREAM_TTL_S / 86_400.0:g} days",
+                )
+                return False
+            claimed.payload = msgspec.json.decode(found.value)
+        if not claimed.is_open:
+            return False
         self._renewed[claimed] = None
-        if claim.attempt > ticket.max_attempts:
-            return await self._given_up(claimed)
-        if claim.attempt == 1 and 0.0 < ticket.start_before < parts.store_time():
-            return await self._expire(claimed)
         metrics = parts.metrics
         metrics.counter(metrics.families.claims, self.keys.queue).add()
         self.tell(
-            TicketClaimed(queue=self.keys.queue, ticket_id=ticket.ticket_id, attempt=claim.attempt)
+            TicketClaimed(
+                queue=self.keys.queue, ticket_id=ticket.ticket_id, attempt=claimed.attempt
+            )
         )
-        return claimed
+        return True
 
-    async def _given_up(self, claimed: ClaimedTicket) -> None:
-        """Its last attempt ended without a word: the worker died, or was too slow."""
+    async def _is_held(self, claimed: ClaimedTicket) -> bool:
+        """One that has waited long is held anew, or somebody else has it."""
+        if claimed.is_open and claimed.held_for_s < self.visibility_timeout / 2.0:
+            try:
+                await claimed.extend()
+            except (StaleClaimError, MemberFencedError):
+                claimed.lost()
+        return claimed.is_open
+
+    async def _given_up(self, claimed: ClaimedTicket, why: str) -> None:
         with contextlib.suppress(CoordinationError):
-            await claimed.give_up("the claim of the last attempt ran out")
+            await claimed.give_up(why)
 
-    async def _expire(self, claimed: ClaimedTicket) -> None:
-        with contextlib.suppress(CoordinationError):
-            await claimed.expire()
-
-    async def _remove(self, claim: Claim) -> None:
+    async def _refuse(self, claim: Claim, reason: str) -> None:
+        """One that cannot be believed. If only its key is not known here, others may know it: it
+        is theirs first. At last it is put into quarantine and is final, so that nobody waits for
+        it: neither for its result nor because of its order key."""
+        parts, store, item = self.coordinator.parts, self.coordinator.store, claim.item
+        refused(parts, self.keys.queue, item.id, reason)
+        if reason == UNKNOWN_KEY:
+            self._doubts_secret = True
+            wrong_here = not await self._has_the_secret()
+            if wrong_here or claim.attempt < self.max_attempts:
+                delay_s = 0.0 if wrong_here else self.backoff_s(claim.attempt)
+                back = Extend(self.keys.ready, item.cursor, claim.claim, delay_s)
+                with contextlib.suppress(StaleClaimError):
+                    await store.write(back)
+                return
+        final = Final(
+            ticket_id=item.id,
+            state="dead_letter",
+            error=f"it could not be verified ({reason}): see its quarantine",
+            attempt=claim.attempt,
+            claim=claim.claim,
+            finished_by=self.coordinator.member_id,
+            finished_at=parts.store_time(),
+        )
+        kept = Put(
+            self.keys.quarantine(item.id),
+            item.value,
+            expect=ANY,
+            ttl_s=QUARANTINE_TTL_S,
+            silent=True,
+        )
+        ended = Put(
+            self.keys.final(item.id), parts.codec.encode(final), expect=ABSENT, ttl_s=FINAL_TTL_S
+        )
+        removal = Remove(self.keys.ready, item.cursor, claim.claim)
         with contextlib.suppress(StaleClaimError):
-            cursor = claim.item.cursor
-            await self.coordinator.store.write(Remove(self.keys.ready, cursor, claim.claim))
-
-    async def _give_back(self, claim: Claim) -> None:
-        ticket = self.coordinator.parts.codec.read(Ticket, claim.item.value)
-        if ticket is not None:
-            with contextlib.suppress(CoordinationError):
-                await ClaimedTicket(self, ticket, claim, None).release()
+            try:
+                await store.write(kept, ended, removal)
+            except StaleClaimError:
+                raise
+            except VersionConflict:
+                await store.write(kept, removal)
 
     # What claims tell the queue.
 
@@ -319,20 +420,23 @@ class Queue(QueueReading, CoordinatorPlugin):
         metrics.counter(metrics.families.finished, self.keys.queue, event.state).add()
         self.tell(event)
 
+    def is_renewed(self, ticket: ClaimedTicket) -> bool:
+        return ticket in self._renewed
+
     def stop_renewing(self, ticket: ClaimedTicket) -> None:
         self._renewed.pop(ticket, None)
 
-    async def set_aside(self, final: Final, claim: Claim) -> None:
+    async def set_aside(self, ticket: ClaimedTicket, late: Final, found: Final | None) -> None:
         """The result of an attempt that came too late, for people. If this claim still holds
         the ticket, it was ended by another hand and leaves the stream."""
-        key = self.keys.late(final.ticket_id, final.attempt)
-        value = self.coordinator.parts.codec.encode(final)
+        key = self.keys.late(late.ticket_id, late.attempt)
+        value = self.coordinator.parts.codec.encode(late)
         with contextlib.suppress(CoordinationError):
             await self.coordinator.store.write(
                 Put(key, value, expect=ANY, ttl_s=FINAL_TTL_S, silent=True)
             )
-            if await self.final(final.ticket_id) is not None:
-                await self._remove(claim)
+            if found is not None:
+                await ticket.clear(found.state)
 
     # The life of the plugin.
 
@@ -351,19 +455,21 @@ class Queue(QueueReading, CoordinatorPlugin):
         )
 
     async def _renew(self) -> None:
-        for ticket in list(self._renewed):
-            if ticket not in self._renewed:
-                continue
-            try:
-                await ticket.extend()
-            except StaleClaimError:
-                ticket.lost()
+        """Each for itself: one that gets no answer keeps no other waiting."""
+
+        async def renew(ticket: ClaimedTicket) -> None:
+            async with self._renewals:
+                await ticket.renew()
+
+        for ticket in self._renewed:
+            if not ticket.is_being_renewed:
+                self.coordinator.parts.tasks.start(f"claim of {ticket.ticket_id}", renew(ticket))
 
     async def on_stop(self) -> None:
+        """Bodies end, and what is held goes back; those attempts count."""
         self._stopping = True
-        for ticket in list(self._renewed):
-            with contextlib.suppress(CoordinationError):
-                await ticket.release()
+        held = {*self._renewed, *self._waiting}
+        await asyncio.gather(*(ticket.withdraw(STOPPER.get()) for ticket in held))
 
     async def on_become_coordinator(self) -> None:
         self._counted_at = -math.inf
@@ -387,6 +493,14 @@ class Queue(QueueReading, CoordinatorPlugin):
         if now - self._counted_at >= (COUNT_AFAR_S if is_afar else COUNT_S):
             self._counted_at = now
             await self.stats()
+
+
+def _end_if_cancelled() -> None:
+    """A client that was answered in the very moment of a cancellation may swallow it, and so may
+    a handler."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _check_kinds(*given: tuple[str, object, type | tuple[type, ...]]) -> None:

@@ -11,6 +11,7 @@ published can no longer be overtaken by a higher priority.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -55,6 +56,8 @@ BUSY_S = 0.05
 """Between two looks while tickets wait for room or for their predecessor."""
 BUSY_POLLING_S = 0.5
 QUARANTINE_TTL_S = 3600.0
+COMPARED_S = FINAL_TTL_S / 2.0
+"""Between two comparisons of what is remembered with what is there."""
 
 
 def refused(parts: Assembly, queue: str, item_id: str, reason: str) -> None:
@@ -73,6 +76,8 @@ class Publisher:
         self._window = window
         self._cursor = ""
         self._known = Dispatcher()
+        self._looked_at = -math.inf
+        self._compared_at = parts.clock.now()
         self._room = 0
         """For so many there is room at least: what is taken since makes it more."""
         self._most = window if parts.patient.capabilities.transactions else FEW
@@ -95,13 +100,36 @@ class Publisher:
             await self._finish(entry, "expired")
         running = self._known.running
         if running:
-            finals = await self._parts.patient.get(*(self._keys.final(each) for each in running))
-            self._known.ended(
-                each for each, final in zip(running, finals, strict=True) if final is not None
-            )
+            self._known.ended(await self._final_ones(running))
+        await self._look_at_held_back(now)
+        await self._forget_removed()
         published = await self._publish(now)
         if published < min(BATCH, self._most):
             await self._wait()
+
+    async def _look_at_held_back(self, now: float) -> None:
+        """Nobody tells that a ticket was cancelled which waits for its time."""
+        if self._parts.clock.now() - self._looked_at < SLICE_S:
+            return
+        self._looked_at = self._parts.clock.now()
+        heads = {entry.ticket.ticket_id: entry for entry in self._known.holding_back(now)}
+        for ticket_id in await self._final_ones(list(heads)) if heads else ():
+            await self._drop(heads[ticket_id])
+
+    async def _forget_removed(self) -> None:
+        """A ticket that was cancelled is not in the stream any more, and after a day nothing else
+        says so: what is remembered here must not be published then."""
+        if self._parts.clock.now() - self._compared_at < COMPARED_S:
+            return
+        self._compared_at = self._parts.clock.now()
+        there = {item.id async for item in self._items(self._keys.queued)}
+        for entry in self._known.waiting:
+            if entry.ticket.ticket_id not in there:
+                self._known.dropped(entry.ticket.ticket_id)
+
+    async def _final_ones(self, ticket_ids: Sequence[str]) -> list[str]:
+        finals = await self._parts.patient.get(*map(self._keys.final, ticket_ids))
+        return [each for each, final in zip(ticket_ids, finals, strict=True) if final is not None]
 
     async def _collect(self) -> None:
         async for item in self._items(self._keys.queued, self._cursor):

@@ -6,7 +6,7 @@ streams. It must never touch a ticket that is final.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence, Set
 
 import msgspec
 
@@ -24,8 +24,10 @@ from squall.coordination.queue.records import (
 )
 from squall.coordination.stores.interface import (
     ABSENT,
+    ANY,
     Append,
     Changed,
+    Delete,
     Item,
     Put,
     Remove,
@@ -33,14 +35,18 @@ from squall.coordination.stores.interface import (
 )
 
 PAGE = 500
+MAX_PENDING = 100_000
+Place = tuple[str, Item]
+"""The stream in which an item stands."""
 
 
 class QueueReading(CoordinatorPlugin):
     """The part of `Queue` for operators and for those who wait for a result."""
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, *, max_pending: int = MAX_PENDING) -> None:
         super().__init__()
         self.keys = QueueKeys(queue)
+        self._max_pending = max_pending
 
     async def stats(self) -> QueueStats:
         store = self.coordinator.store
@@ -85,15 +91,22 @@ class QueueReading(CoordinatorPlugin):
 
     async def final(self, ticket_id: str) -> Final | None:
         """How it ended; None while it is open, or a day after its end."""
+        final, _ = await self._final(ticket_id)
+        return final
+
+    async def _final(self, ticket_id: str) -> tuple[Final | None, str]:
+        """With the version of the record, which may be one that cannot be believed."""
         (found,) = await self.coordinator.store.get(self.keys.final(ticket_id))
-        return None if found is None else self.coordinator.parts.codec.read(Final, found.value)
+        if found is None:
+            return None, ""
+        return self.coordinator.parts.codec.read(Final, found.value), found.version
 
     async def result(self, ticket_id: str, *, within: float = 600.0) -> Final:
         """Waits until it is final. `BlockingTimeoutError` if it is not by then."""
         clock, key = self.coordinator.parts.clock, self.keys.final(ticket_id)
         begun = clock.now()
         while True:
-            final = await self.final(ticket_id)
+            final, seen = await self._final(ticket_id)
             if final is not None:
                 return final
             left_s = begun + within - clock.now()
@@ -101,18 +114,29 @@ class QueueReading(CoordinatorPlugin):
                 raise BlockingTimeoutError(
                     self.coordinator.member_id, ticket_id, clock.now() - begun, {}
                 )
-            await self.coordinator.store.wait(Changed(key), timeout_s=left_s)
+            await self.coordinator.store.wait(Changed(key, seen), timeout_s=left_s)
 
     async def cancel(self, ticket_id: str) -> bool:
         """False if it is final already. A worker that has it cannot complete it any more."""
-        return await self._end(ticket_id, "cancelled")
+        places = (await self._places({ticket_id})).get(ticket_id, [])
+        if not places and await self.final(ticket_id) is None:
+            raise TicketStateError(f"{ticket_id} is not a ticket of {self.keys.queue}")
+        ended = await self._end(ticket_id, "cancelled", places)
+        if ended:
+            await self._remove_moved({ticket_id})
+        return ended
 
     async def purge(self) -> int:
         """Cancels everything that is open; how many."""
-        count = 0
-        for ticket in await self.peek(limit=1_000_000):
-            count += await self._end(ticket.ticket_id, "cancelled")
-        return count
+        ended = {
+            ticket_id
+            for ticket_id, places in (await self._places()).items()
+            if self._ticket(places[0][1]) is not None
+            and await self._end(ticket_id, "cancelled", places)
+        }
+        if ended:
+            await self._remove_moved(ended)
+        return len(ended)
 
     async def dead_letters(self) -> AsyncIterator[tuple[Ticket, Final | None]]:
         """Tickets that failed too often, oldest first, and how the last attempt ended."""
@@ -135,52 +159,71 @@ class QueueReading(CoordinatorPlugin):
                 (body,) = await self.coordinator.store.get(self.keys.payload(ticket_id))
                 if body is not None:
                     key = self.keys.payload(again.ticket_id)
-                    writes.append(Put(key, body.value, expect=ABSENT, ttl_s=STREAM_TTL_S))
+                    copy = Put(key, body.value, expect=ANY, ttl_s=STREAM_TTL_S, silent=True)
+                    writes.append(copy)
             value = self.coordinator.parts.codec.encode(again, over=item.value)
             writes += [
-                Append(self.keys.queued, again.ticket_id, value, ttl_s=STREAM_TTL_S),
+                Append(
+                    self.keys.queued,
+                    again.ticket_id,
+                    value,
+                    ttl_s=STREAM_TTL_S,
+                    limit=self._max_pending,
+                ),
                 Remove(self.keys.dead, item.cursor),
             ]
+            if ticket.is_blob:
+                writes.append(Delete(self.keys.payload(ticket_id), ANY))
             await self.coordinator.store.write(*writes)
             return again.ticket_id
         raise TicketStateError(f"{ticket_id} is not a dead letter of {self.keys.queue}")
 
-    async def _end(self, ticket_id: str, state: State) -> bool:
+    async def _end(self, ticket_id: str, state: State, places: Sequence[Place]) -> bool:
+        """False if it is final already. The coordinator may remember a ticket that waits for its
+        time: its end is known for longer than that."""
         parts = self.coordinator.parts
+        now = parts.store_time()
         final = Final(
             ticket_id=ticket_id,
             state=state,
             finished_by=self.coordinator.member_id,
-            finished_at=parts.store_time(),
+            finished_at=now,
         )
+        tickets = [ticket for _, item in places if (ticket := self._ticket(item)) is not None]
+        waits_s = max((ticket.not_before - now for ticket in tickets), default=0.0)
         writes: list[Write] = [
             Put(
                 self.keys.final(ticket_id),
                 parts.codec.encode(final),
                 expect=ABSENT,
-                ttl_s=FINAL_TTL_S,
+                ttl_s=FINAL_TTL_S + max(0.0, waits_s),
             )
         ]
-        places = await self._places(ticket_id)
-        if not places and await self.final(ticket_id) is None:
-            raise TicketStateError(f"{ticket_id} is not a ticket of {self.keys.queue}")
+        if any(ticket.is_blob for ticket in tickets):
+            writes.append(Delete(self.keys.payload(ticket_id), ANY))
+        writes += [Remove(stream, item.cursor) for stream, item in places]
         try:
-            await self.coordinator.store.write(*writes, *places)
+            await self.coordinator.store.write(*writes)
         except VersionConflict:
             return False
-        # It may have been published between the reading and the decision.
-        moved = await self._places(ticket_id)
-        if moved:
-            await self.coordinator.store.write(*moved)
         return True
 
-    async def _places(self, ticket_id: str) -> list[Remove]:
-        return [
-            Remove(stream, item.cursor)
-            for stream in (self.keys.queued, self.keys.ready)
-            async for item in self._items(stream)
-            if item.id == ticket_id
-        ]
+    async def _remove_moved(self, ended: Set[str]) -> None:
+        """What was published between the reading and the decision."""
+        moved = await self._places(ended)
+        for places in moved.values():
+            await self.coordinator.store.write(
+                *(Remove(stream, item.cursor) for stream, item in places)
+            )
+
+    async def _places(self, wanted: Set[str] | None = None) -> dict[str, list[Place]]:
+        """Where these tickets stand, or all that are open, by their ids."""
+        found: dict[str, list[Place]] = {}
+        for stream in (self.keys.queued, self.keys.ready):
+            async for item in self._items(stream):
+                if wanted is None or item.id in wanted:
+                    found.setdefault(item.id, []).append((stream, item))
+        return found
 
     async def _items(self, stream: str) -> AsyncIterator[Item]:
         after = ""

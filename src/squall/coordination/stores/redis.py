@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,9 +65,15 @@ BULK_BYTES = 256 * 1024
 """Commands above it have a line of their own: a heartbeat must not wait behind them."""
 BULK_ANSWER_S = 30.0
 AWAY = frozenset(
-    {"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "BUSY", "NOREPLICAS"}
+    {
+        *("LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "BUSY"),
+        *("NOREPLICAS", "MISCONF", "UNBLOCKED"),
+    }
 )
 """Answers of a server that cannot do it now."""
+FULL = "ERR max number of clients"
+IN_A_SCRIPT = re.compile(r"ERR Error running script .*: -([A-Z]+) ")
+"""Redis 6.2 hides the code of an answer that a script got."""
 KEPT_OUT = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 SWEEP_PAGE = 100
 TAKE_MAX = 1000
@@ -308,7 +315,7 @@ class RedisStore:
             return ScriptMissing(str(refused))
         if code in KEPT_OUT or "invalid password" in str(refused):
             return StoreError(f"{self.url} refuses the credentials: {refused}")
-        if code in AWAY:
+        if _is_away(refused):
             return StoreUnavailableError(f"{self.url}: {refused}")
         return StoreError(f"{self.url}: {refused}")
 
@@ -337,6 +344,12 @@ class RedisStore:
 
 class ScriptMissing(StoreError):
     """The server was restarted, or its scripts were flushed."""
+
+
+def _is_away(refused: Refused) -> bool:
+    text = str(refused)
+    hidden = IN_A_SCRIPT.match(text)
+    return (hidden[1] if hidden else refused.code) in AWAY or text.startswith(FULL)
 
 
 def shown_url(url: str) -> str:

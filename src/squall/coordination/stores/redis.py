@@ -53,6 +53,7 @@ from squall.coordination.stores.interface import (
 from squall.coordination.stores.probe import probe
 from squall.coordination.stores.redis_line import Address, Line, LineLost, Refused
 from squall.coordination.stores.redis_waits import SLICE_S, RedisWaits
+from squall.coordination.stores.takes import TAKE_REMEMBERED_MS
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
 from squall.runtime.tasks import TaskRunner
@@ -215,7 +216,8 @@ class RedisStore:
         lease_ms, limit = round(lease_s * 1000), min(limit, TAKE_MAX)
         condition = () if provided is None else (provided.key, *_condition(provided.expect))
         read_ms, birth, *found = await self.script(
-            scripts.TAKE, stream, make_key(owner), request, lease_ms, limit, *condition
+            *(scripts.TAKE, stream, make_key(owner), request),
+            *(lease_ms, limit, TAKE_REMEMBERED_MS, *condition),
         )
         if read_ms < 0 and provided is not None:
             raise VersionConflict(provided.key)

@@ -39,6 +39,7 @@ from squall.coordination.stores.interface import (
     Remove,
 )
 from squall.coordination.stores.s3_objects import S3Objects
+from squall.coordination.stores.takes import LastTakes
 
 STREAMS = "~streams"
 BIRTH = "s3"
@@ -95,8 +96,8 @@ class View:
         """Slots up to this one were there."""
         self.seen: dict[int, Seen] = {}
         self.numbers: dict[str, int] = {}
-        self.requests: dict[str, str] = {}
-        """The last take of each owner here, to know a repeat."""
+        self.takes: LastTakes[bool] = LastTakes()
+        """Of owners here, to know a repeat."""
         self.end_at_ms = 0
         """When `last` was found to be the end."""
         self.turn = 0
@@ -194,12 +195,12 @@ class S3Streams:
         seen_to = self._view(stream).last
         view = await self._updated(stream)
         now_ms = await self._now_ms()
-        if request and view.requests.get(owner) == request:
+        if view.takes.find(owner, request, now_ms):
             repeated = await self._claims_of(stream, view, owner, request, now_ms)
             if repeated:
                 return repeated
         if request:
-            view.requests[owner] = request
+            view.takes.note(owner, request, True, now_ms)
         claims: list[Claim] = []
         is_checked = False
         for number in await self._candidates(stream, view, now_ms):

@@ -108,7 +108,9 @@ class MemoryStream:
         return max(0, min(held.until_ms for held in self._items.values()) - now_ms)
 
     def cursor_of(self, item_id: str) -> str:
-        return self._cursor(self._numbers[item_id])
+        """ "" if it was removed long ago."""
+        number = self._numbers.get(item_id)
+        return "" if number is None else self._cursor(number)
 
     def check_append(self, write: Append, now_ms: int) -> None:
         self._forget(now_ms)

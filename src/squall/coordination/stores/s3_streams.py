@@ -6,7 +6,8 @@ leaves its slot as a marker, so that slots stay dense and the end is found by as
 next one. Markers at the front are dropped after `meta` says so, and never before: an append
 looks at `meta` after it created its slot, and if the slot lies before that front (its writer
 slept while others went on) it takes it away and appends again behind. So no item is created where
-nobody reads.
+nobody reads. Who drops markers may be ended in the middle: a sweep deletes what has lain before the
+front for long.
 
 What was seen of an item may be old: it is changed only on the ETag that was seen, and who is
 refused looks again.
@@ -423,7 +424,10 @@ class S3Streams:
             if found_now is None or found_now.body != body:
                 return False
         view.forget_to(front)
-        numbers = range(int(found.body) + 1, front + 1)
+        await self._delete(stream, range(int(found.body) + 1, front + 1))
+        return True
+
+    async def _delete(self, stream: str, numbers: Iterable[int]) -> None:
         limit = asyncio.Semaphore(LOOKS_AT_ONCE)
 
         async def delete(number: int) -> None:
@@ -431,29 +435,35 @@ class S3Streams:
                 await self._objects.delete(self._slot_name(stream, number))
 
         await asyncio.gather(*map(delete, numbers))
-        return True
 
     async def sweep(self, kind: str, limit: int) -> int:
-        """Drops streams that have expired; how many."""
+        """Drops streams that have expired; how many. Nothing that changed lately is looked at."""
         now_ms, removed = await self._now_ms(), 0
-        changed_ms: dict[str, int] = {}
-        slots: dict[str, int] = {}
+        slots: dict[str, dict[int, int]] = {}
+        """By stream and number, when it was changed."""
         async for found in self._objects.listing(f"{self._root}/{STREAMS}/{kind}/"):
             name = found.name.removeprefix(f"{self._root}/{STREAMS}/")
             stream, is_slot, number = name.partition("/slot/")
             if is_slot:
-                slots[stream] = max(slots.get(stream, 0), int(number))
-                changed_ms[stream] = max(changed_ms.get(stream, 0), found.modified_ms)
-        for stream, last in slots.items():
+                slots.setdefault(stream, {})[int(number)] = found.modified_ms
+        for stream, changed_ms in slots.items():
             if removed == limit:
                 break
-            if now_ms - changed_ms[stream] < SWEPT_AFTER_MS:
+            if now_ms - changed_ms[min(changed_ms)] >= SWEPT_AFTER_MS:
+                await self._delete_before_front(stream, changed_ms)
+            if now_ms - max(changed_ms.values()) < SWEPT_AFTER_MS:
                 continue
             # Not noted: this process may not have come so far, and must not go past anything.
-            seen = await self._fetch(stream, last)
+            seen = await self._fetch(stream, max(changed_ms))
             if seen is not None and 0 < seen.slot.x <= now_ms - BURIED_AFTER_MS:
                 removed += await self._bury(stream, await self._updated(stream), now_ms)
         return removed
+
+    async def _delete_before_front(self, stream: str, numbers: Iterable[int]) -> None:
+        found = await self._objects.fetch(self._meta_name(stream))
+        if found is not None:
+            front = int(found.body)
+            await self._delete(stream, [number for number in numbers if number <= front])
 
     async def _bury(self, stream: str, view: View, now_ms: int) -> bool:
         """Drops all of a stream that has expired. Whether it was us."""

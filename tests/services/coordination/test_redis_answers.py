@@ -103,3 +103,21 @@ async def test_a_redis_that_cannot_do_it_now_is_worth_another_try(text: str) -> 
 async def test_a_redis_that_will_never_do_it_is_not(text: str) -> None:
     async with answering(text) as store:
         assert await errors_of(store) == {StoreError}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://{'a' * 70}:1/0",
+        "redis://127.0.0.1:1/0?color=red",
+        "redis://127.0.0.1:1/0?protocol=9",
+        "redis://127.0.0.1:99999/0",
+        "rediss://127.0.0.1:1/0?ssl_ca_certs=/no/such/file",
+        "rediss://127.0.0.1:1/0?ssl_certfile=/etc/hostname&ssl_keyfile=/etc/hostname",
+        "rediss://127.0.0.1:1/0?ssl_cert_reqs=perhaps",
+    ],
+)
+async def test_an_address_that_is_none_is_a_mistake(url: str) -> None:
+    with pytest.raises(StoreError, match="is not the address of a Redis") as refused:
+        make_store(url, RealClock(), random.Random(1))
+    assert not isinstance(refused.value, StoreUnavailableError)

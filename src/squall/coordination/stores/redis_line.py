@@ -49,13 +49,20 @@ class Address:
     def of(cls, url: str) -> Address:
         """`ValueError` if it is none."""
         redis = load_extra("redis.asyncio", "redis")
-        found: Any = redis.Redis.from_url(url).connection_pool.make_connection()
-        context = getattr(found, "ssl_context", None)
+        try:
+            found: Any = redis.Redis.from_url(url).connection_pool.make_connection()
+            context = getattr(found, "ssl_context", None)
+            tls = None if context is None else context.get()
+        except (redis.RedisError, TypeError, OSError) as error:
+            # An option that it does not know, or a certificate that cannot be read.
+            raise ValueError(str(error)) from None
+        host: str = getattr(found, "host", "")
+        host.encode("idna")
         return cls(
-            host=getattr(found, "host", ""),
+            host=host,
             port=int(getattr(found, "port", 0)),
             path=getattr(found, "path", None),
-            tls=None if context is None else context.get(),
+            tls=tls,
             db=int(found.db or 0),
             username=found.username or "",
             password=found.password or "",

@@ -325,12 +325,21 @@ class S3Streams:
         return f"{self._root}/{STREAMS}/{stream}/meta"
 
     async def _front(self, stream: str, view: View) -> int:
-        found = await self._objects.fetch(self._meta_name(stream))
+        found = await self._meta(stream)
         if found is None:
             await self._objects.create(self._meta_name(stream), b"0")
             return view.front
-        view.forget_to(int(found.body))
+        view.forget_to(found[0])
         return view.front
+
+    async def _meta(self, stream: str) -> tuple[int, str] | None:
+        """The front, and the etag of the object that says so."""
+        name = self._meta_name(stream)
+        found = await self._objects.fetch(name)
+        try:
+            return None if found is None else (int(found.body), found.etag)
+        except ValueError:
+            raise self._objects.foreign(name) from None
 
     async def _updated(self, stream: str) -> View:
         """Front and end are those of now; what lies between may be older."""
@@ -369,11 +378,15 @@ class S3Streams:
         return seen
 
     async def _fetch(self, stream: str, number: int) -> Seen | None:
-        found = await self._objects.fetch(self._slot_name(stream, number))
+        name = self._slot_name(stream, number)
+        found = await self._objects.fetch(name)
         if found is None:
             return None
         line, _, value = found.body.partition(b"\n")
-        return Seen(found.etag, msgspec.json.decode(line, type=Slot), value)
+        try:
+            return Seen(found.etag, msgspec.json.decode(line, type=Slot), value)
+        except msgspec.DecodeError:
+            raise self._objects.foreign(name) from None
 
     async def _refresh(self, stream: str, view: View, numbers: Iterable[int]) -> None:
         limit = asyncio.Semaphore(LOOKS_AT_ONCE)
@@ -415,16 +428,16 @@ class S3Streams:
 
     async def _move_front(self, stream: str, view: View, front: int) -> bool:
         """Whether it was us who dropped what lies before."""
-        found = await self._objects.fetch(self._meta_name(stream))
-        if found is None or int(found.body) >= front:
+        found = await self._meta(stream)
+        if found is None or found[0] >= front:
             return False
-        body = str(front).encode()
-        if await self._objects.replace(self._meta_name(stream), body, found.etag) is None:
-            found_now = await self._objects.fetch(self._meta_name(stream))
-            if found_now is None or found_now.body != body:
+        before, etag = found
+        if await self._objects.replace(self._meta_name(stream), b"%d" % front, etag) is None:
+            found_now = await self._meta(stream)
+            if found_now is None or found_now[0] != front:
                 return False
         view.forget_to(front)
-        await self._delete(stream, range(int(found.body) + 1, front + 1))
+        await self._delete(stream, range(before + 1, front + 1))
         return True
 
     async def _delete(self, stream: str, numbers: Iterable[int]) -> None:
@@ -444,7 +457,7 @@ class S3Streams:
         async for found in self._objects.listing(f"{self._root}/{STREAMS}/{kind}/"):
             name = found.name.removeprefix(f"{self._root}/{STREAMS}/")
             stream, is_slot, number = name.partition("/slot/")
-            if is_slot:
+            if is_slot and number.isdecimal():
                 slots.setdefault(stream, {})[int(number)] = found.modified_ms
         for stream, changed_ms in slots.items():
             if removed == limit:
@@ -460,10 +473,9 @@ class S3Streams:
         return removed
 
     async def _delete_before_front(self, stream: str, numbers: Iterable[int]) -> None:
-        found = await self._objects.fetch(self._meta_name(stream))
+        found = await self._meta(stream)
         if found is not None:
-            front = int(found.body)
-            await self._delete(stream, [number for number in numbers if number <= front])
+            await self._delete(stream, [number for number in numbers if number <= found[0]])
 
     async def _bury(self, stream: str, view: View, now_ms: int) -> bool:
         """Drops all of a stream that has expired. Whether it was us."""

@@ -313,7 +313,7 @@ def has_tables(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'").fetchall())
-    except sqlite3.DatabaseError:
+    except (sqlite3.Error, OSError, RuntimeError, ValueError):
         return True
 
 

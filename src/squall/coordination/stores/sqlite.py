@@ -202,7 +202,7 @@ class SqliteStore:
         last = [self._thread.submit(self._close), self._looks.submit(self._close_looking)]
         self._thread.shutdown(wait=False)
         self._looks.shutdown(wait=False)
-        await asyncio.to_thread(wait, last, CLOSE_S)
+        await asyncio.get_running_loop().run_in_executor(None, wait, last, CLOSE_S)
 
     async def _run(
         self, work: Callable[[sqlite3.Connection, int], T], *, writes: bool = False

@@ -41,6 +41,10 @@ async def connections(line: Line) -> int:
     return len(found.splitlines())
 
 
+def wires_of(line: Line) -> int:
+    return len(line._open_wires)  # pyright: ignore[reportPrivateUsage]
+
+
 def strike(server: RedisServer, number: signal.Signals) -> None:
     process = server._process  # pyright: ignore[reportPrivateUsage]
     assert process is not None
@@ -116,9 +120,60 @@ async def test_who_gave_up_after_a_while_gets_a_new_connection(
                     await line.call(line.packed("PING"))
         finally:
             strike(server, signal.SIGCONT)
-        assert await patient == b"late"
         assert await line.call(line.packed("PING")) == b"PONG"
-        assert await connections(line) == 2
+        assert await patient == b"late"
+
+
+async def test_a_connection_that_was_given_up_is_closed_when_it_has_answered(
+    own_redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_line, "SUSPICIOUS_S", 0.05)
+    server = own_redis()
+    with opened(server.url) as line:
+        for _ in range(3):
+            await line.call(line.packed("PING"))
+            strike(server, signal.SIGSTOP)
+            try:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await line.call(line.packed("PING"))
+            finally:
+                strike(server, signal.SIGCONT)
+        async with asyncio.timeout(LIMIT_S):
+            while await connections(line) > 1:
+                await asyncio.sleep(0.05)
+        assert wires_of(line) == 1
+
+
+async def test_a_connection_that_never_came_to_be_leaves_nothing(own_redis: Any) -> None:
+    silent = own_redis().url.replace("redis://", "rediss://")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"-ERR this is not TLS\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        refusing = f"rediss://127.0.0.1:{port}/0"
+        for url in (silent, refusing, "redis://127.0.0.1:1/0"):
+            with opened(url, answer_s=0.5) as line:
+                for _ in range(3):
+                    with pytest.raises(LineLost):
+                        await line.call(line.packed("PING"))
+                assert wires_of(line) == 0
+
+
+async def test_a_line_that_was_closed_opens_nothing_any_more(own_redis: Any) -> None:
+    with opened(own_redis().url) as line:
+        opening = asyncio.ensure_future(line.call(line.packed("PING")))
+        await asyncio.sleep(0)
+        line.close()
+        for call in (opening, line.call(line.packed("PING"))):
+            with pytest.raises(LineLost, match="closed"):
+                await call
+        assert wires_of(line) == 0
 
 
 async def test_passwords_databases_and_sockets(own_redis: Any, tmp_path: Path) -> None:

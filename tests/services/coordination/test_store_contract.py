@@ -132,6 +132,26 @@ async def test_a_repeat_with_its_token_is_a_success_not_a_conflict(store: Store)
         await store.write(create)
 
 
+async def test_a_repeated_batch_has_its_results_also_when_others_went_on(store: Store) -> None:
+    batch = (
+        Put("state/a", b"1", expect=ABSENT, ttl_s=60.0, token="t1"),
+        Put("state/gone", b"1", expect=ABSENT, ttl_s=60.0, token="t2"),
+        Put("state/newer", b"1", expect=ANY, ttl_s=60.0, token="t3"),
+        Append("signal/over", "s", b"", ttl_s=0.05),
+    )
+    first = await store.write(*batch)
+    await store.write(Delete("state/gone", ANY))
+    await store.write(put("state/newer", b"2"))
+    await asyncio.sleep(0.1 if store.capabilities.transactions else 1.2)
+    again = await store.write(*batch)
+    assert again[0] == first[0]
+    if store.capabilities.transactions:
+        assert again[1:3] == first[1:3]
+        assert await value_of(store, "state/gone") is None
+        assert await value_of(store, "state/newer") == b"2"
+        assert await store.read("signal/over", after=again[3]) == ()
+
+
 async def test_an_expired_record_is_absent_at_once_and_can_be_created(store: Store) -> None:
     await store.write(put("state/a", b"old", ttl_s=0.05))
     pause_s = 0.1 if store.url.startswith(("memory", "sqlite", "redis")) else 1.2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator
 from email.utils import formatdate
@@ -131,6 +132,39 @@ async def test_a_sweep_makes_nobody_go_past_an_item(
         await writer.write(add(f"w{number}"))
     assert await sweeper.sweep("signal") == 0
     assert [item.id for item in await sweeper.read(STREAM)] == [f"w{n}" for n in range(6)]
+
+
+@pytest.mark.asyncio
+async def test_a_sweep_deletes_what_was_left_before_the_front(
+    stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_streams, "KEPT_MARKERS", 1)
+    monkeypatch.setattr(s3_streams, "DROP_AT_ONCE", 2)
+    reader, sweeper, _ = stores
+    cursors = [(await reader.write(add(f"w{number}")))[0] for number in range(6)]
+
+    async def never(name: str, etag: str = "") -> bool:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as ended:
+        ended.setattr(reader._objects, "delete", never)
+        for cursor in cursors[:5]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await reader.write(Remove(STREAM, cursor))
+    assert await _slots(sweeper) == [1, 2, 3, 4, 5, 6]
+    assert await sweeper.sweep("signal") == 0
+    assert await _slots(sweeper) == [1, 2, 3, 4, 5, 6], "somebody may be dropping them"
+    monkeypatch.setattr(s3_streams, "SWEPT_AFTER_MS", 0)
+    assert await sweeper.sweep("signal") == 0
+    assert await _slots(sweeper) == [5, 6]
+    for store in stores:
+        assert [item.id for item in await store.read(STREAM)] == ["w5"]
+
+
+async def _slots(store: S3Store) -> list[int]:
+    listing = store._objects.listing(f"{store._root}/{s3_streams.STREAMS}/")
+    names = [found.name async for found in listing if "/slot/" in found.name]
+    return [int(name.rpartition("/")[2]) for name in names]
 
 
 @pytest.mark.asyncio

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from coordination_places import Place
+from redis import Redis
 
-from squall.coordination.stores import s3_streams
+from squall.coordination.stores import redis, s3_streams, sqlite_rows, takes
 from squall.coordination.stores.errors import (
     InvalidIdentifierError,
     StaleClaimError,
@@ -28,6 +31,9 @@ from squall.coordination.stores.interface import (
     Store,
     Takeable,
 )
+from squall.coordination.stores.redis import RedisStore
+from squall.coordination.stores.s3 import S3Store
+from squall.coordination.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
 INBOX = "signal/a"
@@ -186,6 +192,39 @@ async def test_a_take_whose_reply_was_lost_is_repeated(store: Store) -> None:
     assert names([claim.item for claim in other]) == ["t2"]
 
 
+async def test_what_owners_took_that_never_come_back_is_forgotten(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered_ms = 100
+    for module in (takes, sqlite_rows, redis):
+        monkeypatch.setattr(module, "TAKE_REMEMBERED_MS", remembered_ms)
+    store = await place.open()
+    for number in range(5):
+        await store.write(add(f"t{number}", QUEUE))
+    for number in range(3):
+        await store.take(QUEUE, f"w{number}", lease_s=60.0, request="r1")
+    await _expiry(store)
+    # Long over: the same name is another request now.
+    (claim,) = await store.take(QUEUE, "w0", lease_s=60.0, request="r1")
+    assert claim.item.id == "t3"
+    monkeypatch.undo()
+    await store.take(QUEUE, "w3", lease_s=60.0, request="r1")
+    await _expiry(store)
+    assert takes_kept(store, place) <= 2
+
+
+def takes_kept(store: Store, place: Place) -> int:
+    if isinstance(store, SqliteStore):
+        with closing(sqlite3.connect(place.url.removeprefix("sqlite:///"))) as db:
+            return db.execute("SELECT count(*) FROM taken").fetchone()[0]
+    if isinstance(store, RedisStore):
+        with Redis.from_url(place.url) as client:
+            return sum(1 for _ in client.scan_iter(f"{{{place.prefix}}}*#q:*", count=1000))
+    streams = store._streams  # type: ignore[attr-defined]
+    found = streams._views[QUEUE].takes if isinstance(store, S3Store) else streams[QUEUE]._takes
+    return len(found)
+
+
 async def test_nothing_is_given_where_the_condition_does_not_hold(store: Store) -> None:
     for number in range(3):
         await store.write(add(f"t{number}", QUEUE))
@@ -257,14 +296,15 @@ async def test_a_stream_that_expired_begins_anew_and_old_cursors_read_it_from_th
 async def test_a_sweep_removes_streams_that_expired_and_nothing_else(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_streams, "BURIED_AFTER_MS", 0)
-    monkeypatch.setattr(s3_streams, "SWEPT_AFTER_MS", 0)
     store, other = await place.open(), await place.open()
     for number in range(3):
         await store.write(Append(f"signal/over{number}", "s1", b"1", ttl_s=0.05))
         await store.write(Append(f"signal/over{number}", "s2", b"1", ttl_s=0.05))
     await store.write(Append("signal/kept", "s1", b"1", ttl_s=0.05), add("s2", "signal/kept"))
     await store.write(Append("signals/other", "s1", b"1", ttl_s=0.05))
+    # Not sooner: who appends would drop what has expired since its last append.
+    monkeypatch.setattr(s3_streams, "BURIED_AFTER_MS", 0)
+    monkeypatch.setattr(s3_streams, "SWEPT_AFTER_MS", 0)
     await _expiry(store)
     natively = store.capabilities.native_expiry
     assert await other.sweep("signal") == (0 if natively else 3)

@@ -89,6 +89,8 @@ DEFAULT_PREFIX = "blocking"
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 REMEMBERED_S = 600.0
 """How long a store knows the ids of removed items, to recognise a repeat."""
+TAKE_REMEMBERED_S = 300.0
+"""How long a store knows the last take of an owner. All tries of one call need about a minute."""
 
 
 class Expect(Enum):
@@ -329,8 +331,9 @@ class Store(Protocol):
         provided: Check | None = None,
     ) -> Sequence[Claim]:
         """Up to `limit` items that nobody holds, oldest first. A repeat with the same
-        owner and request gets the same claims. Nothing is given where `provided` does not hold
-        (`VersionConflict`); where there is nothing to give, nobody need look at it."""
+        owner and request gets the same claims, for `TAKE_REMEMBERED_S`. Nothing is given where
+        `provided` does not hold (`VersionConflict`); where there is nothing to give, nobody need
+        look at it."""
         ...
 
     async def depth(self, stream: str) -> Depth: ...

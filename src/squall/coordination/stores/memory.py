@@ -320,11 +320,14 @@ class MemoryStore:
         self._kinds.get(kind_of(key), set()).discard(key)
 
     def _result(self, write: Write) -> str:
+        """Also of a batch that was done before: others may have gone on since then."""
         match write:
             case Put():
-                return self._records[write.key].version
+                kept = self._records.get(write.key)
+                return write.token or ("" if kept is None else kept.version)
             case Append():
-                return self._streams[write.stream].cursor_of(write.id)
+                found = self._streams.get(write.stream)
+                return "" if found is None else found.cursor_of(write.id)
             case _:
                 return ""
 

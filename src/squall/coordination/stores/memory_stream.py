@@ -20,6 +20,7 @@ from squall.coordination.stores.interface import (
     Item,
     Remove,
 )
+from squall.coordination.stores.takes import LastTakes
 
 REMEMBERED_MS = round(REMEMBERED_S * 1000)
 
@@ -52,7 +53,7 @@ class MemoryStream:
         self._numbers: dict[str, int] = {}
         self._removed: dict[int, tuple[int, str, str]] = {}
         """When, by which claim, and the id."""
-        self._requests: dict[str, tuple[str, dict[int, str]]] = {}
+        self._takes: LastTakes[dict[int, str]] = LastTakes()
 
     def read(self, after: str, limit: int, now_ms: int) -> tuple[Item, ...]:
         begin = self._number(after)
@@ -77,11 +78,11 @@ class MemoryStream:
     def take(
         self, owner: str, lease_ms: int, limit: int, request: str, now_ms: int
     ) -> tuple[Claim, ...]:
-        known_request, claims = self._requests.get(owner, ("", {}))
-        if request and request == known_request:
+        known = self._takes.find(owner, request, now_ms)
+        if known is not None:
             return tuple(
                 self._claim(number, self._items[number], now_ms)
-                for number, claim in claims.items()
+                for number, claim in known.items()
                 if number in self._items and self._items[number].claim == claim
             )
         free = [n for n, held in self._items.items() if held.until_ms <= now_ms][:limit]
@@ -91,7 +92,7 @@ class MemoryStream:
             held.claim = f"{owner}:{held.attempt}:{number}"
             held.until_ms = now_ms + lease_ms
         if request and free:
-            self._requests[owner] = (request, {n: self._items[n].claim for n in free})
+            self._takes.note(owner, request, {n: self._items[n].claim for n in free}, now_ms)
         return tuple(self._claim(number, self._items[number], now_ms) for number in free)
 
     def depth(self, now_ms: int) -> Depth:
@@ -107,7 +108,9 @@ class MemoryStream:
         return max(0, min(held.until_ms for held in self._items.values()) - now_ms)
 
     def cursor_of(self, item_id: str) -> str:
-        return self._cursor(self._numbers[item_id])
+        """ "" if it was removed long ago."""
+        number = self._numbers.get(item_id)
+        return "" if number is None else self._cursor(number)
 
     def check_append(self, write: Append, now_ms: int) -> None:
         self._forget(now_ms)

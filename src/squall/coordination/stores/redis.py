@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ from squall.coordination.stores.interface import (
 from squall.coordination.stores.probe import probe
 from squall.coordination.stores.redis_line import Address, Line, LineLost, Refused
 from squall.coordination.stores.redis_waits import SLICE_S, RedisWaits
+from squall.coordination.stores.takes import TAKE_REMEMBERED_MS
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
 from squall.runtime.tasks import TaskRunner
@@ -64,9 +66,15 @@ BULK_BYTES = 256 * 1024
 """Commands above it have a line of their own: a heartbeat must not wait behind them."""
 BULK_ANSWER_S = 30.0
 AWAY = frozenset(
-    {"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "BUSY", "NOREPLICAS"}
+    {
+        *("LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "BUSY"),
+        *("NOREPLICAS", "MISCONF", "UNBLOCKED"),
+    }
 )
 """Answers of a server that cannot do it now."""
+FULL = "ERR max number of clients"
+IN_A_SCRIPT = re.compile(r"ERR Error running script .*: -([A-Z]+) ")
+"""Redis 6.2 hides the code of an answer that a script got."""
 KEPT_OUT = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 SWEEP_PAGE = 100
 TAKE_MAX = 1000
@@ -208,7 +216,8 @@ class RedisStore:
         lease_ms, limit = round(lease_s * 1000), min(limit, TAKE_MAX)
         condition = () if provided is None else (provided.key, *_condition(provided.expect))
         read_ms, birth, *found = await self.script(
-            scripts.TAKE, stream, make_key(owner), request, lease_ms, limit, *condition
+            *(scripts.TAKE, stream, make_key(owner), request),
+            *(lease_ms, limit, TAKE_REMEMBERED_MS, *condition),
         )
         if read_ms < 0 and provided is not None:
             raise VersionConflict(provided.key)
@@ -308,7 +317,7 @@ class RedisStore:
             return ScriptMissing(str(refused))
         if code in KEPT_OUT or "invalid password" in str(refused):
             return StoreError(f"{self.url} refuses the credentials: {refused}")
-        if code in AWAY:
+        if _is_away(refused):
             return StoreUnavailableError(f"{self.url}: {refused}")
         return StoreError(f"{self.url}: {refused}")
 
@@ -337,6 +346,12 @@ class RedisStore:
 
 class ScriptMissing(StoreError):
     """The server was restarted, or its scripts were flushed."""
+
+
+def _is_away(refused: Refused) -> bool:
+    text = str(refused)
+    hidden = IN_A_SCRIPT.match(text)
+    return (hidden[1] if hidden else refused.code) in AWAY or text.startswith(FULL)
 
 
 def shown_url(url: str) -> str:

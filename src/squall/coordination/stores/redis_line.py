@@ -8,8 +8,8 @@ redis-py reads the address and its TLS settings, hiredis reads the answers.
 
 A line that breaks, or leaves a command without an answer for too long, fails everything that
 is under way on it; the next command opens a new one. A caller that gave up after a while makes
-the next one use a new line as well, while the old one may still answer the others. A caller
-that is cancelled disturbs nobody.
+the next one use a new line as well, while the old one may still answer the others; it is closed
+with the last answer. A caller that is cancelled disturbs nobody.
 
 Large commands and those that block must have a line of their own: what is behind them waits.
 """
@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -50,13 +49,20 @@ class Address:
     def of(cls, url: str) -> Address:
         """`ValueError` if it is none."""
         redis = load_extra("redis.asyncio", "redis")
-        found: Any = redis.Redis.from_url(url).connection_pool.make_connection()
-        context = getattr(found, "ssl_context", None)
+        try:
+            found: Any = redis.Redis.from_url(url).connection_pool.make_connection()
+            context = getattr(found, "ssl_context", None)
+            tls = None if context is None else context.get()
+        except (redis.RedisError, TypeError, OSError) as error:
+            # An option that it does not know, or a certificate that cannot be read.
+            raise ValueError(str(error)) from None
+        host: str = getattr(found, "host", "")
+        host.encode("idna")
         return cls(
-            host=getattr(found, "host", ""),
+            host=host,
             port=int(getattr(found, "port", 0)),
             path=getattr(found, "path", None),
-            tls=None if context is None else context.get(),
+            tls=tls,
             db=int(found.db or 0),
             username=found.username or "",
             password=found.password or "",
@@ -87,6 +93,7 @@ class Line:
         self._wire: Wire | None = None
         self._open_wires: set[Wire] = set()
         self._opening = asyncio.Lock()
+        self._is_closed = False
 
     def packed(self, *arguments: str | int | bytes) -> bytes:
         """A command as the server reads it."""
@@ -104,10 +111,12 @@ class Line:
         except asyncio.CancelledError:
             if self._clock.now() - begun >= SUSPICIOUS_S and self._wire is wire:
                 self._wire = None
+                wire.retire()
             raise
 
     def close(self) -> None:
-        """Everything that is under way fails."""
+        """Everything that is under way fails, and so does what is asked later."""
+        self._is_closed = True
         self._wire = None
         for wire in list(self._open_wires):
             wire.hang_up("closed")
@@ -116,6 +125,8 @@ class Line:
         async with self._opening:
             if self._wire is not None and self._wire.is_open:
                 return self._wire
+            if self._is_closed:
+                raise LineLost("closed")
             try:
                 async with asyncio.timeout(self._answer_s):
                     wire = await self._connected()
@@ -134,6 +145,8 @@ class Line:
             place = (address.host, address.port)
             _, wire = await loop.create_connection(self._make_wire, *place, ssl=address.tls)
         try:
+            if self._is_closed:
+                raise LineLost("closed")
             await self._greet(wire)
         except BaseException:
             wire.hang_up("not opened")
@@ -150,27 +163,25 @@ class Line:
 
     def _make_wire(self) -> Wire:
         reader = self._hiredis.Reader(replyError=Refused, notEnoughData=_MORE)
-        wire = Wire(reader, self._clock, self._answer_s, self._open_wires.discard)
-        self._open_wires.add(wire)
-        return wire
+        return Wire(reader, self._clock, self._answer_s, self._open_wires)
 
 
 class Wire(asyncio.Protocol):
     """One connection. It must never give an answer to a command that did not ask for it."""
 
-    def __init__(
-        self, reader: Any, clock: Clock, answer_s: float, on_end: Callable[[Wire], None]
-    ) -> None:
+    def __init__(self, reader: Any, clock: Clock, answer_s: float, among: set[Wire]) -> None:
         self.is_open = True
         self._reader = reader
         self._clock = clock
         self._answer_s = answer_s
-        self._on_end = on_end
+        self._among = among
+        """Those that are connected. One whose connection fails before is told of no end."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._outbox: list[bytes] = []
         self._under_way: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._watch: asyncio.TimerHandle | None = None
+        self._is_retired = False
 
     def send(self, packed: bytes, now: float) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -187,6 +198,12 @@ class Wire(asyncio.Protocol):
             self._watch = self._loop.call_later(self._answer_s, self._look)
         return answer
 
+    def retire(self) -> None:
+        """Nobody will use it any more: it ends with the last answer."""
+        self._is_retired = True
+        if not self._under_way:
+            self.hang_up("retired")
+
     def hang_up(self, why: str) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -196,6 +213,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._among.add(self)
         # uvloop would keep what is written until the end of the turn.
         self._transport.set_write_buffer_limits(high=0)
 
@@ -213,12 +231,14 @@ class Wire(asyncio.Protocol):
                 self.hang_up("an answer came that nobody asked for")
                 return
             answer, _ = self._under_way.popleft()
-            if answer.done():
-                continue
-            if isinstance(reply, Refused):
-                answer.set_exception(reply)
-            else:
-                answer.set_result(reply)
+            if not answer.done():
+                if isinstance(reply, Refused):
+                    answer.set_exception(reply)
+                else:
+                    answer.set_result(reply)
+            if self._is_retired and not self._under_way:
+                self.hang_up("retired")
+                return
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(str(exc) if exc else "the server closed the connection")
@@ -245,7 +265,7 @@ class Wire(asyncio.Protocol):
 
     def _end(self, why: str) -> None:
         self.is_open = False
-        self._on_end(self)
+        self._among.discard(self)
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

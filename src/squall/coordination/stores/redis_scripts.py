@@ -5,10 +5,11 @@ script may touch any of them.
 
     {p}:kind:id          record: hash v value, n version, e epoch, m modified, x expires
                          stream: hash @b birth, @n last number, <n> time|id|value, c<n> claim,
-                                 i<id> number of an id, q<owner> last take
+                                 i<id> number of an id
     {p}:kind:id#r        stream: items nobody holds, by number
     {p}:kind:id#h        stream: held items, by the end of the claim
     {p}:kind:id#d        stream: removed lately, by the time
+    {p}:kind:id#q:owner  stream: the last take of an owner, while it may be repeated
     {p}#index:kind       keys of a kind, by the time of the last write
     {p}#streams          streams, by the time they expire
     {p}#kinds            kinds that have an index
@@ -356,14 +357,14 @@ TAKE = (
     _HEAD
     + """
 local base, owner, request = at(A[1]), A[2], A[3]
-local lease, limit = tonumber(A[4]), tonumber(A[5])
-local had = call('HMGET', base, '@b', 'q' .. owner)
-local birth, known = had[1], request ~= '' and had[2]
+local lease, limit, remembered = tonumber(A[4]), tonumber(A[5]), A[6]
+local birth, last = call('HGET', base, '@b'), base .. '#q:' .. owner
 if not birth then return {NOW, ''} end
-if A[6] and A[7] ~= '0' then
-  local version = call('HGET', at(A[6]), 'n')
-  if version ~= (A[7] == '2' and A[8]) then return {-1, ''} end
+if A[7] and A[8] ~= '0' then
+  local version = call('HGET', at(A[7]), 'n')
+  if version ~= (A[8] == '2' and A[9]) then return {-1, ''} end
 end
+local known = request ~= '' and call('GET', last)
 local out = {NOW, birth}
 local function give(n, body, attempt, until_ms)
   local k = #out
@@ -397,8 +398,7 @@ for i, n in ipairs(free) do
   give(n, found[2 * i], attempt, NOW + lease)
 end
 if request ~= '' then
-  fields[#fields + 1] = 'q' .. owner
-  fields[#fields + 1] = request .. '|' .. table.concat(taken, ',')
+  call('SET', last, request .. '|' .. table.concat(taken, ','), 'PX', remembered)
 end
 call('HSET', base, unpack(fields))
 call('ZREM', base .. '#r', unpack(free))

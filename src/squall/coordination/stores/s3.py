@@ -280,7 +280,10 @@ class S3Store:
         found = await self._objects.fetch(self._name(key))
         if found is None:
             return None
-        head = msgspec.json.decode(found.body.partition(b"\n")[0], type=Head)
+        try:
+            head = msgspec.json.decode(found.body.partition(b"\n")[0], type=Head)
+        except msgspec.DecodeError:
+            raise self._objects.foreign(self._name(key)) from None
         self._remember(key, found.etag, head)
         return found, head
 

@@ -2,7 +2,8 @@
 
 Create-if-absent is `If-None-Match: *`, replace is `If-Match: etag`. 412, and 404 on a
 replace, are a lost race; 409 says that two requests met and the same one must be sent
-again; 5xx, SlowDown and no answer are `StoreUnavailableError`. Nothing is repeated here but
+again; 5xx, SlowDown and no answer are `StoreUnavailableError`, and so is whatever else the client
+beneath raises that is not a mistake of ours. Nothing is repeated here but
 a 409: the guard repeats, with the token that recognises what took effect. The HTTP client beneath
 repeats a request whose connection broke, once: what looks like a lost race may be our own write,
 and who lost one looks whose it is.
@@ -37,6 +38,12 @@ NOT_NOW = {
     *("500", "502", "503", "504", "429", "RequestTimeTooSkewed"),
 }
 PATH_OPTIONS = {"endpoint", "region", "ca", "style"}
+MISTAKES = (
+    *("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "NoRegionError"),
+    *("ConfigNotFound", "ConfigParseError", "InvalidConfigError", "InvalidRegionError"),
+    *("InvalidS3AddressingStyleError", "EndpointProviderError", "ParamValidationError"),
+)
+"""What botocore raises when the configuration is wrong."""
 
 
 class Object(msgspec.Struct, frozen=True):
@@ -58,6 +65,8 @@ class ServiceClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.is_known = False
+        """Before the first reading there is no time."""
         self._low_s = float("-inf")
         self._high_s = float("inf")
         self.measured_at = float("-inf")
@@ -70,7 +79,11 @@ class ServiceClock:
         return self._clock.now() - self.measured_at < REMEASURE_S
 
     def observe(self, date: str, sent: float, received: float) -> None:
-        stamp_s = parsedate_to_datetime(date).timestamp()
+        try:
+            stamp_s = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        self.is_known = True
         low_s, high_s = stamp_s - received, stamp_s + 1.0 - sent
         narrow = max(low_s, self._low_s), min(high_s, self._high_s)
         # Rates differ and clocks are set: an interval that is old or contradicted is dropped.
@@ -90,7 +103,11 @@ class S3Objects:
         self._sessions = load_extra("aiobotocore.session", "s3")
         self._configs = load_extra("aiobotocore.config", "s3")
         self._errors = load_extra("botocore.exceptions", "s3")
-        parts = urlsplit(url)
+        self._mistakes = tuple(getattr(self._errors, name) for name in MISTAKES)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ConfigurationError(f"s3: {error}: s3://bucket/prefix is right") from None
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if unknown := set(options) - PATH_OPTIONS:
             raise ConfigurationError(
@@ -113,7 +130,8 @@ class S3Objects:
             return None
         async with answer["Body"] as stream:
             body: bytes = await self._reading(stream)
-        return Object(body, answer["ETag"], int(answer["LastModified"].timestamp() * 1000))
+        stamp_ms = int(self._told(answer, "LastModified").timestamp() * 1000)
+        return Object(body, self._told(answer, "ETag"), stamp_ms)
 
     async def exists(self, name: str) -> bool:
         return await self._call("head_object", Key=name) is not None
@@ -121,12 +139,12 @@ class S3Objects:
     async def create(self, name: str, body: bytes) -> str | None:
         """The new etag; None if it exists."""
         answer = await self._call("put_object", Key=name, Body=body, IfNoneMatch="*")
-        return None if answer is None else answer["ETag"]
+        return None if answer is None else self._told(answer, "ETag")
 
     async def replace(self, name: str, body: bytes, etag: str) -> str | None:
         """The new etag; None if the object is another one, or gone."""
         answer = await self._call("put_object", Key=name, Body=body, IfMatch=etag)
-        return None if answer is None else answer["ETag"]
+        return None if answer is None else self._told(answer, "ETag")
 
     async def delete(self, name: str, etag: str = "") -> bool:
         """With an etag only that object; True also when it is gone."""
@@ -179,6 +197,12 @@ class S3Objects:
         found = await self._call("get_object", Key=f"{self.path}/~time")
         if found is not None:
             found["Body"].close()
+        if not self.time.is_known:
+            raise StoreError(f"{self.url} cannot be used: its answers have no Date")
+
+    def foreign(self, name: str) -> StoreError:
+        """Somebody else writes where we do."""
+        return StoreError(f"{self.url}: {name} is no object of this library: remove it")
 
     async def close(self) -> None:
         self._client = None
@@ -200,17 +224,17 @@ class S3Objects:
                     await self._clock.sleep(CONFLICT_PAUSE_S)
                     continue
                 raise self._failure(operation, code, status) from error
-            except (self._errors.BotoCoreError, OSError, TimeoutError) as error:
-                what = str(error) or type(error).__name__
-                kind = (
-                    StoreError
-                    if isinstance(error, self._errors.NoCredentialsError)
-                    else StoreUnavailableError
-                )
-                raise kind(f"{self.url}: {what}") from error
+            except Exception as error:
+                raise self._broken(error, isinstance(error, self._mistakes)) from error
             self._observe(answer, sent)
             return answer
         raise StoreUnavailableError(f"{self.url}: {operation} met another request again and again")
+
+    def _told(self, answer: dict[str, Any], part: str) -> Any:
+        if part not in answer:
+            # The page of a proxy, most likely.
+            raise StoreUnavailableError(f"{self.url}: an answer has no {part}")
+        return answer[part]
 
     async def _reading(self, stream: Any) -> bytes:
         try:
@@ -218,8 +242,12 @@ class S3Objects:
         except Exception as error:
             raise StoreUnavailableError(f"{self.url}: an answer broke off: {error}") from error
 
+    def _broken(self, error: Exception, is_mistake: bool) -> StoreError:
+        what = " ".join(str(error).split()) or type(error).__name__
+        return (StoreError if is_mistake else StoreUnavailableError)(f"{self.url}: {what}")
+
     def _failure(self, operation: str, code: str, status: str) -> StoreError:
-        if code == "RequestTimeTooSkewed":
+        if code == "RequestTimeTooSkewed" and self.time.is_known:
             ours_s, theirs_s = self._clock.wall(), self.time.now_ms() / 1000.0
             return StoreError(
                 f"{self.url} refuses our clock, which is {ours_s - theirs_s:+.0f} s off: set it"
@@ -234,6 +262,16 @@ class S3Objects:
             self.time.observe(date, sent, self._clock.now())
 
     async def _connect(self) -> Any:
+        try:
+            client = await self._new_client()
+        except Exception as error:
+            is_mistake = isinstance(error, (*self._mistakes, ValueError))
+            raise self._broken(error, is_mistake) from error
+        if self._client is None:
+            self._client = client
+        return self._client
+
+    async def _new_client(self) -> Any:
         style = {"addressing_style": self._options.get("style", "auto")}
         config = self._configs.AioConfig(
             connect_timeout=ANSWER_S,
@@ -249,10 +287,7 @@ class S3Objects:
             verify=self._options.get("ca"),
             config=config,
         )
-        client = await self._stack.enter_async_context(context)
-        if self._client is None:
-            self._client = client
-        return self._client
+        return await self._stack.enter_async_context(context)
 
 
 def versioning_of(answers: Sequence[dict[str, Any]]) -> list[str]:

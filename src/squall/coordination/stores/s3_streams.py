@@ -6,7 +6,8 @@ leaves its slot as a marker, so that slots stay dense and the end is found by as
 next one. Markers at the front are dropped after `meta` says so, and never before: an append
 looks at `meta` after it created its slot, and if the slot lies before that front (its writer
 slept while others went on) it takes it away and appends again behind. So no item is created where
-nobody reads.
+nobody reads. Who drops markers may be ended in the middle: a sweep deletes what has lain before the
+front for long.
 
 What was seen of an item may be old: it is changed only on the ETag that was seen, and who is
 refused looks again.
@@ -39,6 +40,7 @@ from squall.coordination.stores.interface import (
     Remove,
 )
 from squall.coordination.stores.s3_objects import S3Objects
+from squall.coordination.stores.takes import LastTakes
 
 STREAMS = "~streams"
 BIRTH = "s3"
@@ -95,8 +97,8 @@ class View:
         """Slots up to this one were there."""
         self.seen: dict[int, Seen] = {}
         self.numbers: dict[str, int] = {}
-        self.requests: dict[str, str] = {}
-        """The last take of each owner here, to know a repeat."""
+        self.takes: LastTakes[bool] = LastTakes()
+        """Of owners here, to know a repeat."""
         self.end_at_ms = 0
         """When `last` was found to be the end."""
         self.turn = 0
@@ -194,12 +196,12 @@ class S3Streams:
         seen_to = self._view(stream).last
         view = await self._updated(stream)
         now_ms = await self._now_ms()
-        if request and view.requests.get(owner) == request:
+        if view.takes.find(owner, request, now_ms):
             repeated = await self._claims_of(stream, view, owner, request, now_ms)
             if repeated:
                 return repeated
         if request:
-            view.requests[owner] = request
+            view.takes.note(owner, request, True, now_ms)
         claims: list[Claim] = []
         is_checked = False
         for number in await self._candidates(stream, view, now_ms):
@@ -323,12 +325,21 @@ class S3Streams:
         return f"{self._root}/{STREAMS}/{stream}/meta"
 
     async def _front(self, stream: str, view: View) -> int:
-        found = await self._objects.fetch(self._meta_name(stream))
+        found = await self._meta(stream)
         if found is None:
             await self._objects.create(self._meta_name(stream), b"0")
             return view.front
-        view.forget_to(int(found.body))
+        view.forget_to(found[0])
         return view.front
+
+    async def _meta(self, stream: str) -> tuple[int, str] | None:
+        """The front, and the etag of the object that says so."""
+        name = self._meta_name(stream)
+        found = await self._objects.fetch(name)
+        try:
+            return None if found is None else (int(found.body), found.etag)
+        except ValueError:
+            raise self._objects.foreign(name) from None
 
     async def _updated(self, stream: str) -> View:
         """Front and end are those of now; what lies between may be older."""
@@ -367,11 +378,15 @@ class S3Streams:
         return seen
 
     async def _fetch(self, stream: str, number: int) -> Seen | None:
-        found = await self._objects.fetch(self._slot_name(stream, number))
+        name = self._slot_name(stream, number)
+        found = await self._objects.fetch(name)
         if found is None:
             return None
         line, _, value = found.body.partition(b"\n")
-        return Seen(found.etag, msgspec.json.decode(line, type=Slot), value)
+        try:
+            return Seen(found.etag, msgspec.json.decode(line, type=Slot), value)
+        except msgspec.DecodeError:
+            raise self._objects.foreign(name) from None
 
     async def _refresh(self, stream: str, view: View, numbers: Iterable[int]) -> None:
         limit = asyncio.Semaphore(LOOKS_AT_ONCE)
@@ -413,16 +428,19 @@ class S3Streams:
 
     async def _move_front(self, stream: str, view: View, front: int) -> bool:
         """Whether it was us who dropped what lies before."""
-        found = await self._objects.fetch(self._meta_name(stream))
-        if found is None or int(found.body) >= front:
+        found = await self._meta(stream)
+        if found is None or found[0] >= front:
             return False
-        body = str(front).encode()
-        if await self._objects.replace(self._meta_name(stream), body, found.etag) is None:
-            found_now = await self._objects.fetch(self._meta_name(stream))
-            if found_now is None or found_now.body != body:
+        before, etag = found
+        if await self._objects.replace(self._meta_name(stream), b"%d" % front, etag) is None:
+            found_now = await self._meta(stream)
+            if found_now is None or found_now[0] != front:
                 return False
         view.forget_to(front)
-        numbers = range(int(found.body) + 1, front + 1)
+        await self._delete(stream, range(before + 1, front + 1))
+        return True
+
+    async def _delete(self, stream: str, numbers: Iterable[int]) -> None:
         limit = asyncio.Semaphore(LOOKS_AT_ONCE)
 
         async def delete(number: int) -> None:
@@ -430,29 +448,34 @@ class S3Streams:
                 await self._objects.delete(self._slot_name(stream, number))
 
         await asyncio.gather(*map(delete, numbers))
-        return True
 
     async def sweep(self, kind: str, limit: int) -> int:
-        """Drops streams that have expired; how many."""
+        """Drops streams that have expired; how many. Nothing that changed lately is looked at."""
         now_ms, removed = await self._now_ms(), 0
-        changed_ms: dict[str, int] = {}
-        slots: dict[str, int] = {}
+        slots: dict[str, dict[int, int]] = {}
+        """By stream and number, when it was changed."""
         async for found in self._objects.listing(f"{self._root}/{STREAMS}/{kind}/"):
             name = found.name.removeprefix(f"{self._root}/{STREAMS}/")
             stream, is_slot, number = name.partition("/slot/")
-            if is_slot:
-                slots[stream] = max(slots.get(stream, 0), int(number))
-                changed_ms[stream] = max(changed_ms.get(stream, 0), found.modified_ms)
-        for stream, last in slots.items():
+            if is_slot and number.isdecimal():
+                slots.setdefault(stream, {})[int(number)] = found.modified_ms
+        for stream, changed_ms in slots.items():
             if removed == limit:
                 break
-            if now_ms - changed_ms[stream] < SWEPT_AFTER_MS:
+            if now_ms - changed_ms[min(changed_ms)] >= SWEPT_AFTER_MS:
+                await self._delete_before_front(stream, changed_ms)
+            if now_ms - max(changed_ms.values()) < SWEPT_AFTER_MS:
                 continue
             # Not noted: this process may not have come so far, and must not go past anything.
-            seen = await self._fetch(stream, last)
+            seen = await self._fetch(stream, max(changed_ms))
             if seen is not None and 0 < seen.slot.x <= now_ms - BURIED_AFTER_MS:
                 removed += await self._bury(stream, await self._updated(stream), now_ms)
         return removed
+
+    async def _delete_before_front(self, stream: str, numbers: Iterable[int]) -> None:
+        found = await self._meta(stream)
+        if found is not None:
+            await self._delete(stream, [number for number in numbers if number <= found[0]])
 
     async def _bury(self, stream: str, view: View, now_ms: int) -> bool:
         """Drops all of a stream that has expired. Whether it was us."""

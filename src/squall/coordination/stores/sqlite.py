@@ -8,6 +8,10 @@ torn (`synchronous=NORMAL`).
 Waits look at the file's change counter every 50 ms and read tables only when it moved.
 Network file systems are refused: their locks do not hold.
 
+A call whose caller is gone is not begun any more: while somebody else keeps the file locked, each
+one takes the whole patience of SQLite. For the same reason `close` waits for what is under way for
+a moment only; the thread closes the file when it comes to it.
+
 Store time is the machine's CLOCK_BOOTTIME plus an offset that the file keeps per boot of
 the machine: it is the same for all processes, whatever happens to the wall clock.
 """
@@ -18,7 +22,7 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +56,14 @@ from squall.runtime.interfaces import Clock
 
 T = TypeVar("T")
 BUSY_S = 5.0
+CLOSE_S = 1.0
+PASSING = frozenset(
+    {
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
+        *(sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT),
+    }
+)
+"""Results of a file that is there but cannot be used now: locked, or on a disk that is full."""
 LOOK_S = 0.05
 TOKEN_BYTES = 12
 NETWORK_FILE_SYSTEMS = {
@@ -89,6 +101,7 @@ class SqliteStore:
         self._connection: sqlite3.Connection | None = None
         self._looking: sqlite3.Connection | None = None
         self._offset_ms = 0
+        self._is_closed = False
 
     @property
     def url(self) -> str:
@@ -183,49 +196,56 @@ class SqliteStore:
         await probe(self, scratch=self._random.randbytes(TOKEN_BYTES).hex())
 
     async def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._close)
-        await loop.run_in_executor(self._looks, self._close_looking)
+        if self._is_closed:
+            return
+        self._is_closed = True
+        last = [self._thread.submit(self._close), self._looks.submit(self._close_looking)]
         self._thread.shutdown(wait=False)
         self._looks.shutdown(wait=False)
+        await asyncio.get_running_loop().run_in_executor(None, wait, last, CLOSE_S)
 
     async def _run(
         self, work: Callable[[sqlite3.Connection, int], T], *, writes: bool = False
     ) -> T:
-        """Shielded: a cancelled caller must not leave a transaction half done."""
-        call = asyncio.get_running_loop().run_in_executor(
-            self._thread, self._transaction, work, writes
-        )
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            call.add_done_callback(lambda done: done.cancelled() or done.exception())
-            raise
+        return await self._in(self._thread, lambda: self._transaction(work, writes))
+
+    async def _in(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        """A caller that is cancelled leaves what has begun to the thread, which ends it."""
+
+        def unless_closed() -> T:
+            if self._is_closed:
+                raise self._closed()
+            try:
+                return work()
+            except sqlite3.Error as error:
+                raise self._failure(error) from error
+
+        if self._is_closed:
+            raise self._closed()
+        return await asyncio.get_running_loop().run_in_executor(thread, unless_closed)
 
     def _transaction(self, work: Callable[[sqlite3.Connection, int], T], writes: bool) -> T:
+        db = self._connection or self._open()
         try:
-            db = self._connection or self._open()
             db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-            try:
-                now_ms = self._offset_ms + int(self._clock.boot_time() * 1000.0)
-                result = work(db, now_ms)
-            except BaseException:
-                db.execute("ROLLBACK")
-                raise
+            now_ms = self._offset_ms + int(self._clock.boot_time() * 1000.0)
+            result = work(db, now_ms)
             db.execute("COMMIT")
-            return result
-        except sqlite3.OperationalError as error:
-            raise self._failure(error) from error
-        except sqlite3.DatabaseError as error:
-            raise StoreError(f"{self.url} cannot be used: {error}") from error
+        except BaseException:
+            if db.in_transaction:
+                # Else SQLite has ended it by itself, as it does when the disk is full.
+                db.execute("ROLLBACK")
+            raise
+        return result
 
     def _open(self) -> sqlite3.Connection:
         try:
             check_file_system(self._path)
-        except OSError as error:
-            raise StoreError(f"{self.url} cannot be used: {error.strerror}") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            what = getattr(error, "strerror", None) or error
+            raise StoreError(f"{self.url} cannot be used: {what}") from error
+        db = self._connect()
         try:
-            db = self._connect()
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("BEGIN IMMEDIATE")
@@ -234,8 +254,9 @@ class SqliteStore:
                 db, machine_boot(), self._clock.wall(), self._clock.boot_time()
             )
             db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            raise self._failure(error) from error
+        except BaseException:
+            db.close()
+            raise
         self._connection = db
         return db
 
@@ -247,7 +268,7 @@ class SqliteStore:
     async def _changed(self) -> int:
         if self._connection is None:
             await self.now_ms()
-        return await asyncio.get_running_loop().run_in_executor(self._looks, self._data_version)
+        return await self._in(self._looks, self._data_version)
 
     def _data_version(self) -> int:
         """Moves when any other connection wrote; so the looking one never writes."""
@@ -255,11 +276,18 @@ class SqliteStore:
             self._looking = self._connect()
         return int(self._looking.execute("PRAGMA data_version").fetchone()[0])
 
-    def _failure(self, error: sqlite3.OperationalError) -> Exception:
-        text = str(error)
-        if "locked" in text or "busy" in text:
-            return StoreUnavailableError(f"{self.url}: {text} for {BUSY_S:g} s")
-        return StoreError(f"{self.url} cannot be used: {text}")
+    def _failure(self, error: sqlite3.Error) -> StoreError:
+        code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code == sqlite3.SQLITE_BUSY:
+            return StoreUnavailableError(f"{self.url}: {error} for {BUSY_S:g} s")
+        # A file that was opened before is there: what is missing are handles of the process.
+        is_there = code == sqlite3.SQLITE_CANTOPEN and self._connection is not None
+        if code in PASSING or is_there:
+            return StoreUnavailableError(f"{self.url}: {error}")
+        return StoreError(f"{self.url} cannot be used: {error}")
+
+    def _closed(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"{self.url}: closed")
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -285,7 +313,7 @@ def has_tables(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'").fetchall())
-    except sqlite3.DatabaseError:
+    except (sqlite3.Error, OSError, RuntimeError, ValueError):
         return True
 
 
@@ -293,11 +321,11 @@ def check_file_system(path: Path) -> None:
     if not path.parent.is_dir():
         raise StoreError(f"sqlite:///{path} cannot be used: there is no directory {path.parent}")
     try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+        text = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
     best, kind = "", ""
-    for line in mounts:
+    for line in text.splitlines():
         _, point, found, *_ = line.split(" ")
         point = point.replace("\\040", " ")
         if path.resolve().is_relative_to(point) and len(point) >= len(best):

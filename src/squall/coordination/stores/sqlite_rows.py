@@ -18,6 +18,7 @@ from squall.coordination.stores.interface import (
     Watch,
     kind_of,
 )
+from squall.coordination.stores.takes import TAKE_REMEMBERED_MS
 
 LOOK_AGAIN_MS = 5000
 _TABLES = """
@@ -34,9 +35,11 @@ CREATE TABLE IF NOT EXISTS items (
     PRIMARY KEY (prefix, stream, number)) WITHOUT ROWID;
 CREATE UNIQUE INDEX IF NOT EXISTS items_by_id ON items (prefix, stream, id);
 CREATE INDEX IF NOT EXISTS items_open ON items (prefix, stream, number) WHERE removed_ms IS NULL;
-CREATE TABLE IF NOT EXISTS takes (
-    prefix TEXT, stream TEXT, owner TEXT, request TEXT, claims TEXT,
+CREATE TABLE IF NOT EXISTS taken (
+    prefix TEXT, stream TEXT, owner TEXT, request TEXT, claims TEXT, taken_ms INTEGER,
     PRIMARY KEY (prefix, stream, owner)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS taken_by_age ON taken (prefix, stream, taken_ms);
+DROP TABLE IF EXISTS takes;
 CREATE TABLE IF NOT EXISTS times (boot TEXT PRIMARY KEY, offset_ms INTEGER) WITHOUT ROWID;
 """
 
@@ -121,7 +124,7 @@ def sweep(db: sqlite3.Connection, prefix: str, kind: str, limit: int, now_ms: in
 
 
 def forget_stream(db: sqlite3.Connection, prefix: str, name: str) -> None:
-    for table, column in (("items", "stream"), ("takes", "stream"), ("streams", "name")):
+    for table, column in (("items", "stream"), ("taken", "stream"), ("streams", "name")):
         db.execute(f"DELETE FROM {table} WHERE prefix = ? AND {column} = ?", (prefix, name))
 
 
@@ -180,11 +183,12 @@ def take(
     if birth is None:
         return ()
     known = db.execute(
-        "SELECT request, claims FROM takes WHERE prefix = ? AND stream = ? AND owner = ?",
-        (prefix, stream, owner),
+        "SELECT claims FROM taken WHERE prefix = ? AND stream = ? AND owner = ?"
+        " AND request = ? AND taken_ms > ?",
+        (prefix, stream, owner, request, now_ms - TAKE_REMEMBERED_MS),
     ).fetchone()
-    if request and known is not None and known[0] == request:
-        return _claims(db, prefix, stream, birth, known[1].split(), now_ms)
+    if known is not None:
+        return _claims(db, prefix, stream, birth, known[0].split(), now_ms)
     free = db.execute(
         "SELECT number, attempt FROM items WHERE prefix = ? AND stream = ? AND removed_ms IS NULL"
         " AND until_ms <= ? ORDER BY number LIMIT ?",
@@ -199,8 +203,12 @@ def take(
         )
     if request and names:
         db.execute(
-            "INSERT OR REPLACE INTO takes VALUES (?, ?, ?, ?, ?)",
-            (prefix, stream, owner, request, " ".join(names)),
+            "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?, ?, ?)",
+            (prefix, stream, owner, request, " ".join(names), now_ms),
+        )
+        db.execute(
+            "DELETE FROM taken WHERE prefix = ? AND stream = ? AND taken_ms <= ?",
+            (prefix, stream, now_ms - TAKE_REMEMBERED_MS),
         )
     return _claims(db, prefix, stream, birth, names, now_ms)
 

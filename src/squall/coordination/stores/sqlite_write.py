@@ -203,12 +203,14 @@ class Batch:
         )
 
     def _result(self, write: Write) -> str:
+        """Also of a batch that was done before: others may have gone on since then."""
         match write:
             case Put():
                 found = self._record(write.key)
-                return "" if found is None else found.version
+                return write.token or ("" if found is None else found.version)
             case Append():
                 birth = rows.birth_of(self._db, self._prefix, write.stream, self._now_ms)
-                return f"{birth}.{self._number_of_id(write)}"
+                number = self._number_of_id(write)
+                return "" if birth is None or number is None else f"{birth}.{number}"
             case _:
                 return ""

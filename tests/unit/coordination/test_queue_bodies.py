@@ -14,6 +14,7 @@ from test_queue_repeats import KINDS
 from squall.coordination.errors import MemberFencedError, StaleClaimError
 from squall.coordination.keys import member as member_key
 from squall.coordination.queue.claims import ClaimedTicket
+from squall.coordination.records import MemberRecord
 from squall.coordination.stores.interface import ANY, Extend, Put
 
 LONG_S = 1000.0
@@ -171,10 +172,10 @@ def test_who_is_told_by_an_exception_that_its_member_is_dead_is_not_cancelled_to
         async def work() -> None:
             await queue.enqueue(1)
             ticket = await next_ticket(queue)
-            (registered,) = await lab.store.get(member_key("a"))
-            assert registered is not None
-            dead = Put(registered.key, registered.value, expect=ANY, ttl_s=600.0)
-            await lab.store.write(dead)
+            member = lab.members["a"]
+            record = MemberRecord(member_id="a", incarnation=member.incarnation, status="dead")
+            dead = member.parts.codec.encode(record)
+            await lab.store.write(Put(member_key("a"), dead, expect=ANY, ttl_s=600.0))
             with pytest.raises(MemberFencedError):
                 async with ticket:
                     await ticket.complete("x")

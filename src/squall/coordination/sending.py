@@ -17,6 +17,7 @@ from squall.coordination.errors import (
     InboxFullError,
     MemberFencedError,
     SignalDeliveryError,
+    StoreError,
     StoreUnavailableError,
     StreamFullError,
     UnknownMemberError,
@@ -239,7 +240,7 @@ class Sender:
     async def _unreachable(self, receiver_id: str, attempts: int, error: str) -> None:
         """Tells it, and how the receiver is; whether it is dead the coordinator decides."""
         health = "unknown"
-        with contextlib.suppress(StoreUnavailableError):
+        with contextlib.suppress(StoreError):
             health = (await health_of(self._parts, [receiver_id]))[receiver_id]
         self._parts.bus.emit(
             events.CoordinatorUnreachable(

@@ -22,6 +22,7 @@ from squall.coordination.errors import (
 )
 from squall.coordination.inbox import Entry, Wanted
 from squall.coordination.mailbox import Mailbox
+from squall.coordination.patience import names_of
 from squall.coordination.records import Signal
 from squall.coordination.stores.interface import Write
 
@@ -93,8 +94,8 @@ class Handling:
                 return
             except Exception as error:
                 self._failed("signal_not_handled", entry, error)
-                await self._parts.clock.sleep(HANDLER_BACKOFF_S[0])
                 self._queue.put_nowait(entry)
+                await self._parts.clock.sleep(HANDLER_BACKOFF_S[0])
 
     async def _handle(self, entry: Entry) -> None:
         for attempt in range(HANDLER_TRIES):
@@ -114,7 +115,7 @@ class Handling:
                 return
             pause_s = HANDLER_BACKOFF_S[min(attempt, len(HANDLER_BACKOFF_S) - 1)]
             await self._parts.clock.sleep(pause_s)
-        await self._mailbox.patience.until_done(lambda: self._mailbox.quarantine(entry))
+        await self._mailbox.quarantine(entry)
 
     async def _act(self, entry: Entry) -> Exception | None:
         """Calls the handler and has the signal delivered; what went wrong. What the handler wants
@@ -129,9 +130,7 @@ class Handling:
         # A store that refuses may do so for what the handler gave it.
         repeats = StoreUnavailableError if effects else StoreError
         try:
-            await self._mailbox.patience.until_done(
-                lambda: self._mailbox.delivered(entry, effects), repeats=repeats
-            )
+            await self._mailbox.deliver(entry, effects, repeats=repeats)
         except NotRunningError:
             raise
         except Exception as refused:
@@ -155,12 +154,4 @@ class Handling:
         return None
 
     def _failed(self, what: str, entry: Entry, error: Exception) -> None:
-        """Says of which signal, for who looks for the whole of a conversation."""
-        signal = entry.signal
-        self._parts.log.error(
-            what,
-            error=error,
-            signal_id=signal.signal_id,
-            correlation_id=signal.correlation_id,
-            sender_id=signal.sender_id,
-        )
+        self._parts.log.error(what, error=error, **names_of(entry.signal))

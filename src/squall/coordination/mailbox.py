@@ -31,11 +31,13 @@ from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     MemberFencedError,
     StateLostError,
+    StoreError,
     VersionConflict,
 )
+from squall.coordination.graves import Graves
 from squall.coordination.inbox import Entry, Inbox
 from squall.coordination.patience import Patience
-from squall.coordination.records import Delivered, MemberRecord, Signal, SignalAck, Tombstone
+from squall.coordination.records import Delivered, MemberRecord, Signal, SignalAck
 from squall.coordination.sources import Source, Sources
 from squall.coordination.stores.guard import GuardedStore
 from squall.coordination.stores.interface import (
@@ -43,7 +45,6 @@ from squall.coordination.stores.interface import (
     ANY,
     Appended,
     Check,
-    Condition,
     Item,
     Put,
     Record,
@@ -56,7 +57,6 @@ PAGE = 100
 WAIT_S = 60.0
 EXPIRED_EVERY_S = 3600.0
 """Between two looks for what nobody took; the first one comes after `WAIT_S`."""
-GRAVES_MAX = 10_000
 TOKEN_BYTES = 12
 FRESH_S = 1.0
 """Of store time: what was told beside a signal is older in a process that was stopped."""
@@ -96,10 +96,11 @@ class Mailbox:
         self._is_disturbed = False
         self._is_behind = True
         """Not all that is in the store was read; a wait need not be begun."""
+        self._refusing = ("", "")
+        """The item that was refused last: it is told once, however often it is tried."""
         self._look_at = parts.clock.now() + WAIT_S
         """When to look for what has expired."""
-        self._graves: dict[str, tuple[Condition, Tombstone | None]] = {}
-        """By sender, the version of its tombstone and what it said when it was last read."""
+        self._graves = Graves(parts.codec)
 
     async def run(self) -> None:
         """Until it is cancelled; then nobody waits any more."""
@@ -121,8 +122,9 @@ class Mailbox:
 
     async def _turn(self) -> None:
         if self._parts.clock.now() >= self._look_at:
-            await self._drop_expired()
+            # First: if it fails, the inbox is read all the same.
             self._look_at = self._parts.clock.now() + EXPIRED_EVERY_S
+            await self._drop_expired()
         if not self.takers.are_there.is_set():
             return
         try:
@@ -154,8 +156,13 @@ class Mailbox:
             self._is_disturbed = True
             self._waits_in.cancel()
 
+    def state_lost(self) -> None:
+        self.restart()
+        error = StateLostError("the store lost the signals that were waited for")
+        self.takers.fail_waits(error)
+
     def restart(self) -> None:
-        """The store lost data: cursors mean nothing any more."""
+        """Cursors of a store that lost data mean nothing any more."""
         self._is_behind = True
         for source in self._sources:
             source.cursor = ""
@@ -191,9 +198,7 @@ class Mailbox:
         return len(items) == PAGE
 
     async def _take_in(self, source: Source, items: Sequence[Item]) -> None:
-        if len(self._graves) > GRAVES_MAX:
-            # Nowhere else: what is judged below relies on what is in it.
-            self._graves.clear()
+        self._graves.trim()
         if items and source.owner is not None and await self._gave_up(source):
             return
         signals = [read_signal(self._parts.codec, item.value) for item in items]
@@ -224,16 +229,11 @@ class Mailbox:
     def _is_told(self, item: Item, signal: Signal, mark: str) -> bool:
         """What came along says that nobody delivered it, and nothing else of its sender than
         what is known here."""
-        sender = signal.sender_id
-        buried = item.beside.get(keys.tombstone(sender))
+        buried = item.beside.get(keys.tombstone(signal.sender_id))
         if buried is None or item.beside.get(mark) != "":
             return False
-        if self._parts.store_time() - item.appended_ms / 1000.0 > FRESH_S:
-            return False
-        if not buried:
-            self._graves.setdefault(sender, (ABSENT, None))
-        grave = self._graves.get(sender)
-        return grave is not None and grave[0] == (buried or ABSENT)
+        is_fresh = self._parts.store_time() - item.appended_ms / 1000.0 <= FRESH_S
+        return is_fresh and self._graves.is_as_told(signal.sender_id, buried)
 
     async def _known(self, receiver_id: str, signals: Sequence[Signal]) -> dict[str, Record | None]:
         """Their idempotency records; the tombstones of their senders are taken note of."""
@@ -241,11 +241,7 @@ class Mailbox:
         senders = list(dict.fromkeys([each.sender_id for each in signals]))
         found = await self._parts.urgent.get(*marks, *map(keys.tombstone, senders))
         for sender, buried in zip(senders, found[len(marks) :], strict=True):
-            self._graves[sender] = (
-                (ABSENT, None)
-                if buried is None
-                else (buried.version, self._parts.codec.read(Tombstone, buried.value))
-            )
+            self._graves.note(sender, buried)
         return dict(zip(marks, found, strict=False))
 
     async def _accept(
@@ -276,7 +272,7 @@ class Mailbox:
             owner = source.owner_incarnation
             await self._again(Entry(-1, *place, signal, 0, owner_incarnation=owner))
         else:
-            grave = None if mark in known else self._graves[signal.sender_id][0]
+            grave = None if mark in known else self._graves.version(signal.sender_id)
             self._ordered_in = max(self._ordered_in, signal.epoch)
             place = (source.stream, item.cursor, source.receiver_id)
             self.inbox.arrive(
@@ -291,7 +287,6 @@ class Mailbox:
     def _refusal(
         self, signal: Signal, receiver_id: str, read_ms: int, appended_ms: int
     ) -> str | None:
-        _, tombstone = self._graves[signal.sender_id]
         return refusal(
             signal,
             receiver_id=receiver_id,
@@ -299,7 +294,7 @@ class Mailbox:
             appended_at=appended_ms / 1000.0,
             known_epoch=self._known_epoch,
             max_clock_skew=self._context.max_clock_skew,
-            sender_tombstone=tombstone,
+            sender_tombstone=self._graves.tombstone(signal.sender_id),
         )
 
     @property
@@ -310,7 +305,9 @@ class Mailbox:
         """With patience: whether it must not be acted on after all. What is refused is out of
         the way."""
         while True:
-            if await self.patience.until_done(lambda: self._refused_late(entry)):
+            if await self.patience.until_done(
+                lambda: self._refused_late(entry), what="signal_not_judged", about=entry.signal
+            ):
                 return True
             if not self.patience.isolated:
                 return False
@@ -376,6 +373,12 @@ class Mailbox:
     ) -> None:
         """Out of the inbox into quarantine, where people can look at it. It names nobody if its
         bytes could not be believed."""
+        if self._refusing != (source.stream, item.cursor):
+            self._refusing = (source.stream, item.cursor)
+            self._tell_rejected(reason, signal)
+        await self._set_aside(source, item.id, item.value, item.cursor)
+
+    def _tell_rejected(self, reason: str, signal: Signal | None) -> None:
         self._count_rejected(reason)
         sender_id, signal_id = ("", "") if signal is None else (signal.sender_id, signal.signal_id)
         self._parts.bus.emit(
@@ -383,14 +386,17 @@ class Mailbox:
         )
         if signal is not None and reason == "stale_epoch":
             self._context.stale_order(signal.epoch, self._known_epoch)
-        await self._set_aside(source, item.id, item.value, item.cursor)
 
     async def quarantine(self, entry: Entry) -> None:
-        """No handler could take it; its sender hears nothing."""
-        source = self._source_of(entry)
+        """With patience. No handler could take it; its sender hears nothing."""
+        signal, source = entry.signal, self._source_of(entry)
         if source is not None:
-            value = self._parts.codec.encode(entry.signal)
-            await self._set_aside(source, entry.signal.signal_id, value, entry.cursor)
+            value = self._parts.codec.encode(signal)
+            await self.patience.until_done(
+                lambda: self._set_aside(source, signal.signal_id, value, entry.cursor),
+                what="signal_not_set_aside",
+                about=signal,
+            )
         self.inbox.done(entry)
 
     async def _set_aside(self, source: Source, name: str, value: bytes, cursor: str) -> None:
@@ -441,6 +447,17 @@ class Mailbox:
 
     # The delivered step.
 
+    async def deliver(
+        self, entry: Entry, writes: Sequence[Write] = (), repeats: type[StoreError] = StoreError
+    ) -> bool:
+        """`delivered` with patience."""
+        return await self.patience.until_done(
+            lambda: self.delivered(entry, writes),
+            what="signal_not_delivered",
+            about=entry.signal,
+            repeats=repeats,
+        )
+
     async def delivered(self, entry: Entry, writes: Sequence[Write] = ()) -> bool:
         """Marks, acknowledges and removes in one step, with the writes of its taker. False
         if its effect must not count: it was delivered before, its time has passed, or it is its
@@ -468,7 +485,7 @@ class Mailbox:
                 return await self.delivered(entry, writes)
             if entry.grave is not None and conflict.key == keys.tombstone(entry.signal.sender_id):
                 await self._known(entry.receiver_id, [entry.signal])
-                entry.grave = self._graves[entry.signal.sender_id][0]
+                entry.grave = self._graves.version(entry.signal.sender_id)
                 return not await self._refused_sender(entry) and await self.delivered(entry, writes)
             if not await self._is_marked(entry, conflict):
                 raise
@@ -578,7 +595,3 @@ class Mailbox:
         (found,) = await self._parts.patient.get(key)
         record = None if found is None else self._parts.codec.read(Delivered, found.value)
         return record is not None and record.outcome == self._outcome
-
-    def state_lost(self) -> None:
-        self.restart()
-        self.takers.fail_waits(StateLostError("the store lost the signals that were waited for"))

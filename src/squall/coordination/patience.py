@@ -17,6 +17,7 @@ from squall.coordination.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from squall.coordination.records import Signal
 
 T = TypeVar("T")
 RETRY_S = 1.0
@@ -36,18 +37,19 @@ class Patience:
         self,
         step: Callable[[], Awaitable[T]],
         *,
-        what: str = "signal_not_delivered",
+        what: str,
+        about: Signal | None = None,
         repeats: type[StoreError] = StoreError,
     ) -> T:
         """Takes the step again while the store does not answer or refuses, and in the next
         incarnation if the present one has ended. `NotRunningError` when the member stops.
-        The log says `what` for an answer that is no silence."""
+        The log says `what`, and of which signal, if the store does answer."""
         while True:
             await self.until_fit()
             try:
                 result = await step()
             except (MemberFencedError, repeats) as error:
-                self._tell(what, error)
+                self._tell(what, error, about)
             else:
                 self._told = ""
                 return result
@@ -73,8 +75,19 @@ class Patience:
     def ended(self) -> NotRunningError:
         return NotRunningError(f"{self._parts.member_id} has stopped: it takes no signals any more")
 
-    def _tell(self, what: str, error: CoordinationError) -> None:
+    def _tell(self, what: str, error: CoordinationError, about: Signal | None) -> None:
         """That a store does not answer is told by the heartbeats."""
-        if not isinstance(error, StoreUnavailableError) and str(error) != self._told:
-            self._told = str(error)
-            self._parts.log.error(what, error=error)
+        if isinstance(error, StoreUnavailableError) or str(error) == self._told:
+            return
+        self._told = str(error)
+        fields = {} if about is None else names_of(about)
+        self._parts.log.error(what, error=error, **fields)
+
+
+def names_of(signal: Signal) -> dict[str, str]:
+    """For lines of the log: who looks for the whole of a conversation finds it."""
+    return {
+        "signal_id": signal.signal_id,
+        "correlation_id": signal.correlation_id,
+        "sender_id": signal.sender_id,
+    }

@@ -161,7 +161,7 @@ class Signals:
                 if not await self.mailbox.is_refused(entry):
                     yield entry.signal
                     entry.handled = True
-                    await self._deliver(entry)
+                    await self.mailbox.deliver(entry)
                 done = True
             finally:
                 if not done:
@@ -240,13 +240,10 @@ class Signals:
                 self._parts.tasks.cancel(token)
         return _signals(found)
 
-    async def _deliver(self, entry: Entry) -> None:
-        await self.mailbox.patience.until_done(lambda: self.mailbox.delivered(entry))
-
     def _let_go(self, entry: Entry) -> None:
         """Of what was done with it only the delivery is left; nobody else may do it again."""
         if entry.handled:
-            self._parts.tasks.start("signal delivered", self._deliver(entry))
+            self._parts.tasks.start("signal delivered", self.mailbox.deliver(entry))
         else:
             self.mailbox.give_back(entry)
 

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from squall.coordination import events, keys
 from squall.coordination.assembly import Assembly
@@ -150,7 +149,7 @@ class Waiter:
         while True:
             entry = await mailbox.takers.take_one(wanted, delivers_first=True)
             try:
-                if await mailbox.patience.until_done(partial(mailbox.delivered, entry)):
+                if await mailbox.deliver(entry):
                     return entry
             except BaseException:
                 self._mailbox.give_back(entry)

@@ -145,10 +145,12 @@ def test_a_loop_over_signals_gets_what_a_cancelled_wait_left() -> None:
         async def loop() -> None:
             async for signal in lab.members["a"].signals.iterate(types=["done"]):
                 got.append(signal.payload)
+                await asyncio.sleep(0.0)
 
-        lab.run_on("a", loop())
+        looping = lab.run_on("a", loop())
         await asyncio.sleep(3.0)
         assert got == [7]
+        looping.cancel()
         assert len(lab.members["a"].signals.mailbox.inbox) == 0
 
     play(script)

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 
 from squall.coordination import events
 from squall.coordination.assembly import Assembly
-from squall.coordination.errors import (
-    ConfigurationError,
-    NotRunningError,
-    StoreError,
-    StoreUnavailableError,
-)
+from squall.coordination.errors import ConfigurationError, NotRunningError
 from squall.coordination.inbox import Entry, Wanted
 from squall.coordination.mailbox import Mailbox
 from squall.coordination.patience import names_of
@@ -28,6 +24,8 @@ from squall.coordination.stores.interface import Write
 
 HANDLER_TRIES = 5
 HANDLER_BACKOFF_S = (1.0, 2.0, 4.0, 8.0)
+REFUSALS_MAX = 60
+"""A store that refuses for so many seconds may do so for what the handler gave it."""
 
 
 class Delivery:
@@ -127,10 +125,8 @@ class Handling:
             return error
         entry.handled = True
         effects = tuple(delivery.writes)
-        # A store that refuses may do so for what the handler gave it.
-        repeats = StoreUnavailableError if effects else StoreError
         try:
-            await self._mailbox.deliver(entry, effects, repeats=repeats)
+            await self._mailbox.deliver(entry, effects, REFUSALS_MAX if effects else math.inf)
         except NotRunningError:
             raise
         except Exception as refused:

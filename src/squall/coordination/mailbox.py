@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,6 @@ from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     MemberFencedError,
     StateLostError,
-    StoreError,
     VersionConflict,
 )
 from squall.coordination.graves import Graves
@@ -448,14 +448,14 @@ class Mailbox:
     # The delivered step.
 
     async def deliver(
-        self, entry: Entry, writes: Sequence[Write] = (), repeats: type[StoreError] = StoreError
+        self, entry: Entry, writes: Sequence[Write] = (), refusals_max: float = math.inf
     ) -> bool:
         """`delivered` with patience."""
         return await self.patience.until_done(
             lambda: self.delivered(entry, writes),
             what="signal_not_delivered",
             about=entry.signal,
-            repeats=repeats,
+            refusals_max=refusals_max,
         )
 
     async def delivered(self, entry: Entry, writes: Sequence[Write] = ()) -> bool:

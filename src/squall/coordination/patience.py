@@ -6,6 +6,7 @@ It must never act for a member that is isolated, nor go on after the member has 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -39,16 +40,23 @@ class Patience:
         *,
         what: str,
         about: Signal | None = None,
-        repeats: type[StoreError] = StoreError,
+        refusals_max: float = math.inf,
     ) -> T:
         """Takes the step again while the store does not answer or refuses, and in the next
         incarnation if the present one has ended. `NotRunningError` when the member stops.
-        The log says `what`, and of which signal, if the store does answer."""
+        The log says `what`, and of which signal, if the store does answer. What it refuses more
+        often than `refusals_max` is raised."""
+        refusals = 0
         while True:
             await self.until_fit()
             try:
                 result = await step()
-            except (MemberFencedError, repeats) as error:
+            except (MemberFencedError, StoreUnavailableError) as error:
+                self._tell(what, error, about)
+            except StoreError as error:
+                refusals += 1
+                if refusals > refusals_max:
+                    raise
                 self._tell(what, error, about)
             else:
                 self._told = ""

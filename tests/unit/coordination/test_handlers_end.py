@@ -238,3 +238,34 @@ def test_handlers_and_waits_live_through_a_store_that_refuses() -> None:
         assert {"inbox", "signals go", "wait states"} <= names
 
     play(script)
+
+
+@pytest.mark.parametrize("away_s", [30.0, 90.0])
+def test_a_store_that_refuses_for_a_while_takes_the_effect_of_a_handler_later(
+    away_s: float,
+) -> None:
+    async def script(lab: Lab) -> None:
+        await two(lab)
+        leader = await lab.led()
+        other = "b" if leader == "a" else "a"
+        a, b = lab.members[other], lab.members[leader]
+        refusing = Refusing(lab, other, leader)
+
+        def handle(delivery: Delivery) -> None:
+            delivery.also(Put("effect/x", b"1", expect=ABSENT, ttl_s=600.0))
+
+        a.on_signal("go", handle)
+        await asyncio.sleep(0.5)
+        sent = await lab.run_on(leader, b.send_signal(other, "go"))
+        refusing.is_on = True
+        await asyncio.sleep(away_s)
+        refusing.is_on = False
+        await asyncio.sleep(5.0)
+        effect, ack, aside = await lab.store.get(
+            "effect/x",
+            keys.ack(leader, sent.signal_id),
+            keys.quarantine(other, sent.signal_id),
+        )
+        assert effect is not None and ack is not None and aside is None
+
+    play(script)

@@ -131,6 +131,7 @@ class Assembly:
 
     async def close(self) -> None:
         await self.tasks.shutdown(SHUTDOWN_S)
+        self.bus.close()
         if self.owns_store:
             await self.store.close()
         if self.owned_runtime is not None:

@@ -429,6 +429,7 @@ class Coordinator(Speaking):
     def _signal_context(self) -> Context:
         return Context(
             alive=lambda: self.alive_check,
+            isolated=lambda: self.isolated,
             incarnation=lambda: self.incarnation,
             known_epoch=lambda: self.current_epoch,
             max_clock_skew=self.options.max_clock_skew,

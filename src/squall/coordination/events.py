@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from squall.coordination.errors import NotRunningError
 from squall.runtime.tasks import TaskGroup, TaskToken
 
 QUEUE_MAX = 1000
@@ -283,6 +284,7 @@ class Listener:
         self._on_dropped = on_dropped
         self._queue: deque[Event] = deque()
         self._arrived = asyncio.Event()
+        self._is_closed = False
         self.dropped = 0
 
     def offer(self, event: Event) -> None:
@@ -296,8 +298,14 @@ class Listener:
         self._queue.append(event)
         self._arrived.set()
 
+    def close(self) -> None:
+        self._is_closed = True
+        self._arrived.set()
+
     async def next(self) -> Event:
         while not self._queue:
+            if self._is_closed:
+                raise NotRunningError("the coordinator has stopped: no more events come")
             self._arrived.clear()
             await self._arrived.wait()
         return self._queue.popleft()
@@ -358,6 +366,11 @@ class EventBus:
                 yield await listener.next()
         finally:
             self._listeners.remove(listener)
+
+    def close(self) -> None:
+        """Who iterates gets what came before, then `NotRunningError`."""
+        for listener in self._listeners:
+            listener.close()
 
     @property
     def dropped(self) -> int:

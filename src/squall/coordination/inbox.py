@@ -4,6 +4,9 @@ Signals are kept in the order of their arrival until somebody takes them: a wait
 filters they match, or a handler of their type. A signal that nobody wants stays, in the
 store too, and a wait that begins later still finds it. One signal is given to one taker; who
 gives it back puts it where it was.
+
+A signal whose delivered step was begun is not given to a handler: what that wants to be written
+with the step would come too late.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from squall.coordination.records import Signal
-from squall.coordination.stores.interface import Condition, Write
+from squall.coordination.stores.interface import Condition
 
 HEARTBEAT = "heartbeat"
 REMEMBERED = 10_000
@@ -33,14 +36,16 @@ class Entry:
     signal: Signal
     appended_ms: int
     handled: bool = False
-    """Its handler has run: only the delivered step is left."""
-    effects: tuple[Write, ...] = ()
-    """What the handler wants to be written with that step."""
+    """Its taker has acted on it: only the delivered step is left."""
     attempted: bool = False
     """A delivered step was begun; its own record may be there."""
     grave: Condition | None = None
     """Unless None, nobody has looked whether it was delivered before, and its sender was judged
     by the tombstone of this version. Only a taker that has it delivered first may act on it."""
+    incarnation: int = 0
+    """Of the receiver when the store was asked; what a later one knows may be more."""
+    owner_incarnation: int = 0
+    """Of an adopted inbox."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,12 +108,24 @@ class Inbox:
         signal: Signal,
         appended_ms: int,
         grave: Condition | None = None,
+        *,
+        incarnation: int = 0,
+        owner_incarnation: int = 0,
     ) -> None:
         self._pending[signal.signal_id] = cursor
         number = self._next_entry
         self._next_entry += 1
-        entry = Entry(number, stream, cursor, receiver_id, signal, appended_ms, grave=grave)
-        self._waiting[number] = entry
+        self._waiting[number] = Entry(
+            number,
+            stream,
+            cursor,
+            receiver_id,
+            signal,
+            appended_ms,
+            grave=grave,
+            incarnation=incarnation,
+            owner_incarnation=owner_incarnation,
+        )
 
     def add_taker(self, wanted: Wanted, *, once: bool, delivers_first: bool = False) -> int:
         """With `delivers_first` it does nothing with a signal before that was delivered."""
@@ -130,9 +147,9 @@ class Inbox:
         number = self._taker_of(signal)
         return number is not None and self._takers[number].delivers_first
 
-    def _taker_of(self, signal: Signal) -> int | None:
+    def _taker_of(self, signal: Signal, *, attempted: bool = False) -> int | None:
         for number, taker in self._takers.items():
-            if taker.wanted.matches(signal):
+            if taker.wanted.matches(signal) and (taker.once or not attempted):
                 return number
         return None
 
@@ -141,7 +158,7 @@ class Inbox:
         given: list[tuple[int, Entry]] = []
         for number in sorted(self._waiting):
             entry = self._waiting[number]
-            taker = self._taker_of(entry.signal)
+            taker = self._taker_of(entry.signal, attempted=entry.attempted)
             if taker is None:
                 continue
             del self._waiting[number]
@@ -151,7 +168,29 @@ class Inbox:
         return given
 
     def give_back(self, entry: Entry) -> None:
+        """Also one that was delivered: who had it could do nothing with it."""
+        self._pending[entry.signal.signal_id] = entry.cursor
+        self._done.pop(entry.signal.signal_id, None)
         self._waiting[entry.number] = entry
+
+    def expired(self, store_now: float) -> list[Entry]:
+        """Those that nobody took in their time."""
+        return [each for each in self._waiting.values() if each.signal.expires_at <= store_now]
+
+    def take_out(self, entry: Entry) -> bool:
+        """Nobody gets it now. False if somebody has it."""
+        return self._waiting.pop(entry.number, None) is not None
+
+    def forget_source(self, receiver_id: str) -> None:
+        """What was read from an inbox that is not read any more."""
+        for entry in list(self._waiting.values()):
+            if entry.receiver_id == receiver_id:
+                self.forget(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """It is somebody else's."""
+        self._waiting.pop(entry.number, None)
+        self._pending.pop(entry.signal.signal_id, None)
 
     def done(self, entry: Entry) -> None:
         """Delivered, or refused for good."""

@@ -17,6 +17,7 @@ from squall.coordination.errors import (
     InboxFullError,
     MemberFencedError,
     SignalDeliveryError,
+    StoreError,
     StoreUnavailableError,
     StreamFullError,
     UnknownMemberError,
@@ -55,11 +56,8 @@ class Sender:
         correlation_id: str | None,
         epoch: int,
         allow_unknown: bool,
-        expires_in: float = keys.SIGNAL_LIFE_S,
     ) -> Signal:
-        signal = self._make(
-            receiver_id, type, iteration, payload, correlation_id, epoch, expires_in
-        )
+        signal = self._make(receiver_id, type, iteration, payload, correlation_id, epoch)
         if await self._was_own_beat(signal):
             return signal
         await self._check_receiver(receiver_id, allow_unknown)
@@ -78,9 +76,7 @@ class Sender:
         allow_unknown: bool,
         max_retries: int,
     ) -> SignalAck:
-        signal = self._make(
-            receiver_id, type, iteration, payload, correlation_id, epoch, keys.SIGNAL_LIFE_S
-        )
+        signal = self._make(receiver_id, type, iteration, payload, correlation_id, epoch)
         if await self._was_own_beat(signal):
             return self._own_ack(signal)
         await self._check_receiver(receiver_id, allow_unknown)
@@ -144,7 +140,6 @@ class Sender:
         payload: Any,
         correlation_id: str | None,
         epoch: int,
-        expires_in: float,
     ) -> Signal:
         make_key(type)
         if correlation_id:
@@ -161,7 +156,7 @@ class Sender:
             payload=payload,
             epoch=epoch,
             timestamp=now,
-            expires_at=now + expires_in,
+            expires_at=now + keys.SIGNAL_LIFE_S,
         )
 
     def _encode(self, signal: Signal) -> bytes:
@@ -239,7 +234,7 @@ class Sender:
     async def _unreachable(self, receiver_id: str, attempts: int, error: str) -> None:
         """Tells it, and how the receiver is; whether it is dead the coordinator decides."""
         health = "unknown"
-        with contextlib.suppress(StoreUnavailableError):
+        with contextlib.suppress(StoreError):
             health = (await health_of(self._parts, [receiver_id]))[receiver_id]
         self._parts.bus.emit(
             events.CoordinatorUnreachable(

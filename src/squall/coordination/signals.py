@@ -6,59 +6,34 @@
     async for signal in coordinator.signals.iterate(types=["progress"]):
         ...
 
-The parts are `sending`, `mailbox` and `waiting`; this file is what people call, and the
-loop of handlers.
+The parts are `sending`, `mailbox`, `waiting` and `handling`; this file is what people call. A
+signal that was acknowledged is never lost to those who still want it, and nobody waits on when the
+member has stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from squall.api.errors import ConfigError
-from squall.coordination import events, keys
+from squall.coordination import keys
 from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     BlockingTimeoutError,
     ConfigurationError,
     CoordinationError,
-    StoreUnavailableError,
-    StreamFullError,
-    VersionConflict,
 )
+from squall.coordination.handling import Delivery, Handler, Handling
 from squall.coordination.inbox import Entry, Wanted
 from squall.coordination.mailbox import Context, Mailbox
 from squall.coordination.options import RETRIES_RANGE, Options
 from squall.coordination.records import MemberRecord, Signal, SignalAck, WaitState
 from squall.coordination.sending import Sender
-from squall.coordination.stores.interface import ANY, Put, Remove, Write
 from squall.coordination.timing import wrong
 from squall.coordination.waiting import Waited, Waiter
 
-HANDLER_TRIES = 5
-HANDLER_BACKOFF_S = (1.0, 2.0, 4.0, 8.0)
-EFFECT_REFUSED = (VersionConflict, StreamFullError, ConfigError)
-"""A condition that does not hold, a stream that is full, a key that is none."""
-
-
-class Delivery:
-    """What a handler gets: the signal, and a place for writes that happen with it or not at
-    all."""
-
-    def __init__(self, signal: Signal) -> None:
-        self.signal = signal
-        self.writes: list[Write] = []
-
-    def also(self, *writes: Write) -> None:
-        """Done in the same step that marks the signal delivered. If the condition of one does
-        not hold, none is done and the handler is called again, with a new delivery. Without
-        transactions (S3) give each the condition `ABSENT` and a key that names the signal."""
-        self.writes += writes
-
-
-Handler = Callable[[Delivery], Awaitable[None] | None]
+__all__ = ["Delivery", "Handler", "Signals"]
 
 
 class Signals:
@@ -140,18 +115,21 @@ class Signals:
         task_type: str = "",
     ) -> Signal:
         """The first verified signal that matches all filters, also one that came before.
-        `BlockingTimeoutError`, `DeadCoordinatorError` or `StateLostError` otherwise."""
+        `BlockingTimeoutError`, `DeadCoordinatorError`, `StateLostError` or, when the member stops,
+        `NotRunningError` otherwise."""
         senders = (from_,) if isinstance(from_, str) else tuple(from_)
         limit_s = await self._waiter.limit_of(
             timeout, expected_duration, planned_duration, task_type
         )
-        return await self._waiter.wait(correlation_id, tuple(types), senders, limit_s, task_type)
+        entry = await self._waiter.wait(correlation_id, tuple(types), senders, limit_s, task_type)
+        return entry.signal
 
     async def wait_all(
         self, correlation_ids: Sequence[str], timeout_s: float | None = None
     ) -> dict[str, Signal]:
         """One signal for each; what came in time is in `partial` of the timeout error.
-        `StateLostError` if the store lost what one of them waits for."""
+        `StateLostError` if the store lost what one of them waits for. A call that ends without
+        its result leaves what came to a later one."""
         wanted = tuple(dict.fromkeys(correlation_ids))
         return await self._gather(wanted, timeout_s, len(wanted))
 
@@ -164,19 +142,11 @@ class Signals:
 
     def on_signal(self, type: str, handler: Handler) -> Callable[[], None]:
         """Calls `handler(delivery)` for each signal of the type, "*" for all, one after
-        another; acknowledged after it returned. The result takes the handler away."""
-        queue: asyncio.Queue[Entry] = asyncio.Queue()
-        wanted = Wanted(types=() if type == "*" else (type,))
-        number = self.mailbox.take(wanted, queue.put_nowait)
-        token = self._parts.tasks.start(f"signals {type}", self._handle_all(queue, handler))
-
-        def remove() -> None:
-            self.mailbox.forget(number)
-            self._parts.tasks.cancel(token)
-            while not queue.empty():
-                self.mailbox.give_back(queue.get_nowait())
-
-        return remove
+        another; acknowledged after it returned. The result takes the handler away; a call that is
+        under way ends."""
+        handling = Handling(self._parts, self.mailbox, handler)
+        handling.begin(type)
+        return handling.remove
 
     async def iterate(
         self, types: Collection[str] = (), from_: Collection[str] = ()
@@ -185,16 +155,17 @@ class Signals:
         that raises or leaves the loop gives its signal back."""
         wanted = Wanted(types=tuple(types), senders=tuple(from_))
         while True:
-            entry = await self.mailbox.take_one(wanted)
+            entry = await self.mailbox.takers.take_one(wanted)
             done = False
             try:
-                if not await self.mailbox.refused_late(entry):
+                if not await self.mailbox.is_refused(entry):
                     yield entry.signal
-                    await self._deliver(entry)
+                    entry.handled = True
+                    await self.mailbox.deliver(entry)
                 done = True
             finally:
                 if not done:
-                    self.mailbox.give_back(entry)
+                    self._let_go(entry)
 
     async def open_waits(self) -> tuple[WaitState, ...]:
         """What this id waited for before it was restarted: call `block_until_signal` again
@@ -202,15 +173,16 @@ class Signals:
         return await self._waiter.written_down()
 
     async def adopt_inbox(self, dead_id: str) -> None:
-        """Reads also the inbox of a member that is dead or has left."""
+        """Reads also the inbox of a member that is dead or has left, until that comes back."""
         (found,) = await self._parts.patient.get(keys.member(dead_id))
         known = None if found is None else self._parts.codec.read(MemberRecord, found.value)
-        if known is None or known.status == "alive":
+        own = dead_id == self._parts.member_id
+        if found is None or known is None or known.status == "alive" or own:
             raise ConfigurationError(
-                f"dead_id is {dead_id!r}: only the inbox of a member that is dead or has left"
+                f"dead_id is {dead_id!r}: only the inbox of another member that is dead or has left"
                 " is adopted"
             )
-        self.mailbox.adopt(dead_id)
+        self.mailbox.adopt(found, known)
 
     @property
     def blocked(self) -> int:
@@ -222,9 +194,10 @@ class Signals:
     async def _gather(
         self, wanted: Sequence[str], timeout_s: float | None, enough: int
     ) -> dict[str, Signal]:
-        found: dict[str, Signal] = {}
+        found: dict[str, Entry] = {}
         failed: list[CoordinationError] = []
         came = asyncio.Event()
+        stopped = self.mailbox.patience.ended
 
         async def one(correlation_id: str) -> None:
             try:
@@ -235,109 +208,45 @@ class Signals:
                 return  # All of them have the same limit: it is told below, once.
             except CoordinationError as error:
                 failed.append(error)
-            came.set()
+            except asyncio.CancelledError:
+                # If the call still waits, nobody but the end of the member has done it.
+                failed.append(stopped())
+                raise
+            finally:
+                came.set()
 
         limit_s = await self._waiter.limit_of(timeout_s, None, None, "")
         waited = Waited("", self._parts.clock.now())
         tokens = [self._parts.tasks.start("wait", one(each)) for each in wanted]
         try:
+            if not all(token.task for token in tokens):
+                raise stopped()
             async with asyncio.timeout(limit_s):
                 while len(found) < enough and not failed:
                     came.clear()
                     await came.wait()
+            if len(found) < enough:
+                raise failed[0]
         except TimeoutError:
-            names = ", ".join(wanted)
+            names, partial = ", ".join(wanted), _signals(found)
             took_s = self._waiter.count_timeout(waited, names)
-            raise BlockingTimeoutError(self._parts.member_id, names, took_s, {}, found) from None
+            raise BlockingTimeoutError(self._parts.member_id, names, took_s, {}, partial) from None
+        except BaseException:
+            for entry in found.values():
+                self.mailbox.give_back(entry)
+            raise
         finally:
             for token in tokens:
                 self._parts.tasks.cancel(token)
-        if len(found) < enough:
-            raise failed[0]
-        return found
+        return _signals(found)
 
-    async def _handle_all(self, queue: asyncio.Queue[Entry], handler: Handler) -> None:
-        while True:
-            entry = await queue.get()
-            try:
-                await self._handle(entry, handler)
-            except asyncio.CancelledError:
-                self.mailbox.give_back(entry)
-                raise
-            except CoordinationError as error:
-                # Fenced: it is delivered again to the next incarnation.
-                self._failed("signal_not_delivered", entry, error)
-                await self._parts.clock.sleep(HANDLER_BACKOFF_S[0])
-                queue.put_nowait(entry)
-
-    async def _handle(self, entry: Entry, handler: Handler) -> None:
-        if not entry.handled and await self.mailbox.refused_late(entry):
-            return
-        for attempt in range(HANDLER_TRIES):
-            error = await self._handled(entry, handler)
-            if error is None:
-                error = await self._effective(entry)
-            if error is None:
-                return
-            self._failed("signal_handler_failed", entry, error)
-            self._parts.bus.emit(events.ErrorEvent(error=error))
-            pause_s = HANDLER_BACKOFF_S[min(attempt, len(HANDLER_BACKOFF_S) - 1)]
-            await self._parts.clock.sleep(pause_s)
-        await self._quarantine(entry)
-
-    def _failed(self, what: str, entry: Entry, error: Exception) -> None:
-        """Says of which signal, for who looks for the whole of a conversation."""
-        signal = entry.signal
-        self._parts.log.error(
-            what,
-            error=error,
-            signal_id=signal.signal_id,
-            correlation_id=signal.correlation_id,
-            sender_id=signal.sender_id,
-        )
-
-    async def _handled(self, entry: Entry, handler: Handler) -> Exception | None:
-        """Calls the handler unless it has run already; what it raised."""
+    def _let_go(self, entry: Entry) -> None:
+        """Of what was done with it only the delivery is left; nobody else may do it again."""
         if entry.handled:
-            return None
-        delivery = Delivery(entry.signal)
-        try:
-            result = handler(delivery)
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
-            return error
-        entry.handled, entry.effects = True, tuple(delivery.writes)
-        return None
+            self._parts.tasks.start("signal delivered", self.mailbox.deliver(entry))
+        else:
+            self.mailbox.give_back(entry)
 
-    async def _effective(self, entry: Entry) -> Exception | None:
-        """Delivers it. What the handler wants to be written with that may be refused, as when
-        something has changed since it looked: then it has to look again."""
-        try:
-            await self._deliver(entry)
-        except EFFECT_REFUSED as error:
-            entry.handled, entry.effects = False, ()
-            return error
-        return None
 
-    async def _deliver(self, entry: Entry) -> None:
-        """Again and again while the store does not answer; the handler ran already."""
-        while True:
-            try:
-                await self.mailbox.delivered(entry, entry.effects)
-                return
-            except StoreUnavailableError:
-                await self._parts.clock.sleep(HANDLER_BACKOFF_S[0])
-
-    async def _quarantine(self, entry: Entry) -> None:
-        """No handler could take it; its sender hears nothing."""
-        await self._parts.patient.write(
-            Put(
-                keys.quarantine(entry.receiver_id, entry.signal.signal_id),
-                self._parts.codec.encode(entry.signal),
-                expect=ANY,
-                ttl_s=keys.QUARANTINE_TTL_S,
-            ),
-            Remove(entry.stream, entry.cursor),
-        )
-        self.mailbox.inbox.done(entry)
+def _signals(found: Mapping[str, Entry]) -> dict[str, Signal]:
+    return {correlation_id: entry.signal for correlation_id, entry in found.items()}

@@ -1,15 +1,16 @@
 """Blocking waits: until a signal that matches, a limit, or the death of who should send it.
 
 A wait is written down before it begins, so that a restarted caller can go on with it, and
-taken out when it ends. A cancelled wait leaves its signal to a later one. It must never
-end by a signal that is not verified, nor outlive its limit.
+taken out when it ends. A wait goes on while the store does not answer, and from one incarnation
+of its member to the next. One that ends without its signal leaves it to a later one. It must never
+end by a signal that is not verified, outlive its limit, nor cancel its caller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from squall.coordination import events, keys
@@ -17,14 +18,14 @@ from squall.coordination.assembly import Assembly
 from squall.coordination.errors import (
     BlockingTimeoutError,
     DeadCoordinatorError,
-    StoreUnavailableError,
+    StoreError,
     VersionConflict,
 )
-from squall.coordination.inbox import Wanted
+from squall.coordination.inbox import Entry, Wanted
 from squall.coordination.mailbox import Mailbox
 from squall.coordination.member_health import health_of
 from squall.coordination.options import Options
-from squall.coordination.records import Schema, Signal, WaitState, WaitStates
+from squall.coordination.records import Schema, WaitState, WaitStates
 from squall.coordination.stores.interface import ABSENT, ANY, Put
 from squall.coordination.timeouts import (
     SAMPLES_KEPT,
@@ -109,26 +110,25 @@ class Waiter:
         task_type: str,
         *,
         is_part: bool = False,
-    ) -> Signal:
+    ) -> Entry:
         """With `is_part` it is one of several waits of one call, whose limit is told by that."""
         waited = Waited(task_type, self._parts.clock.now())
         name = self._write_down(correlation_id, types, senders, timeout_s)
-        watch = None
         me = asyncio.current_task()
         gone: list[str] = []
-        if senders and me is not None:
-            watching = self._watch_senders(senders, gone, me)
-            watch = self._parts.tasks.start("wait senders", watching)
+        unwatch = self._watch(senders, gone, me)
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                signal = await self._take(Wanted(correlation_id, types, senders))
+                entry = await self._take(Wanted(correlation_id, types, senders))
             # It is acknowledged: from here on nothing may come between it and its taker.
             self._count(waited, "signal")
-            return signal
+            return entry
         except TimeoutError:
             if not limit.expired():
                 raise
+            # Nothing but its caller may cancel what is left to do.
+            unwatch()
             if is_part:
                 me_id, what = self._parts.member_id, correlation_id or ""
                 raise BlockingTimeoutError(me_id, what, timeout_s, {}) from None
@@ -139,17 +139,18 @@ class Waiter:
                 raise DeadCoordinatorError(", ".join(senders), gone[0]) from None
             raise
         finally:
-            if watch is not None:
-                self._parts.tasks.cancel(watch)
+            unwatch()
             self._open.pop(name, None)
             self._dirty.set()
 
-    async def _take(self, wanted: Wanted) -> Signal:
+    async def _take(self, wanted: Wanted) -> Entry:
+        """What could not be delivered before the wait ended is left to a later one."""
+        mailbox = self._mailbox
         while True:
-            entry = await self._mailbox.take_one(wanted, delivers_first=True)
+            entry = await mailbox.takers.take_one(wanted, delivers_first=True)
             try:
-                if await self._mailbox.delivered(entry):
-                    return entry.signal
+                if await mailbox.deliver(entry):
+                    return entry
             except BaseException:
                 self._mailbox.give_back(entry)
                 raise
@@ -160,7 +161,7 @@ class Waiter:
         took_s = self.count_timeout(waited, correlation_id or "")
         try:
             health = await health_of(self._parts, senders)
-        except StoreUnavailableError:
+        except StoreError:
             health = dict.fromkeys(senders, "unknown")
         return BlockingTimeoutError(self._parts.member_id, correlation_id or "", took_s, health)
 
@@ -175,6 +176,16 @@ class Waiter:
 
     # Who should send it.
 
+    def _watch(
+        self, senders: Sequence[str], gone: list[str], waiting: asyncio.Task[object] | None
+    ) -> Callable[[], None]:
+        """The result ends it; then it cancels nothing any more."""
+        if not senders or waiting is None:
+            return lambda: None
+        watching = self._watch_senders(senders, gone, waiting)
+        token = self._parts.tasks.start("wait senders", watching)
+        return lambda: self._parts.tasks.cancel(token)
+
     async def _watch_senders(
         self, senders: Sequence[str], gone: list[str], waiting: asyncio.Task[object]
     ) -> None:
@@ -184,7 +195,7 @@ class Waiter:
         while True:
             try:
                 health = await health_of(self._parts, senders)
-            except StoreUnavailableError:
+            except StoreError:
                 health = {}
             if health and all(state in ("dead", "left") for state in health.values()):
                 since = since if since is not None else clock.now()
@@ -235,6 +246,8 @@ class Waiter:
             except TimeoutError:
                 if not self._open:
                     continue
+            # Another process with this id may have waits of its own.
+            await self._mailbox.patience.until_fit()
             self._dirty.clear()
             states = WaitStates(waits=dict(self._open))
             put = Put(
@@ -246,7 +259,7 @@ class Waiter:
             )
             try:
                 await self._parts.urgent.write(put)
-            except StoreUnavailableError:
+            except StoreError:
                 self._dirty.set()
                 await self._parts.clock.sleep(1.0)
             await self._parts.clock.sleep(WRITE_DOWN_S)
@@ -280,7 +293,7 @@ class Waiter:
         return () if known is None else known.samples
 
     async def _learn(self, task_type: str, took_s: float) -> None:
-        with contextlib.suppress(StoreUnavailableError):
+        with contextlib.suppress(StoreError):
             await self._add_sample(task_type, took_s)
 
     async def _add_sample(self, task_type: str, took_s: float) -> None:

@@ -118,7 +118,7 @@ def _impatient() -> list[Any]:
 
 
 def _no_idempotency() -> list[Any]:
-    async def write_effects(self: Mailbox, effects: Any) -> None:
+    async def write_effects(self: Mailbox, source: Any, effects: Any) -> None:
         for effect in effects:
             await self._parts.patient.write(msgspec.structs.replace(effect, expect=ANY))
 

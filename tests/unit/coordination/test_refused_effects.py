@@ -11,8 +11,8 @@ from coordination_lab import Lab, play
 
 from squall.coordination import events, keys
 from squall.coordination.errors import StoreUnavailableError
+from squall.coordination.handling import HANDLER_TRIES, Delivery
 from squall.coordination.records import SignalAck
-from squall.coordination.signals import HANDLER_TRIES, Delivery
 from squall.coordination.stores.interface import ABSENT, ANY, Append, Put, Write
 
 COUNTER = "counter/jobs"

@@ -16,12 +16,13 @@ from squall.coordination.errors import (
     InboxFullError,
     SignalDeliveryError,
     StateLostError,
+    StoreUnavailableError,
     UnknownMemberError,
 )
 from squall.coordination.records import Codec, Signal, SignalAck
 from squall.coordination.signals import Delivery
 from squall.coordination.signing import Keyring
-from squall.coordination.stores.interface import ABSENT, ANY, Append, Put
+from squall.coordination.stores.interface import ABSENT, ANY, Append, Put, Write
 
 
 async def two(lab: Lab, **options: Any) -> None:
@@ -326,6 +327,36 @@ def test_a_signed_signal_out_of_its_place_or_time_is_refused(
         with pytest.raises(BlockingTimeoutError):
             await again
         assert b.signals.mailbox.rejected["replay"] == 1
+
+    play(script)
+
+
+def test_a_refused_signal_is_told_once_also_when_it_cannot_be_set_aside_at_once() -> None:
+    async def script(lab: Lab) -> None:
+        await two(lab)
+        b = lab.members["b"]
+        told: list[events.SignalRejected] = []
+        b.on(events.SignalRejected, told.append)
+        b.on_signal("completion", lambda delivery: None)
+        await asyncio.sleep(0.5)
+        urgent = b.parts.urgent
+        write, lost = urgent.write, list[float]()
+
+        async def lose(*writes: Write, **rest: Any) -> tuple[str, ...]:
+            if any(isinstance(each, Put) and "quarantine/" in each.key for each in writes):
+                lost.append(lab.world.now)
+                if lab.world.now - lost[0] < 5.0:
+                    raise StoreUnavailableError("the request was lost")
+            return await write(*writes, **rest)
+
+        urgent.write = lose  # type: ignore[method-assign]
+        value = signed(lab, expires_at=-1.0)
+        await lab.store.write(Append(keys.inbox("b"), "bad", value, ttl_s=60.0))
+        await asyncio.sleep(10.0)
+        assert len(lost) > 2
+        assert [each.reason for each in told] == ["expired"]
+        assert b.signals.mailbox.rejected == {"expired": 1}
+        assert list(await lab.store.read(keys.inbox("b"))) == []
 
     play(script)
 

@@ -20,7 +20,8 @@ from squall.coordination.life import Life
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.stores.errors import StoreUnavailableError
 
-STOP_S = 10.0
+STOP_S = 9.0
+"""The tenth second is for the end of the store."""
 PLUGINS_S, LEAVE_S = 2.0, 1.5
 """Of that, for the first and for the last step."""
 STOPPER: ContextVar[asyncio.Task[Any] | None] = ContextVar("stopper", default=None)

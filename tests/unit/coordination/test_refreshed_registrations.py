@@ -4,6 +4,7 @@ is taken for a death. Days are seconds here."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -140,7 +141,9 @@ def test_beats_that_are_asked_for_beside_those_of_the_heart_end_no_incarnation(t
 
         async def beats() -> None:
             for _ in range(200):
-                await member.send_signal(leader, "heartbeat")
+                # One that waits behind others on a slow store may be given up.
+                with contextlib.suppress(StoreUnavailableError):
+                    await member.send_signal(leader, "heartbeat")
 
         await asyncio.gather(*(lab.run_on(leader, beats()) for _ in range(tasks)))
         assert member.is_coordinator

@@ -95,10 +95,6 @@ class ClaimedTicket:
         """For so long nobody else can have it."""
         return self._held_until - self._queue.coordinator.parts.clock.now()
 
-    @property
-    def is_being_renewed(self) -> bool:
-        return self._renewing.locked()
-
     def __repr__(self) -> str:
         return f"<ticket {self.ticket_id} of {self.ticket.queue}, attempt {self.attempt}>"
 

@@ -107,6 +107,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         self._retry_base = retry_base
         self._renewed: dict[ClaimedTicket, None] = {}
         self._renewals = asyncio.Semaphore(RENEWALS_AT_ONCE)
+        self._under_renewal: set[ClaimedTicket] = set()
         self._waiting: deque[ClaimedTicket] = deque()
         """Taken and not handed out yet."""
         self._loops = 0
@@ -458,11 +459,15 @@ class Queue(QueueReading, CoordinatorPlugin):
         """Each for itself: one that gets no answer keeps no other waiting."""
 
         async def renew(ticket: ClaimedTicket) -> None:
-            async with self._renewals:
-                await ticket.renew()
+            try:
+                async with self._renewals:
+                    await ticket.renew()
+            finally:
+                self._under_renewal.discard(ticket)
 
         for ticket in self._renewed:
-            if not ticket.is_being_renewed:
+            if ticket not in self._under_renewal:
+                self._under_renewal.add(ticket)
                 self.coordinator.parts.tasks.start(f"claim of {ticket.ticket_id}", renew(ticket))
 
     async def on_stop(self) -> None:

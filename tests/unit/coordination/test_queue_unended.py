@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from coordination_lab import Lab, play
+from queue_lab import next_ticket
 from test_queue_repeats import KINDS, lab_of, up
 
 from squall.coordination.errors import StoreUnavailableError
 from squall.coordination.queue.claims import ClaimedTicket
-from squall.coordination.queue.plugin import Queue
 
 PATIENCE_S = 60.0
 """Far above the time of a claim and the pauses between tries."""
@@ -33,14 +33,6 @@ async def release(ticket: ClaimedTicket) -> None:
 async def leave_its_block(ticket: ClaimedTicket) -> None:
     async with ticket:
         pass
-
-
-async def next_ticket(queue: Queue) -> ClaimedTicket:
-    claims = queue.claim()
-    try:
-        return await anext(claims)
-    finally:
-        await claims.aclose()
 
 
 @KINDS

@@ -59,6 +59,18 @@ class Ticks:
     async def _run(self, run: RunRecord) -> None:
         self.ran.append(self.lab.world.now)
 
+    async def new_term(self) -> None:
+        self.lab.world.kill(self.name)
+        self.lab.members.clear()
+        self.lab.world.start(self.name)
+        await self.lab.led(30.0)
+
+    async def runs_on(self) -> bool:
+        """Whether the job runs at its times from now on."""
+        before = len(self.ran)
+        await asyncio.sleep(50.0)
+        return len(self.ran) - before in (5, 6)
+
     async def jobs(self) -> list[str]:
         return sorted(await self.lab.run_on(self.name, self.scheduler.jobs()))
 
@@ -73,13 +85,8 @@ def test_a_full_queue_fails_the_runs_that_fill_it_and_no_others() -> None:
         assert [run.outcome for run in history[:2]] == ["enqueued", "enqueued"]
         assert {run.outcome for run in history[2:]} == {"failed"}
         assert "StreamFullError" in history[-1].error
-        lab.world.kill("a")
-        lab.members.clear()
-        lab.world.start("a")
-        await lab.led(30.0)
-        before = len(ticks.ran)
-        await asyncio.sleep(50.0)
-        assert len(ticks.ran) - before in (5, 6), "also in a term that finds it full"
+        await ticks.new_term()
+        assert await ticks.runs_on(), "also in a term that finds it full"
 
     play(script)
 
@@ -95,16 +102,9 @@ def test_a_job_that_is_not_understood_here_keeps_no_other_from_its_runs(
         await lab.led()
         strange = JobRecord(cron="* * * * *", zone="Mars/Olympus", queue="mail")
         await lab.run_on("a", ticks.scheduler.add("strange", strange))
-        before = len(ticks.ran)
-        await asyncio.sleep(50.0)
-        assert len(ticks.ran) - before in (5, 6)
-        lab.world.kill("a")
-        lab.members.clear()
-        lab.world.start("a")
-        await lab.led(30.0)
-        before = len(ticks.ran)
-        await asyncio.sleep(50.0)
-        assert len(ticks.ran) - before in (5, 6), "also in a new term"
+        assert await ticks.runs_on()
+        await ticks.new_term()
+        assert await ticks.runs_on(), "also in a new term"
 
     play(script)
     told = [each for each in caplog.records if "job_not_begun" in each.getMessage()]
@@ -120,9 +120,7 @@ def test_a_job_that_was_removed_and_added_again_runs_and_so_do_the_others() -> N
         await asyncio.sleep(25.0)
         await lab.run_on("a", ticks.scheduler.remove("tick"))
         await lab.run_on("a", ticks.scheduler.add("tick", JobRecord(every=10.0)))
-        before = len(ticks.ran)
-        await asyncio.sleep(50.0)
-        assert len(ticks.ran) - before in (5, 6)
+        assert await ticks.runs_on()
 
     play(script)
 

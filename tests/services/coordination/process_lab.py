@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +18,8 @@ from process_member import scaled
 
 SLACK_S = 6.0
 """For a busy machine: processes start and are scheduled late."""
+LOCKED_S = 0.3
+"""No write of a member takes so long, if it goes on."""
 
 
 class Lab:
@@ -93,7 +97,26 @@ class Lab:
         process.wait()
 
     def pause(self, member: str) -> None:
-        self.processes[member].send_signal(signal.SIGSTOP)
+        """Not in the middle of a write to a SQLite file: that would stop everybody."""
+        process = self.processes[member]
+        process.send_signal(signal.SIGSTOP)
+        while self._is_locked():
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+            process.send_signal(signal.SIGSTOP)
+
+    def _is_locked(self) -> bool:
+        """For so long that it is not somebody else who writes."""
+        if not self.url.startswith("sqlite:///"):
+            return False
+        path = self.url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, timeout=LOCKED_S, isolation_level=None)) as db:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                db.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return True
+        return False
 
     def resume(self, member: str) -> None:
         self.processes[member].send_signal(signal.SIGCONT)

@@ -105,18 +105,18 @@ def test_what_is_left_of_a_batch_is_for_the_next_loop_and_costs_no_attempt(kind:
     play(script)
 
 
+async def take_two_and_use_one(queue: Queue) -> None:
+    for number in range(2):
+        await queue.enqueue(number)
+    await asyncio.sleep(1.0)
+    async with contextlib.aclosing(queue.claim(batch=2)) as claims:
+        await (await anext(claims)).complete()
+
+
 def test_what_is_left_of_a_batch_is_not_held_for_nobody() -> None:
     async def script(lab: Lab) -> None:
         queues = await started(lab, "a", "b")
-
-        async def take_two_and_use_one() -> None:
-            async with contextlib.aclosing(queues["a"].claim(batch=2)) as claims:
-                await (await anext(claims)).complete()
-
-        for number in range(2):
-            await lab.run_on("a", queues["a"].enqueue(number))
-        await asyncio.sleep(1.0)
-        await lab.run_on("a", take_two_and_use_one())
+        await lab.run_on("a", take_two_and_use_one(queues["a"]))
         begun = lab.world.now
         other = await lab.run_on("b", next_ticket(queues["b"]))
         assert (other.payload, other.attempt) == (1, 2)
@@ -129,15 +129,7 @@ def test_what_is_left_of_a_batch_is_not_held_for_nobody() -> None:
 def test_what_is_left_of_a_batch_goes_back_when_the_member_stops() -> None:
     async def script(lab: Lab) -> None:
         queues = await started(lab, "a", "b")
-
-        async def take_two_and_use_one() -> None:
-            async with contextlib.aclosing(queues["a"].claim(batch=2)) as claims:
-                await (await anext(claims)).complete()
-
-        for number in range(2):
-            await lab.run_on("a", queues["a"].enqueue(number))
-        await asyncio.sleep(1.0)
-        await lab.run_on("a", take_two_and_use_one())
+        await lab.run_on("a", take_two_and_use_one(queues["a"]))
         await lab.run_on("a", lab.members["a"].stop())
         assert (await lab.store.depth(queues["b"].keys.ready)).held == 0
 

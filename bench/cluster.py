@@ -29,17 +29,17 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
 
-from squall.engine.local import load_manifest
-from squall.engine.options import RunOptions
-from squall.nodes.bundle import make_bundle
-from squall.nodes.client.client import TERMINAL, ClusterClient
-from squall.nodes.client.journal import Journal
-from squall.nodes.identity import JobId
-from squall.nodes.results.result import JobResult
-from squall.nodes.submission import Submission
-from squall.runtime.real import RealRuntime
+from squall.cluster.client.cluster_client import TERMINAL, ClusterClient
+from squall.cluster.client.submission_journal import SubmissionJournal
+from squall.cluster.protocol.bundle import make_bundle
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.submission import Submission
+from squall.cluster.results.job_result import JobResult
+from squall.cluster.wire.seal.secrets import Secrets, client_credential
+from squall.engine.run.local_run import load_manifest
+from squall.engine.run_options import RunOptions
+from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
-from squall.wire.secrets import Secrets, client_credential
 
 SQUALL = Path(sys.executable).with_name("squall")
 FIRST_REQUEST_S = 0.3
@@ -82,7 +82,7 @@ class Lab:
         return path
 
     @contextlib.asynccontextmanager
-    async def client(self) -> AsyncGenerator[tuple[ClusterClient, Journal]]:
+    async def client(self) -> AsyncGenerator[tuple[ClusterClient, SubmissionJournal]]:
         runtime = RealRuntime("bench", None, self.folder, None)
         tasks = TaskRunner(runtime.clock, runtime.random)
         host, _, port = self.facts["addresses"][0].rpartition(":")
@@ -94,7 +94,7 @@ class Lab:
             cluster=self.facts["cluster"],
         )
         try:
-            yield client, Journal(runtime, str(os.getpid()), lambda owner: False)
+            yield client, SubmissionJournal(runtime, str(os.getpid()), lambda owner: False)
         finally:
             await client.close()
             await tasks.shutdown(2.0)

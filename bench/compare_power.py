@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from squall.reporting.compare import WINDOWS_MIN, Comparison, compare
-from squall.reporting.compare_text import render_comparison
-from squall.reporting.reading import Read, read_results
+from squall.reporting.compare.changes import WINDOWS_MIN, Comparison, compare
+from squall.reporting.compare.text import render_comparison
+from squall.reporting.document.read import ResultsFile, read_results
 
 HERE = Path(__file__).parent
 SQUALL = str(Path(sys.executable).parent / "squall")
@@ -60,8 +60,8 @@ class Runs:
         self._seconds = seconds
         self._made = 0
 
-    def make(self, pay: str) -> Read:
-        read: Read | None = None
+    def make(self, pay: str) -> ResultsFile:
+        read: ResultsFile | None = None
         for _ in range(ATTEMPTS):
             self._made += 1
             path = str(self._folder / f"{self._made}.json")
@@ -94,7 +94,7 @@ class Target:
         self._process.stdout.close()
 
 
-def _told(title: str, before: Read, after: Read) -> Comparison:
+def _told(title: str, before: ResultsFile, after: ResultsFile) -> Comparison:
     result = compare([before], [after])
     print(f"{title}\n{render_comparison(result)}\n", flush=True)
     return result

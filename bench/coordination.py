@@ -41,10 +41,10 @@ import redis.asyncio
 import uvloop
 
 from squall.coordination import Coordinator, Queue, Term, Timing
-from squall.coordination.signals import Delivery
+from squall.coordination.signals.member_signals import Delivery
 from squall.coordination.stores.interface import Store
-from squall.coordination.stores.opening import make_store
-from squall.runtime.real import RealClock
+from squall.coordination.stores.open import make_store
+from squall.runtime.real.runtime import RealClock
 
 URL = os.environ.get("SQUALL_TEST_REDIS", "redis://127.0.0.1:6379/0")
 SECRET = "9f1c04d7e85ab3620b7de4419a30cf58e2671d93ac04b8f57721e6908d3b5ac2"

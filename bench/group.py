@@ -27,10 +27,10 @@ import uvloop
 
 from group_etcd import Etcd
 from group_member import Commit, Done, GoAside, Who, board
-from squall.runtime.real import RealRuntime
-from squall.scenarios.campaign import run_campaign
-from squall.wire.errors import WireError
-from squall.wire.peer import Peer
+from lab.scenarios.campaign import run_campaign
+from squall.cluster.wire.errors import WireError
+from squall.cluster.wire.links.peer import Peer
+from squall.runtime.real.runtime import RealRuntime
 
 HERE = Path(__file__).parent
 RATE_BAR = 1.0

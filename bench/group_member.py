@@ -20,26 +20,26 @@ import uvloop
 
 from ledger import Counting
 from squall.api.errors import SquallError
-from squall.control.admission import Admission
-from squall.control.execution import BoundedExecution
-from squall.ledger.interface import NotPrimary
-from squall.ledger.replica.ledger import GroupLedger
-from squall.ledger.replica.open_group import open_group_ledger
-from squall.ledger.replica.types import LAN, GroupId
-from squall.ledger.replica.wire_transport import WireTransport
+from squall.cluster.control.admission import Admission
+from squall.cluster.control.execution import BoundedExecution
+from squall.cluster.ledger.group_member.group_ledger import GroupLedger
+from squall.cluster.ledger.group_member.open_group_ledger import open_group_ledger
+from squall.cluster.ledger.group_member.wire_transport import WireTransport
+from squall.cluster.ledger.interface import NotPrimary
+from squall.cluster.ledger.replica.types import LAN, GroupId
+from squall.cluster.settings_tree import Settings
+from squall.cluster.wire.catalogue import message
+from squall.cluster.wire.errors import RemoteError
+from squall.cluster.wire.header import MessageClass
+from squall.cluster.wire.links.dispatch import Handlers, Incoming
+from squall.cluster.wire.links.endpoint import Endpoint
+from squall.cluster.wire.links.peer import Peer
+from squall.cluster.wire.links.switchboard import Switchboard, make_keyring
+from squall.cluster.wire.messages import ErrorCode
+from squall.cluster.wire.seal.secrets import Secrets
 from squall.runtime.interfaces import Address, NodeId, Runtime
-from squall.runtime.real import RealRuntime
+from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
-from squall.settings import Settings
-from squall.wire.catalogue import message
-from squall.wire.dispatch import Handlers, Incoming
-from squall.wire.endpoint import Endpoint
-from squall.wire.errors import RemoteError
-from squall.wire.header import MessageClass
-from squall.wire.messages import ErrorCode
-from squall.wire.peer import Peer
-from squall.wire.secrets import Secrets
-from squall.wire.switchboard import Switchboard, make_keyring
 
 SECRET = "a secret of the bench"
 TIMEOUT_S = 10.0

@@ -60,7 +60,7 @@ def instructions_per_request(nginx: Nginx) -> float:
 def _counted(nginx: Nginx, iterations: int) -> tuple[int, int]:
     """Instructions of one core process, and the requests that nginx saw from it."""
     before = nginx.requests()
-    command = [sys.executable, "-m", "squall.engine.solo", str(HERE / "hello.py")]
+    command = [sys.executable, "-m", "squall.engine.run.in_process", str(HERE / "hello.py")]
     command += ["--host", nginx.url, "--vus", str(USERS), "--iterations", str(iterations)]
     instructions = _under_cachegrind(command)
     return instructions, nginx.requests() - before

@@ -24,11 +24,11 @@ from typing import Any
 import uvloop
 
 from squall.api.errors import SquallError
-from squall.engine.options import RunOptions
-from squall.nodes.client.client import ClusterClient
-from squall.nodes.client.journal import Journal
-from squall.nodes.identity import AttemptKey
-from squall.nodes.messages import (
+from squall.cluster.client.cluster_client import ClusterClient
+from squall.cluster.client.submission_journal import SubmissionJournal
+from squall.cluster.protocol.encoded_reports import raw
+from squall.cluster.protocol.job_keys import AttemptKey
+from squall.cluster.protocol.messages import (
     AttemptStatus,
     Counters,
     Registered,
@@ -40,9 +40,15 @@ from squall.nodes.messages import (
     TelemetryAck,
     TelemetryPart,
 )
-from squall.nodes.submission import BundleManifest, Submission
+from squall.cluster.protocol.submission import BundleManifest, Submission
+from squall.cluster.wire.errors import WireError
+from squall.cluster.wire.links.dispatch import Handlers
+from squall.cluster.wire.links.peer import Peer
+from squall.cluster.wire.links.switchboard import Switchboard, make_keyring
+from squall.cluster.wire.seal.secrets import Secrets, client_credential, worker_credential
+from squall.engine.run_options import RunOptions
 from squall.runtime.interfaces import Address
-from squall.runtime.real import RealRuntime
+from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
 from squall.stats.histogram import Histogram
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
@@ -54,11 +60,6 @@ from squall.stats.reports import (
     StartsDelta,
     WindowReport,
 )
-from squall.wire.dispatch import Handlers
-from squall.wire.errors import WireError
-from squall.wire.peer import Peer
-from squall.wire.secrets import Secrets, client_credential, worker_credential
-from squall.wire.switchboard import Switchboard, make_keyring
 
 SQUALL = Path(sys.executable).with_name("squall")
 SECRET = "the secret of the reporters' bench"
@@ -113,7 +114,7 @@ class Sender:
                 answer = await self.peer.request(
                     RegisterWorker(
                         node=runtime.node, boot=runtime.boot, datacenter="bench", cores=1,
-                        pid=1, host="bench", proven=True,
+                        pid=1, host="bench",
                     ),
                     10.0,
                 )  # fmt: skip
@@ -171,8 +172,8 @@ class Sender:
                         key=key,
                         after=self.reported,
                         upto=self.reported + 1,
-                        reports=[_window(key, window)],
-                        health=[_health(key, float(window + 1))],
+                        reports=[raw(_window(key, window))],
+                        health=[raw(_health(key, float(window + 1)))],
                     )
                 )
         if not parts:
@@ -217,7 +218,7 @@ def _window(key: AttemptKey, window: int) -> WindowReport:
 
 
 def _health(key: AttemptKey, at_s: float) -> HealthReport:
-    """Of the share's core process; a worker of one core has one."""
+    """The health of the share's core process; a worker of one core has one."""
     return HealthReport(process=key.share, at_s=at_s, cpu=0.5, lag=_LAG, rss_mb=40.0)
 
 
@@ -258,7 +259,7 @@ async def measure(manager: subprocess.Popen[bytes], address: Address, options: A
     )
     await _all_registered(client, options.workers)
     await client.submit(
-        _submission(options.workers), b"", Journal(runtime, "bench", lambda owner: False)
+        _submission(options.workers), b"", SubmissionJournal(runtime, "bench", lambda owner: False)
     )
     until = time.perf_counter() + 60.0
     while sum(sender.told > 0 for sender in senders) < options.workers:
@@ -314,6 +315,8 @@ def main() -> int:
         port = 20_000 + os.getpid() % 10_000
         words = ["manager", "--dc", "bench", "--name", "m1", "--listen", f"127.0.0.1:{port}"]
         words += ["--members", f"m1=127.0.0.1:{port}", "--data", f"{folder}/m1"]
+        # The process that is measured and pinned is the manager itself.
+        words += ["--no-launcher"]
         environment = {"SQUALL_CLUSTER_ID": CLUSTER, "SQUALL_SECRET_FILE": str(secret)}
         cores = sorted(os.sched_getaffinity(0))
         manager = subprocess.Popen([str(SQUALL), *words], env=os.environ | environment)

@@ -84,22 +84,22 @@ def ratios_of(document: dict[str, Any]) -> list[float]:
 
 def every_second_second(url: str, seconds: str, path: str) -> int:
     """In the terminal: a run whose screen hears of every second snapshot only."""
-    from squall.cli.presenting import Lines
-    from squall.cli.run import perform
-    from squall.cli.screen import Screen
-    from squall.engine.options import ProfileFlags, RunOptions
-    from squall.reporting.document import write_document
-    from squall.reporting.secrets import Redactor
+    from squall.cli.run.command import perform
+    from squall.cli.shared.live_screen import LiveScreen
+    from squall.engine.run_options import ProfileFlags, RunOptions
+    from squall.reporting.document.build import write_document
+    from squall.reporting.redaction import Redactor
+    from squall.reporting.text.progress_lines import ProgressLines
     from squall.stats.snapshot import Snapshot
 
-    class Blinking(Screen):
+    class Blinking(LiveScreen):
         def on_snapshot(self, snapshot: Snapshot) -> None:
             if round(snapshot.elapsed_s) % 2:
                 super().on_snapshot(snapshot)
 
     flags = ProfileFlags(vus=USERS, duration=float(seconds))
     options = RunOptions(file=str(HERE / "hello.py"), host=url, workers=1, profiles={"": flags})
-    write_document(path, perform(options, Blinking(Lines(Redactor()))))
+    write_document(path, perform(options, Blinking(ProgressLines(Redactor()))))
     return 0
 
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from squall.wire.header import PREFIX_SIZE
-from squall.wire.seal import SessionSeal
+from squall.cluster.wire.header import PREFIX_SIZE
+from squall.cluster.wire.seal.ciphers import SessionSeal
 
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".venv-bench/bin/python"

@@ -13,16 +13,16 @@ from typing import cast
 import msgspec
 import uvloop
 
+from squall.cluster.wire.catalogue import message
+from squall.cluster.wire.header import MessageClass
+from squall.cluster.wire.links.dispatch import Handlers
+from squall.cluster.wire.links.endpoint import Endpoint
+from squall.cluster.wire.links.peer import Peer
+from squall.cluster.wire.links.switchboard import Switchboard, make_keyring
+from squall.cluster.wire.seal.secrets import Secrets
 from squall.runtime.interfaces import Runtime
-from squall.runtime.real import RealRuntime
+from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
-from squall.wire.catalogue import message
-from squall.wire.dispatch import Handlers
-from squall.wire.endpoint import Endpoint
-from squall.wire.header import MessageClass
-from squall.wire.peer import Peer
-from squall.wire.secrets import Secrets
-from squall.wire.switchboard import Switchboard, make_keyring
 
 SECRET = "a secret of the bench"
 TICK_S = 0.001

@@ -1,4 +1,4 @@
-"""Any asyncio library is a protocol."""
+"""Measure any protocol for which there is an asyncio library."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Rows from a file: every row goes to exactly one iteration."""
+"""Data from a file: every row goes to exactly one iteration."""
 
 from dataclasses import dataclass
 

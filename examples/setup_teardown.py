@@ -1,4 +1,4 @@
-"""Once per test: set-up, hand-over by name, teardown, and `@state` out of a test."""
+"""Set-up and teardown once per test, with values passed by name and through `@state`."""
 
 from squall import URL, HTTPResponse, Provide, Use, Workflow, depends, state, step
 

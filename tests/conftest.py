@@ -1,12 +1,15 @@
 """Fixtures that every test may ask for by name."""
 
+import gc
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from target_fixture import target
+from tests.lab.durations import Durations, computes
+from tests.lab.machine import measure
+from tests.lab.target import target
 
 __all__ = ["target"]
 
@@ -24,15 +27,51 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TESTS = Path(__file__).resolve().parent
-REAL_PROCESSES = tuple(_TESTS / name for name in ("cluster", "store_mode", "services", "runs"))
+STORE_CONTRACT = _TESTS / "services" / "coordination" / "stores"
+GATE_STORE = "redis"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real processes and servers, up to eight with timers of a few tenths of a second, on two
-    shared cores: what fails there is tried again, and shown as such (`R`). Unit tests,
-    properties and the simulation are never tried again."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--nightly", action="store_true", help="run also what only `make nightly` has time for"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Durations())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not computes(item.nodeid):
+        measure()
+
+
+def pytest_collection_finish() -> None:
+    """Takes all that is loaded out of the sight of the collector: each simulated world collects
+    at its end, and would walk over five thousand tests again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in REAL_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=2))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(300))
+        if _is_on_another_store(item):
+            item.add_marker(pytest.mark.nightly)
+    if config.getoption("--nightly"):
+        return
+    left = [item for item in items if item.get_closest_marker("nightly")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
+def _is_on_another_store(item: pytest.Item) -> bool:
+    """The contract of the stores is tested on all of them. What stands above the store
+    interface cannot tell them apart, so the gate runs it on one real store; the unit tests
+    run it on memory, in virtual time."""
+    call = getattr(item, "callspec", None)
+    if call is None or item.path.is_relative_to(STORE_CONTRACT):
+        return False
+    kind = call.params.get("place", GATE_STORE)
+    return isinstance(kind, str) and kind != GATE_STORE

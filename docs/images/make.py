@@ -17,18 +17,18 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from squall.cli.demo import running_target
-from squall.engine.local import run_local
-from squall.engine.options import ProfileFlags, RunOptions
-from squall.reporting.document import build_document
-from squall.reporting.html import render_html
-from squall.reporting.summary import render_summary
+from squall.cli.dev.demo import running_target
+from squall.engine.run.local_run import run_local
+from squall.engine.run_options import ProfileFlags, RunOptions
+from squall.reporting.document.build import build_document
+from squall.reporting.page.render import render_html
+from squall.reporting.text.summary import render_summary
 from squall.stats.manifest import FileManifest
 from squall.stats.snapshot import Snapshot
 from squall.ui.app import RunScreen
 from squall.ui.controls import Controls
-from squall.ui.look import Look
 from squall.ui.state import RunState
+from squall.ui.terminal_style import TerminalStyle
 
 HERE = Path(__file__).resolve().parent
 SIZE = (100, 28)
@@ -82,7 +82,7 @@ async def drawn(manifest: FileManifest, snapshots: list[Snapshot]) -> str:
     """The live screen after these snapshots, as SVG with the fonts of this machine."""
     state = RunState(manifest, processes=snapshots[-1].processes)
     controls = Controls(stop=lambda: None, stop_now=lambda: None)
-    app = RunScreen(state, controls, Look())
+    app = RunScreen(state, controls, TerminalStyle())
     async with app.run_test(size=SIZE) as pilot:
         for snapshot in snapshots:
             app.feed(snapshot)

@@ -1,4 +1,4 @@
-"""Jobs on a cluster from Python.
+"""Runs jobs on a cluster from Python.
 
     async with squall.Client(["10.0.0.1:7400"]) as client:
         job = await client.submit("shop.py", vus=500, duration="10m")
@@ -7,13 +7,12 @@
         result = await job.result()
 
 The secret comes from the arguments, the environment or squall.toml, as for the commands.
-The result is of the type that `squall.run` gives.
+The result has the type that `squall.run` returns.
 """
 
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -23,17 +22,17 @@ from squall.api.workflow import Workflow
 from squall.python import options_for, seconds_of
 
 if TYPE_CHECKING:
-    from squall.cli.connect import Connection
-    from squall.engine.options import RunOptions
-    from squall.nodes.client.journal import Entry
-    from squall.nodes.identity import JobId
-    from squall.nodes.messages import Followed, JobView, NodeView
-    from squall.reporting.result import Result
+    from squall.cluster.client.connection import ClientConnection
+    from squall.cluster.client.submission_journal import SubmissionEntry
+    from squall.cluster.protocol.job_keys import JobId
+    from squall.cluster.protocol.messages import Followed, JobView, NodeView
+    from squall.engine.run_options import RunOptions
+    from squall.reporting.run_result import Result
     from squall.stats.snapshot import Snapshot
 
 
 class Client:
-    """A connection to the managers of a cluster, for the time of an `async with`."""
+    """A connection to the managers of a cluster; use it with `async with`."""
 
     def __init__(
         self,
@@ -46,33 +45,35 @@ class Client:
         cluster: str = "",
         patience: str | float = 60.0,
     ) -> None:
-        """`managers` are "host:port"; `patience` is how long they may stay away. With
-        `store` ("redis://...", "s3://...", "sqlite:///...") the agents that meet there."""
+        """`managers` are "host:port". With `store` ("redis://...", "s3://...", "sqlite:///...") the
+        client talks to the agents that meet there instead. `patience` is how long to wait for a
+        cluster that does not answer."""
         self._store = store
         self._prefix = prefix
         self._managers = managers if isinstance(managers, str) else ",".join(managers)
         self._secret = secret
         self._secret_file = os.fspath(secret_file)
         self._cluster = cluster
-        self._patience_s = seconds_of(patience) or 60.0
+        self._reconnect_timeout_s = seconds_of(patience) or 60.0
         self._stack = AsyncExitStack()
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
 
     async def __aenter__(self) -> Client:
-        from squall.cli.access import client_access
-        from squall.cli.connect import connected
+        from squall.cluster.client.access import AccessOptions
+        from squall.cluster.client.connection import connected
+        from squall.store_mode.access import client_access
 
-        asked = Namespace(
+        options = AccessOptions(
             to=self._managers,
             store=self._store,
             prefix=self._prefix,
             secret_file=self._secret_file,
-            secret_lines=[self._secret] if self._secret else [],
+            secret=self._secret,
             cluster=self._cluster,
         )
-        access = client_access(asked, comes_first=True)
+        access = client_access(options, comes_first=True)
         self._connection = await self._stack.enter_async_context(
-            connected(access, self._patience_s)
+            connected(access, self._reconnect_timeout_s)
         )
         return self
 
@@ -103,14 +104,14 @@ class Client:
         insecure: bool = False,
         on_agent_loss: str = "replan",
     ) -> Job:
-        """Bundles a file (or a class with its file) and hands it to the cluster. The same
-        `key` gives the same job. Behind a store, agents are waited for. `on_agent_loss` is
-        "replan" (the load of a lost machine moves) or "continue"."""
-        from squall.cli.remote import packed
-        from squall.engine.options import ProfileFlags
+        """Bundles a file (or a class with its file) and submits it to the cluster. The same `key`
+        gives the same job. With a store it waits for an agent. `on_agent_loss` is "replan" (the
+        load of a lost machine moves to others) or "continue" (it is dropped)."""
+        from squall.cluster.client.pack import packed
+        from squall.engine.run_options import ProfileFlags
 
         if on_agent_loss not in ("replan", "continue"):
-            raise UsageError(f'on_agent_loss={on_agent_loss!r}: "replan" or "continue"')
+            raise UsageError(f'on_agent_loss={on_agent_loss!r}: use "replan" or "continue"')
         options = options_for(
             workflow,
             ProfileFlags(
@@ -131,15 +132,15 @@ class Client:
         )
         connection = self._open
         await connection.ready()
-        submission, bundle = await packed(options, None)
+        submission, bundle = await packed(options)
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, key
         )
         return Job(connection, accepted.job, options=options, entry=entry)
 
     def job(self, job_id: str) -> Job:
-        """A job that was submitted before, by anyone."""
-        from squall.nodes.identity import JobId
+        """A job that was submitted before, by any client."""
+        from squall.cluster.protocol.job_keys import JobId
 
         return Job(self._open, JobId(job_id))
 
@@ -150,22 +151,22 @@ class Client:
         return (await self._open.client.nodes()).nodes
 
     @property
-    def _open(self) -> Connection:
+    def _open(self) -> ClientConnection:
         if self._connection is None:
             raise SquallError("this client is not open: use `async with squall.Client(...)`")
         return self._connection
 
 
 class Job:
-    """A job of a cluster; it goes on when its client leaves."""
+    """A job of a cluster; it goes on when its client closes."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         job: JobId,
         *,
         options: RunOptions | None = None,
-        entry: Entry | None = None,
+        entry: SubmissionEntry | None = None,
     ) -> None:
         self.id: str = job
         self._job = job
@@ -179,9 +180,9 @@ class Job:
         return f"Job({self.id})"
 
     async def stream(self) -> AsyncIterator[Snapshot]:
-        """One snapshot a second while it runs; ends with the job. May be left and called
-        again: it goes on where it was."""
-        from squall.nodes.messages import StreamSnapshot
+        """Yields about one snapshot a second until the job ends. You may leave the loop and call
+        it again: it resumes where it was."""
+        from squall.cluster.protocol.messages import StreamSnapshot
 
         async for answer in self._follow():
             for item in answer.items:
@@ -189,10 +190,10 @@ class Job:
                     yield item.snapshot
 
     async def result(self) -> Result:
-        """Waits for the end. What `squall.run` raises for a file that cannot run, this
-        raises too."""
-        from squall.cli.remote import outcome_from
-        from squall.reporting.result import Result
+        """Waits for the end of the job. For a file that cannot run, it raises what `squall.run`
+        raises."""
+        from squall.cluster.client.cluster_client import outcome_from
+        from squall.reporting.run_result import Result
 
         async for _ in self._follow():
             pass
@@ -206,7 +207,8 @@ class Job:
         return await self._connection.client.status(self._job)
 
     async def cancel(self, *, now: bool = False) -> None:
-        """Iterations may end within their grace, unless `now`. The result is kept."""
+        """Ends the job; running iterations get their grace period, unless `now`. The result is
+        kept."""
         await self._connection.client.cancel(self._job, now=now)
 
     async def adjust(
@@ -217,9 +219,9 @@ class Job:
         vus: int | None = None,
         paused: bool | None = None,
     ) -> None:
-        """Changes the load while it runs; a name is needed where there are several."""
+        """Changes the load of the running job; with several workflows, name one."""
         from squall.api.quantities import parse_rate
-        from squall.nodes.messages import AdjustJob
+        from squall.cluster.protocol.messages import AdjustJob
 
         await self._connection.client.adjust(
             AdjustJob(
@@ -232,7 +234,7 @@ class Job:
         )
 
     async def _follow(self) -> AsyncIterator[Followed]:
-        from squall.nodes.client.client import TERMINAL
+        from squall.cluster.client.cluster_client import TERMINAL
 
         if self._ended:
             return

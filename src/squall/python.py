@@ -1,4 +1,4 @@
-"""Runs from Python and pytest: `squall.run(Shop, vus=5, duration="3s")`."""
+"""Runs workflows from Python and pytest: `squall.run(Shop, vus=5, duration="3s")`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from squall.api.errors import ConfigError, UsageError
 from squall.api.workflow import Workflow
 
 if TYPE_CHECKING:
-    from squall.engine.options import RunOptions
-    from squall.reporting.result import Result
+    from squall.engine.run_options import RunOptions
+    from squall.reporting.run_result import Result
 
 T = TypeVar("T")
 
@@ -40,9 +40,9 @@ def run(
     timeout: str | float | None = None,
     insecure: bool = False,
 ) -> Result:
-    """Runs a workflow class (with what it depends on), a file or a URL, and returns the
-    result. Load arguments replace the model of the file, as on the command line."""
-    from squall.engine.options import ProfileFlags
+    """Runs a workflow class (with those it depends on), a file or a URL, and returns the result.
+    Load arguments replace the load model of the file, as on the command line."""
+    from squall.engine.run_options import ProfileFlags
 
     flags = ProfileFlags(
         vus=vus, duration=duration, iterations=iterations, rate=rate, stages=tuple(stages)
@@ -69,8 +69,8 @@ class LocalRunner:
     """Runs workflows on this machine: `await LocalRunner().run(workflows=[...])`."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, workers: int | None = None) -> None:
-        # Host and port are where other runners listen for their workers; core processes
-        # here talk over socket pairs, so nothing listens anywhere.
+        # `host` and `port` exist for runners that listen for workers. Core processes talk over
+        # socket pairs here, so nothing listens.
         self._workers = workers
 
     async def run(
@@ -80,15 +80,17 @@ class LocalRunner:
         terminal_mode: str = "none",
         timeout: str | float | None = None,  # noqa: ASYNC109 the whole run's, not this call's
     ) -> Result:
-        """One run of all given workflows, which live in one file."""
-        from squall.engine.options import ProfileFlags
+        """Runs all given workflows, which must be in one file, as one run."""
+        from squall.engine.run_options import ProfileFlags
 
         classes = [_class_of(entry) for entry in workflows]
         if not classes:
             raise UsageError("LocalRunner.run: no workflows given")
         files = {inspect.getfile(cls) for cls in classes}
         if len(files) > 1:
-            raise ConfigError(f"workflows of one run live in one file, not in {sorted(files)}")
+            raise ConfigError(
+                f"the workflows of one run must be in one file, not in {sorted(files)}"
+            )
         options = options_for(
             classes[0],
             ProfileFlags(),
@@ -107,11 +109,11 @@ def _class_of(entry: tuple[Sequence[str], Workflow] | type[Workflow]) -> type[Wo
 def options_for(
     workflow: type[Workflow] | str | os.PathLike[str], flags: Any, **others: Any
 ) -> RunOptions:
-    from squall.engine.options import RunOptions
+    from squall.engine.run_options import RunOptions
 
     if os.environ.get("SQUALL_LOADING"):
         raise UsageError(
-            "squall.run() was called while the file is loaded for a run; "
+            "squall.run() was called while its file was loaded for a run; "
             'put it under  if __name__ == "__main__":'
         )
     name = ""
@@ -138,8 +140,8 @@ def _file_of(workflow: type[Workflow]) -> str:
         path = ""
     if not os.path.isfile(path):
         raise ConfigError(
-            f"{workflow.__name__} was typed in and has no file; core processes load it from "
-            "one, so put it into a module"
+            f"{workflow.__name__} was typed interactively and has no file; core processes load it "
+            "from a file, so put it into a module"
         )
     return path
 
@@ -162,15 +164,15 @@ async def _run(options: RunOptions, *, lines: bool = False) -> Result:
 
 
 async def _run_local(options: RunOptions, *, lines: bool) -> Result:
-    from squall.engine.local import run_local
-    from squall.reporting.result import Result
+    from squall.engine.run.local_run import run_local
+    from squall.reporting.run_result import Result
 
     if not lines:
         return Result(await run_local(options))
-    from squall.cli.presenting import Lines
-    from squall.reporting.secrets import Redactor
+    from squall.reporting.redaction import Redactor
+    from squall.reporting.text.progress_lines import ProgressLines
 
-    progress = Lines(Redactor(options.secrets.values()))
+    progress = ProgressLines(Redactor(options.secrets.values()))
     return Result(
         await run_local(
             options,
@@ -182,7 +184,7 @@ async def _run_local(options: RunOptions, *, lines: bool) -> Result:
 
 
 def _blocking(options: RunOptions) -> Result:
-    """Also from inside a running loop (pytest-asyncio, notebooks): in a thread then."""
+    """Works inside a running loop too (pytest-asyncio, notebooks): it runs in a thread then."""
     if not _in_loop():
         return asyncio.run(_run(options))
     outcome: list[Result] = []

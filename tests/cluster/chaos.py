@@ -14,10 +14,17 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from chaos_cases import GROUP, MOMENTS, ONE_MANAGER, SUBMIT, Fault, moments_of, play
-from chaos_rows import Row, not_played, tell, tell_head
-
-from target_fixture import running_target
+from tests.cluster.lab.chaos_cases import (
+    GROUP,
+    MOMENTS,
+    ONE_MANAGER,
+    SUBMIT,
+    Fault,
+    moments_of,
+    play,
+)
+from tests.cluster.lab.chaos_rows import Row, not_played, tell, tell_head
+from tests.lab.target import running_target
 
 
 def main() -> int:

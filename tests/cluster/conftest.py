@@ -1,4 +1,4 @@
-"""One quiet datacenter for the tests that hurt nobody; what it is: `cluster_lab`."""
+"""One datacenter without faults, shared by the tests that do no damage; see `lab.nodes`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_lab import Cluster
 
-from target_fixture import TargetHandle, running_target
+from tests.cluster.lab.nodes import Cluster
+from tests.lab.target import TargetHandle, running_target
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos_judge import Load, holes, problems
+from tests.cluster.lab.judge import Load, holes, problems
 
 
 def document(*, sent: int = 100, answered: int = 100, unknown: int | None = None) -> dict[str, Any]:

@@ -8,10 +8,9 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-from chaos_proxy import free_ports
-from cluster_lab import Cluster, cluster
-
-from target_fixture import TargetHandle
+from tests.cluster.lab.nodes import Cluster, cluster
+from tests.cluster.lab.proxy import free_ports
+from tests.lab.target import TargetHandle
 
 DIAL_TIMEOUT_S = 5.0
 """What each address that answers nothing would cost if it were waited for."""
@@ -20,8 +19,8 @@ SYN_SENT = "02"
 
 @contextlib.contextmanager
 def black_hole() -> Generator[int]:
-    """The port of somebody who never answers: its queue is full, so that the kernel drops
-    whoever knocks."""
+    """The port of a listener that never answers: its queue is full, so the kernel drops new
+    connections."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))

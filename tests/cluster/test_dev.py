@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,8 @@ from typing import Any
 import pytest
 
 import squall
-from target_fixture import TargetHandle, running_target
+from squall.cli.dev.node_process import NodeProcess
+from tests.lab.target import TargetHandle, running_target
 
 SQUALL = str(Path(sys.executable).with_name("squall"))
 FLOW = """
@@ -80,6 +82,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Generator[Dev]:
         [SQUALL, "dev", "--timers", "fast", "--json", "--data", str(folder / "dc")],
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | {"XDG_STATE_HOME": str(folder / "state")},
     )
     assert process.stdout is not None
     with running_target() as target:
@@ -90,6 +93,12 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Generator[Dev]:
                 process.send_signal(signal.SIGINT)
                 process.wait(40)
             process.stdout.close()
+
+
+def test_the_name_dev_needs_neither_address_nor_secret(dev: Dev) -> None:
+    found = dev.squall("nodes", "--to", "dev", "--json", SQUALL_TO="", SQUALL_SECRET_FILE="")
+    assert found.returncode == 0, found.stderr
+    assert len(json.loads(found.stdout)["nodes"]) == 3
 
 
 def test_a_run_on_the_cluster_is_the_run_on_this_machine(dev: Dev) -> None:
@@ -131,7 +140,7 @@ def test_a_detached_job_is_followed_and_cancelled(dev: Dev) -> None:
     assert watched.returncode == 105, watched.stderr
     assert "interrupted" in watched.stdout.splitlines()[0]
     again = dev.squall("cancel", job)
-    assert (again.returncode, again.stdout) == (0, f"job {job} is over: cancelled\n")
+    assert (again.returncode, again.stdout) == (0, f"job {job} has already ended: cancelled\n")
 
 
 def test_the_same_key_is_the_same_job(dev: Dev) -> None:
@@ -154,7 +163,7 @@ def test_bad_input_is_one_line_each(dev: Dev) -> None:
         (dev.squall("status", "x-1"), 2, "no job x-1 here"),
         (dev.squall("cancel", "x-1"), 2, "no job x-1 here"),
         (dev.squall("drain", "w9"), 2, "w9"),
-        (dev.squall("jobs", "--to", "127.0.0.1:1"), 3, "nobody listens there"),
+        (dev.squall("jobs", "--to", "127.0.0.1:1"), 3, "nothing listens there"),
         (dev.squall("jobs", SQUALL_SECRET_FILE="", SQUALL_SECRET="x" * 20), 3, "wrong secret"),
         (dev.squall("jobs", "--cluster", "other"), 3, "wrong secret or not a Squall node"),
         (dev.squall("run", "broken.py", *to), 107, "broken.py:1  ValueError: no"),
@@ -186,12 +195,77 @@ def test_python_submits_streams_and_gets_the_result(
     asyncio.run(main())
 
 
-def test_ctrl_c_ends_all_of_it(dev: Dev) -> None:
-    """The last one: it ends the datacenter of this module."""
-    pids = [node["pid"] for node in dev.facts["nodes"]]
-    dev.process.send_signal(signal.SIGINT)
-    assert dev.process.wait(40) == 0
-    until = time.monotonic() + 5
+def descendants(pid: int) -> list[int]:
+    """Launchers, main processes and core processes."""
+    found: list[int] = []
+    # Spare core processes come and go.
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def left(pids: list[int], within_s: float) -> list[int]:
+    """What still lives of them after a while."""
+    until = time.monotonic() + within_s
     while time.monotonic() < until and any(Path(f"/proc/{pid}").exists() for pid in pids):
         time.sleep(0.05)
-    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_killed_node_is_started_again(dev: Dev) -> None:
+    def pid() -> int:
+        (found,) = [node["pid"] for node in dev.ask("nodes")["nodes"] if node["name"] == "w1"]
+        return found
+
+    before = pid()
+    os.kill(before, signal.SIGKILL)
+    until = time.monotonic() + 30.0
+    while pid() == before:
+        assert time.monotonic() < until, "no other main process registers"
+        time.sleep(0.1)
+    assert pid() in descendants(dev.process.pid)
+
+
+def test_ctrl_c_ends_all_of_it(dev: Dev) -> None:
+    """The last one: it ends the datacenter of this module."""
+    pids = descendants(dev.process.pid)
+    assert len(pids) > 6, "three launchers, three main processes, and core processes"
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.process.wait(40) == 0
+    assert left(pids, within_s=1.0) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_a_datacenter_that_is_killed(tmp_path: Path, number: int) -> None:
+    words = ["dev", "--timers", "fast", "--json", "--data", str(tmp_path / "dc"), "--workers", "1"]
+    process = subprocess.Popen([SQUALL, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline()
+        pids = descendants(process.pid)
+        process.send_signal(number)
+        process.wait(40)
+    assert left(pids, within_s=40.0) == []
+
+
+def test_a_node_that_does_not_end_is_killed_below_its_launcher(tmp_path: Path) -> None:
+    main = (
+        "import time, signal; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(99)"
+    )
+    launcher = (
+        "import sys; from squall.runtime.real.launcher import launch; "
+        "launch([sys.executable, '-c', sys.argv[1]])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", launcher, main], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+        pids = [process.pid, *descendants(process.pid)]
+        node = NodeProcess("w1", "worker", [], tmp_path / "log", {}, process=process)
+        node.terminate()
+        node.wait(0.2)
+        assert node.ended is None
+        node.kill()
+        assert left(pids, within_s=5.0) == []

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_lab import Cluster, Ended
+
+from squall.engine.load.drivers import DROP_AFTER_S
+from tests.cluster.lab.nodes import Cluster, Ended
+from tests.lab.exit_codes import check_code
 
 GET = "return await self.client.http.get(url, headers=SENDER)"
 SIMPLE = f"""
@@ -21,9 +24,9 @@ class Load(Workflow):
     async def get(self, url: URL = "/?delay=10ms") -> HTTPResponse:
         {GET}
 """
+GRACE_S = 10.0
+"""The default of a workflow."""
 LONG = SIMPLE.replace('"1s"', '"30s"')
-DONE = (0, 98)
-"""Done, on a machine that was perhaps too busy for its measurements to be valid."""
 
 
 def ran(dc: Cluster, text: str, *words: str) -> Ended:
@@ -58,21 +61,23 @@ def waited(dc: Cluster, job: str, *states: str, within_s: float = 30.0) -> dict[
 
 def test_counts_equal_the_targets_and_the_exit_code_is_that_of_a_local_run(dc: Cluster) -> None:
     ended = ran(dc, SIMPLE)
-    assert ended.code in DONE, ended.err
+    check_code(ended)
     document = ended.document
     assert document["status"] == "completed"
     assert sent(document) == dc.target.counts()["total"] > 100
     assert document["workflows"][0]["vus"] == 4
-    assert dc.target.counts()["max_concurrent_requests"] <= 4
+    assert 1 < dc.target.counts()["max_concurrent_requests"] <= 4
     assert len(dc.target.counts()["attempts"]) == 4
-    assert "VALID" in ended.out
+    assert ended.out.splitlines()[0].split()[-1] == document["verdict"]["state"]
     assert ended.code == document["exit_code"]
 
 
 def test_hundreds_of_users_are_all_there_at_once_and_leave_nothing(dc: Cluster) -> None:
     text = SIMPLE.replace("vus = 4", 'vus = 500\n    think = "1s..3s"').replace('"1s"\n', '"4s"\n')
     ended = ran(dc, text)
-    assert ended.code in DONE, ended.err
+    check_code(ended)
+    (workflow,) = ended.document["workflows"]
+    assert workflow["vus"] == 500 and 4.0 <= workflow["elapsed_s"] < 4.0 + GRACE_S
     counts = dc.target.counts()
     assert counts["connections"]["max_open"] == 500
     assert sent(ended.document) == counts["total"] >= 500
@@ -82,7 +87,7 @@ def test_hundreds_of_users_are_all_there_at_once_and_leave_nothing(dc: Cluster) 
 
 def test_a_failed_threshold_is_exit_code_99(dc: Cluster) -> None:
     ended = ran(dc, SIMPLE, "--threshold", "get.p(50) < 1ms")
-    assert ended.code in (98, 99), ended.err
+    check_code(ended, 99)
     assert [t["passed"] for t in ended.document["thresholds"] if not t["builtin"]] == [False]
 
 
@@ -105,30 +110,43 @@ class Setup(Workflow):
     def door(self) -> Provide[int]:
         return 7
 
+    @state("Elsewhere")
+    def window(self) -> Provide[int]:
+        return 8
+
 @depends("Setup")
 class Shop(Workflow):
     vus = 4
     iterations = 12
 
     @state("Setup")
-    def opened(self, door: int = -1, dour: int = -2) -> Use[int]:
-        return door, dour
+    def opened(self, door: int = -1, dour: int = -2, window: int = -3) -> Use[int]:
+        return door, dour, window
 
     @step()
-    async def order(self, token: str = "none", url: URL = "/order") -> HTTPResponse:
-        self.check("token", token == "sesame")
-        self.check("door", self.opened() == (7, -2))
+    async def order(self, token: str = "none") -> HTTPResponse:
+        self.check("by both names", self.opened() == (7, -2, -3))
+        url = f"/order?token={{token}}&count_field=token"
         {GET}
+
+@depends("Setup")
+class Elsewhere(Workflow):
+    @step()
+    async def nothing(self) -> None: ...
 """
     ended = ran(dc, text)
-    assert ended.code in DONE, ended.err
-    assert dc.target.counts()["paths"] == {"/order": 12}
-    checks = {each["name"]: each for each in ended.document["checks"]}
-    assert checks["token"]["failed"] == checks["door"]["failed"] == 0
-    assert checks["token"]["passed"] == 12
-    # Values stay in the datacenter: nobody else gets to see them.
+    check_code(ended)
+    counts = dc.target.counts()
+    assert counts["paths"] == {"/order": 12}
+    assert counts["fields"]["token"] == {"sesame": 12}, "every request carries the value"
+    assert len(counts["attempts"]) > 2, "on both workers, which have two cores each"
+    (check,) = ended.document["checks"]
+    assert (check["passed"], check["failed"]) == (12, 0), check
+    # Values stay in the datacenter: the client gets to see none, and stores none.
     told = json.dumps(ended.document) + ended.out + ended.err
     assert "sesame" not in told
+    for path in (dc.folder / "state").rglob("*"):
+        assert not path.is_file() or b"sesame" not in path.read_bytes(), path
 
 
 def test_a_failed_workflow_skips_its_dependents_and_the_job_is_partial(dc: Cluster) -> None:
@@ -164,8 +182,8 @@ class Teardown(Workflow):
     async def clean(self, url: URL = "/clean") -> None:
         await self.client.http.delete(url)
 """
-    ended = ran(dc, text)
-    assert ended.code in (98, 107), ended.err
+    ended = ran(dc, text, "--key", "no tenant")
+    check_code(ended, 107)
     assert dc.target.counts()["paths"] == {"/c": 3, "/d": 4, "/clean": 1}
     statuses = {each["name"]: each["status"] for each in ended.document["workflows"]}
     assert statuses == {
@@ -173,6 +191,8 @@ class Teardown(Workflow):
     }  # fmt: skip
     assert ended.document["status"] == "partial"
     assert "no tenant" in ended.document["workflows"][0]["error"]
+    (job,) = [each for each in dc.jobs() if each["key"] == "no tenant"]
+    assert (job["state"], job["reason"]) == ("partial", "A failed: A.a: RuntimeError: no tenant")
 
 
 def test_each_row_of_a_feed_is_given_out_once_over_all_workers(dc: Cluster) -> None:
@@ -193,14 +213,14 @@ class Load(Workflow):
         return await self.client.http.get(f"/user?user={user}&count_field=user")
 """
     ended = ran(dc, text)
-    assert ended.code in DONE, ended.err + ended.out
+    check_code(ended)
     assert dc.target.counts()["fields"]["user"] == {f"u{n}": 1 for n in range(40)}
 
 
 def test_an_open_model_keeps_its_rate_over_the_workers(dc: Cluster) -> None:
     text = SIMPLE.replace("vus = 4", "rate = 100\n    max_vus = 20").replace('"1s"', '"2s"')
     ended = ran(dc, text)
-    assert ended.code in DONE, ended.err
+    check_code(ended)
     assert ended.document["workflows"][0]["starts"]["planned"] == 200
     assert dc.target.counts()["total"] == sent(ended.document) <= 200
 
@@ -215,7 +235,7 @@ class Load(Workflow):
         {GET}
 """
     ended = ran(dc, text, "--secret", "API_TOKEN=hush-hush-4711")
-    assert ended.code in DONE, ended.err
+    check_code(ended)
     assert ended.document["checks"][0]["failed"] == 0
     for path in Path(dc.folder / "m1").rglob("*"):
         assert not path.is_file() or b"hush-hush-4711" not in path.read_bytes(), path
@@ -231,7 +251,7 @@ def test_the_same_key_is_the_same_job_and_another_file_is_a_conflict(dc: Cluster
     file = dc.write(SIMPLE.replace("vus = 4", "vus = 3"))
     words = ("--to", dc.addresses, "--host", dc.target.url, "--key", "nightly-1")
     ended = dc.squall("submit", file, *words)
-    assert ended.code != 0
+    assert ended.code == 2, ended.err
     assert "nightly-1" in ended.err and len(ended.err.strip().splitlines()) == 1, ended.err
     waited(dc, first, "completed")
 
@@ -259,7 +279,7 @@ class Teardown(Workflow):
     assert sent(ended.document) == counts["total"]
     assert counts["paths"]["/clean"] == 1
     assert waited(dc, job, "cancelled")["state"] == "cancelled"
-    time.sleep(0.5)
+    dc.wait_quiet()
     assert dc.target.counts()["total"] == counts["total"]
 
 
@@ -277,17 +297,18 @@ def test_load_is_paused_resumed_and_changed_while_it_runs(dc: Cluster) -> None:
     job = submitted(dc, text)
     dc.wait_load(20)
     assert dc.squall("adjust", job, "--pause", "--to", dc.addresses).code == 0
-    time.sleep(1.2)
+    dc.wait_quiet()
     paused = dc.target.counts()["total"]
-    time.sleep(1.5)
-    assert dc.target.counts()["total"] <= paused + 2
     words = ("adjust", job, "--resume", "--rate", "160", "--to", dc.addresses)
     changed = dc.squall(*words)
     assert changed.code == 0, changed.err
-    time.sleep(1.5)
-    before = dc.target.counts()["total"]
-    time.sleep(2.0)
-    assert 200 <= dc.target.counts()["total"] - before <= 440
+    dc.wait_load(paused + 1)
+    # 160 in a second and no longer 40; a generator that is late makes up for a second at most.
+    dc.wait_load(dc.target.counts()["total"] + 160)
+    before, began = dc.target.counts()["total"], time.monotonic()
+    dc.wait_load(before + 320)
+    took_s, made = time.monotonic() - began, dc.target.counts()["total"] - before
+    assert 80.0 * took_s <= made <= 160.0 * (took_s + DROP_AFTER_S), (made, took_s)
     assert dc.squall("cancel", job, "--now", "--to", dc.addresses).code == 0
     waited(dc, job, "cancelled")
 
@@ -296,7 +317,7 @@ def test_a_drained_worker_gets_no_new_work(dc: Cluster) -> None:
     assert dc.squall("drain", "w2", "--to", dc.addresses).code == 0
     try:
         ended = ran(dc, SIMPLE)
-        assert ended.code in DONE, ended.err
+        check_code(ended)
         nodes = {node["name"]: node for node in dc.ask("nodes")["nodes"]}
         assert nodes["w2"]["state"] in ("draining", "drained")
         assert len(dc.target.counts()["attempts"]) == 2
@@ -332,7 +353,6 @@ def test_status_why_and_nodes_say_where_things_are(dc: Cluster) -> None:
     nodes = dc.squall("nodes", "--to", dc.addresses)
     assert all(name in nodes.out for name in ("m1", "w1", "w2"))
     watch = dc.begin("watch", job, "--to", dc.addresses)
-    time.sleep(1.0)
     dc.squall("cancel", job, "--now", "--to", dc.addresses)
     ended = watch.end()
     assert ended.code == 105
@@ -379,7 +399,7 @@ def test_a_module_that_the_worker_lacks_is_named_before_anything_starts(
     (packages / "fancy_words.py").write_text("TWO = 2\n")
     monkeypatch.setenv("PYTHONPATH", str(packages))
     ended = ran(dc, "import fancy_maths, fancy_words\n" + SIMPLE)
-    assert ended.code in (104, 107), (ended.code, ended.err)
+    assert ended.code == 104, (ended.code, ended.err)
     last = ended.err.strip().splitlines()[-1]
     assert "modules not installed on worker w" in last, ended.err
     assert "fancy_maths, fancy_words" in last, ended.err
@@ -412,8 +432,21 @@ class Load(Workflow):
 """
     ended = ran(dc, text)
     local = dc.squall("run", "flow.py", "--host", dc.target.url, "--workers", "1")
-    assert ended.code == local.code, (ended.err, local.err)
-    assert "no licence" in ended.err + ended.out
+    assert ended.code == local.code != 0, (ended.err, local.err)
+    assert "no licence" in ended.out
+    assert dc.target.counts()["total"] == 0
+
+
+def test_code_that_raises_on_the_workers_fails_the_job_at_once_with_its_text(dc: Cluster) -> None:
+    """Another worker would raise, too: a mistake of the author is no loss, and not tried again."""
+    raises = "if 'SQUALL_ATTEMPT' in os.environ:\n    raise RuntimeError('no licence')\n"
+    ended = ran(dc, raises + SIMPLE)
+    assert ended.code == 107, ended.err
+    assert "RuntimeError: no licence" in ended.err
+    job = dc.jobs()[0]
+    assert job["state"] == "failed" and dc.target.counts()["total"] == 0
+    events = dc.ask("why", job["job"])["events"]
+    assert sum("placed" in line for line in events) == 1, events
 
 
 def test_commands_speak_json(dc: Cluster) -> None:

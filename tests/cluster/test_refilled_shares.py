@@ -1,15 +1,14 @@
-"""A share that goes on elsewhere: where its rows go on, who begins anew, what is told."""
+"""A share that continues on another worker: its rows, the users that start again, the report of the
+loss."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-from cluster_lab import Cluster
+from tests.cluster.lab.nodes import Cluster
 
 ROWS = 500
-DONE = (0, 98)
-"""Done, on a machine that was perhaps too busy for its measurements to be valid."""
 TEXT = f"""
 class Load(Workflow):
     vus = 4
@@ -29,7 +28,7 @@ class Load(Workflow):
 
 
 def test_rows_go_on_in_their_stripe_and_users_begin_anew(dc: Cluster) -> None:
-    """Of a core that is killed no row is given again but those that it had not told of."""
+    """A killed core repeats no row except those that it had not reported."""
     rows = [f"r{n}" for n in range(ROWS)]
     (dc.folder / "rows.csv").write_text("\n".join(["row", *rows]) + "\n")
     command = dc.run(dc.write(TEXT))
@@ -37,21 +36,25 @@ def test_rows_go_on_in_their_stripe_and_users_begin_anew(dc: Cluster) -> None:
     (victim, *_) = dc.busy_cores("w1")
     os.kill(victim, signal.SIGKILL)
     ended = command.end()
-    assert ended.code in DONE, ended.err
+    # The killed core may make the run INVALID, as may a busy machine; nothing else may be wrong.
+    is_invalid = ended.document["verdict"]["state"] == "INVALID"
+    assert ended.code == (98 if is_invalid else 0), ended.err
     document, counts = ended.document, dc.target.counts()
+    assert document["status"] == "completed", ended.err
     (loss,) = document["losses"]
     given: dict[str, int] = counts["fields"]["row"]
     again = [row for row, count in given.items() if count > 1]
     assert set(given) == set(rows) and max(given.values()) <= 2
     assert all(int(row[1:]) % 4 == loss["share"] for row in again), "it went on in its stripe"
     assert len(again) <= loss["unknown_iterations"]
-    # What had begun and was not over when it told of itself for the last time.
+    # The iterations that had begun and not ended at its last report.
     (workflow,) = document["workflows"]
     iteration = workflow["iteration"]
     assert loss["rows"] == iteration["started"] - iteration["count"] - iteration["interrupted"]
     # Four users, and the one of the share that went on.
     assert counts["paths"]["/begin"] == 5
     requests = workflow["requests"]
-    # All were heard of, but perhaps one whose iteration had only just begun.
-    assert 0 <= iteration["started"] + counts["paths"]["/begin"] - requests["sent"] <= 1
+    # All were heard of, but perhaps one whose iteration had only just begun. Requests that only
+    # the surviving counters of the killed core know belong to no iteration.
+    assert iteration["started"] + counts["paths"]["/begin"] - requests["sent"] <= 1
     assert requests["sent"] <= counts["total"] <= requests["sent"] + loss["unknown_requests"]

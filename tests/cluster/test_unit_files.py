@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from chaos_proxy import free_ports
-from cluster_lab import SQUALL
 
-UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+from tests.cluster.lab.nodes import SQUALL
+from tests.cluster.lab.proxy import free_ports
+from tests.lab.programs import ROOT
+
+UNITS = ROOT / "deploy" / "systemd"
 PATH = f"{SQUALL.parent}:/usr/bin:/bin"
 
 

@@ -1,7 +1,7 @@
-"""What is done to a worker's processes: kill -9, SIGSTOP, a manager that falls silent.
+"""Faults of a worker's processes: kill -9, SIGSTOP, a manager that falls silent.
 
-The target counts what arrives: load must end with the lease, whoever is dead or asleep,
-and what the records say must be what the target saw, or the missing part is told.
+The target counts what arrives: load must end with the lease, whichever process is dead or stopped,
+and the records must agree with the target, or report the missing part.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ import asyncio
 import os
 import signal
 import socket
+import time
+from bisect import bisect_left
 from pathlib import Path
 
 import pytest
-from worker_lab import WorkerProcess, closed_load, open_load, sent, worker_under_manager
 
-from squall.engine.machine import mark
-from squall.nodes.messages import StopOrder
+from squall.cluster.protocol.messages import StopOrder
+from squall.engine.process.machine import mark
 from squall.stats.record_builder import decode_record
-from target_fixture import TargetHandle
-
-
-async def quiet(target: TargetHandle) -> bool:
-    """Nothing arrives for a while."""
-    before = target.counts()["total"]
-    await asyncio.sleep(0.4)
-    return target.counts()["total"] == before
+from tests.cluster.lab.worker import (
+    WorkerProcess,
+    closed_load,
+    open_load,
+    quiet,
+    sent,
+    worker_under_manager,
+)
+from tests.lab.machine import factor
+from tests.lab.target import TargetHandle
 
 
 @pytest.mark.asyncio
@@ -40,7 +43,7 @@ async def test_the_lease_ends_the_load_while_the_main_process_stands_still(
         worker.send(signal.SIGSTOP)
         stopped = manager.now
         while not await quiet(target):
-            assert manager.now - stopped < 4.0, "the load goes on without a lease"
+            assert manager.now - stopped < 4.0 * factor(), "the load goes on without a lease"
         assert len(worker.cores()) >= 1
         seen = target.counts()["total"]
         worker.send(signal.SIGCONT)
@@ -60,7 +63,7 @@ async def test_a_silent_manager_ends_the_load(tmp_path: Path, target: TargetHand
         manager.answers = False
         silent = manager.now
         while not await quiet(target):
-            assert manager.now - silent < 4.0, "the load goes on without a lease"
+            assert manager.now - silent < 4.0 * factor(), "the load goes on without a lease"
         manager.answers = True
         await manager.until(lambda: share in manager.records)
         assert sent(manager.records[share]) == target.counts()["total"]
@@ -74,19 +77,20 @@ async def test_cores_die_with_their_main_process_and_the_next_boot_tells_what_th
         manager.lease_s = 30.0
         share = manager.want(open_load(50.0, 60.0), target.url)
         await manager.begin(share)
-        await manager.until(lambda: manager.sent.get(share, 0) > 0)
-        await asyncio.sleep(2.5)
+        # More than a report: those of the seconds before are in the worker's file by then.
+        await manager.until(lambda: manager.sent.get(share, 0) > 100)
         worker.end(signal.SIGKILL)
         killed = manager.now
         while worker.cores():
-            assert manager.now - killed < 2.0, "core processes outlive their parent"
+            assert manager.now - killed < 2.0 * factor(), "core processes outlive their parent"
             await asyncio.sleep(0.02)
         seen = target.counts()["total"]
         manager.wanted.clear()
         worker.start()
         await manager.until(lambda: len(manager.registrations) == 2)
         again = manager.registrations[1]
-        assert again.boot != manager.registrations[0].boot and again.proven
+        assert again.boot != manager.registrations[0].boot
+        assert again.dead_boots == (manager.registrations[0].boot,)
         [held] = again.held
         assert held.key == share and not held.complete
         record = decode_record(manager.held[held.digest])
@@ -108,7 +112,7 @@ async def test_a_restart_kills_what_a_former_boot_left_running(
         other = await asyncio.create_subprocess_exec("sleep", "60", env=elsewhere)
         worker.start()
         await manager.until(lambda: len(manager.registrations) == 2)
-        assert manager.registrations[1].proven
+        assert manager.registrations[1].dead_boots == (manager.registrations[0].boot,)
         assert await orphan.wait() == -signal.SIGKILL
         assert other.returncode is None
         other.kill()
@@ -126,7 +130,7 @@ async def test_a_core_that_is_killed_is_told_as_a_cut(tmp_path: Path, target: Ta
         await manager.until(lambda: share in manager.records)
         record = manager.records[share]
         assert record.end is not None and "SIGKILL" in record.end.cut
-        assert not record.end.told_all
+        assert not record.end.reported_by_process
         assert 0 < sent(record) <= target.counts()["total"]
         assert core not in worker.cores()
 
@@ -209,3 +213,47 @@ async def test_two_workers_cannot_use_one_directory(tmp_path: Path) -> None:
         assert code == 1 and "another worker uses this data directory" in second.said()
         assert len(manager.registrations) == 1
         assert worker.process is not None and worker.process.poll() is None
+
+
+class StampingTarget(asyncio.Protocol):
+    """Answers every request with 200 and stamps its arrival."""
+
+    def __init__(self, stamps: list[float]) -> None:
+        self._stamps = stamps
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic()
+        for _ in range(data.count(b"\r\n\r\n")):
+            self._stamps.append(now)
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+
+@pytest.mark.asyncio
+async def test_a_core_that_stood_still_does_not_make_up_for_it_at_once(tmp_path: Path) -> None:
+    rate_per_s, still_s = 200.0, 2.0
+    stamps: list[float] = []
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: StampingTarget(stamps), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, worker_under_manager(tmp_path) as (manager, worker):
+        manager.lease_s = 30.0
+        share = manager.want(open_load(rate_per_s, 8.0), f"http://127.0.0.1:{port}")
+        await manager.begin(share)
+        await manager.until(lambda: len(stamps) > 1.5 * rate_per_s)
+        cores = worker.cores()
+        for core in cores:
+            os.kill(core, signal.SIGSTOP)
+        await asyncio.sleep(still_s)
+        for core in cores:
+            os.kill(core, signal.SIGCONT)
+        await manager.until(lambda: share in manager.records)
+    windows = [bisect_left(stamps, at + 1.0) - i for i, at in enumerate(stamps)]
+    # This process, which is the target, may read what arrived in 50 ms at once.
+    batch = 0.05 * rate_per_s
+    assert max(windows) <= 1.05 * rate_per_s + batch
+    # Beyond one second nothing is made up for.
+    assert len(stamps) <= rate_per_s * (8.0 - still_s + 1.0) + batch

@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_lab import FLOW, JOB, closed_load, open_load, sent, worker_under_manager
 
-from squall.nodes.messages import AdjustOrder, StopOrder
-from target_fixture import TargetHandle
+from squall.cluster.protocol.messages import AdjustOrder, StopOrder
+from tests.cluster.lab.worker import (
+    FLOW,
+    JOB,
+    WAITS_S,
+    closed_load,
+    open_load,
+    quiet,
+    sent,
+    worker_under_manager,
+)
+from tests.lab.machine import factor
+from tests.lab.target import TargetHandle
 
 
 @pytest.mark.asyncio
@@ -44,12 +54,15 @@ async def test_a_late_go_joins_the_profile_where_it_is(
         manager.change(share, go_at=manager.now - 2.0)
         await manager.until(lambda: share in manager.records)
         record = manager.records[share]
-        assert record.joined_s == pytest.approx(2.0, abs=0.5)
+        assert record.joined_s == pytest.approx(2.0, abs=0.5 * factor())
         assert min(report.window for report in record.reports) >= 2
         assert max(report.window for report in record.reports) == 3
         assert 120 <= sent(record) <= 200
-        assert sum(report.starts.planned for report in record.reports) <= 200
-        assert record.end is not None and record.end.elapsed_s == pytest.approx(4.0, abs=0.5)
+        planned = sum(report.starts.planned for report in record.reports)
+        assert sent(record) <= planned <= 200
+        assert record.end is not None and record.end.elapsed_s == pytest.approx(
+            4.0, abs=0.5 * factor()
+        )
 
 
 @pytest.mark.asyncio
@@ -64,7 +77,7 @@ async def test_a_stop_ends_a_share_and_keeps_its_record(
         await manager.until(lambda: share in manager.records)
         record = manager.records[share]
         assert record.end is not None and record.end.cut == "cancelled"
-        assert record.end.told_all
+        assert record.end.reported_by_process
         assert sent(record) == target.counts()["total"]
 
 
@@ -81,10 +94,10 @@ async def test_load_is_paused_resumed_and_changed_while_it_runs(
         await manager.until(lambda: target.counts()["total"] > 20)
         manager.change(share, adjust=wish(1, paused=True))
         await manager.until(lambda: manager.statuses[share].adjust_seq == 1)
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(WAITS_S):
+            while not await quiet(target):
+                pass
         paused_at = target.counts()["total"]
-        await asyncio.sleep(0.5)
-        assert target.counts()["total"] == paused_at
         manager.change(share, adjust=wish(2, vus=2))
         await manager.until(lambda: target.counts()["total"] > paused_at + 20)
         await manager.until(lambda: manager.statuses[share].counters.users == 2)

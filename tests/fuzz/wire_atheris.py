@@ -14,17 +14,17 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["squall"]):
+    from squall.cluster.wire.catalogue import CATALOGUE
+    from squall.cluster.wire.datagram import DatagramSeal
+    from squall.cluster.wire.errors import BadFrame, DecodeError, SealBroken, UnknownType
+    from squall.cluster.wire.header import PREFIX_SIZE
+    from squall.cluster.wire.links.frames import FrameDecoder
+    from squall.cluster.wire.links.handshake import DiallerHandshake, ListenerHandshake, Session
+    from squall.cluster.wire.negotiation import LinkKind, Profile
+    from squall.cluster.wire.roles import Role
+    from squall.cluster.wire.seal.keyring import Keyring
+    from squall.cluster.wire.seal.secrets import Secrets
     from squall.runtime.interfaces import BootId, NodeId
-    from squall.wire.catalogue import CATALOGUE
-    from squall.wire.datagram import DatagramSeal
-    from squall.wire.errors import BadFrame, DecodeError, SealBroken, UnknownType
-    from squall.wire.frames import FrameDecoder
-    from squall.wire.handshake import DiallerHandshake, ListenerHandshake, Session
-    from squall.wire.header import PREFIX_SIZE
-    from squall.wire.keyring import Keyring
-    from squall.wire.profile import LinkKind, Profile
-    from squall.wire.roles import Role
-    from squall.wire.secrets import Secrets
 
 SECRETS = Secrets.of_node("a secret of the fuzzer")
 ROWS = list(CATALOGUE)

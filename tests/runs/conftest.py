@@ -1,4 +1,4 @@
-"""Fixtures of the real runs; what they hand out is described in `run_lab`."""
+"""Fixtures of the real runs; what they hand out is described in `lab.run`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from run_lab import Lab
 
-from target_fixture import TargetHandle, running_target
+from tests.lab.target import TargetHandle, running_target
+from tests.runs.lab.command import CommandLab
+from tests.runs.lab.run import Lab
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,9 @@ def one_target() -> Iterator[TargetHandle]:
 def lab(tmp_path: Path, one_target: TargetHandle) -> Lab:
     one_target.reset()
     return Lab(tmp_path, one_target)
+
+
+@pytest.fixture
+def command(tmp_path: Path, one_target: TargetHandle) -> CommandLab:
+    one_target.reset()
+    return CommandLab(tmp_path, one_target)

@@ -18,17 +18,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from squall.control.admission import Admission, Admitted, Overrun, Shed, Token
-from squall.control.breaker import Blocked, Breaker, Permit
-from squall.control.classes import SHARED_CLASSES, MessageClass
-from squall.control.deadline import NEVER, Deadline
-from squall.control.retry import Effect, Failure, GiveUp, Retry, RetryBudget
-from squall.control.settings import (
-    AdmissionSettings,
-    BreakerSettings,
-    RetryBudgetSettings,
-    RetryPolicy,
+from squall.cluster.control.admission import (
+    SHARED_CLASSES,
+    Admission,
+    Admitted,
+    Overrun,
+    Shed,
+    Token,
 )
+from squall.cluster.control.settings import AdmissionSettings
+from squall.cluster.wire.header import MessageClass
 
 FILES = sorted((Path(__file__).parent / "control").glob("*.txt"))
 
@@ -87,98 +86,15 @@ class AdmissionPlay:
         return f"admitted {admitted} shed {shed} overruns {load.overrun_total}"
 
 
-class BreakerPlay:
-    def __init__(self, words: list[str]) -> None:
-        self.core = Breaker(made(BreakerSettings, words), "peer")
-        self.permits: list[Permit] = []
-        self.events: dict[str, Event] = {
-            "ask": self.ask,
-            "answer": self.answer,
-            "fail": self.fail,
-            "cancel": self.cancel,
-            "state": self.state,
-        }
-
-    def ask(self, now: float, words: list[str]) -> str:
-        answer = self.core.ask(MessageClass[words[0].upper()], now)
-        if isinstance(answer, Blocked):
-            return f"blocked for {answer.retry_after_s:g} s: {answer.reason}"
-        self.permits.append(answer)
-        return f"#{len(self.permits)} {'probes' if answer.probe is not None else 'passes'}"
-
-    def permit(self, words: list[str]) -> Permit:
-        return self.permits[int(words[0].removeprefix("#")) - 1]
-
-    def answer(self, now: float, words: list[str]) -> str:
-        self.core.succeeded(self.permit(words), now)
-        return self.state(now, [])
-
-    def fail(self, now: float, words: list[str]) -> str:
-        self.core.failed(self.permit(words), now, " ".join(words[1:]))
-        return self.state(now, [])
-
-    def cancel(self, now: float, words: list[str]) -> str:
-        self.core.abandoned(self.permit(words), now)
-        return self.state(now, [])
-
-    def state(self, now: float, words: list[str]) -> str:
-        return self.core.state(now).value
-
-
-class RetryPlay:
-    def __init__(self, words: list[str]) -> None:
-        self.policy = made(RetryPolicy, words)
-        self.budget: RetryBudget | None = None
-        self.core = Retry(self.policy, deadline=NEVER, idempotent=True)
-        self.events: dict[str, Event] = {
-            "budget": self.make_budget,
-            "operation": self.operation,
-            "try": self.begin,
-            "fail": self.fail,
-        }
-
-    def make_budget(self, now: float, words: list[str]) -> str:
-        self.budget = RetryBudget(made(RetryBudgetSettings, words), now)
-        return "-"
-
-    def operation(self, now: float, words: list[str]) -> str:
-        chosen = options(words)
-        seconds = chosen.get("deadline_s")
-        self.core = Retry(
-            self.policy,
-            deadline=Deadline.after(now, float(seconds)) if seconds else NEVER,
-            idempotent=chosen.get("idempotent", "yes") == "yes",
-            budget=self.budget,
-        )
-        return "-"
-
-    def begin(self, now: float, words: list[str]) -> str:
-        timeout_s = self.core.begin(now)
-        if timeout_s is None:
-            return "no time"
-        return f"attempt {self.core.attempts}, {timeout_s:g} s"
-
-    def fail(self, now: float, words: list[str]) -> str:
-        hint_s = float(options(words[1:]).get("retry_after_s", 0))
-        decision = self.core.next_delay(Failure(Effect(words[0]), hint_s), now, upper)
-        if isinstance(decision, GiveUp):
-            return f"give up: {decision.reason.value}"
-        return f"again in {decision.delay_s:g} s"
-
-
-PLAYS = {"admission": AdmissionPlay, "breaker": BreakerPlay, "retry": RetryPlay}
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_event_has_the_effects_that_the_file_says(file: Path) -> None:
-    play: AdmissionPlay | BreakerPlay | RetryPlay | None = None
+    play: AdmissionPlay | None = None
     played = 0
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         if line.startswith("core "):
-            _, name, *words = line.split()
-            play = PLAYS[name](words)
+            play = AdmissionPlay(line.split()[2:])
             continue
         assert play is not None, f"{file.name}:{number} has no core before it"
         event, arrow, expected = line.partition("->")
@@ -188,8 +104,3 @@ def test_every_event_has_the_effects_that_the_file_says(file: Path) -> None:
         assert effect == expected.strip(), f"{file.name}:{number}  {event.strip()}"
         played += 1
     assert played, f"{file.name} plays nothing"
-
-
-def test_there_are_scenarios_for_every_core() -> None:
-    cores = {file.read_text(encoding="utf-8").split("core ")[1].split()[0] for file in FILES}
-    assert cores == set(PLAYS)

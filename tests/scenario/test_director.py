@@ -16,8 +16,8 @@ cancel j | now j | extend j 15
 until j.Load running [within=3]            time passes until a workflow or job is so
 expect j running position=2, j.Load running lost=1 attempts=3, slots 2, w1 holds=0
 reason j TEXT | error j.Load TEXT          why it ended, a prefix is enough
-events j                                   all that its log tells, as the lines below say
-| text of an event, a prefix is enough
+events j                                   the events of its log are the lines below | text of an
+event, a prefix is enough
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pathlib import Path
 
 import pytest
 
-from director_bench import Bench, ModelWorker, workflow
-from squall.nodes.datacenter.commands import DrainWorker, ExtendJob
-from squall.nodes.identity import AttemptKey, JobId
-from squall.nodes.manager.director_limits import extension_cap_ms
-from squall.nodes.manager.director_pool import position
-from squall.nodes.messages import AttemptStatus
+from squall.cluster.datacenter.commands import DrainWorker, ExtendJob
+from squall.cluster.manager.director.core_pool import position
+from squall.cluster.manager.sessions.time_limits import extension_cap_ms
+from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.messages import AttemptStatus
 from squall.stats.manifest import WorkflowManifest
+from tests.fakes.datacenter import Bench, ModelWorker, workflow
 
 FILES = sorted((Path(__file__).parent / "director").glob("*.txt"))
 LONGEST_S = 300.0
@@ -43,7 +43,7 @@ class Play:
     def __init__(self) -> None:
         self.bench = Bench()
         self.jobs: dict[str, JobId] = {}
-        self.told: list[str] = []
+        self.unread_events: list[str] = []
         self.events: dict[str, Callable[[str], None]] = {
             "workers": self.workers,
             "job": self.job,
@@ -71,7 +71,7 @@ class Play:
             "expect": self.expect,
             "reason": self.reason,
             "error": self.error,
-            "events": self.tell,
+            "events": self.read_events,
             "|": self.event,
         }
 
@@ -172,14 +172,14 @@ class Play:
         name, _, workflow_name = subject.partition(".")
         job = self.bench.job(self.jobs[name])
         if not workflow_name:
-            return f"{job.state} position={position(self.bench.director.facts, job)}"
+            return f"{job.state} position={position(self.bench.director.state, job)}"
         found = self.bench.wf(job.job, workflow_name)
         state = found.outcome or found.state.value
         counts = f"lost={found.lost} attempts={found.attempts} shares={found.shares}"
         return f"{state} {counts} users={self.users(job.job, workflow_name)}"
 
     def users(self, job: JobId, name: str) -> int:
-        """Of the shares that workers have at this moment."""
+        """The users of the shares that workers have at this moment."""
         return sum(
             model.preparation.spec.users
             for worker in self.bench.workers.values()
@@ -198,13 +198,13 @@ class Play:
         found = self.bench.wf(self.jobs[name], workflow_name).error
         assert found.startswith(text), f"{found!r}, not {text!r}"
 
-    def tell(self, rest: str) -> None:
+    def read_events(self, rest: str) -> None:
         events = self.bench.machine.tables.events.get(self.jobs[rest], ())
-        self.told = [event.text for event in events]
+        self.unread_events = [event.text for event in events]
 
     def event(self, rest: str) -> None:
-        assert self.told, f"nothing more happened, not: {rest}"
-        text = self.told.pop(0)
+        assert self.unread_events, f"nothing more happened, not: {rest}"
+        text = self.unread_events.pop(0)
         assert text.startswith(rest), f"{text!r}, not {rest!r}"
 
 
@@ -222,7 +222,7 @@ def test_it_goes_as_the_file_says(file: Path) -> None:
             raise AssertionError(f"{file.name}:{number}  {line}: {error}") from None
         played += 1
     assert played, f"{file.name} plays nothing"
-    assert not play.told, f"more happened: {play.told}"
+    assert not play.unread_events, f"more happened: {play.unread_events}"
 
 
 def test_there_are_scenarios() -> None:

@@ -1,22 +1,13 @@
-"""The servers that the tests of this folder share; what an agent's laboratory is: `store_lab`."""
+"""The servers that the tests of this folder share; what an agent's laboratory is: `lab.agents`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from target_fixture import TargetHandle, running_target
-
-if TYPE_CHECKING:
-    from store_lab import Moto
-
-_TESTS = Path(__file__).resolve().parent.parent
-# Their laboratory, judge and faulty S3 are those of the cluster and of the stores.
-sys.path += [str(_TESTS / "cluster"), str(_TESTS / "services" / "coordination")]
+from tests.lab.target import TargetHandle, running_target
+from tests.store_mode.lab.agents import Moto, moto_running
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +25,5 @@ def counting(store_target: TargetHandle) -> TargetHandle:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[Moto]:
-    from store_lab import moto_running
-
     with moto_running() as server:
         yield server

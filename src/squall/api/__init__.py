@@ -1,1 +1,4 @@
-"""What an author imports. The lowest layer: it imports nothing else of Squall."""
+"""Everything that authors import through `squall`, in the lowest layer.
+
+Imports nothing else of Squall. Start with `workflow` and `hooks`.
+"""

@@ -1,9 +1,9 @@
 """Argument types that are prepared once, before the clock starts.
 
-To a person and to a type checker a `URL` is written as a string; to the planner it
-is a class found in the annotation. A client turns the default value into its own
-`Prepared` subclass (resolved address, encoded bytes); hooks receive that object and
-hand it to the client unchanged. `str(prepared)` gives the author's text back.
+Authors and type checkers see a `URL` as a string; the planner finds the class in the
+annotation. A client turns the default value into its own `Prepared` subclass (resolved address,
+encoded bytes). Hooks receive that object and pass it to the client unchanged. `str(prepared)`
+returns the author's text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 
 class Prepared:
-    """A value made ready before the run; opaque to the author."""
+    """A value encoded before the run; opaque to the author."""
 
     __slots__ = ("value",)
 
@@ -54,7 +54,7 @@ else:
 
 
 def argument_kinds() -> tuple[type[Prepared], ...]:
-    """The run-time classes behind the aliases, for planner and clients."""
+    """The run-time classes behind the aliases, for the planner and the clients."""
     names = ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
     module: dict[str, Any] = globals()
     return tuple(module[name] for name in names)

@@ -1,6 +1,6 @@
 """The error tree and the exit codes.
 
-    SquallError                 1   our own failure
+    SquallError                 1   a failure of Squall itself
     ├── UsageError              2   the command line is wrong
     ├── ConfigError           104   the author's file or settings are wrong
     ├── AuthorError           107   the author's code raised outside a step
@@ -8,7 +8,7 @@
         ├── TransportError          no answer: timeout, reset, refused, TLS ...
         └── StatusError             `raise_for_status()` on a failed status
 
-`str(error)` is the one line a person reads: what failed, where, what to do.
+`str(error)` is the one line that the user reads: what failed, where, what to do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
 
 class SquallError(Exception):
-    """Root of everything Squall raises on purpose."""
+    """The base class of all errors that Squall raises on purpose."""
 
     exit_code = ExitCode.INTERNAL
 
@@ -74,7 +74,7 @@ class TransportError(CallError):
 
 
 class StatusError(CallError):
-    """`raise_for_status()` met a failed status; `reason` is like "503 Service Unavailable"."""
+    """`raise_for_status()` found a failed status; `reason` is like "503 Service Unavailable"."""
 
     def __init__(self, reason: str, response: Any) -> None:
         super().__init__(reason)

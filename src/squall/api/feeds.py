@@ -1,9 +1,9 @@
-"""Rows of data for iterations and users, from a file or a list.
+"""Feeds: rows of data for iterations and users, from a file or a list.
 
-`user = Feed("users.csv", User)` makes `self.user` the current row. Everything is read and
-converted before the run: a row that does not fit is an error that names its line, never
-a failed iteration. Which rows a share takes follows from its number alone, so rows are
-unique over processes and machines without anyone to ask.
+`user = Feed("users.csv", User)` makes `self.user` the current row. All rows are read and
+converted before the run: a row that does not fit its type is an error that names the line, never
+a failed iteration. The number of a share alone decides which rows it takes, so rows are unique
+over processes and machines without coordination.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Feed(Generic[T]):
         when = "iteration" if self.per == "iteration" else "virtual user"
         raise AttributeError(
             f"{owner.__name__}.{self.name} has no row yet: "
-            f"a row is there from the start of the first {when}"
+            f"it gets one at the start of the first {when}"
         )
 
     @property
@@ -102,7 +102,7 @@ class Feed(Generic[T]):
         return str(self.source) if isinstance(self.source, str | PathLike) else None
 
     def load(self, base_dir: str | PathLike[str]) -> list[T]:
-        """Read and convert every row. A relative path starts at the author's folder."""
+        """Reads and converts every row. A relative path starts at the author's folder."""
         source = self.source
         if isinstance(source, str | PathLike):
             rows = self._load_file(Path(base_dir), str(source))
@@ -120,7 +120,7 @@ class Feed(Generic[T]):
         kind = _FORMATS.get(path.suffix.lower())
         if kind is None:
             raise ConfigError(
-                f"feed {self.name}: {written} is of unknown type; use .csv, .json or .jsonl"
+                f"feed {self.name}: {written} has an unknown type; use .csv, .json or .jsonl"
             )
         try:
             data = path.read_bytes()
@@ -131,7 +131,7 @@ class Feed(Generic[T]):
         except OSError as error:
             raise ConfigError(f"feed {self.name}: {written}: {error.strerror}") from None
         read = {"csv": _read_csv, "json": _read_json, "lines": _read_lines}[kind]
-        # A CSV knows only text, so "17" may become a number; JSON says what it means.
+        # CSV has only text, so "17" may become a number; JSON has types of its own.
         return [
             self._convert(row, where, strict=kind != "csv") for where, row in read(data, written)
         ]
@@ -154,7 +154,7 @@ class Feed(Generic[T]):
 
 
 class FeedCursor(Generic[T]):
-    """The rows of one share: k, k + n, k + 2n ... of share k of n."""
+    """Returns the rows of one share in turn: share k of n takes rows k, k + n, k + 2n ..."""
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ class FeedCursor(Generic[T]):
         random: random_module.Random | None = None,
     ) -> None:
         if not 0 <= share < shares:
-            raise ValueError(f"share {share} of {shares}")
+            raise ValueError(f"there is no share {share} of {shares}")
         if not rows:
-            raise ValueError("a feed without rows")
+            raise ValueError("a feed needs rows")
         self._random = random or random_module.Random()
         self._take: Take = take
         if take == "random":
@@ -180,14 +180,14 @@ class FeedCursor(Generic[T]):
         self._at = 0
 
     def skip(self, count: int) -> None:
-        """Goes on behind so many rows, as if they had been taken."""
+        """Skips this many rows, as if `next` had returned them."""
         if self._take == "once":
             self._at = min(count, len(self._rows))
         elif self._rows:
             self._at = count % len(self._rows)
 
     def next(self) -> T:
-        """The next row; `FeedExhausted` when a `once` feed has given its last."""
+        """Returns the next row. Raises `FeedExhausted` after the last row of a `once` feed."""
         if self._take == "random":
             return self._random.choice(self._rows)
         at = self._at

@@ -1,8 +1,8 @@
 """Decorators that turn methods of a workflow into hooks.
 
-A decorator only notes what the author wrote; the planner reads the notes and decides.
-`@step` and `@then` leave a `Step` on the class: `self.login(...)` still calls the
-method, `self.login.response` is the latest result of that step.
+A decorator only stores its arguments; the planner reads them later. `@step` and `@then` put a
+`Step` on the class: `self.login(...)` still calls the method, and `self.login.response` is the
+latest result of that step.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Duration: TypeAlias = str | float
 
 
 class ProvideMark:
-    """In the return annotation of a `@state` hook: gives its value away."""
+    """In the return annotation of a `@state` hook: provides its value to other workflows."""
 
 
 class UseMark:
-    """In the return annotation of a `@state` hook: receives values."""
+    """In the return annotation of a `@state` hook: receives values of other workflows."""
 
 
 Provide = Annotated[T, ProvideMark()]
@@ -46,7 +46,7 @@ Use = Annotated[T, UseMark()]
 
 
 class Hook:
-    """A decorated method, bound like any method."""
+    """A decorated method; it binds to an instance like any method."""
 
     kind: str
     function: Callable[..., Any]
@@ -81,7 +81,7 @@ class MetricHook(Hook):
 
 
 class StateHook(Hook):
-    """On an instance a consumer is called without arguments: they are injected from
+    """A `@state` method. A consumer is called without arguments; they come from
     `__squall_received__`, which the engine sets on the class before the users start."""
 
     def __init__(self, function: Callable[..., Any], workflows: tuple[str, ...]) -> None:
@@ -114,11 +114,11 @@ class BoundStep(Generic[P, R]):
 
     @property
     def response(self) -> R:
-        """The step's latest result: of this iteration, or in a `@state` hook that
-        provides a value, the latest successful one of this process."""
+        """The latest result of the step in this iteration; in a `@state` hook that provides a
+        value, the latest successful result of this process."""
         results = cast("dict[str, Any]", self._instance.context)
         if self._step.name not in results:
-            raise LookupError(f"step {self._step.name!r} has no result yet")
+            raise LookupError(f"step {self._step.name!r} has no result yet in this iteration")
         return cast(R, results[self._step.name])
 
 
@@ -138,8 +138,8 @@ class Step(Generic[P, R]):
         self.function = function
         self.name = function.__name__
         self.after = after
+        # True for `@then()`: the step runs after the step above it in the file.
         self.follows = follows
-        """`@then()`: after the step above it in the file."""
         self.weight = weight
         self.expect = expect
         self.timeout = timeout
@@ -161,7 +161,8 @@ def step(
     expect: Expect | None = None,
     timeout: Duration | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
-    """A step; it runs after the steps named here, together with its siblings."""
+    """Makes a step that runs after the named steps, in parallel with steps that have the same
+    dependencies."""
     if any(callable(name) for name in after):
         raise ConfigError("write @step() with its parentheses")
 
@@ -179,7 +180,7 @@ def then(
     expect: Expect | None = None,
     timeout: Duration | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
-    """A step that runs after the step above it in the file."""
+    """Makes a step that runs after the step above it in the file."""
 
     def decorate(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Step[P, R]:
         return Step(function, after=(), follows=True, weight=weight, expect=expect, timeout=timeout)
@@ -188,7 +189,8 @@ def then(
 
 
 def action(*, at: Literal["start", "end"] = "start") -> Callable[[F], F]:
-    """Runs once per virtual user, before its first or after its last iteration."""
+    """Makes an action that runs once per virtual user, before its first or after its last
+    iteration."""
 
     def decorate(function: F) -> F:
         return cast(F, ActionHook(function, at))
@@ -197,7 +199,7 @@ def action(*, at: Literal["start", "end"] = "start") -> Callable[[F], F]:
 
 
 def check(*after: str) -> Callable[[F], F]:
-    """A check of the results of the named steps: true passes, false or an error fails."""
+    """Checks the results of the named steps: true passes, false or an exception fails."""
 
     def decorate(function: F) -> F:
         return cast(F, CheckHook(function, after))
@@ -206,7 +208,7 @@ def check(*after: str) -> Callable[[F], F]:
 
 
 def metric(*after: str, unit: str = "") -> Callable[[F], F]:
-    """A number taken from the results of the named steps, once per iteration."""
+    """Computes a number from the results of the named steps, once per iteration."""
 
     def decorate(function: F) -> F:
         return cast(F, MetricHook(function, after, unit))
@@ -215,7 +217,7 @@ def metric(*after: str, unit: str = "") -> Callable[[F], F]:
 
 
 def state(*workflows: str) -> Callable[[F], F]:
-    """Hands a value over between workflows; `-> Provide[T]` gives, `-> Use[T]` takes."""
+    """Passes a value between workflows: `-> Provide[T]` provides it, `-> Use[T]` receives it."""
 
     def decorate(function: F) -> F:
         return cast(F, StateHook(function, workflows))

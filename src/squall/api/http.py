@@ -1,12 +1,9 @@
-"""What an author meets of HTTP: the response and the verbs of `self.client.http`.
+"""The author's HTTP API: the response, and the verbs of `self.client.http`.
 
 Everything that costs time (header parsing, decompression, text, JSON) happens on access
 and never while a response is received. Nothing here does I/O: the client in
 `squall.clients.http` builds these objects and implements `HTTPVerbs`.
 """
-
-# A timeout here is a limit for one call, not a wish to cancel a task.
-# ruff: noqa: ASYNC109
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -24,7 +21,7 @@ from squall.api.results import CallResult
 
 
 class HTTPTimings(NamedTuple):
-    """Seconds. The first three are 0 on a reused connection, and not part of `total_s`."""
+    """Times in seconds. The first three are 0 on a reused connection and not in `total_s`."""
 
     dns_s: float
     connect_s: float
@@ -34,7 +31,7 @@ class HTTPTimings(NamedTuple):
 
 
 class HTTPHeaders(Mapping[str, str]):
-    """Response headers without regard to case; of a repeated name the last value counts."""
+    """Response headers by case-insensitive name; a repeated name gives its last value."""
 
     __slots__ = ("_names", "_values")
 
@@ -66,11 +63,11 @@ class HTTPHeaders(Mapping[str, str]):
 
 
 class ResponseHead(msgspec.Struct, eq=False, gc=False):
-    """Status line and headers as received; one object serves all responses with equal bytes.
+    """Status line and headers as received; all responses with equal bytes share one object.
 
-    `received` begins with the head and may go on behind its blank line. `length` is the size
-    of the body that always follows this head, -1 if the head does not tell. `special` asks
-    the client for a second look: cookies to store, a redirect to follow.
+    `received` begins with the head and may continue after its blank line. `length` is the size of
+    the body that always follows this head, or -1 if the head does not say. `special` marks a head
+    that needs more work: cookies to store, a redirect to follow.
     """
 
     received: bytes
@@ -98,7 +95,7 @@ class ResponseHead(msgspec.Struct, eq=False, gc=False):
 
 
 class Addressed(Protocol):
-    """What a response was asked from: knows the absolute address, made on demand."""
+    """The request behind a response; computes the absolute address on demand."""
 
     @property
     def address(self) -> str: ...
@@ -107,8 +104,8 @@ class Addressed(Protocol):
 class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     """One answered call. Stamps are `time.perf_counter` readings.
 
-    `started` is the first request byte handed over (of the first hop), `first_byte` and
-    `ended` belong to the last hop, `hops` counts the exchanges behind this response.
+    `started` is when the first hop's first request byte was sent, `first_byte` and `ended` belong
+    to the last hop, `hops` counts the exchanges of this response.
     """
 
     protocol: ClassVar[str] = "http"
@@ -154,7 +151,7 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
 
     @property
     def cookies(self) -> dict[str, str]:
-        """Names and values this response set, whether or not they may be stored."""
+        """The cookies that this response sets, whether or not the jar accepts them."""
         found: dict[str, str] = {}
         for line in self.headers.get_all("set-cookie"):
             name, equals, value = line.partition(";")[0].partition("=")
@@ -174,7 +171,7 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
         return self.body.decode(_charset(self.headers.get("content-type", "")), "replace")
 
     def json(self) -> Any:
-        """The content as JSON; a `ValueError` says where it is malformed."""
+        """The content as JSON. Raises a `ValueError` that says where it is malformed."""
         return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
 
     @property
@@ -184,7 +181,7 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
         return HTTPTimings(dns_s, connect_s, tls_s, first_byte_s, self.ended - self.started)
 
     def raise_for_status(self) -> None:
-        """Raise `StatusError` unless the status is 200 to 399."""
+        """Raises `StatusError` unless the status is 200 to 399."""
         if not self.ok:
             raise StatusError(self.status_text, self)
 
@@ -192,140 +189,47 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
         return f"<HTTPResponse {self.status_text}, {len(self.raw_body)} B, {self.url}>"
 
 
+class CallOptions(TypedDict, total=False):
+    """The keywords of every verb: each takes a plain value or a prepared argument."""
+
+    headers: Headers | None
+    params: Params | None
+    cookies: Cookies | None
+    auth: Auth | None
+    path: Mapping[str, str | float] | None
+    timeout: str | float | None
+    redirects: int | None
+    name: str | None
+
+
+class BodyOptions(CallOptions, total=False):
+    """The keywords of a verb that may send a body."""
+
+    data: Data | None
+    json: Any
+    form: Form | None
+    files: Mapping[str, File] | None
+
+
 class HTTPVerbs(Protocol):
-    """`self.client.http`. All keywords may be plain values or prepared arguments."""
+    """`self.client.http`: one method per HTTP verb, `request` for any other."""
 
-    async def get(
-        self,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-    ) -> HTTPResponse: ...
+    async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse: ...
 
-    async def head(
-        self,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-    ) -> HTTPResponse: ...
+    async def head(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse: ...
 
-    async def options(
-        self,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-    ) -> HTTPResponse: ...
+    async def options(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse: ...
 
-    async def post(
-        self,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-        data: Data | None = None,
-        json: Any = None,
-        form: Form | None = None,
-        files: Mapping[str, File] | None = None,
-    ) -> HTTPResponse: ...
+    async def post(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
 
-    async def put(
-        self,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-        data: Data | None = None,
-        json: Any = None,
-        form: Form | None = None,
-        files: Mapping[str, File] | None = None,
-    ) -> HTTPResponse: ...
+    async def put(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
 
-    async def patch(
-        self,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-        data: Data | None = None,
-        json: Any = None,
-        form: Form | None = None,
-        files: Mapping[str, File] | None = None,
-    ) -> HTTPResponse: ...
+    async def patch(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
 
-    async def delete(
-        self,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-        data: Data | None = None,
-        json: Any = None,
-        form: Form | None = None,
-        files: Mapping[str, File] | None = None,
-    ) -> HTTPResponse: ...
+    async def delete(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
 
     async def request(
-        self,
-        method: str,
-        url: URL,
-        *,
-        headers: Headers | None = None,
-        params: Params | None = None,
-        cookies: Cookies | None = None,
-        auth: Auth | None = None,
-        path: Mapping[str, str | float] | None = None,
-        timeout: str | float | None = None,
-        redirects: int | None = None,
-        name: str | None = None,
-        data: Data | None = None,
-        json: Any = None,
-        form: Form | None = None,
-        files: Mapping[str, File] | None = None,
+        self, method: str, url: URL, **options: Unpack[BodyOptions]
     ) -> HTTPResponse: ...
 
 
@@ -367,7 +271,7 @@ def _undo(body: bytes, encoding: str) -> bytes:
                 return bytes(import_module(module).decompress(body))
             except ModuleNotFoundError:
                 continue
-        raise CallError("response body is br-compressed; pip install brotli to read it")
+        raise CallError("response body is br-compressed; to read it, pip install brotli")
     raise CallError(f'response body has the unknown encoding "{encoding}"')
 
 

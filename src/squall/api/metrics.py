@@ -1,6 +1,6 @@
-"""Metrics an author keeps as class attributes; the attribute's name is the metric's.
+"""Metrics that an author declares as class attributes; the attribute names the metric.
 
-Each belongs to the process; the recorder drains it once a second with `take`.
+Each process has its own; the recorder reads and clears it once a second.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import ClassVar
 
 
 class Metric:
+    """The base class of all metrics; holds the values added since the last report."""
+
     kind: ClassVar[str]
 
     def __init__(self, unit: str = "") -> None:
@@ -28,7 +30,7 @@ class Metric:
         self.name = name
 
     def fresh(self) -> Metric:
-        """An empty metric of the same name: subclasses of one base do not share."""
+        """An empty metric of the same name, so that subclasses of one base do not share one."""
         metric = type(self)(self.unit)
         metric.name = self.name
         return metric
@@ -39,13 +41,13 @@ class Metric:
         del self.values[:]
 
     def _finite(self, value: float) -> float:
-        # Decimals and the scalars of array libraries cannot travel; floats can.
+        # A report cannot encode Decimals and the scalars of array libraries.
         number = float(value)
         if not isfinite(number):
             raise ValueError(f"metric {self.name}: {value} is not a finite number")
         return number
 
-    def _saw(self, value: float) -> float:
+    def _observe(self, value: float) -> float:
         value = self._finite(value)
         if not self.count or value < self.minimum:
             self.minimum = value
@@ -67,12 +69,12 @@ class Counter(Metric):
 
 
 class Gauge(Metric):
-    """A level: `queue.set(17)`; last, least and greatest are kept."""
+    """A level: `queue.set(17)`; keeps the last, the lowest and the highest value."""
 
     kind = "gauge"
 
     def set(self, value: float) -> None:
-        self._saw(value)
+        self._observe(value)
 
 
 class Rate(Metric):
@@ -87,11 +89,11 @@ class Rate(Metric):
 
 
 class Sample(Metric):
-    """A distribution: `size.add(len(body))`; percentiles are kept."""
+    """A distribution: `size.add(len(body))`; gives percentiles."""
 
     kind = "sample"
 
     def add(self, value: float) -> None:
-        value = self._saw(value)
+        value = self._observe(value)
         self.sum += value
         self.values.append(value)

@@ -1,9 +1,9 @@
-"""How authors and command lines write amounts: times, rates, counts, stages, statuses.
+"""Parses the amounts that authors write: times, rates, counts, stages, statuses.
 
-Every load profile, timeout and pause is read here, so one text means the same thing in
-a file, on the command line and in Python. A text that is not understood is a
-`ConfigError` that quotes it and shows what would be right. Nothing here knows what an
-amount is used for; `what` is only the word that the error starts with.
+Every load profile, timeout and pause is parsed here, so a text means the same in a file, on the
+command line and in Python. A text that cannot be parsed raises a `ConfigError` that quotes it and
+shows a correct form. This module does not know what an amount is used for; `what` is only the
+word that the error starts with.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _EXPECT_HINT = 'write statuses, such as 200, [200, 302], "2xx", "200-299" or "2x
 
 LONGEST_S = 366 * 86400.0
 HIGHEST_PER_S = 1e6
-"""Starts per second that can be planned; no machine of today makes as many."""
+"""The highest rate that can be planned; more than any machine reaches today."""
 MOST = 10**12
 
 
 def parse_duration(
     value: str | int | float, what: str = "duration", *, zero_ok: bool = False
 ) -> float:
-    """Seconds. A number without a unit is seconds; parts add up (`1m30s`)."""
+    """Returns seconds. A number without a unit is in seconds; parts add up (`1m30s`)."""
     if isinstance(value, str):
         text = value.strip()
         if _DURATION.fullmatch(text) is None:
@@ -122,7 +122,7 @@ def parse_count(value: str | int | float, what: str = "count", *, least: int = 1
 
 
 def parse_span(value: str | int | float, what: str = "pause") -> tuple[float, float]:
-    """Seconds from and to: `1s..3s`; one time is both ends. The lower end may be 0."""
+    """Returns both ends of `1s..3s` in seconds; a single time is both ends. The lower may be 0."""
     if isinstance(value, str) and ".." in value:
         low, _, high = value.partition("..")
         if not low.strip() or not high.strip():
@@ -156,7 +156,7 @@ def parse_stage(value: str, what: str = "stage") -> tuple[float, float, bool]:
 def parse_expect(
     value: int | str | range | Iterable[int | str], what: str = "expect"
 ) -> list[tuple[int, int]]:
-    """Inclusive status ranges, sorted, touching ones joined."""
+    """Returns inclusive status ranges, sorted; adjacent ones are joined."""
     ranges = sorted(_status_ranges(value, what))
     if not ranges:
         raise _wrong(what, value, "names no status", _EXPECT_HINT)
@@ -216,7 +216,7 @@ def _finite(value: object, what: str, problem: str, hint: str) -> float:
 
 
 def _plain(number: float, digits: int) -> str:
-    """Without exponent and without zeros at the end."""
+    """The number without an exponent and without trailing zeros."""
     text = f"{number:.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -1,8 +1,8 @@
-"""What a reporter is: it takes the results document of a finished run somewhere.
+"""The interface of a reporter, which delivers the results document of a finished run.
 
-Any class with these three coroutines is one; subclassing `Reporter` gives `connect` and
-`close` that do nothing. A reporter is made before the run or with the author's file and
-used after it, in one event loop, in the process that prints the summary.
+Any class with these three coroutines is a reporter; subclasses of `Reporter` inherit a
+`connect` and a `close` that do nothing. Squall creates a reporter before the run or with the
+author's file, and uses it after the run, in one event loop of the process that prints the summary.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ class Reporter(Protocol):
     """`connect`, `submit` and `close` are called once each, in this order."""
 
     async def connect(self) -> None:
-        """Open what is needed. An exception costs this report, never another one."""
+        """Opens connections. If it raises, only this report is lost; the others are delivered."""
 
     async def submit(self, document: dict[str, Any]) -> None:
-        """Take the results document, as `--json` writes it."""
+        """Sends the results document, as `--json` writes it."""
         ...
 
     async def close(self) -> None:
-        """Called also when `connect` or `submit` raised."""
+        """Releases what `connect` opened; also called if `connect` or `submit` raised."""
 
 
 METHODS = ("connect", "submit", "close")
 
 
 def is_reporter(value: object) -> bool:
-    """An object with the three methods; a class is not one, an instance is."""
+    """Whether an object has the three methods. A class is not a reporter, its instance is."""
     return not isinstance(value, type) and all(
         callable(getattr(value, name, None)) for name in METHODS
     )

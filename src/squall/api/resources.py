@@ -1,4 +1,4 @@
-"""Things a workflow opens before the clock starts: connections, pools, sessions."""
+"""Resources that a workflow opens before the clock starts: connections, pools, sessions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 class Resource(Generic[T]):
     """`db = Resource(connect)`: `self.db` is what `await connect()` returned.
 
-    `per="process"` opens one for all users of a process, `per="vu"` one for each.
-    It is closed with `close`, else with the thing's own `aclose()` or `close()`.
+    `per="process"` opens one for all users of a process, `per="vu"` one for each user.
+    Squall closes it with `close` if given, otherwise with its own `aclose()` or `close()`.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Resource(Generic[T]):
         close: Callable[[T], Any] | None = None,
     ) -> None:
         if per not in ("process", "vu"):
-            raise ValueError(f'Resource(per={per!r}): "process" or "vu"')
+            raise ValueError(f'Resource(per={per!r}) must be "process" or "vu"')
         self.connect = connect
         self.per = per
         self._close = close
@@ -41,7 +41,7 @@ class Resource(Generic[T]):
         # Not a data descriptor: an opened resource sits in the instance's __dict__.
         if instance is None:
             return self
-        raise AttributeError(f"resource {self.name!r} is not open yet")
+        raise AttributeError(f"resource {self.name!r} is not open before the users start")
 
     async def open(self) -> T:
         return await self.connect()

@@ -1,7 +1,7 @@
 """Result types: what a step returns decides whether it is measured.
 
-A step annotated with a subclass of `CallResult` or `CustomResult` is a test step;
-any other annotation makes it an action that is run and not measured.
+A step annotated with a subclass of `CallResult` or `CustomResult` is a test step. With any
+other annotation it is an action, which runs but is not measured.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class CallResult:
 class CustomResult:
     """Subclass this to measure any protocol of your own.
 
-    Built by keywords: `timings={"total": seconds}`, `error="..."` and any field of
-    the subclass. `successful` defaults to "no error".
+    Construct it with keywords: `timings={"total": seconds}`, `error="..."` and any field of the
+    subclass. `successful` defaults to "no error".
     """
 
     protocol: ClassVar[str] = "custom"

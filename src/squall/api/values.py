@@ -1,4 +1,4 @@
-"""Small values for class bodies: the environment and credentials."""
+"""Values for class bodies: environment variables and credentials."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from squall.api.errors import ConfigError
 
 
 def env(name: str, default: str | None = None) -> str:
-    """The environment variable, which `-e NAME=value` sets; missing without a default
-    is a configuration error before the first request."""
+    """Reads an environment variable, which `-e NAME=value` sets. Raises ConfigError if it is
+    missing and there is no default."""
     value = os.environ.get(name, default)
     if value is None:
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""The class an author subclasses.
+"""`Workflow`, the class that authors subclass.
 
-One virtual user is one instance. Three lifetimes: attributes of `self` live as long
-as the user; `self.context` and cookies start every iteration as the start actions
-left them; class attributes (feeds, resources, metrics) belong to the process.
+One virtual user is one instance. There are three lifetimes: attributes of `self` live as long
+as the user; `self.context` and cookies start every iteration as the start actions left them;
+class attributes (feeds, resources, metrics) belong to the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CheckSink(Protocol):
 
 
 class VU:
-    """Who this virtual user is. `id` is unique over the whole test."""
+    """The identity and state of a virtual user. `id` is unique over the whole test."""
 
     __slots__ = ("_random", "id", "iteration", "paused_s", "paused_until", "seed", "stop")
 
@@ -45,7 +45,7 @@ class VU:
 
     @property
     def random(self) -> random.Random:
-        """A generator of its own, made on first use from the run's seed and the id."""
+        """The user's own random generator, seeded with the run's seed and the id."""
         if self._random is None:
             self._random = random.Random(f"{self.seed}:{self.id}")
         return self._random
@@ -56,10 +56,10 @@ class VU:
 
 
 class Workflow:
-    """Subclass it, decorate async methods with `@step()`, run the file."""
+    """The base class of an author's workflows: decorate async methods with `@step()`."""
 
     abstract: ClassVar[bool] = False
-    """True in a class of its own: shared by subclasses, not run itself."""
+    """True makes this class a base for other workflows that does not run itself. Not inherited."""
     host: ClassVar[str] = ""
     vus: ClassVar[int] = 1
     duration: ClassVar[str | float] = "1m"
@@ -76,7 +76,7 @@ class Workflow:
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
     reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None
-    """Where the results go besides the outputs of the command line."""
+    """Reporters that get the results in addition to the outputs of the command line."""
 
     client: Clients
     context: dict[str, Any]
@@ -84,12 +84,12 @@ class Workflow:
     _sink: CheckSink
 
     def check(self, name: str, passed: bool) -> bool:
-        """Counts a check by name and hands its result back. It never fails a run."""
+        """Counts a check by name and returns its result. A failed check does not fail the run."""
         self._sink.check(name, bool(passed))
         return bool(passed)
 
     async def pause(self, duration: str | float) -> None:
-        """Waits, as a person would: `"1s"` or a random `"1s..3s"`. Never part of a latency."""
+        """Waits for `"1s"`, or a random time in `"1s..3s"`. Pauses never count in a latency."""
         low, high = parse_span(duration)
         began = perf_counter()
         await asyncio.sleep(low if low == high else self.vu.random.uniform(low, high))

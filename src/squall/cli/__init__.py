@@ -1,17 +1,21 @@
-"""Commands: nothing but parsing and calling."""
+"""The commands: they parse, call and print. Start with `main`.
+
+Each folder holds commands that belong together, and their flags in `flags`; `shared` holds what
+several folders use.
+"""
 
 from __future__ import annotations
 
 
 def command() -> int:
-    """The `squall` of a shell. Ctrl-C while it is still being loaded is one line too."""
+    """The entry point of `squall`. Ctrl-C during the imports is reported in one line too."""
     try:
         from squall.cli.main import main
-        from squall.cli.streams import forgive_stderr
+        from squall.reporting.text.standard_streams import guard_stderr
     except KeyboardInterrupt:
         import sys
 
         print("squall: interrupted", file=sys.stderr)
         return 105
-    forgive_stderr()
+    guard_stderr()
     return main()

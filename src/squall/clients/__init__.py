@@ -1,1 +1,1 @@
-"""Protocol clients under test, one folder each."""
+"""Protocol clients that make the load, one folder per protocol."""

@@ -1,5 +1,5 @@
-"""Leader election, fenced epochs, heartbeats, signals and work sharing on a store that a
-team already runs.
+"""Leader election, fenced epochs, heartbeats, signals and work queues for the members of a
+group, on a store that the team already runs.
 
     from squall.coordination import Coordinator
 
@@ -7,7 +7,8 @@ team already runs.
         async with coordinator.lead() as term:
             ...
 
-Names are loaded on first use.
+Everything that the documents import stands here or in `events`. A name is loaded on its first
+use, so that importing the package costs nothing. Start reading with `coordinator`.
 """
 
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from squall.coordination.coordinator import Coordinator
+    from squall.coordination.election.term import Term, Work
     from squall.coordination.errors import (
         BlockingTimeoutError,
         ConfigurationError,
@@ -30,19 +32,32 @@ if TYPE_CHECKING:
         StoreUnavailableError,
         VersionConflict,
     )
+    from squall.coordination.expiry.plugin import Ttl
+    from squall.coordination.expiry.records import SweepFinished
     from squall.coordination.options import OptionValues
     from squall.coordination.plugin import CoordinatorPlugin
     from squall.coordination.queue.claims import ClaimedTicket
     from squall.coordination.queue.plugin import Queue
-    from squall.coordination.records import Signal
+    from squall.coordination.records.schemas import Signal
     from squall.coordination.scheduler.plugin import Scheduler
     from squall.coordination.scheduler.records import JobRecord, RunRecord
-    from squall.coordination.stores.interface import ABSENT, ANY, Append, Check, Delete, Fence, Put
-    from squall.coordination.stores.memory import MemoryStore
-    from squall.coordination.terms import Term, Work
+    from squall.coordination.signals.member_signals import Delivery
+    from squall.coordination.stores.interface import (
+        ABSENT,
+        ANY,
+        Append,
+        Changed,
+        Check,
+        Delete,
+        Fence,
+        Put,
+    )
+    from squall.coordination.stores.memory.store import MemoryStore
+    from squall.coordination.stores.open import open_store
     from squall.coordination.timing import PROFILES, Timing
-    from squall.coordination.ttl.plugin import Ttl
+    from squall.runtime.real.runtime import RealClock
 
+# The module that defines each name. Modules of this package are named from here.
 _HOMES = {
     "coordinator": "Coordinator",
     "errors": (
@@ -54,14 +69,18 @@ _HOMES = {
     "plugin": "CoordinatorPlugin",
     "queue.claims": "ClaimedTicket",
     "queue.plugin": "Queue",
-    "records": "Signal",
+    "records.schemas": "Signal",
     "scheduler.plugin": "Scheduler",
     "scheduler.records": "JobRecord RunRecord",
-    "stores.interface": "ABSENT ANY Append Check Delete Fence Put",
-    "stores.memory": "MemoryStore",
-    "terms": "Term Work",
+    "stores.interface": "ABSENT ANY Append Changed Check Delete Fence Put",
+    "stores.memory.store": "MemoryStore",
+    "election.term": "Term Work",
     "timing": "PROFILES Timing",
-    "ttl.plugin": "Ttl",
+    "expiry.plugin": "Ttl",
+    "expiry.records": "SweepFinished",
+    "signals.member_signals": "Delivery",
+    "stores.open": "open_store",
+    "squall.runtime.real.runtime": "RealClock",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -71,6 +90,7 @@ __all__ = [
     "PROFILES",
     "Append",
     "BlockingTimeoutError",
+    "Changed",
     "Check",
     "ClaimedTicket",
     "ConfigurationError",
@@ -79,6 +99,7 @@ __all__ = [
     "CoordinatorPlugin",
     "DeadCoordinatorError",
     "Delete",
+    "Delivery",
     "DuplicateMemberError",
     "Fence",
     "JobRecord",
@@ -88,6 +109,7 @@ __all__ = [
     "OptionValues",
     "Put",
     "Queue",
+    "RealClock",
     "RunRecord",
     "Scheduler",
     "Signal",
@@ -96,11 +118,13 @@ __all__ = [
     "StaleEpochError",
     "StateLostError",
     "StoreUnavailableError",
+    "SweepFinished",
     "Term",
     "Timing",
     "Ttl",
     "VersionConflict",
     "Work",
+    "open_store",
 ]
 
 
@@ -108,7 +132,8 @@ def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'squall.coordination' has no attribute {name!r}")
-    value = getattr(import_module(f"squall.coordination.{home}"), name)
+    module = home if home.startswith("squall.") else f"squall.coordination.{home}"
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 

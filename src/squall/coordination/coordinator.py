@@ -1,12 +1,12 @@
-"""One member of a namespace: it beats, elects, leads when it is its turn, sends and waits.
+"""`Coordinator`: the object through which a service takes part in a group.
 
     async with Coordinator("memory:", namespace="reports") as coordinator:
         async with coordinator.lead() as term:        # waits; cancelled when the term ends
             await term.write(Put("report/today", body, expect=ANY, ttl_s=3600))
 
-This file puts the parts together and owns their order at start and stop. The rules
-are in the parts: `election`, `life`, `health`, `inbox`. It must never leave a task behind after
-`stop`, nor a registration after a start that failed.
+This module connects the parts of a member and owns the order of their start and stop; the rules are
+in `election`, `members` and `signals`. No task is left after `stop`, and no registration after a
+start that failed.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Unpack
+from typing import Any, TypeVar, Unpack, overload
 
-from squall.coordination.advice import advise
-from squall.coordination.alone import Alone
-from squall.coordination.assembly import MEASURE_S, START_DELAYS_S, Assembly, assemble
-from squall.coordination.driven import DrivenHeartbeats
+from squall.coordination.election.health_check import HealthChecker
+from squall.coordination.election.leadership import Leadership
+from squall.coordination.election.single_instance import SingleInstance
+from squall.coordination.election.term import LeadScope, Term, TermRunner, Work
 from squall.coordination.errors import NotRunningError, StoreError, StoreUnavailableError
-from squall.coordination.fitness import Fitness
-from squall.coordination.handover import HandOver
-from squall.coordination.health import Grace
-from squall.coordination.keyrings import DEFAULT_ENVIRONMENT
-from squall.coordination.leadership import Leadership
-from squall.coordination.leaving import leave
-from squall.coordination.life import Life
-from squall.coordination.mailbox import Context
-from squall.coordination.monitor import Monitor, Statistics
-from squall.coordination.onlooking import Onlooker
+from squall.coordination.events import Event, Handler
+from squall.coordination.instrumentation import Instrumentation
+from squall.coordination.member_parts import (
+    MEASURE_S,
+    MemberParts,
+    open_member_parts,
+)
+from squall.coordination.member_stats import MemberStats
+from squall.coordination.members.auto_profile import AutoProfile
+from squall.coordination.members.boots import BootLoop
+from squall.coordination.members.external_heartbeats import ExternalHeartbeats
+from squall.coordination.members.health_rules import GracePeriod
+from squall.coordination.members.housekeeping import Housekeeping
+from squall.coordination.members.monitor import Monitor, MonitorStatistics
+from squall.coordination.operations.handover import Handover
+from squall.coordination.operations.member_watcher import MemberWatcher
 from squall.coordination.options import (
     AUTO,
     Options,
@@ -42,28 +48,34 @@ from squall.coordination.options import (
     with_environment,
 )
 from squall.coordination.plugin import CoordinatorPlugin
-from squall.coordination.rolling import Figures
-from squall.coordination.scaling import Pacer
-from squall.coordination.signals import Signals
-from squall.coordination.speaking import Speaking
+from squall.coordination.secrets.keyrings import DEFAULT_ENVIRONMENT
+from squall.coordination.shutdown import stop_member
+from squall.coordination.signals.member_context import MemberContext
+from squall.coordination.signals.member_signals import Signals
+from squall.coordination.start_retry import retry_start
+from squall.coordination.startup_warnings import log_startup_warnings
 from squall.coordination.stores.interface import Check, Store
-from squall.coordination.stores.opening import capabilities_of
-from squall.coordination.telling import Teller
-from squall.coordination.terms import LeadScope, Term, TermRunner, Work
+from squall.coordination.stores.open import capabilities_of
 from squall.coordination.timing import Timing
-from squall.coordination.upkeep import Upkeep
-from squall.runtime.identity import variable
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.log import Log, PythonLogger
 from squall.runtime.metrics import Registry
 from squall.runtime.metrics_http import MetricsServer
+from squall.runtime.process_identity import variable
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+NOT_RUNNING = "the coordinator is not running: use `async with`, or start()"
 
 
-class Coordinator(Speaking):
-    """A member. `store` is a URL or a store object; members of one process that pass the
-    same object share its connections. What goes wrong is written to `log`, which may be a logger of
-    Python's `logging`; by default it is the logger `squall.coordination`. All options have the
-    defaults of `Options`."""
+class Coordinator:
+    """One member of a group: it sends heartbeats, takes part in elections, leads when elected, and
+    sends and receives signals.
+
+    `store` is a URL or a store object; members of one process that pass the same object share its
+    connections. Failures are logged to `log`, which may be a logger of Python's `logging`; the
+    default is the logger `squall.coordination`. `options` are the fields of `Options`.
+    """
 
     def __init__(
         self,
@@ -86,23 +98,27 @@ class Coordinator(Speaking):
         self._given = (store, member_id, runtime, log, registry)
         self._own = (on_become, on_stop, work, work_interval)
         self.plugins: list[CoordinatorPlugin] = list(plugins)
-        self._parts: Assembly | None = None
+        self._parts: MemberParts | None = None
+        # Works that the application added stay over a restart; `_works` are those of this start.
         self._added: list[Work] = []
         self._works: list[Work] = []
-        """Of this start; those that were added come beside."""
+        # Plugins whose `on_start` returned: only these are stopped.
         self._started: list[CoordinatorPlugin] = []
-        self._life: Life | None = None
-        self._alone: Alone | None = None
+        # After a start exactly one of the two exists, by `enable_coordinator`.
+        self._boots: BootLoop | None = None
+        self._single_instance: SingleInstance | None = None
         self._signals: Signals | None = None
-        self._driven: DrivenHeartbeats | None = None
-        self._onlooker: Onlooker | None = None
+        self._external_heartbeats: ExternalHeartbeats | None = None
+        self._member_watcher: MemberWatcher | None = None
+        # A second `stop` waits until the first is done.
         self._ending = asyncio.Lock()
+        # The epoch in the store at the start, until the first boot knows better.
         self._known_epoch = 0
         self._scrape: MetricsServer | None = None
+        # Where Prometheus finds `/metrics`, if `metrics_port` was given.
         self.metrics_address: Address | None = None
-        """Where Prometheus finds `/metrics`, if `metrics_port` was given; 0 takes a free one."""
 
-    # The life of a member.
+    # Start and stop.
 
     async def __aenter__(self) -> Coordinator:
         await self.start()
@@ -117,75 +133,49 @@ class Coordinator(Speaking):
         await self.stop()
 
     async def start(self) -> None:
-        """Registers and begins to beat. `DuplicateMemberError`, `ConfigurationError` and
-        `StoreUnavailableError` leave nothing behind."""
+        """Registers the member and starts its heartbeats. A start that raises
+        `DuplicateMemberError`, `ConfigurationError` or `StoreUnavailableError` leaves nothing
+        behind."""
         store, member_id, runtime, log, registry = self._given
-        self._parts = parts = await assemble(
+        self._parts = parts = await open_member_parts(
             store, self.options, member_id, runtime=runtime, log=log, registry=registry
         )
-        self._teller = Teller(parts, self.plugins)
+        self._instrumentation = Instrumentation(parts, self.plugins)
         self._works, self._started = [], []
-        self._life = self._alone = None
+        self._boots = self._single_instance = None
         try:
             await self._begin(parts)
         except BaseException:
             await self._end(parts)
             raise
 
-    async def _begin(self, parts: Assembly) -> None:
-        on_become, on_stop, work, interval = self._own
-        timing = parts.timing
-        if on_become or on_stop or work:
-            self._works.append(
-                Work(
-                    "application",
-                    become=on_become,
-                    stop=on_stop,
-                    periodic=work,
-                    interval=interval or timing.work_interval,
-                )
-            )
-        self._grace = Grace(timing, parts.clock.boot_time())
-        self._monitor = Monitor(
-            parts,
-            self._grace,
-            auto_cleanup=self.options.auto_cleanup,
-            cleanup_delay=self.options.cleanup_delay,
-        )
-        self._pacer = Pacer(parts, self._monitor.statistics, auto=self.options.profile == AUTO)
-        self._onlooker = Onlooker(parts)
-        self._hand_over = HandOver(self, parts)
-        self._fitness = Fitness(parts, self.options.health_check)
-        environment = self.options.environment or DEFAULT_ENVIRONMENT
-        # Without a cleanup of its own a group keeps what its dead left, here too.
-        delay_s = self.options.cleanup_delay if self.options.auto_cleanup else math.inf
-        self._upkeep = Upkeep(parts, self._grace, environment, cleanup_delay=delay_s)
-        self._watch = self._monitor.work()
-        self._works += [self._watch, self._hand_over.work(), self._upkeep.work()]
-        self._works += self._pacer.works()
-        self._works += [plugin.work(self, timing.work_interval) for plugin in self.plugins]
-        await self._patiently(parts.measure)
-        await self._patiently(self._pacer.begin)
+    async def _begin(self, parts: MemberParts) -> None:
+        self._make_components(parts)
+        await self._retry(parts.measure)
+        await self._retry(self._auto_profile.begin)
         transient = self.options.transient
-        await self._patiently(lambda: self._upkeep.begin(transient=transient))
-        # Before anything is believed: orders of an older epoch are refused from the start.
-        self._known_epoch = self._upkeep.epoch
+        await self._retry(lambda: self._housekeeping.begin(transient=transient))
+        # Set before the first signal is read: orders of an older epoch are refused from the start.
+        self._known_epoch = self._housekeeping.epoch
         self._signals = Signals(parts, self._signal_context(), self.options)
-        self._driven = DrivenHeartbeats(
+        self._external_heartbeats = ExternalHeartbeats(
             parts, lambda: self.current_epoch, self._monitor.note_sequence
         )
         if not self.options.enable_coordinator:
-            alone, group = Alone(parts, self._teller.election), parts.tasks.group("terms")
-            await alone.begin(TermRunner(self._all_works, group, parts.on_failure, lambda: None))
-            self._alone = alone
+            group = parts.tasks.group("terms")
+            single_instance = SingleInstance(parts, self._instrumentation.election)
+            await single_instance.begin(
+                TermRunner(self._all_works, group, parts.on_failure, lambda: None)
+            )
+            self._single_instance = single_instance
         else:
-            self._life = life = self._make_life(parts, self._signals)
-            await self._patiently(life.pulse.register)
-            life.begin()
+            self._boots = boots = self._make_boots(parts, self._signals)
+            await self._retry(boots.registration.register)
+            boots.begin()
         parts.tasks.every("store time", MEASURE_S, self._measure)
-        parts.tasks.start("advice", advise(parts, self.options))
-        self._fitness.start()
-        self._teller.follow(
+        parts.tasks.start("advice", log_startup_warnings(parts, self.options))
+        self._health_check.start()
+        self._instrumentation.follow(
             lambda: self.heartbeat_p99,
             lambda: self.is_coordinator + self.signals.blocked,
             lambda: self.leadership.is_led if self.leadership else self.is_coordinator,
@@ -199,18 +189,54 @@ class Coordinator(Speaking):
             await plugin.on_start()
             self._started.append(plugin)
 
+    def _make_components(self, parts: MemberParts) -> None:
+        """Makes what runs on the leader or beside it; starts nothing."""
+        on_become, on_stop, work, interval = self._own
+        timing = parts.timing
+        if on_become or on_stop or work:
+            self._works.append(
+                Work(
+                    "application",
+                    become=on_become,
+                    stop=on_stop,
+                    periodic=work,
+                    interval=interval or timing.work_interval,
+                )
+            )
+        self._grace = GracePeriod(timing, parts.clock.boot_time())
+        self._monitor = Monitor(
+            parts,
+            self._grace,
+            auto_cleanup=self.options.auto_cleanup,
+            cleanup_delay=self.options.cleanup_delay,
+        )
+        self._auto_profile = AutoProfile(
+            parts, self._monitor.statistics, auto=self.options.profile == AUTO
+        )
+        self._member_watcher = MemberWatcher(parts)
+        self._handover = Handover(self, parts)
+        self._health_check = HealthChecker(parts, self.options.health_check)
+        environment = self.options.environment or DEFAULT_ENVIRONMENT
+        # `auto_cleanup=False` keeps the records of the dead from the periodic cleanup as well.
+        delay_s = self.options.cleanup_delay if self.options.auto_cleanup else math.inf
+        self._housekeeping = Housekeeping(parts, self._grace, environment, cleanup_delay=delay_s)
+        self._watch = self._monitor.work()
+        self._works += [self._watch, self._handover.work(), self._housekeeping.work()]
+        self._works += self._auto_profile.works()
+        self._works += [plugin.work(self, timing.work_interval) for plugin in self.plugins]
+
     async def stop(self) -> None:
-        """Ends work, gives up leadership, leaves; within 10 s also when nothing answers. May be
-        called again: it returns when all of that is done."""
+        """Ends the work, releases the lease and leaves, within 10 s even if nothing answers. A
+        further call returns when the first is done."""
         async with self._ending:
             parts = self._parts
             if parts is None:
                 return
             await self._end(parts)
 
-    async def _end(self, parts: Assembly) -> None:
-        leads = self._life.leadership if self._life is not None else self._alone
-        await leave(self._started, leads, self._life, parts.on_failure)
+    async def _end(self, parts: MemberParts) -> None:
+        leads = self._boots.leadership if self._boots is not None else self._single_instance
+        await stop_member(self._started, leads, self._boots, parts.on_failure)
         await self._stop_serving()
         await parts.close()
         self._parts = None
@@ -220,7 +246,7 @@ class Coordinator(Speaking):
         if scrape is not None:
             await scrape.close()
 
-    # What people ask.
+    # State.
 
     @property
     def member_id(self) -> str:
@@ -232,66 +258,69 @@ class Coordinator(Speaking):
 
     @property
     def timing(self) -> Timing:
-        """In force; with `profile="auto"` it changes with the number of members."""
+        """The timing in force; with `profile="auto"` it follows the number of members."""
         return self._running.timing
 
     @property
-    def incarnation(self) -> int:
-        return self._life.pulse.incarnation if self._life is not None else 1
+    def boot(self) -> int:
+        """The number of the present registration of this member; it grows with each one."""
+        return self._boots.registration.boot if self._boots is not None else 1
 
     @property
     def store(self) -> Store:
-        """The store with patience, for components: it repeats what got no answer."""
+        """The store for plugins: it retries calls that got no answer."""
         return self._running.patient
 
     @property
-    def parts(self) -> Assembly:
-        """What a component stands on: clock, tasks, events, metrics, signing."""
+    def parts(self) -> MemberParts:
+        """The parts that plugins use: clock, tasks, events, metrics, signing."""
         return self._running
 
     @property
     def is_coordinator(self) -> bool:
-        """False as soon as the local limit of the lease has passed."""
-        if self._alone is not None:
-            return self._alone.leads
+        """Whether this member leads; False from the local limit of its lease on."""
+        if self._single_instance is not None:
+            return self._single_instance.leads
         return self.leadership is not None and self.leadership.leads
 
     @property
     def term(self) -> Term | None:
-        """The one that this member leads in, if it does."""
-        if self._alone is not None:
-            return self._alone.term if self._alone.leads else None
+        """The term in which this member leads; None if it does not."""
+        if self._single_instance is not None:
+            return self._single_instance.term if self._single_instance.leads else None
         term = self.leadership.term if self.leadership is not None else None
         return term if term is not None and term.valid else None
 
     @property
     def current_epoch(self) -> int:
         """The highest epoch that this member knows of."""
-        if self._alone is not None:
-            return self._alone.epoch
-        return self._life.highest_epoch if self._life is not None else self._known_epoch
+        if self._single_instance is not None:
+            return self._single_instance.epoch
+        return self._boots.highest_epoch if self._boots is not None else self._known_epoch
 
     @property
     def current_coordinator(self) -> str | None:
-        """Who leads as far as this member saw; None when nobody does, or when the last one has
-        not renewed its lease in time."""
-        if self._alone is not None:
-            return self.member_id if self._alone.leads else None
+        """The id of the leader, as far as this member knows; None if no member leads, or if the
+        leader did not renew its lease in time."""
+        if self._single_instance is not None:
+            return self.member_id if self._single_instance.leads else None
         leadership = self.leadership
         if leadership is None or not leadership.is_led:
             return None
         lease = leadership.election.seen_lease
-        return (lease.worker_id or None) if lease is not None else None
+        return (lease.member_id or None) if lease is not None else None
 
     @property
     def leadership(self) -> Leadership | None:
-        """What drives the election for this incarnation; None unless it runs, and alone."""
-        return self._life.leadership if self._life is not None and self._parts is not None else None
+        """The election of the present boot; None while stopped and in single-instance mode."""
+        return (
+            self._boots.leadership if self._boots is not None and self._parts is not None else None
+        )
 
     @property
     def protected_for(self) -> float:
-        """For so many seconds more the present coordinator hands over only with `allow_early`:
-        until `min_epoch_duration` from its election."""
+        """For so many seconds more the leader hands over only with `allow_early`: until
+        `min_epoch_duration` after its election."""
         lease = self.leadership.election.seen_lease if self.leadership is not None else None
         if lease is None or self.current_coordinator is None:
             return 0.0
@@ -299,66 +328,66 @@ class Coordinator(Speaking):
 
     @property
     def phase(self) -> str:
-        """Of the start: observing, election, preparation, ready."""
-        return self.leadership.election.phase if self.leadership is not None else "ready"
+        """The phase of the cold start: observing, election, preparation, ready."""
+        return self.leadership.election.cold_start.phase if self.leadership else "ready"
 
     @property
     def isolated(self) -> bool:
-        """No beat reached the store for `heartbeat_ttl`, or this incarnation was declared dead:
-        take no new work."""
-        heart = self._life.heart if self._life is not None else None
-        return heart is not None and heart.isolated
+        """No heartbeat reached the store for `heartbeat_ttl`, or this boot was declared dead: take
+        no new work."""
+        heartbeats = self._boots.heartbeats if self._boots is not None else None
+        return heartbeats is not None and heartbeats.isolated
 
     @property
     def heartbeat_p99(self) -> float:
-        """Over the last 100 cycles, in seconds."""
-        heart = self._life.heart if self._life is not None else None
-        return heart.latencies.percentile(0.99) if heart is not None else 0.0
+        """The p99 of the last 100 heartbeats, in seconds."""
+        heartbeats = self._boots.heartbeats if self._boots is not None else None
+        return heartbeats.latencies.percentile(0.99) if heartbeats is not None else 0.0
 
     @property
     def alive_check(self) -> Check | None:
-        """To be put first into a batch that only a live incarnation may write."""
-        return self._life.pulse.alive if self._life is not None else None
+        """The first write of a batch that only a live boot may write."""
+        return self._boots.registration.alive if self._boots is not None else None
 
     async def active_workers(self) -> tuple[str, ...]:
-        """Ids of the members whose heartbeat is fresh, in their order."""
+        """Ids of the members with a fresh heartbeat, sorted."""
         ids = await self._running.live_members(pages=1000)
         return tuple(sorted(ids))
 
-    def get_statistics(self) -> Statistics:
-        """What the monitor of this member did while it led."""
+    def get_statistics(self) -> MonitorStatistics:
+        """What this member counted as the monitor of the group, while it led."""
         return self._monitor.statistics
 
-    def get_metrics(self) -> Figures:
-        """Heartbeats, elections, fencing and contention of this member, as numbers."""
-        return self._teller.figures(self.heartbeat_p99)
+    def get_metrics(self) -> MemberStats:
+        """Counts of heartbeats, elections, fencing and contention of this member."""
+        return self._instrumentation.statistics(self.heartbeat_p99)
 
     def metrics_text(self) -> str:
-        """As Prometheus reads it, for an application that has an HTTP server of its own."""
+        """The metrics in Prometheus format, for an application with its own HTTP server."""
         return self._running.metrics.families.registry.exposition()
 
     async def cleanup_dead_coordinator(self, member_id: str, *, force: bool = False) -> bool:
-        """Of the coordinator: removes what a dead member left, by hand, for a group with
-        `auto_cleanup=False`. Whether there was anything."""
+        """Removes the records of a dead member, for a group with `auto_cleanup=False`. Only the
+        leader may call it. Returns whether there were any."""
         term = self.term
         if term is None:
             raise NotRunningError(
-                f"{self.member_id} does not lead: only a coordinator cleans up;"
+                f"{self.member_id} does not lead, and only the leader cleans up;"
                 " `squall coord cleanup` does it from anywhere"
             )
-        return await self._monitor.clean_by_hand(term, member_id, force=force)
+        return await self._monitor.clean_up_member(term, member_id, force=force)
 
     def lead(self) -> LeadScope:
         """`async with coordinator.lead() as term`: waits until this member leads."""
         return LeadScope(self._next_term)
 
     def validate_epoch(self, task_epoch: int) -> bool:
-        """Whether an order of that epoch may be obeyed: not one below the highest known."""
+        """Whether an order of this epoch may be obeyed: none below the highest known one."""
         if not self.options.epoch_fencing_enabled:
             return True
         valid = task_epoch >= self.current_epoch
         if not valid:
-            self._teller.stale_order(task_epoch, self.current_epoch)
+            self._instrumentation.stale_order(task_epoch, self.current_epoch)
         return valid
 
     async def ensure_coordinator(
@@ -369,88 +398,164 @@ class Coordinator(Speaking):
         allow_early: bool = False,
         within: float | None = None,
     ) -> str:
-        """Waits until somebody leads and names it. With `force`, the present coordinator is
-        asked to hand over, to the one that is desired if one is named."""
+        """Waits for a leader and returns its id. `force` asks the present leader to hand over, to
+        `desired_coordinator` if it is given."""
         limit_s = within or 3.0 * self.timing.failover + self.timing.cold_start_observation_window
         async with asyncio.timeout(limit_s):
             if force:
-                await self._hand_over.force(desired_coordinator, allow_early=allow_early)
-            return await self._hand_over.led(desired_coordinator)
+                await self._handover.force(desired_coordinator, allow_early=allow_early)
+            return await self._handover.led(desired_coordinator)
 
     async def hand_over(self, to: str | None = None, *, allow_early: bool = False) -> None:
-        """Of the coordinator itself: ends its term by the normal, fenced way."""
+        """Ends the term of this member, which must lead; the next leader is elected as usual."""
         leadership = self.leadership
         if leadership is None:
-            raise NotRunningError(f"{self.member_id} does not lead: only a coordinator hands over")
-        await self._hand_over.resign(leadership, to, allow_early=allow_early)
+            raise NotRunningError(f"{self.member_id} does not lead: only the leader hands over")
+        await self._handover.resign(leadership, to, allow_early=allow_early)
 
     def add_work(self, work: Work) -> None:
-        """Before the start, or while running: from the next term on."""
+        """Adds work of the leader; from the next term on if the member runs."""
         self._added.append(work)
 
     def reload_secrets(self, secrets: Sequence[str]) -> None:
-        """Accepts these from now on, the newest last. All members sign with the newest when
-        every live one accepts it; no restart, nothing is refused on the way."""
+        """Accepts these secrets from now on, the newest last. All members sign with the newest
+        once every live one accepts it, so no record is refused on the way."""
         keyring = self._running.codec.keyring
         if keyring is not None:
             keyring.replace(secrets)
 
     async def reread_secrets(self) -> bool:
-        """Reads `secret_source` now instead of within five minutes; for a SIGHUP. Whether
+        """Reads `secret_source` now instead of within five minutes, as on SIGHUP. Returns whether
         the secrets changed."""
-        return self._running.keeper is not None and await self._upkeep.reread()
+        return self._running.secret_reloader is not None and await self._housekeeping.reread()
 
-    # Inside.
+    # Signals; `Signals` has the rest.
+
+    @property
+    def signals(self) -> Signals:
+        return self._present(self._signals)
+
+    @property
+    def send_signal(self):
+        return self.signals.send_signal
+
+    @property
+    def send_signal_with_retry(self):
+        return self.signals.send_signal_with_retry
+
+    @property
+    def block_until_signal(self):
+        return self.signals.block_until_signal
+
+    @property
+    def on_signal(self):
+        return self.signals.on_signal
+
+    # Other members.
+
+    async def register_heartbeat(
+        self, member_id: str, sequence: int, metadata: Mapping[str, Any] | None = None
+    ) -> int:
+        """Sends a heartbeat for a member that does not run this library, and returns its boot;
+        sequence 1 begins a new one. The leader watches it like any other member."""
+        return await self._present(self._external_heartbeats).register(
+            member_id, sequence, metadata
+        )
+
+    async def unregister_heartbeat(self, member_id: str) -> None:
+        """Marks such a member as left, so that it is not declared dead."""
+        await self._present(self._external_heartbeats).leave(member_id)
+
+    def start_monitoring(self) -> None:
+        """Emits `member:joined`, `member:left` and `member:changed` on this member. It reads the
+        members every `monitor_interval`. A second call does nothing."""
+        self._present(self._member_watcher).start()
+
+    def stop_monitoring(self) -> None:
+        self._present(self._member_watcher).stop()
+
+    # Events.
+
+    @overload
+    def on(self, event: type[E], handler: Callable[[E], object]) -> None: ...
+    @overload
+    def on(self, event: str, handler: Handler) -> None: ...
+    def on(self, event: str | type[Event], handler: Callable[[Any], Any]) -> None:
+        """Calls `handler(event)` for each event of this type or name; "*" takes all."""
+        self._running.bus.on(event, handler)
+
+    @overload
+    def once(self, event: type[E], handler: Callable[[E], object]) -> None: ...
+    @overload
+    def once(self, event: str, handler: Handler) -> None: ...
+    def once(self, event: str | type[Event], handler: Callable[[Any], Any]) -> None:
+        self._running.bus.once(event, handler)
+
+    def off(self, event: str | type[Event], handler: Handler) -> None:
+        self._running.bus.off(event, handler)
+
+    @overload
+    def events(self, event: type[E]) -> AsyncIterator[E]: ...
+    @overload
+    def events(self, event: str = "*") -> AsyncIterator[Event]: ...
+    def events(self, event: str | type[Event] = "*") -> AsyncIterator[Any]:
+        """Iterates over events of this type or name from now on; leaving the loop ends it."""
+        return self._running.bus.iterate(event)
+
+    # Internal.
+
+    @property
+    def _running(self) -> MemberParts:
+        if self._parts is None:
+            raise NotRunningError(NOT_RUNNING)
+        return self._parts
+
+    def _present(self, part: T | None) -> T:
+        if part is None or self._parts is None:
+            raise NotRunningError(NOT_RUNNING)
+        return part
 
     async def _next_term(self) -> Term:
-        if self._alone is not None:
-            return self._alone.term
-        return await self._present(self._life).next_term()
+        if self._single_instance is not None:
+            return self._single_instance.term
+        return await self._present(self._boots).next_term()
 
-    async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
-        """A start lives through a short absence of the store."""
-        for delay_s in (*START_DELAYS_S, None):
-            try:
-                await call()
-                return
-            except StoreUnavailableError:
-                if delay_s is None:
-                    raise
-                await self._running.clock.sleep(delay_s)
+    async def _retry(self, call: Callable[[], Awaitable[None]]) -> None:
+        await retry_start(self._running.clock, call, StoreUnavailableError)
 
     async def _beat_now(self) -> None:
-        if self._life is not None:
-            await self._life.pulse.beat_beside()
+        if self._boots is not None:
+            await self._boots.registration.extra_beat()
 
     async def _measure(self) -> None:
         with contextlib.suppress(StoreError):
-            await self._running.measure_again()
+            await self._running.measure_if_due()
 
-    def _signal_context(self) -> Context:
-        return Context(
+    def _signal_context(self) -> MemberContext:
+        return MemberContext(
             alive=lambda: self.alive_check,
             isolated=lambda: self.isolated,
-            incarnation=lambda: self.incarnation,
+            boot=lambda: self.boot,
             known_epoch=lambda: self.current_epoch,
             max_clock_skew=self.options.max_clock_skew,
             beat=self._beat_now,
-            stale_order=self._teller.stale_order,
+            stale_order=self._instrumentation.stale_order,
         )
 
     def _all_works(self) -> list[Work]:
         return [*self._works, *self._added]
 
-    def _make_life(self, parts: Assembly, signals: Signals) -> Life:
-        return Life(
+    def _make_boots(self, parts: MemberParts, signals: Signals) -> BootLoop:
+        return BootLoop(
             parts,
             self.options,
-            self._teller,
+            self._instrumentation,
             grace=self._grace,
             monitor=self._monitor,
             watch=self._watch,
-            pacer=self._pacer,
-            fitness=self._fitness,
+            auto_profile=self._auto_profile,
+            health_check=self._health_check,
             works=self._all_works,
-            on_state_lost=signals.mailbox.state_lost,
+            on_state_lost=signals.receiver.state_lost,
             highest_epoch=self._known_epoch,
         )

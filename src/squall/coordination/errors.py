@@ -1,19 +1,19 @@
-"""What can end a call of the coordination library.
+"""The errors of the coordination library.
 
-CoordinationError (stores/errors.py; those of stores are there)
-├── ConfigurationError        an option is refused, before anything was done
+CoordinationError (coordination/store_errors.py; those of stores are there)
+├── ConfigurationError        an option is refused, before anything was started
 ├── DuplicateMemberError      a live process has this id
-├── MemberFencedError         this incarnation was declared dead
+├── MemberFencedError         this boot was declared dead
 ├── EpochRegressionError      the store shows an epoch below one that was seen
 ├── LeadershipLost            the term ended while its work ran
 ├── SignalError
 │   ├── SignalDeliveryError   no acknowledgment after the last attempt
 │   ├── InboxFullError        the receiver does not read
-│   └── UnknownMemberError    nobody of that id ever registered
+│   └── UnknownMemberError    no member of this id ever registered
 └── WaitError
-    ├── BlockingTimeoutError  nothing came in time
-    ├── DeadCoordinatorError  who should have sent it is dead
-    └── StateLostError        the store lost what was waited for
+    ├── BlockingTimeoutError  no signal came in time
+    ├── DeadCoordinatorError  the expected sender is dead
+    └── StateLostError        the store lost the state of the wait
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from squall.api.errors import ConfigError, ExitCode
-from squall.coordination.stores.errors import (
+from squall.coordination.store_errors import (
     CircuitOpenError,
     CoordinationError,
     InvalidIdentifierError,
@@ -63,7 +63,7 @@ __all__ = [
 
 
 class ConfigurationError(CoordinationError, ConfigError):
-    """Names the option, its value, the rule, and what would be right."""
+    """An option is refused. The message has the option, its value, the rule and a valid value."""
 
     exit_code = ExitCode.CONFIG
 
@@ -77,8 +77,8 @@ class DuplicateMemberError(CoordinationError):
 
     def __init__(self, member_id: str, hostname: str, pid: int) -> None:
         super().__init__(
-            f"member {member_id} lives already, as process {pid} on {hostname}:"
-            " stop it, or give this one another id"
+            f"member {member_id} is already alive, as process {pid} on {hostname}:"
+            " stop it, or use another member_id here"
         )
         self.member_id = member_id
         self.hostname = hostname
@@ -86,28 +86,27 @@ class DuplicateMemberError(CoordinationError):
 
 
 class MemberFencedError(CoordinationError):
-    def __init__(self, member_id: str, incarnation: int) -> None:
+    def __init__(self, member_id: str, boot: int) -> None:
         super().__init__(
-            f"incarnation {incarnation} of member {member_id} was declared dead;"
-            " only a new incarnation may go on"
+            f"boot {boot} of member {member_id} was declared dead; only a new boot may go on"
         )
         self.member_id = member_id
-        self.incarnation = incarnation
+        self.boot = boot
 
 
 class EpochRegressionError(CoordinationError):
     def __init__(self, seen: int, found: int) -> None:
         super().__init__(
-            f"the store shows epoch {found} and epoch {seen} was seen before:"
-            " it lost data; the next election begins above both"
+            f"the store shows epoch {found}, but this member saw epoch {seen}: the store lost data;"
+            " the next election begins above both"
         )
         self.seen = seen
         self.found = found
 
 
 class LeadershipLost(CoordinationError):
-    """Raised by `async with coordinator.lead()` when its body was cancelled by the end of
-    the term. `reason` is that of the demotion."""
+    """The end of the term cancelled the body of `async with coordinator.lead()`. `reason` is that
+    of the demotion."""
 
     def __init__(self, epoch: int, reason: str) -> None:
         super().__init__(f"epoch {epoch} ended: {reason}")
@@ -116,11 +115,12 @@ class LeadershipLost(CoordinationError):
 
 
 class SignalError(CoordinationError):
-    """A signal was not taken, or not acknowledged."""
+    """A signal was refused, or not acknowledged."""
 
 
 class SignalDeliveryError(SignalError):
-    """The signal may still be read: it stays in the inbox until it expires."""
+    """No acknowledgment came. The receiver may still read the signal: it stays in the inbox until
+    it expires."""
 
     outcome_known = False
 
@@ -145,7 +145,7 @@ class InboxFullError(SignalError):
 class UnknownMemberError(SignalError):
     def __init__(self, member_id: str) -> None:
         super().__init__(
-            f"no member {member_id} ever registered; allow_unknown=True sends all the same"
+            f"no member {member_id} ever registered; use allow_unknown=True to send anyway"
         )
         self.member_id = member_id
 
@@ -183,4 +183,4 @@ class DeadCoordinatorError(WaitError):
 
 
 class StateLostError(WaitError):
-    """The store was emptied or set back: what was waited for will not come by itself."""
+    """The store was emptied or restored from an older state: the signal will not come."""

@@ -1,9 +1,12 @@
-"""What a member tells the application: typed events, by handlers or by an async iterator.
+"""The events of a member, and the bus that brings them to handlers and async iterators.
 
-Each listener has a queue of its own, at most `QUEUE_MAX` long; a slow one loses its oldest
-events, counted, and never slows the protocol or another listener. Handlers run outside of
-the loops that emit, one event after another per listener. A handler that raises is
-reported and goes on with the next event. It must never raise into what emits.
+Each listener has its own queue of at most `QUEUE_MAX` events. A slow listener loses its oldest
+events, which are counted, and never slows the protocol or another listener. Handlers run in their
+own tasks, one event at a time. A handler that raises is reported and gets the next event; emitting
+never raises.
+
+The Python names `member_id` and `boot` stand as `coordinator_id` or `worker_id` and `incarnation`
+in JSON, which is older.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ QUEUE_MAX = 1000
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Every event says where it was seen, when (wall clock, for people) and by whom."""
+    """What every event has: its namespace, the wall-clock time and the member that emitted it."""
 
     name: ClassVar[str] = ""
     namespace: str = ""
@@ -35,16 +38,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerHeartbeat(Event, frozen=True, kw_only=True):
+    """A heartbeat of this member reached the store."""
+
     name: ClassVar[str] = "coord:worker-heartbeat"
-    worker_id: str
+    member_id: str = msgspec.field(name="worker_id")
     sequence: int
 
 
 class CoordinatorElected(Event, frozen=True, kw_only=True):
-    """Somebody leads; told on every member."""
+    """A member was elected; emitted on every member."""
 
     name: ClassVar[str] = "coord:coordinator-elected"
-    worker_id: str
+    member_id: str = msgspec.field(name="worker_id")
     epoch: int
     lease_expires_at: float
     active_workers: int
@@ -54,27 +59,27 @@ class CoordinatorPromoted(Event, frozen=True, kw_only=True):
     """This member leads."""
 
     name: ClassVar[str] = "coord:coordinator-promoted"
-    worker_id: str
+    member_id: str = msgspec.field(name="worker_id")
     epoch: int
 
 
 class CoordinatorDemoted(Event, frozen=True, kw_only=True):
-    """This member leads no more; reason is one of `lease_lost`, `superseded`, `stopped`,
-    `forced`, `unhealthy`, `fenced`."""
+    """This member does not lead any more. `reason` is `lease_lost`, `superseded`, `stopped`,
+    `forced`, `unhealthy` or `fenced`."""
 
     name: ClassVar[str] = "coord:coordinator-demoted"
-    worker_id: str
+    member_id: str = msgspec.field(name="worker_id")
     epoch: int
     reason: str
 
 
 class PluginElected(Event, frozen=True, kw_only=True):
-    """The same, once for each plugin of the member: `plg:<plugin>:coordinator-elected` names those
-    of one kind, as `plg:ttl:coordinator-elected`, and `plg:coordinator-elected` all of them."""
+    """A member was elected; emitted once for each plugin. `plg:ttl:coordinator-elected` selects the
+    events of one plugin, `plg:coordinator-elected` those of all."""
 
     name: ClassVar[str] = "plg:coordinator-elected"
     plugin: str
-    worker_id: str
+    member_id: str = msgspec.field(name="worker_id")
     epoch: int
 
     def is_named(self, wanted: str) -> bool:
@@ -82,11 +87,11 @@ class PluginElected(Event, frozen=True, kw_only=True):
 
 
 class PluginPromoted(Event, frozen=True, kw_only=True):
-    """This member leads: its plugins work from now on."""
+    """This member leads: its plugins start to work."""
 
     name: ClassVar[str] = "plg:coordinator-promoted"
     plugin: str
-    worker_id: str
+    member_id: str = msgspec.field(name="worker_id")
     epoch: int
 
     def is_named(self, wanted: str) -> bool:
@@ -94,15 +99,17 @@ class PluginPromoted(Event, frozen=True, kw_only=True):
 
 
 class EpochRenewed(Event, frozen=True, kw_only=True):
-    """The term of the holder was prolonged; the epoch stays."""
+    """The leader prolonged its term; the epoch stays."""
 
     name: ClassVar[str] = "coord:coordinator-epoch-renewed"
-    worker_id: str
+    member_id: str = msgspec.field(name="worker_id")
     epoch: int
     new_term_ends_at: float
 
 
 class LeaderChanged(Event, frozen=True, kw_only=True):
+    """Another member leads than before; "" stands for none."""
+
     name: ClassVar[str] = "leader:changed"
     old: str
     new: str
@@ -110,6 +117,8 @@ class LeaderChanged(Event, frozen=True, kw_only=True):
 
 
 class Flapping(Event, frozen=True, kw_only=True):
+    """The leader changed too often within `window` seconds."""
+
     name: ClassVar[str] = "coord:flapping"
     changes: int
     window: float
@@ -117,7 +126,7 @@ class Flapping(Event, frozen=True, kw_only=True):
 
 
 class ColdStartPhaseChanged(Event, frozen=True, kw_only=True):
-    """`duration` is the time spent in the phase that was left."""
+    """A cold start entered `phase`; `duration` is the time spent in the phase before."""
 
     name: ClassVar[str] = "coord:cold-start-phase-changed"
     phase: str
@@ -125,7 +134,7 @@ class ColdStartPhaseChanged(Event, frozen=True, kw_only=True):
 
 
 class ForcedElection(Event, frozen=True, kw_only=True):
-    """Somebody asked for a change of the coordinator by hand."""
+    """A member or an operator asked the leader to hand over."""
 
     name: ClassVar[str] = "coord:forced-election"
     requested_by: str
@@ -133,8 +142,8 @@ class ForcedElection(Event, frozen=True, kw_only=True):
 
 
 class ProfileChanged(Event, frozen=True, kw_only=True):
-    """With `profile="auto"`: the limits of `profile` hold here from now on, and the heartbeat
-    interval of `beats`. They differ in the middle of a change."""
+    """With `profile="auto"`: this member now uses the limits of `profile` and the heartbeat
+    interval of `beats`. The two differ in the middle of a change."""
 
     name: ClassVar[str] = "coord:profile-changed"
     profile: str
@@ -142,6 +151,8 @@ class ProfileChanged(Event, frozen=True, kw_only=True):
 
 
 class ContentionDetected(Event, frozen=True, kw_only=True):
+    """A heartbeat or a renewal took `ratio` times as long as it should."""
+
     name: ClassVar[str] = "contention:detected"
     duration: float
     expected: float
@@ -149,8 +160,10 @@ class ContentionDetected(Event, frozen=True, kw_only=True):
 
 
 class HeartbeatWarning(Event, frozen=True, kw_only=True):
+    """The leader missed the heartbeats of a member."""
+
     name: ClassVar[str] = "heartbeat:warning"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     health: str
     stale_duration: float
     consecutive_warnings: int
@@ -158,57 +171,59 @@ class HeartbeatWarning(Event, frozen=True, kw_only=True):
 
 
 class CoordinatorDead(Event, frozen=True, kw_only=True):
-    """A member was declared dead: told once for its incarnation in the whole group, or again
-    with the same `death_id` by a successor of a coordinator that died while telling it."""
+    """A member was declared dead. The leader emits it once per boot. If the leader dies meanwhile,
+    its successor emits it again with the same `death_id`."""
 
     name: ClassVar[str] = "coordinator:dead"
-    coordinator_id: str
-    incarnation: int
+    member_id: str = msgspec.field(name="coordinator_id")
+    boot: int = msgspec.field(name="incarnation")
     death_id: str
     reason: str
     consecutive_warnings: int
 
 
 class MemberJoined(Event, frozen=True, kw_only=True):
-    """Seen by a member that watches (`start_monitoring`), like the two that follow."""
+    """A member registered. Emitted, as the next two, on members that called `start_monitoring`."""
 
     name: ClassVar[str] = "member:joined"
-    coordinator_id: str
-    incarnation: int
+    member_id: str = msgspec.field(name="coordinator_id")
+    boot: int = msgspec.field(name="incarnation")
 
 
 class MemberLeft(Event, frozen=True, kw_only=True):
-    """It stopped by itself, or what was left of it after its death was cleaned up."""
+    """A member stopped, or the records of a dead one were cleaned up."""
 
     name: ClassVar[str] = "member:left"
-    coordinator_id: str
-    incarnation: int
+    member_id: str = msgspec.field(name="coordinator_id")
+    boot: int = msgspec.field(name="incarnation")
 
 
 class MemberChanged(Event, frozen=True, kw_only=True):
-    """Its health is another one. Every watcher tells it: to act once on a death, listen to
+    """The health of a member changed. Every watching member emits it: to act once on a death, use
     `coordinator:dead`."""
 
     name: ClassVar[str] = "member:changed"
-    coordinator_id: str
-    incarnation: int
+    member_id: str = msgspec.field(name="coordinator_id")
+    boot: int = msgspec.field(name="incarnation")
     previous_health: str
     health: str
 
 
 class CoordinatorRecovered(Event, frozen=True, kw_only=True):
+    """A member that was warned about, or declared dead, beats again."""
+
     name: ClassVar[str] = "coordinator:recovered"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     previous_health: str
     was_dead: bool
 
 
 class CoordinatorUnreachable(Event, frozen=True, kw_only=True):
-    """A signal was not acknowledged. `health` is how its receiver was found right after that:
-    `alive`, `stale` (no heartbeat for `heartbeat_ttl`), `left`, `dead`, or `unknown`."""
+    """A signal was not acknowledged. `health` is that of its receiver right after that: `alive`,
+    `stale` (no heartbeat for `heartbeat_ttl`), `left`, `dead` or `unknown`."""
 
     name: ClassVar[str] = "coordinator:unreachable"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     reason: str
     attempts: int
     error: str
@@ -216,20 +231,26 @@ class CoordinatorUnreachable(Event, frozen=True, kw_only=True):
 
 
 class CleanupComplete(Event, frozen=True, kw_only=True):
+    """The leader removed the records of a dead member."""
+
     name: ClassVar[str] = "cleanup:complete"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     keys_deleted: int
 
 
 class CleanupFailed(Event, frozen=True, kw_only=True):
+    """The leader could not remove the records of a dead member; it tries again."""
+
     name: ClassVar[str] = "cleanup:failed"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     error: str
 
 
 class ContinuityViolation(Event, frozen=True, kw_only=True):
+    """The sequence of an external member's heartbeats jumped."""
+
     name: ClassVar[str] = "continuity:violation"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     expected_sequence: int
     received_sequence: int
     gap: int
@@ -240,7 +261,7 @@ class Isolated(Event, frozen=True, kw_only=True):
     """No beat of this member reached the store for `heartbeat_ttl`."""
 
     name: ClassVar[str] = "member:isolated"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     silent_s: float
 
 
@@ -248,11 +269,13 @@ class StateLost(Event, frozen=True, kw_only=True):
     """The store forgot this member: it was emptied, or restored from an older state."""
 
     name: ClassVar[str] = "store:state-lost"
-    coordinator_id: str
+    member_id: str = msgspec.field(name="coordinator_id")
     highest_epoch_seen: int
 
 
 class SignalRejected(Event, frozen=True, kw_only=True):
+    """This member refused a signal: forged, expired, or not meant for it."""
+
     name: ClassVar[str] = "signal:rejected"
     reason: str
     sender_id: str
@@ -260,13 +283,15 @@ class SignalRejected(Event, frozen=True, kw_only=True):
 
 
 class WaitTimedOut(Event, frozen=True, kw_only=True):
+    """A blocking wait of this member reached its timeout."""
+
     name: ClassVar[str] = "coordination:timeout"
     correlation_id: str
     waited: float
 
 
 class ErrorEvent(Event, frozen=True, kw_only=True):
-    """Something that a handler may want to see; without one it is logged, never raised."""
+    """An error outside of any call; logged if no handler takes it."""
 
     name: ClassVar[str] = "error"
     error: Any
@@ -277,7 +302,7 @@ OnFailure = Callable[[str, Exception], None]
 
 
 class Listener:
-    """One queue of events; handed out by `EventBus`."""
+    """The queue of one handler or iterator."""
 
     def __init__(self, wanted: str, on_dropped: Callable[[], None] | None = None) -> None:
         self.wanted = wanted
@@ -305,14 +330,14 @@ class Listener:
     async def next(self) -> Event:
         while not self._queue:
             if self._is_closed:
-                raise NotRunningError("the coordinator has stopped: no more events come")
+                raise NotRunningError("the coordinator has stopped: there are no more events")
             self._arrived.clear()
             await self._arrived.wait()
         return self._queue.popleft()
 
 
 class EventBus:
-    """Of one member."""
+    """Distributes the events of one member to its listeners."""
 
     def __init__(
         self,
@@ -353,7 +378,7 @@ class EventBus:
             if token.task is not None:
                 token.task.cancel()
 
-    def is_heard(self, event: str | type[Event]) -> bool:
+    def has_listener(self, event: str | type[Event]) -> bool:
         """Whether a handler or an iterator would get it."""
         return any(each.wanted in ("*", _name(event)) for each in self._listeners)
 
@@ -368,7 +393,7 @@ class EventBus:
             self._listeners.remove(listener)
 
     def close(self) -> None:
-        """Who iterates gets what came before, then `NotRunningError`."""
+        """Iterators get the events that are queued, then `NotRunningError`."""
         for listener in self._listeners:
             listener.close()
 

@@ -1,8 +1,7 @@
-"""Every metric of the coordination library, in one place.
+"""All metrics of the coordination library; no other module registers one.
 
-The alert rules and the dashboard in `deploy/coordination` name these and no others; a test
-compares them. All carry the namespace, so that one process may run several. Nothing else in
-the library may register a metric.
+The alert rules and the dashboard in `deploy/coordination` use these names; a test compares them.
+Each metric has the label `namespace`, because one process may run members of several.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ STORE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0,
 
 
 class MetricFamilies:
-    """The families of one registry; made once per process."""
+    """The metric families of one registry."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -110,7 +109,7 @@ class MetricFamilies:
         )
         self.contention = registry.counters(
             "coordination_contention_events_total",
-            "Cycles and renewals that took too long, also those that were not told.",
+            "Cycles and renewals that took too long, including those without an event.",
             one,
         )
         self.active_coordinators = registry.gauges(
@@ -223,7 +222,7 @@ class MetricFamilies:
 
 
 class CoordinationMetrics:
-    """The same for one namespace: call what is needed, the namespace is filled in."""
+    """The metrics of one namespace: fills in its label."""
 
     def __init__(self, families: MetricFamilies, namespace: str = "default") -> None:
         self.families = families
@@ -242,14 +241,14 @@ class CoordinationMetrics:
     def of_registry(
         cls, registry: Registry | None = None, namespace: str = "default"
     ) -> CoordinationMetrics:
-        """Members of one process may share a registry: its families are made once."""
+        """Members of one process may share a registry; its families are made once."""
         shared = Registry() if registry is None else registry
         families = shared.once(MetricFamilies)
         return cls(families, namespace)
 
 
 def metric_names() -> dict[str, str]:
-    """Name and kind of every metric; histograms also by the names of their series."""
+    """The kind of every metric by name; also the series of each histogram."""
     names: dict[str, str] = {}
     for family in vars(MetricFamilies(Registry())).values():
         if isinstance(family, Family):

@@ -1,6 +1,6 @@
-"""What a member is started with, and what is refused before anything is done.
+"""The options of a member, and the checks that refuse a bad one before anything is started.
 
-Every refusal names the option, its value, the rule and what would be right.
+Every error names the option, its value, the rule and a value to use.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from squall.coordination.timing import (
 )
 
 RETRIES_RANGE = (2, 10)
+# Keeps a heartbeat record below a kilobyte.
 HEARTBEATS_KEPT_MAX = 20
-"""A heartbeat record stays below a kilobyte."""
 HealthCheck = Callable[[], bool | Awaitable[bool]]
+# The profile that follows the number of live members.
 AUTO = "auto"
-"""As profile: by the number of live members."""
 
 
 def _no_metadata() -> Mapping[str, Any]:
@@ -34,37 +34,37 @@ def _no_metadata() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """See `Coordinator` for what each one means."""
+    """The options of `Coordinator`; docs/coordination describes them by topic."""
 
     namespace: str = "default"
     environment: Environment | None = None
     profile: str | Timing | None = None
     secret: str | Sequence[str] | None = field(default=None, repr=False)
-    """What members sign with; several while it is changed, the newest last."""
+    """What members sign with; during a rotation several, the newest last."""
     secret_source: str | None = None
-    """Where the secret is read, again and again: `env:`, `file:/path`, `vault:`, `awssm:`."""
+    """Where the secret is read, every five minutes: `env:`, `file:/path`, `vault:`, `awssm:`."""
     strict_secrets: bool = False
     """Refuses a secret in an environment variable."""
     eligible: bool = True
     transient: bool = False
-    """A client for a moment, as a command is: it never leads, leaves nothing behind, and its
-    silence is told to nobody as a death."""
+    """A short-lived client, such as a command: it never leads, leaves no records, and its silence
+    is not reported as a death."""
     health_check: HealthCheck | None = None
-    """Asked once per interval whether this member is fit to lead."""
+    """Called once per heartbeat interval: is this member fit to lead?"""
     keep_heartbeats: int = 0
-    """So many of its last beats stay in the heartbeat record for people to look at, up to 20."""
+    """How many of the last beats the heartbeat record shows to operators, up to 20."""
     enable_coordinator: bool = True
     skip_cold_start: bool = False
     unsafe_timings: bool = False
     auto_cleanup: bool = True
     cleanup_delay: float = 0.0
-    """From a death to its cleanup."""
+    """Seconds from a death to the cleanup of its records."""
     sign_heartbeats: bool | None = None
     epoch_fencing_enabled: bool = True
     contention_detection_enabled: bool = True
     contention_threshold: float = 2.0
     debug: bool = False
-    """Logs every cycle: heartbeats, renewals, looks of the monitor; to stderr without a log."""
+    """Logs every heartbeat, renewal and monitor cycle; to stderr if no log is given."""
     max_inbox: int = 1000
     max_clock_skew: float = 60.0
     max_timeout: float = 3600.0
@@ -72,21 +72,21 @@ class Options:
     retry_base: float = 1.0
     ack_timeout: float = 5.0
     metrics_port: int | None = None
-    """Serves `/metrics` there; 0 takes a free port."""
+    """Serves `/metrics` on this port; 0 takes a free one."""
     metrics_host: str = "127.0.0.1"
     metadata: Callable[[], Mapping[str, Any]] = field(default=_no_metadata)
 
     def timing_for(self, capabilities: Capabilities) -> Timing:
-        """The profile that was asked for, or the one that suits the store; also what `auto`
-        begins with."""
+        """The timing of the profile, or by default the one for this store, with which `auto`
+        starts too."""
         if self.profile is not None and self.profile != AUTO:
             return timing_of(self.profile)
-        polls_afar = capabilities.cross_host and not capabilities.blocking_wait
-        return timing_of("s3" if polls_afar else "normal")
+        is_polled = capabilities.cross_host and not capabilities.blocking_wait
+        return timing_of("s3" if is_polled else "normal")
 
 
 class OptionValues(TypedDict, total=False):
-    """The same as `Options`, for editors and type checkers: what `Coordinator` takes by name."""
+    """The fields of `Options`, for editors and type checkers: `Coordinator` takes them by name."""
 
     namespace: str
     environment: Environment | None
@@ -120,7 +120,7 @@ class OptionValues(TypedDict, total=False):
 
 
 def with_environment(options: Options, named: str | None) -> Options:
-    """An environment that was given counts; else the one that the process was started in."""
+    """The option wins over `named`, the environment variable of the process."""
     if options.environment is not None or named is None:
         return options
     return replace(options, environment=cast("Environment", named))
@@ -129,12 +129,11 @@ def with_environment(options: Options, named: str | None) -> Options:
 def check_names(given: Iterable[str]) -> None:
     for name in given:
         if name in Timing.__struct_fields__:
-            raise ConfigurationError(
-                f"{name} is part of a profile: profile=Timing({name}=...) is right"
-            )
+            raise ConfigurationError(f"{name} is part of a profile: use profile=Timing({name}=...)")
         if name not in Options.__dataclass_fields__:
             raise ConfigurationError(
-                f"{name} is not an option; there are {', '.join(Options.__dataclass_fields__)}"
+                f"{name} is not an option; the options are"
+                f" {', '.join(Options.__dataclass_fields__)}"
             )
 
 
@@ -143,6 +142,7 @@ def check_options(options: Options, timing: Timing, capabilities: Capabilities) 
     if options.environment is not None and options.environment not in ENVIRONMENTS:
         wrong("environment", options.environment, f"one of {', '.join(ENVIRONMENTS)}", "'staging'")
     check_timing(timing, environment=options.environment, unsafe_timings=options.unsafe_timings)
+    # Without other members there is nothing to observe.
     alone = not capabilities.cross_process or not options.enable_coordinator
     window = timing.cold_start_observation_window
     if options.environment == "production" and not alone and options.skip_cold_start:
@@ -160,10 +160,9 @@ def check_options(options: Options, timing: Timing, capabilities: Capabilities) 
     if options.contention_threshold <= 1.0:
         wrong("contention_threshold", options.contention_threshold, "it must be above 1", "2.0")
     if options.secret is not None and options.secret_source is not None:
-        raise ConfigurationError("secret and secret_source are both given: one of them is right")
+        raise ConfigurationError("secret and secret_source are both given: use only one")
     if options.secret is None and options.secret_source is None and capabilities.cross_host:
         raise ConfigurationError(
-            "secret is None and there is no secret_source: members of several hosts must"
-            " share one to sign with;"
-            " `squall coord secret generate` makes one"
+            "secret is None and there is no secret_source: members on several hosts must share a"
+            " secret; `squall coord secret generate` makes one"
         )

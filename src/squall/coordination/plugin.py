@@ -1,4 +1,4 @@
-"""The class that an application extends to do something on the coordinator only.
+"""The base class of plugins: code that runs on the leader only.
 
     class Reports(CoordinatorPlugin):
         name = "reports"
@@ -6,57 +6,91 @@
         async def coordinator_work(self) -> None:
             await self.term.write(...)
 
-It decides nothing; `Coordinator` calls it. Its work is cancelled at the end of a term, and
-what it writes through `self.term` is refused by the store after that.
+`Coordinator` calls the methods. The end of a term cancels them, and the store refuses what they
+write through `self.term` after that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from squall.coordination.election.term import Term, Work
 from squall.coordination.errors import NotRunningError
-from squall.coordination.terms import Term, Work
+from squall.coordination.member_parts import MemberParts
+from squall.coordination.signals.member_signals import Signals
+from squall.coordination.stores.interface import Check, Store
+from squall.coordination.timing import Timing
 
-if TYPE_CHECKING:
-    from squall.coordination.coordinator import Coordinator
+
+class PluginHost(Protocol):
+    """The member that runs a plugin: the part of `Coordinator` that plugins use."""
+
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def boot(self) -> int: ...
+    @property
+    def timing(self) -> Timing: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def parts(self) -> MemberParts: ...
+    @property
+    def signals(self) -> Signals: ...
+    @property
+    def is_coordinator(self) -> bool: ...
+    @property
+    def current_coordinator(self) -> str | None: ...
+    @property
+    def current_epoch(self) -> int: ...
+    @property
+    def isolated(self) -> bool: ...
+    @property
+    def alive_check(self) -> Check | None: ...
+    async def active_workers(self) -> tuple[str, ...]: ...
 
 
 class CoordinatorPlugin:
-    """`on_become_coordinator` and `on_stop_being_coordinator` alternate and never overlap;
-    `coordinator_work` is called every `work_interval` seconds while leading, one call at a
-    time."""
+    """Override the methods that you need.
+
+    `on_become_coordinator` and `on_stop_being_coordinator` alternate and never overlap.
+    `coordinator_work` is called every `work_interval` seconds while the member leads, one call at
+    a time.
+    """
 
     name = "plugin"
     work_interval: float | None = None
-    """None takes the one of the profile."""
+    """In seconds; None takes the interval of the profile."""
 
     def __init__(self) -> None:
-        self._coordinator: Coordinator | None = None
+        self._coordinator: PluginHost | None = None
         self._term: Term | None = None
 
     @property
     def kind(self) -> str:
-        """The first word of its name; events are named by it."""
+        """The first word of the name; it is part of the names of the plugin's events."""
         return self.name.partition(" ")[0]
 
     @property
-    def coordinator(self) -> Coordinator:
+    def coordinator(self) -> PluginHost:
         if self._coordinator is None:
-            raise NotRunningError(f"{self.name} belongs to no coordinator yet: add it to one")
+            raise NotRunningError(f"{self.name} belongs to no coordinator yet: pass it to one")
         return self._coordinator
 
     @property
     def term(self) -> Term:
-        """Of the present or last time that this member led."""
+        """The present or the last term in which this member led."""
         if self._term is None:
             raise NotRunningError(f"{self.name} has not led yet")
         return self._term
 
     async def on_start(self) -> None:
-        """The member has registered; called once, on every member."""
+        """Called once on every member, after it registered."""
 
     async def on_stop(self) -> None:
-        """The member stops, or its start failed after `on_start` of this plugin; called once."""
+        """Called once when the member stops, or when its start failed after `on_start`."""
 
     async def on_become_coordinator(self) -> None: ...
 
@@ -64,8 +98,8 @@ class CoordinatorPlugin:
 
     async def coordinator_work(self) -> None: ...
 
-    def work(self, coordinator: Coordinator, default_interval: float) -> Work:
-        """How the coordinator runs it."""
+    def work(self, coordinator: PluginHost, default_interval: float) -> Work:
+        """The plugin as work of the leader."""
         self._coordinator = coordinator
 
         async def become(term: Term) -> None:

@@ -1,10 +1,9 @@
-"""How often members beat, when they are stale, dead or deposed, and which mixes are refused.
+"""The timing profiles, and the checks that refuse unsafe combinations of their durations.
 
-Every duration is in seconds. A `Timing` that passed `check_timing` keeps these relations:
-three beats fit into a lease and into `heartbeat_ttl`; a member is stale at `heartbeat_ttl`
-and dead `max_warnings` checks later, which is exactly `dead_after`; records outlive the
-decision about them. It must never accept a mix in which a live member can be declared dead
-by one lost beat, nor one in which a dead one is never noticed.
+Every duration is in seconds. A `Timing` that passed `check_timing` guarantees: three beats fit into
+a lease and into `heartbeat_ttl`; a member is stale at `heartbeat_ttl` and dead `max_warnings`
+checks later, which is exactly `dead_after`; records outlive the decision about them. So one lost
+beat never makes a live member dead, and a dead one is always noticed.
 """
 
 from __future__ import annotations
@@ -15,18 +14,19 @@ from typing import Any, Literal
 import msgspec
 
 from squall.coordination.errors import ConfigurationError
+from squall.runtime.backoff import Backoff
 
 Environment = Literal["development", "staging", "production"]
 ENVIRONMENTS: tuple[Environment, ...] = ("development", "staging", "production")
+# The part of a lease after which its holder stops acting, counted from the send of the last
+# successful renewal. The rest covers clocks whose rates differ, and a reply on its way.
 LOCAL_LIMIT = 0.8
-"""The part of a lease after which its holder stops acting, counted from the send of the last
-successful renewal. The rest covers clocks whose rates differ and a reply on its way."""
 BEATS_PER_LEASE = 3.0
 CLEANUP_PERIOD_S = 300.0
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """One profile. Members of a namespace must use the same one."""
+    """The durations of one profile. All members of a namespace must use the same ones."""
 
     heartbeat_interval: float = 5.0
     heartbeat_ttl: float = 90.0
@@ -40,7 +40,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_observation_window: float = 15.0
     cold_start_preparation_delay: float = 5.0
     rank_delay: float = 0.2
-    """How long each place in the order of ids waits before it stands."""
+    """How long a candidate waits for each member that ranks before it."""
     rank_delay_cap: float = 2.0
     retention: float = 900.0
     """How long a heartbeat record is kept: the stale limit of cleanup and one period of it."""
@@ -52,8 +52,20 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failover(self) -> float:
-        """The longest time without a coordinator after a crash of one."""
+        """The longest time without a leader after the leader crashed."""
         return self.lease_ttl + self.heartbeat_interval
+
+    @property
+    def retry(self) -> Backoff:
+        """Between two tries of a heartbeat, a renewal or a release. It does not grow: at most a
+        third of an interval, so that two more tries fit before the next beat."""
+        return Backoff(first_s=1.0, factor=1.0, cap_s=self.heartbeat_interval / 3.0)
+
+    @property
+    def outage_retry(self) -> Backoff:
+        """Between two tries of a registration or a watch while the store does not answer. It does
+        not grow: a member must be back within an interval once the store is."""
+        return Backoff(first_s=1.0, factor=1.0, cap_s=self.heartbeat_interval)
 
 
 PROFILES: dict[str, Timing] = {
@@ -92,7 +104,7 @@ def timing_of(profile: str | Timing) -> Timing:
     found = PROFILES.get(profile)
     if found is None:
         raise ConfigurationError(
-            f"profile is {profile!r}: {', '.join(PROFILES)} and auto are known, or give a Timing"
+            f"profile is {profile!r}: use one of {', '.join(PROFILES)}, auto, or a Timing"
         )
     return found
 
@@ -100,7 +112,7 @@ def timing_of(profile: str | Timing) -> Timing:
 def check_timing(
     timing: Timing, *, environment: Environment | None, unsafe_timings: bool = False
 ) -> None:
-    """Raises `ConfigurationError` with the option, its value, the rule and what would be right."""
+    """Raises `ConfigurationError` with the option, its value, the rule and a valid value."""
     if unsafe_timings and environment == "production":
         raise ConfigurationError(
             "unsafe_timings is True: production refuses it; leave it out, or set"
@@ -128,8 +140,8 @@ def _check_numbers(timing: Timing) -> None:
 
 
 def _check_relations(timing: Timing) -> None:
-    """What no switch lifts: with these wrong, live members are declared dead, or dead ones
-    never are."""
+    """The rules without which live members are declared dead, or dead ones never; no option lifts
+    them."""
     if timing.max_warnings < 1:
         wrong("max_warnings", timing.max_warnings, "at least one warning comes first", "3")
     if timing.dead_after < timing.heartbeat_ttl:
@@ -214,4 +226,4 @@ def _check_pace(timing: Timing) -> None:
 
 
 def wrong(option: str, value: object, rule: str, example: str) -> None:
-    raise ConfigurationError(f"{option} is {value!r}: {rule}; {option}={example} is right")
+    raise ConfigurationError(f"{option} is {value!r}: {rule}; use {option}={example}")

@@ -1,4 +1,4 @@
-"""The outcome of a run: all that reports, the exit code and `squall.run` need."""
+"""The outcome of a run: everything that reports, the exit code and `squall.run` need."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from squall.api.errors import ExitCode
 from squall.stats.manifest import FileManifest
 
 if TYPE_CHECKING:
-    from squall.stats.run import RunStats
-    from squall.stats.thresholds import ThresholdResult
+    from squall.stats.thresholds.judge import ThresholdResult
+    from squall.stats.totals.run import RunStats
     from squall.stats.verdict import Verdict
 
 WorkflowStatus = Literal["completed", "failed", "skipped", "interrupted", "timeout"]
@@ -36,15 +36,15 @@ class ProcessInfo:
     index: int
     pid: int
     died: str = ""
-    """Why the process ended before the run did; empty when it did not."""
+    """Why the process ended before the run; empty if it did not."""
     worker: str = ""
     """On which worker of a cluster; empty on one machine."""
 
 
 @dataclass(kw_only=True)
 class Loss:
-    """Load that was planned for a process or worker that was lost, from its last report
-    on until another took over, or to the end."""
+    """The load that a lost process or worker did not make: from its last report until another
+    took over, or until the end."""
 
     process: int
     workflow: str
@@ -52,29 +52,28 @@ class Loss:
     """On the run's clock, when the death was noticed."""
     reason: str
     users: int
-    """Users that stopped with it (those ready at the start)."""
+    """Users that stopped with it, of those that were ready at the start."""
     starts: int | None = None
-    """Planned starts that nobody is known to have made; None where the model does not
-    plan them."""
+    """Planned starts that no report covers; None if the model plans none."""
     worker: str = ""
-    """Which worker of a cluster; empty on one machine, where `process` says it all."""
+    """The worker of a cluster; empty on one machine, where `process` identifies the loss."""
     share: int = 0
     attempt: int = 1
     cut_at_s: float | None = None
-    """On the workflow's clock: up to here its reports are counted. None: not a cluster."""
+    """On the workflow's clock: its reports count up to here. None outside a cluster."""
     below_target_s: float = 0.0
     """How long its part of the load was missing."""
     refilled_by: str = ""
-    """The worker that continued it; empty when nobody did."""
+    """The worker that continued the share; empty if none did."""
     iterations: int | None = None
-    """Planned iterations that are missing in the end, where their number is planned."""
+    """Planned iterations that are missing at the end, if their number is planned."""
     unknown_requests: int = 0
-    """Requests that may have been sent and are in no count: 0 to this many."""
+    """Between 0 and this many requests may have been sent without being counted."""
     unknown_iterations: int = 0
     is_estimate: bool = False
-    """The unknown rests on the lowest latency that was seen, not on a plan."""
+    """The unknown numbers are derived from the lowest latency seen, not from a plan."""
     rows: int = 0
-    """Rows of feeds that were given out to iterations which did not finish."""
+    """Feed rows that were given to iterations which did not finish."""
 
 
 @dataclass(kw_only=True)
@@ -118,7 +117,8 @@ class RunOutcome:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Interrupted, then an invalid measurement, then failed code, then thresholds."""
+        """The first that applies: interrupted, aborted by a threshold, an invalid measurement,
+        failed code, failed thresholds."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
         if self.aborted_by:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from squall.stats.histogram import Histogram, merged
 from squall.stats.reports import RequestsDelta
-from squall.stats.rows import RowStats, is_status
-from squall.stats.run import RunStats
-from squall.stats.workflow import WorkflowStats
+from squall.stats.totals.run import RunStats
+from squall.stats.totals.step_rows import RowStats, is_status
+from squall.stats.totals.workflow import WorkflowStats
 
 
 @dataclass
@@ -65,7 +65,7 @@ def totals_of(stats: RunStats, workflows: Sequence[WorkflowStats]) -> Totals:
 
 
 def loaded_workflows(stats: RunStats) -> list[WorkflowStats]:
-    """The test workflows that ran; if there are none, whatever ran."""
+    """The test workflows that ran; without any, all workflows that ran."""
     ran = [workflow for workflow in stats.workflows.values() if workflow.last_second >= 0]
     return [workflow for workflow in ran if workflow.manifest.is_test] or ran
 

@@ -1,2 +1,6 @@
-"""The only way to clock, randomness, network, disk and processes; real here, simulated
-in `squall.sim` behind the same interfaces."""
+"""The only way to clock, randomness, network, disk and processes.
+
+Node code gets a `Runtime` (`interfaces`): the one in `real`, or that of the simulation in
+`lab.sim`. Also here: tasks, the retry policy, logging and metrics. Every package but `api` may
+import it; only programs import `real`.
+"""

@@ -1,17 +1,17 @@
-"""What a node may ask of the world. Everything else it must not touch.
+"""The interfaces through which node code reaches the world; it uses nothing else.
 
-Node code is ordinary asyncio: coroutines, futures, `asyncio.sleep`, `asyncio.timeout`
-run on whatever loop drives them, a real one or the simulation's. Time, randomness,
-network, disk and processes come only from the `Runtime` that a node is given.
+Node code is ordinary asyncio: coroutines, futures, `asyncio.sleep` and `asyncio.timeout` run
+on a real loop or on the simulation's. Time, randomness, network, disk and processes come only
+from the `Runtime` that a node is given.
 
-Network callbacks run on the loop, never re-entrantly from inside a call of ours: what
-`dial` or `send` causes is delivered in a later turn. After `on_closed` there is no
-further callback. Bytes of a stream arrive in order and in any fragmentation; datagrams
-may be lost, repeated and reordered.
+Network callbacks run on the loop, never from inside a call of the owner: the effects of
+`dial` or `send` are delivered in a later turn. After `on_closed` there is no further
+callback. Bytes of a stream arrive in order and in any fragmentation; datagrams may be lost,
+repeated and reordered.
 
-Disk calls may raise `OSError`. What was not synced may be lost or torn at a crash;
-`sync` of a file does not make its name durable, `sync_directory` does. A failed `sync`
-poisons the file: its unsynced content is unknown from then on.
+Disk calls may raise `OSError`. A crash may lose or tear what was not synced. `sync` of a file
+does not make its name durable, `sync_directory` does. A failed `sync` poisons the file: its
+unsynced content is unknown from then on.
 """
 
 from __future__ import annotations
@@ -22,24 +22,29 @@ from typing import NewType, Protocol
 
 NodeId = NewType("NodeId", str)
 BootId = NewType("BootId", str)
-"""A start of a node; a restart is a new boot."""
+"""One start of a node; a restart is a new boot."""
 
 Address = tuple[str, int]
 
 
 class Clock(Protocol):
-    """Readings never leave the process; durations do."""
+    """Readings stay inside the process; other nodes only get durations."""
 
     def now(self) -> float:
-        """Monotonic seconds; does not count time the machine slept, may stand still."""
+        """Monotonic seconds; does not count time in which the machine was suspended."""
         ...
 
     def boot_time(self) -> float:
-        """Monotonic seconds that count suspended time too (CLOCK_BOOTTIME)."""
+        """Monotonic seconds, including suspended time (CLOCK_BOOTTIME)."""
+        ...
+
+    def kernel_boot(self) -> str:
+        """The id of this start of the machine's kernel; "" if it is unknown. Processes of the same
+        one may compare their readings of `boot_time`."""
         ...
 
     def wall(self) -> float:
-        """Seconds since 1970 for people and logs; may jump. Never decides anything."""
+        """Seconds since 1970 for people and logs. It may jump, so no decision may use it."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -54,24 +59,24 @@ class Connection(Protocol):
     def peer(self) -> Address: ...
     @property
     def peer_names(self) -> Sequence[str]:
-        """What a verified certificate says of the peer ("DNS:name", "URI:..."); none
-        without TLS."""
+        """The names in the peer's verified certificate ("DNS:name", "URI:..."); empty without
+        TLS."""
         ...
 
     def send(self, data: bytes) -> None:
-        """Queues bytes; no error here: a broken stream is told by `on_closed`."""
+        """Queues bytes. Never raises: `on_closed` reports a broken stream."""
         ...
 
     @property
     def unsent(self) -> int:
-        """Bytes queued and not yet taken by the network: what backpressure looks at."""
+        """Bytes queued and not yet taken by the network; for backpressure."""
         ...
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """Sends what is queued, then closes; nothing more is read."""
+        """Sends the queued bytes, then closes; nothing more is read."""
         ...
 
     def abort(self) -> None:
@@ -80,12 +85,12 @@ class Connection(Protocol):
 
 
 class StreamHandler(Protocol):
-    """What a connection tells its owner."""
+    """Receives the events of one connection."""
 
     def on_open(self, connection: Connection) -> None: ...
     def on_data(self, data: bytes) -> None: ...
     def on_closed(self, error: Exception | None) -> None:
-        """Exactly once, last. None: the peer closed or we did."""
+        """Called exactly once, last. None: one side closed in order."""
         ...
 
 
@@ -93,7 +98,7 @@ class Listener(Protocol):
     @property
     def address(self) -> Address: ...
     async def close(self) -> None:
-        """No new connections; existing ones stay."""
+        """Accepts no new connections; existing ones stay."""
         ...
 
 
@@ -105,14 +110,22 @@ class DatagramSocket(Protocol):
     @property
     def address(self) -> Address: ...
     def send(self, data: bytes, to: Address) -> None:
-        """Best effort; never raises for a target that is gone. `to` is numeric."""
+        """Best effort; never raises for an absent target. `to` is a numeric address."""
         ...
 
     def close(self) -> None: ...
 
 
+class TLSRefused(ConnectionError):
+    """One side did not accept the other's certificate, or only one of them speaks TLS."""
+
+
 class TLSContext(Protocol):
-    """Opaque to node code: made by the real runtime, ignored by the simulation."""
+    """Opaque to node code: the real runtime makes it, the simulation ignores it."""
+
+    def reporting(self, refused: Callable[[Address, TLSRefused], None]) -> TLSContext:
+        """A copy for a listener that reports every connection whose TLS handshake failed."""
+        ...
 
 
 class Network(Protocol):
@@ -144,23 +157,23 @@ class Network(Protocol):
 
 
 class File(Protocol):
-    """An open file that is appended to. One writer."""
+    """An open file for appending, with one writer."""
 
     @property
     def size(self) -> int: ...
     @property
     def poisoned(self) -> bool:
-        """An append or a sync failed such that the content is unknown; every later call
-        but `close` raises. A failed append that was taken back does not poison."""
+        """An append or a sync failed and left the content unknown; every later call but
+        `close` raises. A failed append that could be undone does not poison."""
         ...
 
     async def append(self, data: bytes) -> None: ...
     async def sync(self) -> None:
-        """Content durable (fdatasync). On OSError the file is poisoned."""
+        """Makes the content durable (fdatasync). An OSError poisons the file."""
         ...
 
     async def append_and_sync(self, data: bytes) -> None:
-        """Both as one call; the sync covers what was appended before, too."""
+        """Both in one call; the sync also covers earlier appends."""
         ...
 
     async def truncate(self, size: int) -> None: ...
@@ -175,10 +188,10 @@ class Disk(Protocol):
     """Paths are relative to the node's data directory; "/" separates, ".." is refused."""
 
     async def open(self, path: str, *, preallocate: int = 0, ahead: int = 0) -> File:
-        """Opens for appending at the end, creating the file if it is absent. With `ahead`
-        up to so many zeros stand behind its end, as far as the reserved blocks go, which
-        makes syncs faster. `File.size` and appends leave them out; those who read the path
-        see them until the file is cut to its size, and so does a start after a crash."""
+        """Opens for appending, creating the file if it is absent. With `ahead` up to that many
+        zeros are kept behind its end, as far as the reserved blocks go, which makes syncs faster.
+        `File.size` and appends ignore them; a reader of the path sees them until the file is
+        truncated to its size, and so does a start after a crash."""
         ...
 
     async def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -199,7 +212,7 @@ class Disk(Protocol):
     async def sync_directory(self, path: str = "") -> None: ...
     async def size(self, path: str) -> int: ...
     def lock(self) -> DirectoryLock:
-        """Of the whole data directory; BlockingIOError when another process holds it."""
+        """Locks the data directory; BlockingIOError if another process holds it."""
         ...
 
 
@@ -226,7 +239,7 @@ class Processes(Protocol):
 
 
 class Runtime(Protocol):
-    """All of it, for one boot of one node."""
+    """All interfaces, for one boot of one node."""
 
     @property
     def node(self) -> NodeId: ...

@@ -1,11 +1,11 @@
-"""Structured logging: an event has one name, and everything else is a field.
+"""Structured logging: an event is a name with fields.
 
-    log = Log(sink, clock, level="info").bind(node="gate-1", boot="5f2a")
+    log = Log(sink, clock, level="info").bind(node="m1", boot="5f2a")
     log.info("peer_connected", peer="10.0.0.7:7000", took_s=0.012)
 
-It decides what is written (levels, a bounded rate per event) and what is hidden (secrets
-by the name of their field or by their value, bytes always). The sink decides the form.
-It must never raise into the code that logs, nor write to anything but its sink.
+A `Log` decides what is written (level, a bounded rate per event) and what is hidden (secrets,
+by the name of their field or by their value, and bytes). The sink decides the form. Logging
+never raises into the caller and writes to nothing but the sink.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogSink(Protocol):
 
 @dataclass
 class MemorySink:
-    """Keeps what was logged, the newest `capacity`."""
+    """Keeps the newest `capacity` records."""
 
     capacity: int = 10_000
     records: list[LogRecord] = field(default_factory=list[LogRecord])
@@ -71,7 +71,7 @@ class MemorySink:
 
 
 class StreamSink:
-    """Lines on a text stream: key=value for people, or JSON."""
+    """Writes lines to a text stream: key=value for people, or JSON."""
 
     def __init__(self, stream: TextIO, *, as_json: bool = False) -> None:
         self._stream = stream
@@ -83,7 +83,7 @@ class StreamSink:
 
 
 class LoggingSink:
-    """Lines for Python's own logging, whose handlers decide where they go."""
+    """Writes lines to Python's own logging, whose handlers decide where they go."""
 
     def __init__(self, logger: PythonLogger | str) -> None:
         self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
@@ -96,7 +96,7 @@ class LoggingSink:
 
 
 class Log:
-    """Bound to a sink and to context. `bind` adds context and shares the rest."""
+    """Writes events with its context to a sink. `bind` adds context and shares the rest."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class Log:
         return bound
 
     def hide(self, secret: str) -> None:
-        """This text is never written, in whatever field it turns up."""
+        """Hides this text in every field from now on."""
         self._shared.hide(secret)
 
     @property
     def dropped(self) -> int:
-        """Events above their rate, and events that the sink could not take."""
+        """Events above their rate, and events that the sink failed to write."""
         return self._shared.dropped
 
     def debug(self, event: str, **fields: object) -> None:
@@ -183,7 +183,7 @@ class _Bucket:
 
 
 class _Shared:
-    """What all logs that were bound from one have in common."""
+    """The state that all logs bound from one share."""
 
     def __init__(
         self, sink: LogSink, clock: Clock, level: Level, events_per_s: float, burst: int
@@ -202,7 +202,7 @@ class _Shared:
             self._secrets[secret] = None
 
     def admit(self, event: str) -> int:
-        """How many of this event were suppressed before this one; -1: so is this one."""
+        """How many events of this name were suppressed before this one; -1 suppresses it."""
         now = self.clock.now()
         bucket = self._buckets.get(event)
         if bucket is None:
@@ -261,7 +261,7 @@ def _stamp(wall_s: float) -> str:
 
 
 def _quoted(value: object) -> str:
-    """One word as it is; anything else in JSON, so that a line stays one line."""
+    """A single word as it is, anything else as JSON, so that an event stays one line."""
     if isinstance(value, str):
         return value if PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=True)
     if isinstance(value, float):

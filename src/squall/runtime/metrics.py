@@ -1,22 +1,29 @@
-"""Counters, gauges and histograms of a node, and their text form for Prometheus.
+"""Counters, gauges and histograms of a node; prometheus-client makes their text form.
 
-A registry belongs to one node; there is nothing global. Labels are declared with the
-metric, and the number of their combinations is bounded: what comes after falls into one
-series labelled "other" and is counted. It must never grow with what peers send, and never
-raise in the middle of the work that it measures.
+A registry belongs to one node; nothing is global. Labels are declared with the metric, and
+the number of series is bounded: further label values fall into one series labelled "other"
+and are counted. So memory does not grow with what peers send. Nothing here raises in the
+middle of the work that it measures.
+
+The values are our own, because prometheus-client has no way to read a counter back, and
+telemetry does. It is imported only where the text is made: `squall run` does without it.
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from squall.api.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -40,7 +47,7 @@ class Counter:
 
 
 class Gauge:
-    """Goes up and down, or follows a function that is asked when the text is made."""
+    """Goes up and down, or follows a function that each scrape calls."""
 
     __slots__ = ("_function", "_value")
 
@@ -68,7 +75,7 @@ class Gauge:
 
 
 class Histogram:
-    """Counts per bucket; a bucket holds values up to its bound, and the last all others."""
+    """Counts per bucket; a bucket holds values up to its bound, the last one all others."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -82,13 +89,19 @@ class Histogram:
             self.counts[bisect_left(self.bounds, value)] += 1
             self.total += value
 
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bound and cumulative count of each bucket."""
+        sums = itertools.accumulate(self.counts)
+        labels = map(_bound_label, (*self.bounds, math.inf))
+        return list(zip(labels, sums, strict=True))
+
 
 Child = TypeVar("Child", Counter, Gauge, Histogram)
 Made = TypeVar("Made")
 
 
 class Family(Generic[Child]):
-    """A metric with its labels; `with_labels` gives the series to count on."""
+    """A metric with its labels; `with_labels` gives one series."""
 
     def __init__(
         self,
@@ -124,6 +137,28 @@ class Family(Generic[Child]):
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], Child]]:
         return iter(list(self._children.items()))
 
+    def collected(self) -> Metric:
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        if self.kind == "histogram":
+            shown = HistogramMetricFamily(self.name, self.text, labels=self.labels)
+        elif self.kind == "counter":
+            shown = CounterMetricFamily(self.name, self.text, labels=self.labels)
+        else:
+            shown = GaugeMetricFamily(self.name, self.text, labels=self.labels)
+        for values, child in self:
+            if isinstance(child, Histogram):
+                assert isinstance(shown, HistogramMetricFamily)
+                shown.add_metric(values, child.buckets(), child.total)
+            else:
+                assert not isinstance(shown, HistogramMetricFamily)
+                shown.add_metric(values, child.value)
+        return shown
+
 
 class Registry:
     """All metrics of a node, in the order in which they were made."""
@@ -134,8 +169,8 @@ class Registry:
         self._made: dict[object, Any] = {}
 
     def once(self, make: Callable[[Registry], Made]) -> Made:
-        """What `make` makes of this registry, made at the first call. It lives as long as the
-        registry does; a table elsewhere would keep both, and all that gauges follow."""
+        """The result of `make(self)`, made at the first call. It lives as long as the registry; a
+        table elsewhere would keep alive both of them and all that their gauges follow."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
@@ -173,24 +208,26 @@ class Registry:
     ) -> Histogram:
         return self.histograms(name, text, (), bounds=bounds).with_labels()
 
-    def exposition(self) -> str:
-        """The text form, version 0.0.4."""
-        lines: list[str] = []
+    def collect(self) -> Iterator[Metric]:
+        """The families as prometheus-client knows them: this is a collector, so a host
+        application can also register it with its own `CollectorRegistry`."""
+        from prometheus_client.core import CounterMetricFamily
+
         for family in self._families.values():
-            lines.append(f"# HELP {family.name} {_escaped(family.text)}")
-            lines.append(f"# TYPE {family.name} {family.kind}")
-            for values, child in family:
-                lines.extend(_samples(family.name, family.labels, values, child))
+            yield family.collected()
         overflowed = [family for family in self._families.values() if family.overflowed]
         if overflowed:
-            name = "squall_metrics_overflowed_total"
-            lines.append(f"# HELP {name} Lookups of a series beyond the bound of its metric.")
-            lines.append(f"# TYPE {name} counter")
-            lines.extend(
-                f"{name}{_labelled(('metric',), (family.name,))} {family.overflowed}"
-                for family in overflowed
-            )
-        return "\n".join(lines) + "\n"
+            text = "Lookups of a series beyond the bound of its metric."
+            shown = CounterMetricFamily("squall_metrics_overflowed", text, labels=["metric"])
+            for family in overflowed:
+                shown.add_metric([family.name], family.overflowed)
+            yield shown
+
+    def exposition(self) -> str:
+        """The text form, version 0.0.4."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self).decode()
 
     def _add(self, family: Family[Child]) -> Family[Child]:
         name = family.name
@@ -203,37 +240,11 @@ class Registry:
         return family
 
 
-def _samples(
-    name: str, labels: tuple[str, ...], values: tuple[str, ...], child: Counter | Gauge | Histogram
-) -> Iterator[str]:
-    if not isinstance(child, Histogram):
-        yield f"{name}{_labelled(labels, values)} {_number(child.value)}"
-        return
-    seen = 0
-    for bound, count in zip((*child.bounds, math.inf), child.counts, strict=True):
-        seen += count
-        yield f"{name}_bucket{_labelled((*labels, 'le'), (*values, _number(bound)))} {seen}"
-    yield f"{name}_sum{_labelled(labels, values)} {_number(child.total)}"
-    yield f"{name}_count{_labelled(labels, values)} {seen}"
+def load_text_format() -> None:
+    """Imports prometheus-client, which takes about 100 ms: before a node serves, because the
+    first scrape must not stop its event loop for so long."""
+    importlib.import_module("prometheus_client")
 
 
-def _labelled(labels: tuple[str, ...], values: tuple[str, ...]) -> str:
-    if not labels:
-        return ""
-    pairs = zip(labels, values, strict=True)
-    return (
-        "{" + ",".join(f'{label}="{_escaped(value, quotes=True)}"' for label, value in pairs) + "}"
-    )
-
-
-def _escaped(text: str, *, quotes: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quotes else text
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    if value != value:
-        return "NaN"
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+def _bound_label(bound: float) -> str:
+    return "+Inf" if math.isinf(bound) else str(int(bound) if bound == int(bound) else bound)

@@ -1,8 +1,8 @@
 """The HTTP port of a node: GET /metrics, /healthz (is it alive), /readyz (may it be used).
 
-One request per connection, answered and closed. It runs on the `Network` interface, so a
-simulated node has it too. It must never hold more than its limits allow: a slow, silent or
-endless client is cut off, and one too many is told so.
+It answers one request per connection and closes. It runs on the `Network` interface, so a
+simulated node has it too. Memory is bounded: a slow, silent or endless client is cut off, and
+a connection over the limit gets 503.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from squall.runtime.interfaces import Address, Connection, Listener, Network
-from squall.runtime.metrics import CONTENT_TYPE, Registry
+from squall.runtime.metrics import CONTENT_TYPE, Registry, load_text_format
 
 PLAIN = "text/plain; charset=utf-8"
 REASONS = {
@@ -29,7 +29,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Probes:
-    """Each says "" when all is well, or in a few words why not."""
+    """Each returns "" if all is well, else the reason in a few words."""
 
     alive: Callable[[], str] = lambda: ""
     ready: Callable[[], str] = lambda: ""
@@ -50,7 +50,7 @@ class _Answer:
 
 
 class MetricsServer:
-    """`await start(address)`, then `await close()`."""
+    """Serves the metrics and probes of one node; `start` it, then `close` it."""
 
     def __init__(
         self,
@@ -67,12 +67,13 @@ class MetricsServer:
         self._listener: Listener | None = None
 
     async def start(self, address: Address) -> Address:
-        """The address that it listens on, with the port that was found for port 0."""
+        """Listens; returns the address with the real port in place of 0."""
+        load_text_format()
         self._listener = await self._network.listen(address, lambda: _Request(self))
         return self._listener.address
 
     async def close(self) -> None:
-        """No new requests; those under way are cut off."""
+        """Accepts no new requests and aborts those under way."""
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
@@ -87,7 +88,7 @@ class MetricsServer:
         self._open.pop(request, None)
 
     def answer(self, head: bytes) -> tuple[_Answer, bool]:
-        """The answer, and whether its body is sent."""
+        """The answer, and whether to send its body (not for HEAD)."""
         words = head.partition(b"\r\n")[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _Answer(400, "this is a port for HTTP/1.1\n"), True
@@ -108,7 +109,7 @@ class MetricsServer:
                 case _:
                     return _Answer(404, "try /metrics, /healthz or /readyz\n")
         except Exception:
-            # A probe of the node failed; its text is for the log, not for a stranger.
+            # A probe failed. Its text may hold internals, which must not leave the node.
             return _Answer(500, "internal error\n")
 
 
@@ -149,14 +150,14 @@ class _Request:
             self._connection.abort()
 
     def _within(self, otherwise: Callable[[], None]) -> None:
-        """The client has the time of one request for its next duty."""
+        """Calls `otherwise` unless the client makes progress within the request timeout."""
         if self._timer is not None:
             self._timer.cancel()
         timeout_s = self._server.limits.request_timeout_s
         self._timer = asyncio.get_running_loop().call_later(timeout_s, otherwise)
 
     def _late(self) -> None:
-        self._send(_Answer(408, "the request did not come\n"))
+        self._send(_Answer(408, "no complete request arrived in time\n"))
 
     def _send(self, answer: _Answer, *, with_body: bool = True) -> None:
         if self._connection is None:

@@ -1,11 +1,11 @@
-"""Background work of one node: every task has a name, an owner and an end.
+"""The background tasks of one node: every task has a name, an owner and an end.
 
-A node starts tasks here and nowhere else. A task that fails is counted and told to its
-owner, then to the node; one marked essential ends the node. Shutdown cancels everything,
+A node starts tasks here and nowhere else. A failed task is counted and reported to its owner,
+then to the node; the failure of an essential task ends the node. Shutdown cancels everything,
 waits until its deadline and names what did not stop.
 
-It runs on any asyncio loop and reads time only from the given clock, so that it behaves
-the same in a simulation. It must never lose an exception, nor keep a finished task.
+It runs on any asyncio loop and reads time only from the given clock, so it behaves the same
+in a simulation. It loses no exception and keeps no finished task.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Clock
 
 OnError = Callable[[Exception], None]
-CANCEL_AGAIN_S = 0.5
-"""A task that swallowed its cancellation, as `except BaseException` does, gets another."""
+# A task may swallow its cancellation, as `except BaseException` does: it gets another one
+# twice a second until the deadline of the shutdown.
+CANCEL_AGAIN = Backoff(0.5, factor=1.0)
 
 
 class TaskState(StrEnum):
@@ -56,7 +58,7 @@ class TaskCounts:
     failed: int = 0
     cancelled: int = 0
     refused: int = 0
-    """Started after shutdown began; never ran."""
+    """Started after shutdown began, so they never ran."""
 
 
 class TaskToken:
@@ -78,7 +80,7 @@ class TaskToken:
 
 
 class TaskRunner:
-    """Owns all tasks of a node. `on_failure` hears of every failed task, for the log."""
+    """Owns all tasks of a node. `on_failure` is called for every failed task, for the log."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class TaskRunner:
         self._tokens: dict[TaskToken, None] = {}
         self._stopping = False
         self._fatal: TaskFailure | None = None
-        self._fatal_told = asyncio.Event()
+        self._fatal_failed = asyncio.Event()
         self.counts = TaskCounts()
 
     def start(
@@ -105,8 +107,8 @@ class TaskRunner:
         essential: bool = False,
         on_error: OnError | None = None,
     ) -> TaskToken:
-        """Runs `coroutine` as a task. After shutdown began it is closed unrun, and the
-        token says so: the callbacks of a dying node need no special case."""
+        """Runs `coroutine` as a task. After shutdown began, the coroutine is closed without
+        running, so the callbacks of a node that ends need no special case."""
         token = TaskToken(name, group, essential, on_error)
         if self._stopping:
             coroutine.close()
@@ -131,9 +133,9 @@ class TaskRunner:
         essential: bool = False,
         on_error: OnError | None = None,
     ) -> TaskToken:
-        """Calls `function` again and again, the first time after one interval; each wait
-        differs by up to the part `jitter`, so that nodes do not march in step. A call that
-        raises is reported and the next one comes, unless the task is essential."""
+        """Calls `function` once per interval, first after one interval. Each wait varies by up to
+        the share `jitter`, so that nodes do not run in step. A call that raises is reported
+        and the calls go on, unless the task is essential."""
         turns = self._turns(name, interval_s, function, jitter, group, essential, on_error)
         return self.start(name, turns, group=group, essential=essential, on_error=on_error)
 
@@ -141,7 +143,7 @@ class TaskRunner:
         return TaskGroup(self, name)
 
     def cancel(self, token: TaskToken) -> None:
-        """Asks the task to stop; nothing when it has ended."""
+        """Cancels the task if it still runs."""
         if token.task is not None:
             token.task.cancel()
 
@@ -150,11 +152,11 @@ class TaskRunner:
             self.cancel(token)
 
     async def stopped(self, token: TaskToken) -> TaskState:
-        """Waits for the end of the task, however it comes, and says how it came."""
+        """Waits until the task has ended and returns how it ended."""
         if token.task is not None and not token.task.done():
             await asyncio.wait([token.task])
         if token.state is TaskState.RUNNING:
-            # Done in this very turn: the callback that notes how comes in the next.
+            # The task ended in this turn; the callback that sets the state runs in the next.
             await asyncio.sleep(0)
         return token.state
 
@@ -168,14 +170,14 @@ class TaskRunner:
         )
 
     async def fatal(self) -> TaskFailure:
-        """Returns when an essential task has failed: the node must end."""
+        """Returns when an essential task has failed; the node must end then."""
         while self._fatal is None:
-            await self._fatal_told.wait()
+            await self._fatal_failed.wait()
         return self._fatal
 
     async def shutdown(self, deadline_s: float) -> tuple[TaskInfo, ...]:
-        """Cancels everything and waits; what still runs at the deadline is returned. The
-        calling task, if it is one of ours, is left alone."""
+        """Cancels all tasks and waits; returns those that still run at the deadline. It does
+        not cancel the calling task."""
         self._stopping = True
         deadline = self._clock.now() + deadline_s
         me = asyncio.current_task()
@@ -187,7 +189,7 @@ class TaskRunner:
             remaining_s = deadline - self._clock.now()
             if remaining_s <= 0.0:
                 break
-            await asyncio.wait(tasks, timeout=min(remaining_s, CANCEL_AGAIN_S))
+            await asyncio.wait(tasks, timeout=min(remaining_s, CANCEL_AGAIN.first_s))
         own = next((token for token in self._tokens if token.task is me), None)
         return tuple(
             info for token, info in zip(self._tokens, self.running, strict=True) if token is not own
@@ -237,16 +239,16 @@ class TaskRunner:
         self.counts.failed += 1
         if failure.essential and self._fatal is None:
             self._fatal = failure
-            self._fatal_told.set()
+            self._fatal_failed.set()
         if on_error is not None:
             try:
                 on_error(failure.error)
             except Exception as error:
-                # The owner's own mistake; the first error is told all the same.
-                self._tell(TaskFailure(f"{failure.name}.on_error", failure.group, False, error))
-        self._tell(failure)
+                # The owner's callback failed; the first error is still reported below.
+                self._report(TaskFailure(f"{failure.name}.on_error", failure.group, False, error))
+        self._report(failure)
 
-    def _tell(self, failure: TaskFailure) -> None:
+    def _report(self, failure: TaskFailure) -> None:
         loop = asyncio.get_running_loop()
         if self._on_failure is None:
             message = f"task {failure.name} failed"
@@ -257,7 +259,7 @@ class TaskRunner:
 
 
 class TaskGroup:
-    """Tasks that belong together, of one job or one connection, and stop together."""
+    """Tasks of one job or one connection, which are cancelled together."""
 
     def __init__(self, runner: TaskRunner, name: str) -> None:
         self._runner = runner

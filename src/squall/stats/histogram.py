@@ -1,4 +1,4 @@
-"""The one histogram of Squall, "log2-64": 64 buckets for each power of two of microseconds.
+"""Squall's histogram, "log2-64": 64 buckets for each power of two of microseconds.
 
 A value's bucket is the exponent and the first six mantissa bits of its length in
 microseconds, read from the bits of the double, so every machine and every process
@@ -38,16 +38,15 @@ _SHIFT = 52 - _MANTISSA_BITS
 _BIAS = 1023 << _MANTISSA_BITS
 _LAST = BUCKETS - 1
 _US_PER_S = 1e6
-# Products such as 0.07 * 100 lie a few units in the last place above the whole number
-# that is meant; without this factor the rank would be one too high.
+# 0.07 * 100 is 7.000000000000001 in floats; without this factor its rank would be 8.
 _RANK_SLACK = 1 - 1e-12
 
 _WIDTHS = ((1 << 8, "<u1"), (1 << 16, "<u2"), (1 << 32, "<u4"), (1 << 63, "<u8"))
 _OF_WIDTH = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
+# From this many histograms on, one pass over all is faster than one pass for each.
 _MANY = 16
-"""Histograms from which on one pass over all of them is faster than one for each."""
 
-# Looked up in C: thousands of histograms are added in a second.
+# `map` with these runs in C, because thousands of histograms are added each second.
 _COUNT, _SUM_S = attrgetter("count"), attrgetter("sum_s")
 _MIN_S, _MAX_S = attrgetter("min_s"), attrgetter("max_s")
 _INDEX, _COUNTS = attrgetter("index"), attrgetter("counts")
@@ -76,7 +75,7 @@ def bucket_bounds_s(index: int) -> tuple[float, float]:
 
 @cache
 def bucket_middle_s(index: int) -> float:
-    """The value that stands for everything in the bucket."""
+    """The value that represents the bucket."""
     return (_edge_us(index) + _edge_us(index + 1)) / 2 / _US_PER_S
 
 
@@ -93,7 +92,7 @@ def make_data(
     index: Sequence[int] | NDArray[Any],
     counts: Sequence[int] | NDArray[Any],
 ) -> HistogramData:
-    """The sparse form, from filled buckets in ascending order."""
+    """Makes the sparse form from filled buckets in ascending order."""
     packed = np.asarray(counts, dtype=np.int64)
     most = int(packed.max()) if packed.size else 0
     width = next(kind for limit, kind in _WIDTHS if most < limit)
@@ -108,16 +107,16 @@ def make_data(
 
 
 def filled_buckets(data: HistogramData) -> NDArray[np.uint16]:
-    """Their numbers, ascending."""
+    """The numbers of the filled buckets, ascending."""
     return np.frombuffer(data.index, dtype="<u2")
 
 
 def bucket_counts(data: HistogramData) -> NDArray[Any]:
-    """What the filled buckets hold, in their order."""
+    """The counts of the filled buckets, in their order."""
     size = len(data.index) // 2
     kind = _OF_WIDTH.get(len(data.counts) // size if size else 1)
     if kind is None:
-        raise ValueError(f"{len(data.counts)} bytes are no counts of {size} buckets")
+        raise ValueError(f"{len(data.counts)} bytes cannot be the counts of {size} buckets")
     return np.frombuffer(data.counts, dtype=kind)
 
 
@@ -128,38 +127,38 @@ def buckets_of(data: HistogramData) -> list[tuple[int, int]]:
 
 
 def summed(parts: Iterable[HistogramData]) -> HistogramData:
-    """One sparse histogram with the samples of all."""
-    told = [part for part in parts if part.count]
-    if not told:
+    """Adds sparse histograms into one."""
+    nonempty = [part for part in parts if part.count]
+    if not nonempty:
         return HistogramData()
-    if len(told) == 1:
-        return told[0]
+    if len(nonempty) == 1:
+        return nonempty[0]
     table = np.zeros(BUCKETS, dtype=np.int64)
-    # A second of one share has seldom more than 255 in a bucket. Such ones are taken together:
-    # an array for each costs more than the sum.
-    narrow = [part for part in told if 2 * len(part.counts) == len(part.index)]
-    apart = told
+    # A second of one share seldom has more than 255 in a bucket. Such narrow histograms are
+    # joined first: an array for each would cost more than the addition.
+    narrow = [part for part in nonempty if 2 * len(part.counts) == len(part.index)]
+    apart = nonempty
     if len(narrow) >= _MANY:
         index = np.frombuffer(b"".join(map(_INDEX, narrow)), dtype="<u2")
         counts = np.frombuffer(b"".join(map(_COUNTS, narrow)), dtype="<u1")
-        # Counts stay far below 2**53, so that sums of floats are exact.
+        # `bincount` adds floats; counts stay far below 2**53, so the sums are exact.
         table += np.bincount(index, counts, minlength=BUCKETS).astype(np.int64)
-        apart = [part for part in told if 2 * len(part.counts) != len(part.index)]
+        apart = [part for part in nonempty if 2 * len(part.counts) != len(part.index)]
     for part in apart:
         table[filled_buckets(part)] += bucket_counts(part)
     filled = np.flatnonzero(table)
     return make_data(
-        sum(map(_COUNT, told)),
-        sum(map(_SUM_S, told)),
-        min(map(_MIN_S, told)),
-        max(map(_MAX_S, told)),
+        sum(map(_COUNT, nonempty)),
+        sum(map(_SUM_S, nonempty)),
+        min(map(_MIN_S, nonempty)),
+        max(map(_MAX_S, nonempty)),
         filled,
         table[filled],
     )
 
 
 def data_quantile(data: HistogramData, q: float) -> float:
-    """`Histogram.quantile` straight from the sparse form; 0.0 without samples."""
+    """`Histogram.quantile` of the sparse form; 0.0 without samples."""
     if data.count == 0:
         return 0.0
     rank = _checked_rank(q, data.count)
@@ -168,7 +167,7 @@ def data_quantile(data: HistogramData, q: float) -> float:
     if rank == data.count:
         return data.max_s
     if 2 * len(data.counts) == len(data.index):
-        # One byte each, as most have it: a few steps from the top, and no array.
+        # One byte per bucket, the usual case: high quantiles are a few steps from the top.
         place, above = len(data.counts), data.count - rank
         while place and above >= 0:
             place -= 1
@@ -214,7 +213,7 @@ class Histogram:
         return histogram
 
     def add_seconds(self, values: Floats) -> None:
-        """Fold many samples at once. The array is only read, and not kept.
+        """Adds many samples at once. The array is only read, and not kept.
 
         Raises ValueError, having changed nothing, if a value is not finite.
         """
@@ -241,11 +240,11 @@ class Histogram:
         self.counts += other.counts
 
     def merge_data(self, data: HistogramData) -> None:
-        """Add a sparse histogram, as it came in a report."""
+        """Adds a sparse histogram from a report."""
         if data.count == 0:
             return
         self._note(data.count, data.sum_s, data.min_s, data.max_s)
-        # Indices are unique, so one fancy-indexed addition does not lose counts.
+        # Indices are unique; with repeated ones, indexed addition would lose counts.
         self.counts[filled_buckets(data)] += bucket_counts(data)
 
     def to_data(self) -> HistogramData:
@@ -319,7 +318,7 @@ class Histogram:
 
 
 class Packed:
-    """A histogram at rest in under a kilobyte: what a window keeps of its samples.
+    """A histogram in under a kilobyte, for the samples of a window.
 
     It can be merged and read but not filled with samples. Thousands are kept, so the
     buckets are two short typed arrays and not a full table.
@@ -357,7 +356,7 @@ class Packed:
         self._note(other.count, other.sum_s, other.min_s, other.max_s)
 
     def pour_into(self, histogram: Histogram) -> None:
-        """Add these samples to a full histogram."""
+        """Adds these samples to a full histogram."""
         if self.count == 0:
             return
         histogram._note(self.count, self.sum_s, self.min_s, self.max_s)  # pyright: ignore[reportPrivateUsage]
@@ -393,7 +392,7 @@ _NO_COUNTS: NDArray[np.uint32] = np.zeros(0, dtype=np.uint32)
 
 
 def merged(parts: Iterable[Histogram | Packed | HistogramData]) -> Histogram:
-    """A new histogram that holds the samples of all parts."""
+    """Adds all parts into a new histogram."""
     whole = Histogram()
     for part in parts:
         if isinstance(part, Histogram):

@@ -1,4 +1,4 @@
-"""What is known of a run before the first request, as plain data.
+"""The manifest of a file: what is known before the first request, as plain data.
 
 A core process reads the author's file and makes a `FileManifest`; only it ever
 imports the file. The parent plans, judges thresholds and prints from this alone.
@@ -14,20 +14,20 @@ Model = Literal["closed", "iterations", "ramp", "open", "open-ramp", "once"]
 Priority = Literal["low", "normal", "high", "exclusive", "auto"]
 MetricKind = Literal["counter", "gauge", "rate", "sample"]
 Field: TypeAlias = Literal["latency", "service", "first_byte"]
-"""Which time of a row: `latency` is the response time where a row has one."""
+"""A time of a row; `latency` is the response time where a row has one."""
 ITERATION = "iteration"
-"""The name of the row that stands for whole iterations."""
+"""The name of the row for whole iterations."""
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """Over `duration_s`, go linearly from the last target to `target` (VUs or starts/s)."""
+    """Goes linearly from the last target to `target` (VUs or starts/s) within `duration_s`."""
 
     duration_s: float
     target: float
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """How much load. `once`: a non-test workflow, its DAG once per VU."""
+    """The load of a workflow. `once` is a workflow that is not a test: its DAG once per VU."""
 
     model: Model = "closed"
     vus: int = 1
@@ -69,7 +69,7 @@ class MetricManifest(msgspec.Struct, kw_only=True):
 
 
 class UseManifest(msgspec.Struct, kw_only=True):
-    """A `@state` hook that receives: which arguments, from whom."""
+    """A `@state` hook that receives values: its arguments and their sources."""
 
     hook: str
     sources: list[str]
@@ -81,7 +81,7 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     line: int = 0
     depends: list[str] = []
     always: bool = False
-    """`@depends(..., when="always")`: runs also after a failure or an interruption."""
+    """`@depends(..., when="always")`: also runs after a failure or an interruption."""
     is_test: bool = True
     priority: Priority = "auto"
     profile: Profile = Profile()
@@ -95,14 +95,14 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     thresholds: list[str] = []
     host: str = ""
     provides: dict[str, list[str]] = {}
-    """`@state` keys this workflow gives, with the workflows it names."""
+    """`@state` keys that this workflow provides, with the workflows that receive them."""
     uses: list[UseManifest] = []
     wants: list[str] = []
     """Arguments of its hooks that may come from a workflow it depends on."""
     feeds: list[str] = []
     data_files: list[str] = []
     reporting: bool = False
-    """The class has reporters of its own: the parent loads the file for them after the run."""
+    """The class has its own reporters: the parent loads the file for them after the run."""
     warnings: list[str] = []
 
 

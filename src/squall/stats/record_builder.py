@@ -1,9 +1,9 @@
 """Builds the cumulative record of one attempt from its reports, and keeps it small.
 
-Reports go in one by one, each counted once by `sequence`. Beyond `POINTS_MAX` windows
-neighbours are added together, twice as wide each time, never across the end of the
-warm-up: who leaves the warm-up out leaves out the same whatever the width. Reports that
-a receiver has not acknowledged stay apart for a while, so that it can be sent just those.
+The builder adds reports one by one and uses `sequence` to count each once. Beyond `POINTS_MAX`
+windows it joins neighbours, doubling the width each time, but never across the end of the
+warm-up: excluding the warm-up then excludes the same reports at any width. It keeps reports that a
+receiver has not acknowledged apart for a while, so that the sender can send only those.
 
 Pure: no clock, no input or output.
 """
@@ -17,12 +17,25 @@ from collections import deque
 import msgspec
 
 from squall.api.errors import SquallError
-from squall.stats.record import ERRORS_MAX, POINTS_MAX, AttemptRecord, RecordEnd
+from squall.stats.attempt_record import (
+    ERRORS_MAX,
+    POINTS_MAX,
+    AttemptRecord,
+    RecordEnd,
+    SurvivingCounters,
+)
 from squall.stats.report_sums import joined, joined_health
-from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.reports import (
+    ErrorSample,
+    HealthReport,
+    RequestsDelta,
+    RowDelta,
+    StartsDelta,
+    WindowReport,
+)
 
 RECENT_MAX = 900
-"""Reports that are also kept one by one; a receiver that lacks more takes the whole."""
+"""Reports that are also kept singly; a receiver that lacks more takes the whole record."""
 RECORD_MAX_BYTES = 64 * 1024 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -30,12 +43,12 @@ _decoder = msgspec.msgpack.Decoder(AttemptRecord)
 
 
 class RecordBroken(SquallError):
-    """The bytes are no record."""
+    """The bytes are not a record."""
 
 
 class RecordBuilder:
-    """`record` may hold reports already; they count as one sequence. Whoever `sends` it to
-    somebody keeps the last reports one by one too."""
+    """Adds reports to a record. Reports that `record` already holds count as one sequence. With
+    `sends` it also keeps the last reports singly, for receivers that have the earlier ones."""
 
     def __init__(self, record: AttemptRecord, *, warmup_s: float = 0.0, sends: bool = True) -> None:
         self.record = record
@@ -62,13 +75,54 @@ class RecordBuilder:
         else:
             self._add_error(report)
 
+    def add_counters(self, counters: SurvivingCounters) -> None:
+        """Adds what a dead process did after its last report, as far as its counters know. They
+        have no latencies and no outcomes of steps, so no row gets anything. Receivers of single
+        reports do not get this: it belongs to the record that the dead process leaves."""
+        record = self.record
+        record.counters = counters
+        if counters.at_s <= record.silent_from_s:
+            return
+        sums, starts = RequestsDelta(), StartsDelta()
+        for report in record.reports:
+            sums.sent += report.requests.sent
+            sums.answered += report.requests.answered
+            sums.failed += report.requests.failed
+            starts.planned += report.starts.planned
+            starts.made += report.starts.made
+            starts.dropped += report.starts.dropped
+        # The last report may have been made after the last fold, and know more.
+        requests = RequestsDelta(
+            sent=max(counters.sent - sums.sent, 0),
+            answered=max(counters.answered - sums.answered, 0),
+            failed=max(counters.failed - sums.failed, 0),
+        )
+        rest = WindowReport(
+            workflow=record.workflow,
+            share=record.share,
+            window=int(counters.at_s),
+            rows=[],
+            iteration=RowDelta("iteration", "iteration"),
+            starts=StartsDelta(
+                planned=max(counters.planned - starts.planned, 0),
+                made=max(counters.made - starts.made, 0),
+                dropped=max(counters.dropped - starts.dropped, 0),
+            ),
+            requests=requests,
+            users=counters.users,
+            busy=counters.busy,
+            unmeasured=requests.sent,
+        )
+        record.silent_from_s = counters.at_s
+        self._insert(rest)
+
     def close(self, end: RecordEnd) -> None:
-        """An end beyond the last report is a silence: its process died."""
+        """Sets the end. If it lies after the last report, the process died without reporting."""
         self.record.end = end
 
     def since(self, sequence: int) -> list[WindowReport] | None:
-        """The reports after a sequence, one by one; None when they are not apart any more
-        and the receiver has to take the whole record."""
+        """The single reports after a sequence; None if they are no longer kept singly, so that
+        the receiver has to take the whole record."""
         missing = self.sequence - sequence
         if missing <= 0:
             return []
@@ -81,6 +135,10 @@ class RecordBuilder:
         record.sequence += 1
         record.silent_from_s = max(record.silent_from_s, float(report.window + 1))
         self._recent.append((record.sequence, report))
+        self._insert(report)
+
+    def _insert(self, report: WindowReport) -> None:
+        record = self.record
         group = self._group(report.window, record.width_s)
         reports = record.reports
         place = len(reports)
@@ -95,7 +153,7 @@ class RecordBuilder:
             reports[:] = self.widened(reports, record.width_s)
 
     def widened(self, reports: list[WindowReport], width_s: int) -> list[WindowReport]:
-        """Neighbours added together, in windows of this width."""
+        """Adds neighbouring reports into windows of this width."""
         merged: list[WindowReport] = []
         last: int | None = None
         for report in reports:
@@ -108,7 +166,7 @@ class RecordBuilder:
         return merged
 
     def _group(self, window: int, width_s: int) -> int:
-        """Counted from the end of the warm-up, so that no group reaches across it."""
+        """Counts groups from the end of the warm-up, so that no group spans it."""
         return (window - self._boundary) // width_s
 
     def _add_health(self, report: HealthReport) -> None:
@@ -157,7 +215,7 @@ def encode_record(record: AttemptRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> AttemptRecord:
-    """`RecordBroken` for anything that `encode_record` did not make."""
+    """Decodes a record. Raises `RecordBroken` for any other bytes."""
     unpacker = zlib.decompressobj()
     try:
         plain = unpacker.decompress(data, RECORD_MAX_BYTES)

@@ -1,10 +1,10 @@
 """Adds reports: seconds into wider windows, and the shares of a workflow into one.
 
-Counts and buckets are added, nothing is averaged; whatever is added in whichever order,
-the totals that statistics make of the sum are those of the parts. Levels are not amounts:
-within a share the highest of a window counts, over shares the levels are added.
+Counts and buckets are added, nothing is averaged: the totals computed from the sum equal the
+totals computed from the parts, in any order. Levels, such as the number of users, are not
+amounts: within a share the highest level of a window counts, over shares the levels are added.
 
-Plain data in and out; nothing that was given is changed.
+Takes and returns plain data; never changes its arguments.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _OF_REQUESTS = RequestsDelta.__struct_fields__
 _SHARE = attrgetter("share")
 
 APART_MAX = 16
-"""Reports of a window that wait to be added together: from so many on one pass adds
-histograms up (`squall.stats.histogram`)."""
+"""Reports of a window that are collected before they are added: from this number on one pass
+adds all histograms (`squall.stats.histogram`)."""
 
 
 def widened(reports: Iterable[WindowReport], width_s: int) -> list[WindowReport]:
-    """One report for each share and window of this width, ordered by window, then share.
+    """Makes one report for each share and window of this width, ordered by window, then share.
     A window is named by its first second. Width 1 joins reports of the same second."""
     groups: dict[tuple[str, int, int], list[WindowReport]] = {}
     for report in reports:
@@ -51,7 +51,7 @@ def widened(reports: Iterable[WindowReport], width_s: int) -> list[WindowReport]
 
 
 def over_shares(reports: Iterable[WindowReport], width_s: int = 1) -> list[WindowReport]:
-    """One report for each workflow and window, as of a single share."""
+    """Makes one report for each workflow and window, as if it had a single share."""
     groups: dict[tuple[str, int], list[WindowReport]] = {}
     for report in reports:
         first = report.window - report.window % width_s
@@ -60,7 +60,7 @@ def over_shares(reports: Iterable[WindowReport], width_s: int = 1) -> list[Windo
 
 
 def _one_each(group: list[WindowReport], first: int, width_s: int) -> list[WindowReport]:
-    """One report of each share, in order; mostly that is what there is."""
+    """Makes one report of each share, in order; mostly there is only one already."""
     group.sort(key=_SHARE)
     if all(map(lt, map(_SHARE, group), map(_SHARE, group[1:]))) and all(
         report.window == first for report in group
@@ -69,26 +69,27 @@ def _one_each(group: list[WindowReport], first: int, width_s: int) -> list[Windo
     return widened(group, width_s)
 
 
-class SharesAdded:
-    """What `over_shares` gives, a share at a time: what is kept is as large as the sum,
-    however many shares there are. They come in order, so that the sum does not depend on
-    who adds."""
+class ShareSums:
+    """Computes `over_shares` one share at a time, in memory as large as the sum, however many
+    shares there are. Shares are added in order, so that every node gets the same sum: the
+    sum of floats depends on their order."""
 
     def __init__(self, width_s: int = 1) -> None:
         self._width_s = width_s
         self._apart: dict[tuple[str, int], list[WindowReport]] = {}
 
     def add(self, share: Iterable[WindowReport]) -> None:
-        """All reports of one share, of all its attempts."""
+        """Adds all reports of one share, from all its attempts."""
         for report in widened(share, self._width_s):
             apart = self._apart.setdefault((report.workflow, report.window), [])
             apart.append(report)
-            # Not all windows at the same share: none has to wait for all the others.
+            # The limit differs from window to window, so that not all are added at the same
+            # share.
             if len(apart) > APART_MAX + report.window // self._width_s % APART_MAX:
                 apart[:] = [_over_shares(apart)]
 
     def settle(self) -> Iterator[None]:
-        """Adds up what is still apart, a few windows at each step."""
+        """Adds what is not added yet, a few windows at each step."""
         for number, apart in enumerate(self._apart.values()):
             apart[:] = [_over_shares(apart)]
             if number % APART_MAX == 0:
@@ -103,24 +104,24 @@ def _over_shares(reports: Sequence[WindowReport]) -> WindowReport:
 
 
 def joined(one: WindowReport, two: WindowReport) -> WindowReport:
-    """Two reports of a share as one of the earlier window; the second is the later one."""
+    """Joins two reports of a share into the earlier window; the second is the later one."""
     window = min(one.window, two.window)
     return _added((one, two), share=one.share, window=window, levels=max)
 
 
 def summed_up(reports: Sequence[WindowReport]) -> WindowReport:
-    """All reports of a share as one of the earliest window; the last is the latest one."""
+    """Joins all reports of a share into the earliest window; they are in order of time."""
     window = min(report.window for report in reports)
     return _added(reports, share=reports[0].share, window=window, levels=max)
 
 
 def joined_health(one: HealthReport, one_s: float, two: HealthReport, two_s: float) -> HealthReport:
-    """Of one process; each stands for so many seconds, and so does the CPU of both."""
+    """Joins two health reports of one process; each is weighted with the seconds it covers."""
     return summed_health((one, two), (one_s, two_s))
 
 
 def summed_health(reports: Sequence[HealthReport], spans_s: Sequence[float]) -> HealthReport:
-    """Any number of them, of one process."""
+    """Joins any number of health reports of one process."""
     whole_s = sum(spans_s)
     weighed = sum(each.cpu * span_s for each, span_s in zip(reports, spans_s, strict=True))
     blocked: dict[tuple[str, str, str, str], float] = {}
@@ -174,11 +175,12 @@ def _added(
         tls=_optional([report.tls for report in group]),
         users=levels(report.users for report in group),
         busy=levels(report.busy for report in group),
+        unmeasured=sum(report.unmeasured for report in group),
     )
 
 
 def _total(parts: Sequence[object], name: str) -> Any:
-    """In C: a second of thousands of shares has hundreds of thousands of numbers."""
+    """Adds numbers in C: a second of thousands of shares has hundreds of thousands."""
     return sum(map(attrgetter(name), parts))
 
 
@@ -187,7 +189,7 @@ def _row(parts: Sequence[RowDelta]) -> RowDelta:
     key, ok, alike = "", False, list[OutcomeDelta]()
     for part in parts:
         for outcome in part.outcomes:
-            # Most are like the one before.
+            # Most outcomes have the key of the one before, which saves the lookup.
             if outcome.key != key or outcome.ok != ok or not alike:
                 key, ok = outcome.key, outcome.ok
                 alike = outcomes.setdefault((key, ok), [])
@@ -224,25 +226,25 @@ def _starts(parts: Sequence[StartsDelta]) -> StartsDelta:
 
 
 def _metric(parts: Sequence[MetricDelta]) -> MetricDelta:
-    told = [part for part in parts if part.count]
-    if not told:
+    nonempty = [part for part in parts if part.count]
+    if not nonempty:
         return parts[0]
     return MetricDelta(
         name=parts[0].name,
         kind=parts[0].kind,
         unit=parts[0].unit,
-        count=_total(told, "count"),
-        sum=_total(told, "sum"),
-        last=told[-1].last,
-        minimum=min(part.minimum for part in told),
-        maximum=max(part.maximum for part in told),
-        hits=_total(told, "hits"),
-        values=_optional([part.values for part in told]),
+        count=_total(nonempty, "count"),
+        sum=_total(nonempty, "sum"),
+        last=nonempty[-1].last,
+        minimum=min(part.minimum for part in nonempty),
+        maximum=max(part.maximum for part in nonempty),
+        hits=_total(nonempty, "hits"),
+        values=_optional([part.values for part in nonempty]),
     )
 
 
 def _optional(parts: Sequence[HistogramData | None]) -> HistogramData | None:
-    """None only where no part has one: an empty histogram still says that a row has it."""
+    """None only if no part has one: an empty histogram still says that a row has it."""
     given = [part for part in parts if part is not None]
     return _sum(given) if given else None
 

@@ -1,4 +1,4 @@
-"""What a core process tells about itself: one report per share and 1 s window.
+"""The reports of a core process: one per share and window of one second.
 
 Everything here is a *delta*: what happened since the share's last report. Summing
 the reports of all shares gives the run; nothing is ever averaged. Times are seconds.
@@ -74,7 +74,7 @@ class MetricDelta(msgspec.Struct, array_like=True):
 
 
 class StartsDelta(msgspec.Struct, array_like=True):
-    """`planned` and the rest are iterations; closed models plan what they make."""
+    """Counts of iterations. In closed models `planned` equals the starts that were made."""
 
     planned: int = 0
     made: int = 0
@@ -98,8 +98,8 @@ class RequestsDelta(msgspec.Struct, array_like=True):
 
 
 class WindowReport(msgspec.Struct, array_like=True, tag="window"):
-    """One share, one window. `window` counts seconds since the workflow's start;
-    several reports may name the same window (the last, partial one; a late fold)."""
+    """The numbers of one share in one window. `window` counts seconds since the workflow's
+    start; several reports may name the same window (the last, partial one; a late fold)."""
 
     workflow: str
     share: int
@@ -117,6 +117,9 @@ class WindowReport(msgspec.Struct, array_like=True, tag="window"):
     """Users alive, the most in the window."""
     busy: int = 0
     """Users inside an iteration, the maximum seen in the window."""
+    unmeasured: int = 0
+    """Requests that only the counters of a dead process know: they are in `requests`, and in no
+    row."""
 
 
 class ErrorSample(msgspec.Struct, array_like=True, tag="error"):
@@ -135,7 +138,7 @@ class ErrorSample(msgspec.Struct, array_like=True, tag="error"):
 
 
 class Blocked(msgspec.Struct, array_like=True):
-    """The author's line that held the loop, and for how long."""
+    """A line of the author that blocked the event loop, and for how long."""
 
     workflow: str
     step: str
@@ -145,7 +148,7 @@ class Blocked(msgspec.Struct, array_like=True):
 
 
 class HealthReport(msgspec.Struct, array_like=True, tag="health"):
-    """One process, one second of the run's clock: how the generator itself did."""
+    """The health of one core process in one second of the run's clock."""
 
     process: int
     at_s: float
@@ -159,7 +162,7 @@ class HealthReport(msgspec.Struct, array_like=True, tag="health"):
 
 
 class ExchangeReport(msgspec.Struct, array_like=True, tag="exchange"):
-    """One exchange of a run with `--once`, complete but for the rest of long bodies."""
+    """One exchange of a run with `--once`; long bodies are cut."""
 
     workflow: str
     row: str
@@ -174,7 +177,7 @@ class ExchangeReport(msgspec.Struct, array_like=True, tag="exchange"):
     """The start of the decoded body."""
     body_size: int = 0
     error: str = ""
-    """Why there was no answer; empty when there was one."""
+    """Why there was no answer; empty if there was one."""
     dns_s: float = 0.0
     connect_s: float = 0.0
     tls_s: float = 0.0

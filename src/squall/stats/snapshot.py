@@ -1,4 +1,4 @@
-"""One moment of a run, as frozen data: all that a live line or a screen draws from.
+"""A snapshot of a run as frozen data: everything that a live line or a screen shows.
 
 A snapshot holds no reference to a live object, so it may be drawn late, kept for a plot
 or sent elsewhere. Rates and percentiles marked `now` are those of the last complete
@@ -18,17 +18,17 @@ ThresholdCondition = Literal["passing", "failing", "pending"]
 
 
 class ThresholdState(msgspec.Struct, frozen=True, kw_only=True):
-    """A threshold in mid-run. `pending`: nothing to judge yet, or only at the end."""
+    """A threshold during the run. `pending`: nothing to judge yet, or only at the end."""
 
     expression: str
     condition: ThresholdCondition
     value: float | None = None
-    """In `unit`, as the results document has it."""
+    """In `unit`, as in the results document."""
     unit: str = ""
     workflow: str = ""
-    """The one workflow that it speaks of; empty when it speaks of several."""
+    """The workflow that it is about; empty if it is about several."""
     row: str = ""
-    """The row whose cell it marks: a step, `iteration`, or empty."""
+    """The row that it is about: a step, `iteration`, or empty."""
     builtin: bool = False
 
 
@@ -89,7 +89,7 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     p95_now_s: float
     p99_now_s: float
     samples_now: int
-    """How many latencies of the last second the three percentiles rest on."""
+    """How many latencies of the last second the three percentiles come from."""
     planned: int
     made: int
     late: int
@@ -100,7 +100,7 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     bytes_sent: int
     bytes_received: int
     busy: int = 0
-    """Users at work in the last second; `users` counts the idle ones too."""
+    """Users in an iteration in the last second; `users` also counts the idle ones."""
     connect_p99_s: float = 0.0
     connections: int = 0
     ended: bool = False
@@ -113,12 +113,12 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     workflows: tuple[WorkflowSnapshot, ...]
-    """Those that have started."""
+    """The workflows that have started."""
     cpu: float
     """Mean over processes, as a share of one core, in the last second."""
     processes: int
     lag_p99_s: float
-    """Of the process that did worst in the last second."""
+    """The lag of the worst process in the last second."""
     gc_max_s: float
     verdict: VerdictState = "VALID"
     reasons: tuple[str, ...] = ()
@@ -127,13 +127,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: tuple[ThresholdState, ...] = ()
     new_errors: tuple[NewError, ...] = ()
     where: str = ""
-    """Where a cluster runs it, `2 dc  12 workers  leader m2`; empty on one machine."""
+    """The part of a cluster that runs it, `2 dc  12 workers  leader m2`; empty on one machine."""
     losses: tuple[str, ...] = ()
     """One line for each worker that was lost or refilled."""
 
 
 def target_rate_per_s(profile: Profile, at_s: float) -> float | None:
-    """Starts per second that the profile wants at a time; None where it wants users."""
+    """Planned starts per second at a time; None if the profile plans users."""
     if profile.model == "open":
         return profile.rate_per_s
     if profile.model != "open-ramp":

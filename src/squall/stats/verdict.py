@@ -1,4 +1,4 @@
-"""Whether the generator's own numbers can be trusted: VALID, DEGRADED or INVALID.
+"""Judges whether the generator's numbers can be trusted: VALID, DEGRADED or INVALID.
 
 The verdict says nothing about the system under test. Rules, with the numbers of
 `VerdictSettings`; the worst of them is the verdict, and each gives one line:
@@ -7,15 +7,15 @@ The verdict says nothing about the system under test. Rules, with the numbers of
   10 % of its time: INVALID; more than 1 %: DEGRADED.
 - *saturated*: seconds in which a process had at least 95 % CPU **and** a loop lag of
   10 ms or more at p99; more than half of its time and at least 3 s: INVALID; more than
-  10 %: DEGRADED. A full CPU with a punctual loop is a healthy generator.
+  10 %: DEGRADED. A full CPU alone is healthy as long as the loop is on time.
 - *loop lag*: p99 over the run and all processes above 100 ms: INVALID; 20 ms: DEGRADED.
 - *starts* of open models: fewer than 95 % of the planned made: INVALID; any dropped:
   DEGRADED; more than 1 % late: DEGRADED.
-- what the engine hands in: users that could not start, a feed without rows, a process
-  that died, a descriptor limit.
+- findings of the engine: users that could not start, a feed without rows, a process that
+  died, a descriptor limit.
 
-In mid-run, shares are judged after three seconds only, and a planned start that still
-waits for a free user is not yet lost.
+During the run, proportions are judged only after three seconds, and a planned start that still
+waits for a free user does not count as lost.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from squall.stats.health import BlockedAt, ProcessStats
-from squall.stats.run import RunStats
-from squall.stats.settings import VerdictSettings
 from squall.stats.snapshot import VerdictState
-from squall.stats.workflow import WorkflowStats
+from squall.stats.totals.generator_health import BlockedAt, ProcessStats
+from squall.stats.totals.run import RunStats
+from squall.stats.totals.workflow import WorkflowStats
+from squall.stats.verdict_settings import VerdictSettings
 
 _SEVERITY: dict[VerdictState, int] = {"VALID": 0, "DEGRADED": 1, "INVALID": 2}
 
@@ -51,12 +51,12 @@ class _Finding(NamedTuple):
 
 
 def judge(stats: RunStats, extra: Sequence[ExtraReason] = ()) -> Verdict:
-    """The verdict on a finished run."""
+    """Judges a finished run."""
     return _verdict(_findings(stats, is_live=False), extra)
 
 
 def judge_live(stats: RunStats, extra: Sequence[ExtraReason] = ()) -> Verdict:
-    """The verdict so far."""
+    """Judges a run so far."""
     return _verdict(_findings(stats, is_live=True), extra)
 
 
@@ -65,7 +65,7 @@ def _verdict(found: Iterable[_Finding], extra: Sequence[ExtraReason]) -> Verdict
     findings = [finding for finding in findings if finding.state != "VALID"]
     if not findings:
         return Verdict()
-    # A stable sort: within one severity the order of the rules remains.
+    # The sort is stable: findings of one severity keep the order of the rules.
     findings.sort(key=lambda finding: -_SEVERITY[finding.state])
     return Verdict(
         state=findings[0].state,
@@ -170,7 +170,7 @@ def _starts(
 
 
 def _more_users(workflow: WorkflowStats) -> str:
-    """What to do depends on whether the users or the generator ran out."""
+    """Advice: more users, or more processes if the generator was the limit."""
     max_vus = workflow.manifest.profile.max_vus
     if max_vus and workflow.busy_max < max_vus:
         return "lower the rate or use more processes"
@@ -184,7 +184,7 @@ def _state(value: float, degraded: float, invalid: float) -> VerdictState:
 
 
 def _headline(text: str) -> str:
-    """Up to the first stop, so that a header stays short."""
+    """The reason up to its first punctuation, so that a header stays short."""
     return text.partition(";")[0].partition(":")[0]
 
 

@@ -1,4 +1,4 @@
-"""`python -m squall.target`: the same command without the rest of Squall."""
+"""`python -m squall.target`: runs `squall target` without the other commands."""
 
 import sys
 

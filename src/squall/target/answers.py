@@ -1,7 +1,7 @@
-"""From an answer and a behaviour to the bytes on the wire.
+"""Turns an answer and a behaviour into the bytes to send.
 
-Pure. Decides framing (Content-Length or chunks), compression, forced statuses and
-redirects; never when the bytes are sent.
+Pure: decides framing (Content-Length or chunks), compression, forced statuses and redirects,
+but not when the bytes are sent.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from http import HTTPStatus
 import msgspec
 
 from squall.target.behaviour import Behaviour
-from squall.target.request import Answer, Request
+from squall.target.request import Answer, TargetRequest
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-class Wire(msgspec.Struct, frozen=True):
-    """`data` is the whole answer; `head_bytes` and `status_line_bytes` tell where to cut it."""
+class AnswerBytes(msgspec.Struct, frozen=True):
+    """A rendered answer. `head_bytes` and `status_line_bytes` are the offsets to cut it at."""
 
     status: int
     data: bytes
@@ -29,7 +29,7 @@ class Wire(msgspec.Struct, frozen=True):
 
 
 def apply(answer: Answer, behaviour: Behaviour, forced_status: int | None, path: str) -> Answer:
-    """The answer that the behaviour turns the path's own answer into."""
+    """Applies a behaviour to the path's own answer."""
     status = forced_status or answer.status
     body, kind = answer.body, answer.content_type
     headers = [*answer.headers, *behaviour.headers]
@@ -45,8 +45,8 @@ def apply(answer: Answer, behaviour: Behaviour, forced_status: int | None, path:
     return Answer(status, body, kind, headers)
 
 
-def render(answer: Answer, behaviour: Behaviour, request: Request) -> Wire:
-    """Frame an answer. HEAD gets the header of GET without its body."""
+def render(answer: Answer, behaviour: Behaviour, request: TargetRequest) -> AnswerBytes:
+    """Renders an answer. HEAD gets the headers of GET without its body."""
     close = behaviour.close or behaviour.cut or not request.keep_alive
     body = answer.body
     headers = list(answer.headers)
@@ -54,7 +54,7 @@ def render(answer: Answer, behaviour: Behaviour, request: Request) -> Wire:
     if not bodiless:
         headers.insert(0, ("Content-Type", answer.content_type))
         if behaviour.gzip:
-            # A fixed stamp: the same answer must have the same bytes in every run.
+            # A fixed date: equal answers must have equal bytes in every run.
             body = gzip.compress(body, 6, mtime=0)
             headers.append(("Content-Encoding", "gzip"))
         if behaviour.chunks and not request.http10:
@@ -70,7 +70,7 @@ def render(answer: Answer, behaviour: Behaviour, request: Request) -> Wire:
     rest = "".join(f"{name}: {value}\r\n" for name, value in headers)
     head = f"{first}{rest}\r\n".encode("latin-1")
     data = head if bodiless or request.method == "HEAD" else head + body
-    return Wire(answer.status, data, len(first), len(head), close)
+    return AnswerBytes(answer.status, data, len(first), len(head), close)
 
 
 @lru_cache(maxsize=4)
@@ -81,7 +81,7 @@ def filler(size: int) -> bytes:
 
 
 def _in_chunks(body: bytes, chunks: int) -> bytes:
-    # `chunked=1` still makes two where it can, since a single chunk hides joining mistakes.
+    # `chunked=1` makes two chunks if it can: a single one would hide bugs in joining them.
     step = max(1, -(-len(body) // max(2, chunks)))
     parts = [body[at : at + step] for at in range(0, len(body), step)]
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"

@@ -1,9 +1,9 @@
-"""What a query string asks of the target: status, delay, size, faults.
+"""Behaviours: what a query string asks of the target (status, delay, size, faults).
 
-Decides only how one answer shall look and when it is due; it never touches sockets,
-clocks or counters. Unknown parameters are ignored, because any URL must work against
-the target. A known parameter with a bad value is a `problem`, which the server
-answers with 400 and a sentence, so that a typo in a test cannot pass as a fast answer.
+Decides only the content of one answer and its delay; never touches sockets, clocks or
+counters. Unknown parameters are ignored, because any URL must work against the target. A known
+parameter with a bad value is a `problem`: the server answers 400 with an explanation, so that a
+typo in a test cannot pass as a fast answer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class BadBehaviour(ValueError):
-    """A behaviour parameter that cannot be understood; the text is for the reader."""
+    """A parameter of the query string is wrong; the text says which, and why."""
 
 
 class Delay(msgspec.Struct, frozen=True):
-    """A delay or a distribution of delays; `draw` takes the next one in seconds."""
+    """A delay or a distribution of delays; `draw` returns the next one in seconds."""
 
     kind: str
     first: float
@@ -49,7 +49,7 @@ class Delay(msgspec.Struct, frozen=True):
 
 
 class Behaviour(msgspec.Struct, frozen=True):
-    """One query string, understood. The defaults are the plain fast answer."""
+    """A parsed query string. The defaults give a plain, fast answer."""
 
     statuses: tuple[tuple[int, float], ...] = ()
     delay: Delay | None = None
@@ -76,7 +76,7 @@ class Behaviour(msgspec.Struct, frozen=True):
 
     @property
     def prompt(self) -> bool:
-        """True if the answer goes out in one piece at once and the connection stays."""
+        """True if the answer is sent at once and whole, and the connection stays open."""
         return (
             self.delay is None
             and not self.slow_headers_s
@@ -99,7 +99,7 @@ class Behaviour(msgspec.Struct, frozen=True):
         return self.statuses[-1][0]
 
     def next_hop(self, path: str) -> str | None:
-        """Where this answer redirects to; a chain ends at the same path with 0 left."""
+        """The redirect target; a chain ends at the same path with 0 hops left."""
         if self.redirects:
             rest = [(name, text) for name, text in self.fields if name != "redirects"]
             return f"{path}?{urlencode([*rest, ('redirects', str(self.redirects - 1))])}"
@@ -113,7 +113,7 @@ PLAIN = Behaviour()
 
 
 class Behaviours:
-    """Behaviours by raw query string, each understood once.
+    """Behaviours by raw query string, each parsed once.
 
     The cache is emptied when full: a run with a new query on every request must not
     make the target grow.
@@ -135,7 +135,7 @@ class Behaviours:
 
 
 def parse_query(query: str) -> Behaviour:
-    """Understand one raw query string (without the question mark)."""
+    """Parses a raw query string (without the question mark)."""
     fields = tuple(parse_qsl(query, keep_blank_values=True))
     found: dict[str, Any] = {"fields": fields}
     for name, text in fields:
@@ -234,7 +234,8 @@ def _header(text: str) -> tuple[str, str]:
 
 def _cookie(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
-    # Attributes may follow the value (`sid:7; Max-Age=0`); alone it is valid everywhere.
+    # Attributes may follow the value (`sid:7; Max-Age=0`); without any, it is valid for
+    # every path.
     attributes = "" if ";" in value else "; Path=/"
     return "Set-Cookie", f"{_checked_name(name, colon)}={_checked_text(value)}{attributes}"
 
@@ -247,7 +248,7 @@ def _checked_name(name: str, colon: str) -> str:
 
 def _checked_text(text: str) -> str:
     if not text.isprintable() or not text.isascii():
-        raise BadBehaviour("only printable ASCII can stand in a header")
+        raise BadBehaviour("a header takes printable ASCII only")
     return text
 
 

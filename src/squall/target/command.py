@@ -1,7 +1,7 @@
 """`squall target`: options, processes, start and end of the server.
 
-With `--workers` above 1 this process only starts and ends the others, which share the
-port. It says `listening on URL` once, when every process accepts, and nothing else.
+With `--workers` above 1 this process only starts and stops the others, which share the port.
+It prints `listening on URL` once, when every process accepts connections, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from random import Random
 from squall.api.errors import ExitCode, SquallError, UsageError
 from squall.target.control import Control
 from squall.target.counts import Counts
-from squall.target.server import Connection, Site
+from squall.target.server import Site, TargetConnection
 from squall.target.shop import Shop
 
 # Enough for a connect storm while the server is frozen; the kernel may allow less.
 BACKLOG = 4096
 
 EPILOG = """\
-any path takes these in its query:
+any path takes these parameters in its query:
   status=503 | status=200:9,503:1     errors=0.1 (500)   resets=0.01 (no answer)
   delay=20ms | 5ms..50ms | uniform:5ms..50ms | exp:20ms | lognormal:20ms,0.5
   size=1000  chunked=1  gzip=1        close=1  cut=1  hang=1  slow_headers=200ms
   redirect=/x  redirects=3            cookie=name:value  header=X-Time:12
-  count_field=user (values told by /counts)
+  count_field=user (/counts lists the values)
 
-about the target itself, never counted:
-  /counts (JSON)   /reset   /freeze?for=1s[&after=2s] (the whole server stands still)
+paths about the target itself, never counted:
+  /counts (JSON)   /reset   /freeze?for=1s[&after=2s] (the whole server freezes)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the options and serve until told to stop; returns the exit code."""
+    """Parses the options and serves until it is stopped; returns the exit code."""
     return run(build_parser().parse_args(argv))
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="squall target",
-        description="An HTTP server to aim at: behaviours by query, and counts of its own.",
+        description="Start an HTTP server to test against; query parameters control its answers.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to a parser, which may be a subparser."""
+    """Adds the options of the command to a parser, which may be a subparser."""
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     add("--port", type=int, default=8080, help="port to listen on; 0 takes a free one")
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="count the values of this query, form or JSON field (repeatable)",
     )
     add("--exit-with-stdin", action="store_true", help="stop when standard input closes")
-    # Given by the first process to the others only.
+    # Only the first process passes these, to the others.
     add("--worker", type=int, default=None, help=argparse.SUPPRESS)
     add("--socket-fd", type=int, default=None, help=argparse.SUPPRESS)
     add("--control-dir", default=None, help=argparse.SUPPRESS)
@@ -85,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve with parsed options; a foreseeable mistake is one line on stderr."""
+    """Serves with parsed options; reports a user's mistake in one line on stderr."""
     try:
         _check(options)
         if options.worker is not None:
@@ -102,9 +102,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if options.workers < 1:
-        raise UsageError(f"--workers {options.workers}: at least 1")
+        raise UsageError(f"--workers {options.workers}: must be at least 1")
     if not 0 <= options.port <= 65535:
-        raise UsageError(f"--port {options.port}: must lie between 0 and 65535")
+        raise UsageError(f"--port {options.port}: must be between 0 and 65535")
     if options.key and not options.cert:
         raise UsageError("--key needs --cert")
 
@@ -190,9 +190,9 @@ async def _serve(
         own = str(_control_path(options.control_dir, options.worker))
         control_server = await asyncio.start_unix_server(site.control.serve_sibling, own)
     server = await loop.create_server(
-        lambda: Connection(site), sock=bound, backlog=BACKLOG, ssl=tls
+        lambda: TargetConnection(site), sock=bound, backlog=BACKLOG, ssl=tls
     )
-    # What start-up made lives as long as the process; the collector need not look at it.
+    # Objects of the start-up live as long as the process, so the collector may skip them.
     gc.freeze()
     ready = options.worker is not None
     _announce("ready" if ready else f"listening on {_url(options, bound)}")
@@ -267,7 +267,7 @@ def _start_worker(
         given += ["--count-field", name]
     given += ["--worker", str(worker), "--socket-fd", str(bound.fileno())]
     given += ["--control-dir", directory, "--secret", options.secret, "--exit-with-stdin"]
-    # Its standard input is a pipe from here, so it ends even if this process is killed.
+    # Its standard input is a pipe from this process, so it ends even if this one is killed.
     return subprocess.Popen(
         [sys.executable, "-m", "squall.target", *given],
         stdin=subprocess.PIPE,
@@ -278,7 +278,7 @@ def _start_worker(
 
 
 def _watch(options: argparse.Namespace, children: list[subprocess.Popen[str]]) -> int:
-    """Wait for a signal, the end of standard input or the death of a child."""
+    """Waits for a signal, the end of standard input or the death of a child."""
 
     async def wait() -> int:
         loop = asyncio.get_running_loop()
@@ -289,7 +289,7 @@ def _watch(options: argparse.Namespace, children: list[subprocess.Popen[str]]) -
             loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_stdin, stop)
         for child in children:
             assert child.stdout is not None
-            # A worker says nothing more, so its output becomes readable when it ends.
+            # A worker prints nothing more, so its output becomes readable when it ends.
             loop.add_reader(child.stdout.fileno(), stop.set)
         await stop.wait()
         dead = [child for child in children if child.poll()]

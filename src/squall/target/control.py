@@ -1,9 +1,8 @@
-"""`/counts`, `/reset` and `/freeze`: the paths that are about the target itself.
+"""Serves `/counts`, `/reset` and `/freeze`, the paths about the target itself.
 
-They are not counted. When the target has several processes, the one that is asked
-passes the question to its siblings over unix sockets, so that a caller never sees
-which process answered. It must not disturb a run more than it has to: samples are
-sorted in a thread.
+Requests for them are not counted. If the target has several processes, the one that receives
+the request forwards it to the others over unix sockets, so the caller gets the same answer from
+any process. It must disturb a run as little as possible: samples are sorted in a thread.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from dataclasses import dataclass, field
 import msgspec
 
 from squall.target.behaviour import BadBehaviour, Behaviour, parse_duration
-from squall.target.counts import Counts, Snapshot, summarise
+from squall.target.counts import Counts, CountsSnapshot, summarise
 from squall.target.request import Answer, json_answer
 
 CONTROL_PATHS = frozenset({"/counts", "/reset", "/freeze"})
 
-# The answer to `/freeze` itself must have left before the loop stands still.
+# The answer to `/freeze` must be sent before the loop stops.
 _FLUSH_S = 0.01
 
 
 class _Order(msgspec.Struct):
-    """What one process asks of another: the path, and for a freeze when and how long."""
+    """A request to another process: the path, and for a freeze when and how long."""
 
     path: str
     after_s: float = 0.0
@@ -39,9 +38,9 @@ class Control:
     siblings: list[str] = field(default_factory=list[str])
 
     async def answer(self, path: str, behaviour: Behaviour) -> Answer:
-        """Do what a control path asks, in all processes, and say what was done."""
+        """Executes a control path in all processes and answers with the result."""
         if path == "/counts":
-            return await self._tell_counts()
+            return await self._counts_answer()
         if path == "/reset":
             self.counts.clear()
             await self._ask_siblings(_Order(path))
@@ -59,7 +58,7 @@ class Control:
     async def serve_sibling(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer one order of a sibling process and hang up."""
+        """Answers one order of another process and closes the connection."""
         try:
             order = msgspec.json.decode(await reader.readline(), type=_Order)
             if order.path == "/counts":
@@ -73,13 +72,13 @@ class Control:
         finally:
             writer.close()
 
-    async def _tell_counts(self) -> Answer:
+    async def _counts_answer(self) -> Answer:
         parts = [self.counts.snapshot()]
         others = await self._ask_siblings(_Order("/counts"))
-        parts += [msgspec.msgpack.decode(raw, type=Snapshot) for raw in others]
+        parts += [msgspec.msgpack.decode(raw, type=CountsSnapshot) for raw in others]
         now_s = time.perf_counter()
         document = await asyncio.to_thread(summarise, parts)
-        # Arrival stamps are monotonic; this pair lets a reader turn them into wall time.
+        # Arrival stamps are monotonic; this pair lets a reader convert them to wall time.
         document["now_s"] = now_s
         document["now_unix_s"] = time.time() - (time.perf_counter() - now_s)
         return json_answer(document)
@@ -98,5 +97,5 @@ async def _ask(path: str, order: _Order) -> bytes:
 
 
 def _freeze(order: _Order) -> None:
-    """Stop the whole loop later: no reads, no writes, no timers, no accepts."""
+    """Schedules a stop of the whole event loop: no reads, writes, timers or accepts."""
     asyncio.get_running_loop().call_later(order.after_s + _FLUSH_S, time.sleep, order.for_s)

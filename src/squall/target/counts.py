@@ -1,9 +1,9 @@
-"""What the target knows of itself: the numbers that Squall's own are compared with.
+"""The target's own counts, which Squall's numbers are compared with.
 
-Pure counters; the caller brings the stamps (`time.perf_counter`). Delays are kept as
-plain samples, not in Squall's histogram, so that a mistake in the histogram cannot
-hide by standing on both sides of the comparison. Several server processes each keep a
-`Counts`; `summarise` merges their snapshots. Nothing here may grow without bound.
+Pure counters; the caller passes the stamps (`time.perf_counter`). Delays are kept as plain
+samples, not in Squall's histogram: a bug in the histogram would otherwise be on both sides of the
+comparison and stay hidden. Each server process has its own `Counts`; `summarise` merges their
+snapshots. Nothing here may grow without bound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-# 16 MB of samples per path and process; beyond it a uniform choice of them is kept.
+# 16 MB of samples per path and process; beyond that, a uniform selection is kept.
 MAX_SAMPLES = 2_000_000
 MAX_ENDPOINTS = 10_000
 MAX_VALUES = 1_000_000
@@ -27,7 +27,7 @@ K = TypeVar("K", str, int)
 
 
 class Delays:
-    """Times from 'request parsed' to 'answer handed over' of one endpoint."""
+    """The times of one endpoint from the parsed request to the written answer."""
 
     __slots__ = ("_random", "count", "highest_s", "lowest_s", "samples", "sum_s")
 
@@ -57,8 +57,8 @@ class Delays:
             self.samples[place] = seconds
 
 
-class Endpoint:
-    """One method and path. Cleared in place, because requests hold on to it."""
+class EndpointCounts:
+    """The counts of one method and path. Cleared in place, because requests refer to it."""
 
     __slots__ = ("delays", "method", "path", "requests", "statuses")
 
@@ -81,8 +81,8 @@ class Endpoint:
 
 
 class AttemptTimes(msgspec.Struct):
-    """One sender, as its `X-Squall-Attempt` header names it: how much, when, how many at
-    once. Two senders that must not overlap can be compared by their first and last."""
+    """The requests of one sender, as its `X-Squall-Attempt` header names it: how many, when, and
+    how many at once. The first and last arrivals show whether two senders overlapped."""
 
     requests: int = 0
     first_s: float = 0.0
@@ -104,7 +104,7 @@ class AttemptTimes(msgspec.Struct):
         self.seconds[second] = self.seconds.get(second, 0) + 1
 
     def merge(self, other: AttemptTimes) -> AttemptTimes:
-        """Of the same sender at another process of the target."""
+        """Adds the times of the same sender at another process of the target."""
         return AttemptTimes(
             requests=self.requests + other.requests,
             first_s=min(self.first_s, other.first_s),
@@ -127,8 +127,8 @@ class EndpointSnapshot(msgspec.Struct):
     highest_s: float
 
 
-class Snapshot(msgspec.Struct):
-    """All of one process' counts, as plain data."""
+class CountsSnapshot(msgspec.Struct):
+    """All counts of one process, as plain data."""
 
     endpoints: list[EndpointSnapshot]
     attempts: dict[str, AttemptTimes]
@@ -146,7 +146,7 @@ class Counts:
     """The counters of one server process."""
 
     def __init__(self) -> None:
-        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        self._endpoints: dict[tuple[str, str], EndpointCounts] = {}
         self.open = 0
         self.in_flight = 0
         self.silent_open = 0
@@ -154,7 +154,7 @@ class Counts:
         self.clear()
 
     def clear(self) -> None:
-        """Start anew; what is open or in flight now stays open and in flight."""
+        """Resets the counts; open connections and requests in flight still count as such."""
         for endpoint in self._endpoints.values():
             endpoint.clear()
         self.generation += 1
@@ -170,15 +170,15 @@ class Counts:
         self.ids_issued: dict[str, int] = {}
         self.ids_used: dict[str, int] = {}
 
-    def endpoint(self, method: str, path: str) -> Endpoint:
+    def endpoint(self, method: str, path: str) -> EndpointCounts:
         found = self._endpoints.get((method, path))
         if found is None:
             if len(self._endpoints) >= MAX_ENDPOINTS and path != OTHER:
                 return self.endpoint(method, OTHER)
-            found = self._endpoints[method, path] = Endpoint(method, path)
+            found = self._endpoints[method, path] = EndpointCounts(method, path)
         return found
 
-    def arrived(self, endpoint: Endpoint, now_s: float) -> None:
+    def arrived(self, endpoint: EndpointCounts, now_s: float) -> None:
         endpoint.requests += 1
         if self.first_s is None:
             self.first_s = now_s
@@ -197,7 +197,7 @@ class Counts:
         times.arrived(now_s)
 
     def attempt_over(self, value: str) -> None:
-        """A request of this sender is answered, or never will be."""
+        """Counts the end of a request of this sender, answered or not."""
         times = self.attempts.get(value)
         if times is not None and times.in_flight:
             times.in_flight -= 1
@@ -220,14 +220,14 @@ class Counts:
         _bounded_add(self.ids_used, identity)
 
     def connection_counted(self) -> None:
-        """A connection sent its first counted request."""
+        """Counts a connection, at its first counted request."""
         self.opened += 1
         self.open += 1
         if self.open > self.max_open:
             self.max_open = self.open
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
+    def snapshot(self) -> CountsSnapshot:
+        return CountsSnapshot(
             endpoints=[_snapshot(each) for each in self._endpoints.values() if each.requests],
             attempts={name: msgspec.structs.replace(t) for name, t in self.attempts.items()},
             fields={name: dict(values) for name, values in self.fields.items()},
@@ -246,7 +246,7 @@ class Counts:
         )
 
 
-def summarise(parts: list[Snapshot]) -> dict[str, Any]:
+def summarise(parts: list[CountsSnapshot]) -> dict[str, Any]:
     """The document of `/counts`. Maxima of several processes add up to an upper bound."""
     endpoints = [each for part in parts for each in part.endpoints]
     by_path: dict[str, list[EndpointSnapshot]] = {}
@@ -290,7 +290,7 @@ def delay_summary(group: list[EndpointSnapshot]) -> dict[str, float | int | None
             ("mean_ms", "min_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms")
         )
     samples = [np.frombuffer(each.samples, dtype=np.float64) for each in group]
-    # Past the sample limit one kept sample stands for several requests.
+    # Beyond the sample limit one kept sample stands for several requests.
     weights = [
         np.full(len(kept), each.count / len(kept))
         for each, kept in zip(group, samples, strict=True)
@@ -300,7 +300,7 @@ def delay_summary(group: list[EndpointSnapshot]) -> dict[str, float | int | None
     values, reached = values[order], np.cumsum(weight[order])
 
     def quantile_ms(share: float) -> float:
-        # Less a hair, so that a rounded sum of weights does not step to the next sample.
+        # Slightly less, so that a rounded sum of weights does not reach the next sample.
         at = int(np.searchsorted(reached, share * total * (1 - 1e-12)))
         return float(values[min(at, len(values) - 1)]) * 1000
 
@@ -315,7 +315,7 @@ def delay_summary(group: list[EndpointSnapshot]) -> dict[str, float | int | None
     }
 
 
-def _snapshot(endpoint: Endpoint) -> EndpointSnapshot:
+def _snapshot(endpoint: EndpointCounts) -> EndpointSnapshot:
     delays = endpoint.delays
     return EndpointSnapshot(
         method=endpoint.method,
@@ -330,7 +330,7 @@ def _snapshot(endpoint: Endpoint) -> EndpointSnapshot:
     )
 
 
-def _ids_summary(parts: list[Snapshot]) -> dict[str, int]:
+def _ids_summary(parts: list[CountsSnapshot]) -> dict[str, int]:
     issued = {identity for part in parts for identity in part.ids_issued}
     used = _summed(part.ids_used for part in parts)
     return {

@@ -1,7 +1,7 @@
-"""One parsed request, and the answer of a path before behaviours change it.
+"""A parsed request, and the answer of a path before a behaviour changes it.
 
-Plain data. A `Request` may be shared: the server keeps the requests it has seen by
-their exact bytes, so nothing here may be changed after it was built.
+Plain data. The server caches requests by their exact bytes and shares a `TargetRequest`, so
+nothing here may change after construction.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-# A body is kept up to here for echo, forms and field counts; all of it is counted.
+# A body is kept up to this size for echo, forms and field counts; all of it is counted.
 KEPT_BODY_BYTES = 1 << 20
 
 
-class Request(msgspec.Struct):
+class TargetRequest(msgspec.Struct):
     method: str
     target: str
     headers: list[tuple[str, str]]
@@ -30,7 +30,7 @@ class Request(msgspec.Struct):
     def __post_init__(self) -> None:
         target = self.target
         if not target.startswith("/"):
-            # Absolute form, as sent to proxies: the authority is of no interest here.
+            # Absolute form, as sent to proxies: the authority is ignored.
             _, _, rest = target.partition("://")
             target = "/" + rest.partition("/")[2]
         path, _, query = target.partition("?")

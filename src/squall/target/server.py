@@ -1,9 +1,9 @@
 """The target's HTTP/1 connections: parse, count, wait, answer.
 
-Decides the order of events on one connection. It must never count a request twice or
-forget one: each request that was parsed completely ends either in `statuses` or in
-`unanswered`. A request whose exact bytes were seen before is not parsed again, which
-is what lets one core hold more load than a generator on another core sends.
+Decides the order of events on one connection. It must never count a request twice or miss
+one: each completely parsed request ends either in `statuses` or in `unanswered`. A request whose
+exact bytes were seen before is not parsed again; this makes one core faster than a generator on
+another core.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from typing import cast
 import httptools
 import msgspec
 
-from squall.target.answers import Wire, apply, render
+from squall.target.answers import AnswerBytes, apply, render
 from squall.target.behaviour import Behaviour, Behaviours
 from squall.target.control import CONTROL_PATHS, Control
-from squall.target.counts import Counts, Endpoint
-from squall.target.request import KEPT_BODY_BYTES, Answer, Request
+from squall.target.counts import Counts, EndpointCounts
+from squall.target.request import KEPT_BODY_BYTES, Answer, TargetRequest
 from squall.target.shop import Shop
 
 MEMO_ENTRIES = 2048
 MEMO_REQUEST_BYTES = 2048
-# An answer that never changes is kept ready up to this size.
+# Answers that never change are kept rendered up to this size.
 READY_BYTES = 1 << 14
-# Requests that a pipelining client may have waiting on one connection.
+# Requests that a pipelining client may have in the queue of one connection.
 MAX_QUEUED = 256
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-# What a connection has been used for so far.
+# The use of a connection so far.
 SILENT, CONTROL, COUNTED = range(3)
 
 
-class Plan(msgspec.Struct):
-    """All that can be known of a request before it is served; shared, never changed."""
+class AnswerPlan(msgspec.Struct):
+    """Everything that is known about a request before it is served. Shared and immutable."""
 
-    request: Request
+    request: TargetRequest
     behaviour: Behaviour
-    endpoint: Endpoint
+    endpoint: EndpointCounts
     attempt: str | None
     fields: list[tuple[str, str]]
     control: bool
-    wire: Wire | None
+    wire: AnswerBytes | None
     instant: bool
 
 
 @dataclass(slots=True)
 class Site:
-    """What the connections of one process share."""
+    """The state that all connections of one process share."""
 
     loop: asyncio.AbstractEventLoop
     counts: Counts
@@ -63,11 +63,11 @@ class Site:
     random: Random
     count_fields: tuple[str, ...] = ()
     behaviours: Behaviours = field(default_factory=Behaviours)
-    memo: dict[bytes, Plan] = field(default_factory=dict[bytes, Plan])
-    connections: set[Connection] = field(default_factory=lambda: set[Connection]())
+    memo: dict[bytes, AnswerPlan] = field(default_factory=dict[bytes, AnswerPlan])
+    connections: set[TargetConnection] = field(default_factory=lambda: set[TargetConnection]())
     tasks: set[asyncio.Task[None]] = field(default_factory=lambda: set[asyncio.Task[None]]())
 
-    def plan(self, request: Request) -> Plan:
+    def plan(self, request: TargetRequest) -> AnswerPlan:
         behaviour = self.behaviours.get(request.query)
         own = self._own_answer(request, behaviour)
         wire = None
@@ -75,7 +75,7 @@ class Site:
             status = behaviour.draw_status(self.random)
             made = render(apply(own, behaviour, status, request.path), behaviour, request)
             wire = made if len(made.data) <= READY_BYTES else None
-        return Plan(
+        return AnswerPlan(
             request=request,
             behaviour=behaviour,
             endpoint=self.counts.endpoint(request.method, request.path),
@@ -86,8 +86,8 @@ class Site:
             instant=wire is not None and behaviour.prompt and not wire.close,
         )
 
-    def make(self, plan: Plan, elapsed_s: float) -> Wire:
-        """The answer of a plan that has none ready."""
+    def make(self, plan: AnswerPlan, elapsed_s: float) -> AnswerBytes:
+        """Renders the answer of a plan whose answer is not cached."""
         request, behaviour = plan.request, plan.behaviour
         own = self._own_answer(request, behaviour)
         if own is None:
@@ -95,12 +95,12 @@ class Site:
         status = behaviour.draw_status(self.random)
         return render(apply(own, behaviour, status, request.path), behaviour, request)
 
-    def _own_answer(self, request: Request, behaviour: Behaviour) -> Answer | None:
+    def _own_answer(self, request: TargetRequest, behaviour: Behaviour) -> Answer | None:
         if behaviour.problem is not None:
             return Answer(400, f"squall target: {behaviour.problem}\n".encode())
         return self.shop.fixed(request.method, request.path)
 
-    def _fields(self, request: Request, behaviour: Behaviour) -> list[tuple[str, str]]:
+    def _fields(self, request: TargetRequest, behaviour: Behaviour) -> list[tuple[str, str]]:
         names = {*self.count_fields, *behaviour.count_fields}
         if not names:
             return []
@@ -108,7 +108,7 @@ class Site:
         return [(name, value) for name, value in found if name in names]
 
 
-class Connection(asyncio.Protocol):
+class TargetConnection(asyncio.Protocol):
     """One client connection. Answers go out in the order of the requests."""
 
     def __init__(self, site: Site) -> None:
@@ -122,12 +122,12 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._closing = False
         self._between_messages = True
-        self._completed: list[Request] = []
-        self._plan: Plan | None = None
+        self._completed: list[TargetRequest] = []
+        self._plan: AnswerPlan | None = None
         self._started_s = 0.0
         self._generation = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._queue: deque[tuple[Plan, float, int]] = deque()
+        self._queue: deque[tuple[AnswerPlan, float, int]] = deque()
         self._write_full = False
         self._reading = True
 
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         if broken and not self._closing:
             self._refuse()
 
-    def _remember(self, data: bytes, plan: Plan) -> None:
+    def _remember(self, data: bytes, plan: AnswerPlan) -> None:
         if len(data) > MEMO_REQUEST_BYTES:
             return
         if len(self._memo) >= MEMO_ENTRIES:
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self) -> None:
         self._counts.lost("malformed")
         self._closing = True
-        request = Request("GET", "/", [], keep_alive=False)
+        request = TargetRequest("GET", "/", [], keep_alive=False)
         answer = Answer(400, b"squall target: not HTTP/1.1\n")
         self._write(render(answer, Behaviour(), request).data)
         self._transport.close()
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         assert parser is not None
         self._between_messages = True
         self._completed.append(
-            Request(
+            TargetRequest(
                 method=parser.get_method().decode("latin-1"),
                 target=self._url.decode("latin-1"),
                 headers=self._headers,
@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
 
     # One request.
 
-    def _arrived(self, plan: Plan) -> None:
+    def _arrived(self, plan: AnswerPlan) -> None:
         now_s = perf_counter()
         counts = self._counts
         if not plan.control:
@@ -305,15 +305,15 @@ class Connection(asyncio.Protocol):
         self._begin(plan, now_s, counts.generation)
 
     def _take_role(self, role: int) -> None:
-        # Whoever only asks for the counts must not change them, so a connection is
-        # counted at its first request that is.
+        # A client that only reads the counts must not change them, so a connection is counted
+        # at its first counted request.
         if self._role == SILENT:
             self._counts.silent_open -= 1
         self._role = role
         if role == COUNTED:
             self._counts.connection_counted()
 
-    def _begin(self, plan: Plan, started_s: float, generation: int) -> None:
+    def _begin(self, plan: AnswerPlan, started_s: float, generation: int) -> None:
         self._plan, self._started_s, self._generation = plan, started_s, generation
         behaviour = plan.behaviour
         if plan.control:
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
                 self._due()
 
     def _due(self) -> None:
-        """The delay is over: answer, or reset."""
+        """Called after the delay: answers, or resets the connection."""
         self._timer = None
         plan = self._plan
         assert plan is not None
@@ -346,18 +346,20 @@ class Connection(asyncio.Protocol):
             return
         self._send(plan, wire, 0)
 
-    def _send(self, plan: Plan, wire: Wire, sent_bytes: int) -> None:
+    def _send(self, plan: AnswerPlan, wire: AnswerBytes, sent_bytes: int) -> None:
         self._timer = None
         end = len(wire.data)
         if plan.behaviour.cut:
             end = wire.head_bytes + (end - wire.head_bytes) // 2
+        # Read before the write: a client must never see an answer sooner than its time counts.
+        took_s = perf_counter() - self._started_s
         self._write(wire.data[sent_bytes:end] if sent_bytes or plan.behaviour.cut else wire.data)
         if plan.behaviour.cut:
             self._unanswered(plan, "cut")
         else:
             self._over(plan)
             if self._generation == self._counts.generation:
-                plan.endpoint.answered(wire.status, perf_counter() - self._started_s)
+                plan.endpoint.answered(wire.status, took_s)
         self._done(wire.close)
 
     def _done(self, close: bool) -> None:
@@ -366,7 +368,7 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._transport.close()
         elif self._queue:
-            # From the loop and not from here: a long pipeline must not nest calls.
+            # Called by the loop and not from here, so that a long pipeline does not nest calls.
             self._site.loop.call_soon(self._next)
         else:
             self._busy = False
@@ -378,27 +380,27 @@ class Connection(asyncio.Protocol):
         self._hold_reading()
         self._begin(*queued)
 
-    def _reset(self, plan: Plan) -> None:
+    def _reset(self, plan: AnswerPlan) -> None:
         self._unanswered(plan, "reset")
         self._plan = None
         self._closing = True
         raw = self._transport.get_extra_info("socket")
         with suppress(OSError):
-            # Closing with linger time 0 makes the kernel send RST in place of FIN.
+            # Closing with linger time 0 makes the kernel send RST instead of FIN.
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self._transport.abort()
 
-    def _over(self, plan: Plan) -> None:
+    def _over(self, plan: AnswerPlan) -> None:
         self._counts.in_flight -= 1
         if plan.attempt is not None:
             self._counts.attempt_over(plan.attempt)
 
-    def _unanswered(self, plan: Plan, why: str) -> None:
+    def _unanswered(self, plan: AnswerPlan, why: str) -> None:
         self._over(plan)
         if self._generation == self._counts.generation:
             self._counts.lost(why)
 
-    async def _answer_control(self, plan: Plan) -> None:
+    async def _answer_control(self, plan: AnswerPlan) -> None:
         answer = await self._site.control.answer(plan.request.path, plan.behaviour)
         if self._closing:
             return

@@ -1,8 +1,8 @@
-"""The demo shop: what each path answers when no behaviour is asked for.
+"""The demo shop: the answer of each path without a behaviour.
 
-Every path answers 200, because this is a target for load; `/missing` alone is 404.
-Identities and tokens are unique over all processes of one target and can be checked
-without shared memory: a token carries a digest that only this target can make.
+Every path answers 200, because this is a target for load; only `/missing` answers 404.
+Identities and tokens are unique over all processes of one target. Any process can verify a token
+without shared memory, because the token carries a digest that only this target can compute.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from squall.target.behaviour import Behaviour
 from squall.target.counts import Counts
-from squall.target.request import Answer, Request, json_answer
+from squall.target.request import Answer, TargetRequest, json_answer
 
-Handler = Callable[[Request, Behaviour, float], Answer]
+Handler = Callable[[TargetRequest, Behaviour, float], Answer]
 
 
 class Shop:
@@ -51,7 +51,7 @@ class Shop:
         }
 
     def fixed(self, method: str, path: str) -> Answer | None:
-        """The answer of a path that is always the same, or None."""
+        """The answer of a path that never changes, or None."""
         found = self._fixed.get(path)
         if found is not None or path in self._live:
             return found
@@ -62,7 +62,7 @@ class Shop:
         return Answer(body=b"ok\n")
 
     def live(self, path: str) -> Handler:
-        """What makes the answer of a path that `fixed` does not know."""
+        """The function that creates the answer of a path for which `fixed` returns None."""
         return self._live[path]
 
     def _identity(self) -> int:
@@ -75,7 +75,7 @@ class Shop:
         return f"{identity}-{digest[:16]}"
 
     def knows(self, token: str | None) -> bool:
-        """True for a token or session value that this target gave out."""
+        """Whether this target issued a token or session value."""
         identity, _, _ = (token or "").partition("-")
         return (
             identity.isdecimal()
@@ -83,49 +83,49 @@ class Shop:
             and hmac.compare_digest(self._token(int(identity)).encode(), (token or "").encode())
         )
 
-    def _login(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _login(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         identity = self._identity()
         self._counts.issued(str(identity))
         token = self._token(identity)
         cookie = ("Set-Cookie", f"session={token}; Path=/; HttpOnly")
         return json_answer({"token": token, "id": identity}, headers=[cookie])
 
-    def _inbox(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _inbox(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         strict = behaviour.field("strict") == "1"
         known = self.knows(request.header("x-token")) or self.knows(request.cookie("session"))
         if strict and not known:
             return json_answer({"error": "log in first"}, 401)
         return json_answer({"messages": [{"id": 1, "text": "welcome"}]})
 
-    def _session(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _session(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         session = request.cookie("session")
         return json_answer({"session": session, "known": self.knows(session)})
 
-    def _tenants(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _tenants(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         if request.method != "POST":
             return json_answer([])
         return json_answer({"id": f"t{self._identity()}"}, 201)
 
-    def _orders(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _orders(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         if request.method != "POST":
             return json_answer([])
         time_ms = ("X-Time", f"{elapsed_s * 1000:.3f}")
         return json_answer({"id": self._identity()}, 201, [time_ms])
 
-    def _files(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _files(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         return json_answer({"bytes": request.body_bytes})
 
-    def _use(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _use(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         identity = behaviour.field("id") or request.body_fields().get("id", "")
         self._counts.used(identity)
         return json_answer({"id": identity})
 
-    def _rows(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _rows(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         key = behaviour.field("key") or request.body_fields().get("key", "")
         self._counts.field("key", key)
         return json_answer({"key": key, "seen": self._counts.fields.get("key", {}).get(key, 0)})
 
-    def _echo(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _echo(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         return json_answer(
             {
                 "method": request.method,
@@ -138,7 +138,7 @@ class Shop:
             }
         )
 
-    def _headers(self, request: Request, behaviour: Behaviour, elapsed_s: float) -> Answer:
+    def _headers(self, request: TargetRequest, behaviour: Behaviour, elapsed_s: float) -> Answer:
         return json_answer({"headers": _joined(request.headers), "header_list": request.headers})
 
 

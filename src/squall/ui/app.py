@@ -1,8 +1,8 @@
-"""The screen on a terminal: one canvas, keys, and nothing that moves by itself.
+"""Shows the live screen on a terminal and handles keys.
 
-A frame is drawn when a snapshot comes (once a second), a key was pressed or the size has
-changed. Only lines whose content changed are written. It must never print, and a mistake
-in it must never reach the run: it is kept as `failure`, and the app ends.
+Draws a frame when a snapshot arrives (once a second), a key is pressed or the size changes, and
+writes only changed lines. It must never print, and an error in it must never reach the run: the
+app stores it as `failure` and ends.
 """
 
 from __future__ import annotations
@@ -12,37 +12,38 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rich.segment import Segment
-from rich.style import Style as TerminalStyle
+from rich.style import Style as RichStyle
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from squall.reporting.text.control_characters import cell_text
 from squall.stats.snapshot import Snapshot
 from squall.ui.controls import Controls
-from squall.ui.look import Look
-from squall.ui.pages import draw
-from squall.ui.spans import Line, Style
+from squall.ui.pages.layout import draw
+from squall.ui.selection import ViewSelection, page_name, row_names
 from squall.ui.state import RunState
-from squall.ui.view import View, page_name, row_names
+from squall.ui.styled_text import Line, Style
+from squall.ui.terminal_style import TerminalStyle
 
-_COLOURS: dict[Style, TerminalStyle] = {
-    "plain": TerminalStyle(),
-    "dim": TerminalStyle(dim=True),
-    "strong": TerminalStyle(bold=True),
-    "good": TerminalStyle(color="green", bold=True),
-    "warn": TerminalStyle(color="yellow"),
-    "bad": TerminalStyle(color="red", bold=True),
-    "chosen": TerminalStyle(color="cyan", bold=True),
-    "one": TerminalStyle(color="cyan"),
-    "two": TerminalStyle(color="yellow"),
-    "three": TerminalStyle(color="magenta"),
-    "four": TerminalStyle(color="blue"),
-    "five": TerminalStyle(color="green"),
+_COLOURS: dict[Style, RichStyle] = {
+    "plain": RichStyle(),
+    "dim": RichStyle(dim=True),
+    "strong": RichStyle(bold=True),
+    "good": RichStyle(color="green", bold=True),
+    "warn": RichStyle(color="yellow"),
+    "bad": RichStyle(color="red", bold=True),
+    "chosen": RichStyle(color="cyan", bold=True),
+    "one": RichStyle(color="cyan"),
+    "two": RichStyle(color="yellow"),
+    "three": RichStyle(color="magenta"),
+    "four": RichStyle(color="blue"),
+    "five": RichStyle(color="green"),
 }
-_NO_COLOURS: dict[Style, TerminalStyle] = {
-    name: TerminalStyle(bold=True) if name in ("strong", "bad", "chosen") else TerminalStyle()
+_NO_COLOURS: dict[Style, RichStyle] = {
+    name: RichStyle(bold=True) if name in ("strong", "bad", "chosen") else RichStyle()
     for name in _COLOURS
 }
 _MORE, _LESS = 1.1, 1 / 1.1
@@ -50,11 +51,11 @@ _PAGE_LINES = 10
 
 
 class Canvas(Widget):
-    """Lines as they are; remembers them to write only what changed."""
+    """Shows lines and remembers them, to write only what changed."""
 
     DEFAULT_CSS = "Canvas { width: 100%; height: 100%; }"
 
-    def __init__(self, styles: dict[Style, TerminalStyle], drawn: Callable[[], None]) -> None:
+    def __init__(self, styles: dict[Style, RichStyle], drawn: Callable[[], None]) -> None:
         super().__init__()
         self._lines: list[Line] = []
         self._shades = styles
@@ -82,19 +83,19 @@ class Canvas(Widget):
         if y >= len(self._lines):
             return Strip.blank(self.size.width)
         shades = self._shades
-        return Strip([Segment(span.text, shades[span.style]) for span in self._lines[y]])
+        return Strip([Segment(cell_text(span.text), shades[span.style]) for span in self._lines[y]])
 
     def on_resize(self) -> None:
         self._drawn()
 
 
 def _key(keys: str, action: str) -> Binding:
-    # With priority: the screen of the library has meanings of its own for tab and ctrl+c.
+    # With priority, because Textual's own screen binds tab and ctrl+c.
     return Binding(keys, action, show=False, priority=True)
 
 
 class RunScreen(App[None]):
-    """Feed it snapshots; it calls the controls."""
+    """The app: `feed` takes snapshots, and keys call the controls."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { background: ansi_default; color: ansi_default; overflow: hidden; }"
@@ -117,37 +118,37 @@ class RunScreen(App[None]):
         *(_key(str(number), f"goto({number})") for number in range(10)),
     ]
 
-    def __init__(self, state: RunState, controls: Controls, look: Look) -> None:
+    def __init__(self, state: RunState, controls: Controls, terminal: TerminalStyle) -> None:
         super().__init__(ansi_color=True)
         self.run_state = state
-        self.view = View()
+        self.view = ViewSelection()
         self.controls = controls
-        self.look = look
+        self.terminal = terminal
         self.stops = 0
         self.frames = 0
         self._panic: Exception | None = None
-        self._canvas = Canvas(_COLOURS if look.color else _NO_COLOURS, self.redraw)
+        self._canvas = Canvas(_COLOURS if terminal.color else _NO_COLOURS, self.redraw)
         # Textual makes all tasks of its loop eager; the run's own tasks must stay as they are.
         self._task_factory = asyncio.get_running_loop().get_task_factory()
 
     @property
     def failure(self) -> Exception | None:
-        """What ended the screen before its time."""
+        """The error that ended the screen early; None if there was none."""
         return self._exception or self._panic
 
     @property
     def lines(self) -> list[Line]:
-        """What is on the screen."""
+        """The lines on the screen now."""
         return self._canvas.lines
 
     def feed(self, snapshot: Snapshot) -> None:
-        """From the loop that the app runs on; drawn in the app's own turn."""
+        """Takes a snapshot. Call it from the app's event loop; the app draws later."""
         self.run_state.feed(snapshot)
         if self.is_running and not self._is_behind():
             self.call_later(self.redraw)
 
     def changed(self) -> None:
-        """Something else than a snapshot is new: a notice."""
+        """Redraws after a change without a snapshot, such as a notice."""
         if self.is_running:
             self.call_later(self.redraw)
 
@@ -156,7 +157,7 @@ class RunScreen(App[None]):
         if size.width and size.height:
             self.frames += 1
             here = (size.width, size.height)
-            self._canvas.show(draw(self.run_state, self.view, self.controls, here, self.look))
+            self._canvas.show(draw(self.run_state, self.view, self.controls, here, self.terminal))
 
     def compose(self) -> ComposeResult:
         yield self._canvas
@@ -195,7 +196,7 @@ class RunScreen(App[None]):
         self._scroll(pages * _PAGE_LINES)
 
     def action_step(self) -> None:
-        """On the overview the page of the chosen workflow, elsewhere the plots of the row."""
+        """Opens the chosen workflow's page on the overview; elsewhere toggles the row's plots."""
         if self.view.pane:
             return
         if page_name(self.run_state, self.view) is None:
@@ -235,7 +236,7 @@ class RunScreen(App[None]):
             self.controls.adjust(_MORE if more else _LESS)
 
     def _turn_to(self, page: int) -> None:
-        self.view = View(page=page, whole=self.view.whole)
+        self.view = ViewSelection(page=page, whole=self.view.whole)
         self.redraw()
 
     def _scroll(self, by: int) -> None:
@@ -244,16 +245,17 @@ class RunScreen(App[None]):
         self.redraw()
 
     def _is_behind(self) -> bool:
-        """A terminal that takes no more (a stalled connection) would hold the loop up."""
+        """Whether the terminal accepts no more output (a stalled connection): a write would block
+        the event loop."""
         writer: Any = getattr(self._driver, "_writer_thread", None)
         queue: Any = getattr(writer, "_queue", None)
         return queue is not None and queue.qsize() > 5
 
     def panic(self, *renderables: object) -> None:
-        """Called when the keyboard can no longer be read."""
+        """Textual calls this when it can no longer read the keyboard."""
         self._panic = OSError("the terminal cannot be read")
         self._close_messages_no_wait()
 
     def _fatal_error(self) -> None:
-        """The library would print a traceback over the run's own output."""
+        """Overrides Textual, which would print a traceback over the run's own output."""
         self._close_messages_no_wait()

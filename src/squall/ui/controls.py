@@ -1,7 +1,7 @@
-"""What a person at the screen may do to the run.
+"""The controls that the screen offers for a run.
 
-The screen offers a key only for what is there: a local run can be stopped, a cluster's
-control path may also pause and change the load.
+The screen shows a key only for controls that exist. A local run can be stopped; a run on a
+cluster can also be paused, and its load can be changed.
 """
 
 from __future__ import annotations

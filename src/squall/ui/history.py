@@ -1,4 +1,4 @@
-"""What plots are made of: the last minutes second by second, and the whole run coarsely.
+"""The data of plots: the last minutes second by second, and the whole run coarsely.
 
 Both are bounded, so a run of six hours needs no more memory than one of ten minutes. When
 the whole run has more points than the limit, neighbours are joined: rates by their mean,
@@ -11,11 +11,11 @@ from collections import deque
 from typing import NamedTuple
 
 LIMIT = 400
-"""Two values a column on a terminal of 200 columns."""
+"""Two values per column on a terminal of 200 columns."""
 
 
 class Point(NamedTuple):
-    """One second, or the stretch that it stands for."""
+    """One second, or several joined ones."""
 
     rate: float = 0.0
     failed: float = 0.0
@@ -32,8 +32,8 @@ class History:
     def __init__(self, limit: int = LIMIT) -> None:
         self.recent: deque[Point] = deque(maxlen=limit)
         self.whole: list[Point] = []
+        # The number of seconds that each point of `whole` covers.
         self.width = 1
-        """Points that each point of `whole` stands for."""
         self.count = 0
         self._limit = limit
         self._part: Point | None = None
@@ -55,7 +55,7 @@ class History:
 
 
 def _joined(first: Point, second: Point, weight: int) -> Point:
-    """`first` stands for `weight` points of the size of `second`."""
+    """Joins two points; `first` covers `weight` times as much time as `second`."""
 
     def mean(before: float, after: float) -> float:
         return (before * weight + after) / (weight + 1)

@@ -1,7 +1,7 @@
-"""What the screen knows of a run: the last snapshot, and a bounded past.
+"""The state of the screen: the last snapshot of the run, and a bounded history.
 
-It is fed and never asks. Times come with the snapshots; nothing here reads a clock,
-knows the size of a terminal or touches the engine.
+Everything comes with the snapshots, including times: nothing here reads a clock, knows the size
+of a terminal or touches the engine.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from squall.reporting.format import clock, measured
+from squall.reporting.number_format import clock, measured
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.snapshot import RowSnapshot, Snapshot, VerdictState, WorkflowSnapshot
 from squall.ui.history import History, Point
-from squall.ui.spans import Style
+from squall.ui.styled_text import Style
 
 LOG_LINES = 1_000
+# Seconds that the sparkline of an error shows.
 _SPARK_S = 60
-"""Seconds that the sparkline of an error shows."""
+# Kinds of errors whose history is kept; a snapshot names up to twelve of a workflow.
 _TRACES = 200
-"""Kinds of errors whose past is kept; a snapshot names twelve of a workflow."""
+# New errors to log per second; a target that dies causes many kinds at once.
 _NEW_ERRORS = 5
-"""Told per second in the log; a target that dies makes many kinds at once."""
 
 VERDICT_STYLES: dict[VerdictState, Style] = {"VALID": "good", "DEGRADED": "warn", "INVALID": "bad"}
 
@@ -58,14 +58,14 @@ class RunState:
         self.workflows: dict[str, History] = {w.name: History() for w in manifest.workflows}
         self.rows: dict[tuple[str, str], History] = {}
         self.total = History()
+        # The `rate` of these points is the CPU in per cent.
         self.generator = History()
-        """The rate of its points is the CPU in per cent."""
         self.errors: dict[ErrorKind, ErrorTrace] = {}
         self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
+        # Number of log lines so far, including those that are no longer kept.
         self.logged = 0
-        """All lines so far, also those that are no longer kept."""
+        # What the user waits for: `stopping; ...`.
         self.notice = ""
-        """What a person waits for: `stopping; ...`."""
         self.paused = False
         self._verdict = "VALID"
         self._failing: set[str] = set()
@@ -84,7 +84,7 @@ class RunState:
         return next((workflow for workflow in found if workflow.name == name), None)
 
     def note(self, text: str, style: Style = "plain") -> None:
-        """A line for the log pane."""
+        """Adds a line to the log pane."""
         for line in text.splitlines() or [""]:
             self.log.append(LogLine(line, style))
             self.logged += 1
@@ -161,7 +161,7 @@ def _row_point(row: RowSnapshot) -> Point:
 
 
 def _total(workflows: Sequence[WorkflowSnapshot]) -> Point:
-    """Percentiles of several workflows cannot be added up, so there are none."""
+    """The sum over workflows, without percentiles, which cannot be added."""
     targets = [workflow.target_per_s for workflow in workflows]
     planned = [target for target in targets if target is not None]
     return Point(

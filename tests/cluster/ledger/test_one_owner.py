@@ -29,7 +29,7 @@ class Manager:
                 [
                     sys.executable, "-m", "squall", "manager", "--dc", "lab", "--name", "m1",
                     "--listen", address, "--members", f"m1={address}",
-                    "--data", str(folder / "data"),
+                    "--data", str(folder / "data"), "--no-launcher",
                 ],
                 stdout=log,
                 stderr=log,

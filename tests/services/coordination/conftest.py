@@ -1,9 +1,16 @@
 """The stores that the tests of this folder run on, and that none of them shows a secret."""
 
-from coordination_places import empty_bucket, place, redis_url, s3_endpoint, store
-from process_secrets import processes_tell_nothing
+import pytest
 
-from secret_watch import nothing_secret_is_told
+from tests.lab.secret_watch import nothing_secret_is_told
+from tests.services.coordination.lab.places import (
+    empty_bucket,
+    place,
+    redis_url,
+    s3_endpoint,
+    store,
+)
+from tests.services.coordination.lab.process_secrets import processes_tell_nothing
 
 __all__ = [
     "empty_bucket",
@@ -14,3 +21,6 @@ __all__ = [
     "s3_endpoint",
     "store",
 ]
+
+# So that a failed assertion of the contract shows its values, as one in a test module does.
+pytest.register_assert_rewrite("tests.services.coordination.stores.contract")

@@ -10,11 +10,11 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from coordination_places import missing
 
 from squall.coordination.metrics import metric_names
+from tests.lab.programs import ROOT
+from tests.services.coordination.lab.places import missing
 
-ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy" / "coordination"
 METRIC = re.compile(
     r"\b(?:coordination_\w+|blocking_coordination_\w+|active_coordinators|signal_delivery_\w+"

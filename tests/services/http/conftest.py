@@ -1,5 +1,5 @@
 """Fixtures for tests of the HTTP client against real servers."""
 
-from http_servers import nginx
+from tests.services.http.lab.servers import nginx
 
 __all__ = ["nginx"]

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from squall.runtime.real_disk import RealDisk
+from squall.runtime.log import Log, MemorySink
+from squall.runtime.real.disk import RealDisk, warn_of_open_directory
+from squall.runtime.real.runtime import RealClock
 
 pytestmark = pytest.mark.asyncio
 
@@ -197,7 +199,7 @@ async def test_a_lock_holds_against_other_processes_and_ends_with_its_own(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from squall.runtime.real_disk import RealDisk\n"
+        "import sys; from pathlib import Path; from squall.runtime.real.disk import RealDisk\n"
         "lock = RealDisk(Path(sys.argv[1])).lock()\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
@@ -240,3 +242,20 @@ async def test_after_close_no_thread_and_no_descriptor_is_left(tmp_path: Path) -
     assert threading.active_count() == before_threads
     assert descriptors() == before
     assert disk.open_count == 0
+
+
+async def test_a_new_data_directory_is_private_and_an_open_one_is_reported(tmp_path: Path) -> None:
+    sink = MemorySink()
+    log = Log(sink, RealClock())
+    made = tmp_path / "made"
+    RealDisk(made)
+    assert made.stat().st_mode & 0o777 == 0o700
+    warn_of_open_directory(log, made)
+    assert sink.records == []
+    made.chmod(0o755)
+    RealDisk(made)
+    warn_of_open_directory(log, made)
+    (record,) = sink.records
+    assert record.event == "data_directory_open" and record.fields["mode"] == "755"
+    assert f"chmod 700 {made}" in str(record.fields["note"])
+    assert made.stat().st_mode & 0o777 == 0o755, "it may be a mount: it is left as it is"

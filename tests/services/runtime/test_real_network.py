@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,11 +13,11 @@ import trustme
 import uvloop
 
 from squall.api.errors import ConfigError
-from squall.runtime import real_network
-from squall.runtime.interfaces import Connection
-from squall.runtime.real_network import RealNetwork
-from squall.runtime.real_tls import client_tls, server_tls
-from unit.runtime.conformance import Ear, Post
+from squall.runtime.interfaces import Address, Connection, TLSRefused
+from squall.runtime.real import network as real_network
+from squall.runtime.real.network import RealNetwork
+from squall.runtime.real.tls import client_tls, server_tls
+from tests.lab.runtime_conformance import Ear, Post
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 Check = Callable[[RealNetwork], Awaitable[None]]
@@ -72,9 +71,7 @@ class Authority:
 def test_both_sides_of_tls_know_whom_they_talk_to(play: Play, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     server = server_tls(*authority.issue("gate-1.squall"), authority.file)
-    client = client_tls(
-        *authority.issue("worker-7.squall"), authority.file, server_name="gate-1.squall"
-    )
+    client = client_tls(*authority.issue("worker-7.squall"), authority.file)
 
     async def check(network: RealNetwork) -> None:
         far = Ear(echo=True)
@@ -96,7 +93,7 @@ def test_both_sides_of_tls_know_whom_they_talk_to(play: Play, tmp_path: Path) ->
     assert play(check) == []
 
 
-def test_a_stranger_is_not_let_in_and_a_false_name_not_believed(play: Play, tmp_path: Path) -> None:
+def test_a_stranger_is_not_let_in_and_the_listener_reports_it(play: Play, tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "other")
     server = server_tls(*authority.issue("gate-1.squall"), authority.file)
     mine = authority.issue("worker-7.squall")
@@ -104,28 +101,44 @@ def test_a_stranger_is_not_let_in_and_a_false_name_not_believed(play: Play, tmp_
 
     async def check(network: RealNetwork) -> None:
         made: list[Ear] = []
+        reported: list[str] = []
 
         def accept() -> Ear:
             made.append(Ear())
             return made[-1]
 
-        listener = await network.listen(("127.0.0.1", 0), accept, tls=server)
-        misnamed = client_tls(*mine, authority.file, server_name="gate-2.squall")
-        distrusting = client_tls(*mine, stranger.file, server_name="gate-1.squall")
-        for tls in (misnamed, distrusting):
-            ear = Ear()
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await network.dial(listener.address, ear, timeout_s=10.0, tls=tls)
-            assert ear.told == []
-        # In TLS 1.3 the dialler is done before its certificate is looked at.
-        unknown = client_tls(*theirs, authority.file, server_name="gate-1.squall")
+        def refused(address: Address, error: TLSRefused) -> None:
+            assert address[0] == "127.0.0.1"
+            reported.append(str(error))
+
+        async def report() -> str:
+            while not reported:
+                await asyncio.sleep(0.001)
+            return reported.pop()
+
+        listener = await network.listen(("127.0.0.1", 0), accept, tls=server.reporting(refused))
+        distrusting = client_tls(*mine, stranger.file)
+        ear = Ear()
+        with pytest.raises(TLSRefused, match="not signed by our authority"):
+            await network.dial(listener.address, ear, timeout_s=10.0, tls=distrusting)
+        assert ear.calls == []
+        assert "ended the TLS handshake" in await report()
+        # In TLS 1.3 the dialler is done before the listener checks its certificate.
+        unknown = client_tls(*theirs, authority.file)
         ear = Ear()
         line = await network.dial(listener.address, ear, timeout_s=10.0, tls=unknown)
         line.send(b"let me in")
         await ear.closed.wait()
         assert ear.received == b""
-        anyone = client_tls(*mine, authority.file, verify_hostname=False)
-        await network.dial(listener.address, Ear(), timeout_s=10.0, tls=anyone)
+        assert "not signed by our authority" in await report()
+        ear = Ear()
+        plain = await network.dial(listener.address, ear, timeout_s=10.0)
+        plain.send(b"a frame without TLS")
+        await ear.closed.wait()
+        assert ear.received.startswith(b"\x15\x03"), "the listener answers with an alert of TLS"
+        assert "does not speak TLS" in await report()
+        known = client_tls(*mine, authority.file)
+        await network.dial(listener.address, Ear(), timeout_s=10.0, tls=known)
         while not made:
             await asyncio.sleep(0.001)
         await made[0].opened.wait()
@@ -144,7 +157,7 @@ def test_a_peer_that_never_speaks_tls_times_out(play: Play, tmp_path: Path) -> N
         ear = Ear()
         with pytest.raises(TimeoutError, match=r"did not answer in 0\.2 s"):
             await network.dial(listener.address, ear, timeout_s=0.2, tls=tls)
-        assert ear.told == []
+        assert ear.calls == []
 
     play(check)
 
@@ -179,7 +192,7 @@ def test_a_handler_that_raises_loses_its_own_connection_only(play: Play, at: str
         await first.closed.wait()
         await handlers[0].closed.wait()
         assert isinstance(handlers[0].error, ValueError)
-        assert handlers[0].told == ["open", "closed"]
+        assert handlers[0].calls == ["open", "closed"]
         await network.dial(listener.address, second, timeout_s=5.0)
         second.line.send(b"fine")
         await second.has(4)
@@ -229,7 +242,7 @@ def test_a_close_is_not_held_up_for_ever_by_a_peer_that_does_not_read(
     play(check)
 
 
-def test_a_connection_that_comes_after_its_dial_gave_up_is_nobodys(play: Play) -> None:
+def test_a_connection_that_arrives_after_its_dial_gave_up_is_closed(play: Play) -> None:
     class Late:
         aborted = False
 
@@ -242,11 +255,11 @@ def test_a_connection_that_comes_after_its_dial_gave_up_is_nobodys(play: Play) -
     async def check(network: RealNetwork) -> None:
         ear, transport = Ear(), Late()
         stream = real_network._Stream({}, handler=ear, tls=False)  # type: ignore[attr-defined]
-        stream.forsake()
+        stream.give_up()
         stream.connection_made(transport)
         assert transport.aborted
         stream.connection_lost(None)
-        assert ear.told == []
+        assert ear.calls == []
 
     play(check)
 
@@ -269,7 +282,7 @@ class CountedWrites:
 def test_sends_of_one_turn_become_one_record_of_tls(play: Play, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     server = server_tls(*authority.issue("a.squall"), authority.file)
-    client = client_tls(*authority.issue("b.squall"), authority.file, server_name="a.squall")
+    client = client_tls(*authority.issue("b.squall"), authority.file)
 
     async def check(network: RealNetwork) -> None:
         far = Ear()
@@ -330,7 +343,7 @@ def test_a_dial_that_is_cancelled_when_it_is_done_leaves_no_connection(
         with pytest.raises(asyncio.CancelledError):
             await dials[0]
         await far.closed.wait()
-        assert near.told == []
+        assert near.calls == []
 
     play(check)
     dials.clear()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from squall.runtime.real_processes import RealProcesses
+from squall.runtime.real.processes import RealProcesses
 
 pytestmark = pytest.mark.asyncio
 
@@ -154,7 +154,7 @@ async def test_children_die_when_their_parent_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     code = (
         "import asyncio, os, sys\n"
-        "from squall.runtime.real_processes import RealProcesses\n"
+        "from squall.runtime.real.processes import RealProcesses\n"
         "async def main():\n"
         "    processes = RealProcesses()\n"
         f"    await processes.spawn([sys.executable, '-c', {SLEEPER!r}])\n"

@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from squall.api.errors import ExitCode
+from squall.runtime.real.node_process import REPEAT_S
 
 HEAD = """
 import asyncio, os, sys, time
-from squall.runtime.real_run import Frame, run
+from squall.runtime.real.node_process import Frame, run
 
 def say(*words):
     print(*words, flush=True)
@@ -177,7 +179,28 @@ node(main, shutdown_s=600.0)
     node.ready()
     node.process.send_signal(signal.SIGTERM)
     node.ready()
+    time.sleep(REPEAT_S)
     assert node.end(signal.SIGTERM)[0] == ExitCode.INTERRUPTED
+
+
+def test_one_request_to_stop_may_arrive_as_two_signals() -> None:
+    """A supervisor and the launcher both pass it on."""
+    code = """
+async def main(runtime, tasks, stop):
+    say("ready")
+    await stop.wait()
+    say("ready")
+    await asyncio.sleep(0.3)
+    say("in order")
+
+node(main)
+"""
+    node = Node(code)
+    node.ready()
+    node.process.send_signal(signal.SIGTERM)
+    node.ready()
+    status, said, _ = node.end(signal.SIGTERM, signal.SIGINT)
+    assert (status, said) == (0, ["in order"])
 
 
 def test_sockets_files_and_children_of_a_node_end_with_it(tmp_path: Path) -> None:

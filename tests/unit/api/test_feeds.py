@@ -102,7 +102,7 @@ def test_a_csv_row_over_several_lines_is_named_by_its_first(tmp_path: Path) -> N
         ("a.jsonl", '{"sku": 1}\n{}', "a.jsonl:2: Object missing required field sku"),
         ("a.csv", "sku\n", "feed rows: a.csv has no rows"),
         ("a.csv", "", "feed rows: a.csv has no rows"),
-        ("a.txt", "x", "feed rows: a.txt is of unknown type; use .csv, .json or .jsonl"),
+        ("a.txt", "x", "feed rows: a.txt has an unknown type; use .csv, .json or .jsonl"),
     ],
 )
 def test_a_file_that_does_not_fit_is_an_error_that_says_where(
@@ -217,5 +217,5 @@ def test_random_draws_from_all_rows_and_repeats_with_the_seed() -> None:
 def test_a_cursor_refuses_a_share_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match="share 2 of 2"):
         FeedCursor([1], "cycle", 2, 2)
-    with pytest.raises(ValueError, match="without rows"):
+    with pytest.raises(ValueError, match="needs rows"):
         FeedCursor([], "once")

@@ -1,25 +1,28 @@
-"""Words of the cluster's commands: what they mean, and one clear line for what is wrong."""
+"""Arguments of the cluster commands: how they are parsed, and one clear line for each mistake."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from squall.api.errors import ConfigError, UsageError
-from squall.cli import access
-from squall.cli.connect import is_alive, process_name
-from squall.cli.jobs import adjustment_of, status_lines, value_of
+from squall.cli.cluster.jobs import adjustment_of, status_lines
+from squall.cli.cluster.manager import members_of
 from squall.cli.main import build_parser, main
-from squall.cli.manager import members_of
-from squall.cli.remote import cores_of, destination_of
-from squall.nodes.identity import JobId
-from squall.nodes.messages import JobView, NodeView, WorkflowView
-from squall.runtime.sections import ClusterSettings
-from squall.wire.roles import Role
-from squall.wire.secrets import client_credential, worker_credential
+from squall.cli.shared.cluster_run import destination_of
+from squall.cli.shared.node_settings import node_settings
+from squall.cluster.client import access
+from squall.cluster.client.cluster_client import cores_of
+from squall.cluster.client.connection import is_alive, process_name
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import JobView, NodeView, WorkflowView
+from squall.cluster.wire.roles import Role
+from squall.cluster.wire.seal.secrets import client_credential, key_name, worker_credential
+from squall.reporting.text.standard_streams import value_of
+from squall.settings.shared_sections import ClusterSettings
 
 SECRET = "a secret of the command tests"
 
@@ -38,8 +41,9 @@ def parsed(*words: str) -> Namespace:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Exit code and the one line on stderr."""
-    code = main(list(words))
+    """Exit code and the one line on stderr. Nodes run in this process, whose stderr it reads."""
+    alone = ["--no-launcher"] if words[0] in ("manager", "worker") else []
+    code = main([*words, *alone])
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
     return code, lines[0]
@@ -65,11 +69,11 @@ def test_a_dead_address_is_one_line_and_exit_code_3(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SQUALL_SECRET", SECRET)
-    monkeypatch.setattr("squall.cli.nodes.QUERY_PATIENCE_S", 0.2)
-    monkeypatch.setattr("squall.nodes.client.client.QUERY_PATIENCE_S", 0.2)
+    monkeypatch.setattr("squall.cli.cluster.nodes.QUERY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("squall.cluster.client.cluster_client.QUERY_TIMEOUT_S", 0.2)
     code, line = said(capsys, "nodes", "--to", "127.0.0.1:1")
     assert code == 3
-    assert line == "no manager answers: 127.0.0.1:1: nobody listens there (connection refused)"
+    assert line == "no manager answers: 127.0.0.1:1: connection refused: nothing listens there"
 
 
 @pytest.mark.parametrize("text", ["host", "host:", ":7", "host:70000", "host:x", "host:0"])
@@ -92,26 +96,23 @@ def test_a_secret_file_may_hold_the_old_secret_too(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n\nan older secret of them\n")
     arguments = parsed("nodes", "--secret-file", str(file))
-    assert access.secret_lines(arguments.secret_file, ClusterSettings()) == [
-        SECRET,
-        "an older secret of them",
-    ]
-    made = access.client_secrets(arguments, ClusterSettings())
+    lines = access.secret_lines(arguments.secret_file, ClusterSettings())
+    assert lines == [SECRET, "an older secret of them"]
+    made = access.client_secrets(lines)
     assert made.role is Role.CLIENT and made.name == access.user_name()
-    assert len(made.for_role(Role.CLIENT, made.name)) == 2
+    assert made.operator, "the cluster's own secret counts as an operator's"
+    assert len(made.for_role(Role.CLIENT, key_name(made.name, operator=True))) == 2
     assert made.for_role(Role.NODE) == ()
 
 
-def test_each_role_needs_its_own_credential(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments, settings = parsed("nodes"), ClusterSettings()
-    monkeypatch.setenv("SQUALL_SECRET", worker_credential(SECRET))
-    assert access.worker_secrets(arguments, settings).role is Role.WORKER
+def test_each_role_needs_its_own_credential() -> None:
+    worker, client = [worker_credential(SECRET)], [client_credential(SECRET, "ann")]
+    assert access.worker_secrets(worker).role is Role.WORKER
     with pytest.raises(ConfigError, match="one of a worker; a client needs its own"):
-        access.client_secrets(arguments, settings)
-    monkeypatch.setenv("SQUALL_SECRET", client_credential(SECRET, "ann"))
-    assert access.client_secrets(arguments, settings).name == "ann"
+        access.client_secrets(worker)
+    assert access.client_secrets(client).name == "ann"
     with pytest.raises(ConfigError, match="secret of the cluster itself"):
-        access.node_secrets(arguments, settings)
+        access.node_secrets(client)
 
 
 @pytest.mark.parametrize("content", [None, "", "\n\n"])
@@ -132,6 +133,10 @@ def test_a_new_secret_makes_credentials(capsys: pytest.CaptureFixture[str], tmp_
     assert main(["secret", "client", "ann", "--secret-file", str(file)]) == 0
     credential = capsys.readouterr().out.strip()
     assert credential == client_credential(file.read_text().strip(), "ann")
+    assert main(["secret", "client", "ann", "--operator", "--secret-file", str(file)]) == 0
+    operator = capsys.readouterr().out.strip()
+    assert access.client_secrets([operator]).operator
+    assert not access.client_secrets([credential]).operator
     assert main(["secret", "worker", "--secret-file", str(file)]) == 0
     assert capsys.readouterr().out.strip() == worker_credential(file.read_text().strip())
     before = file.read_text()
@@ -148,8 +153,8 @@ def test_a_new_secret_makes_credentials(capsys: pytest.CaptureFixture[str], tmp_
         (["m1"], "write NAME=HOST:PORT"),
         (["m1=h"], "write HOST:PORT"),
         (["m1=h:1,m1=h:2"], "named twice"),
-        (["m1=h:1,m2=h:1,m3=h:2"], "one address"),
-        (["m1=h:1,m2=h:2"], "survive no failure, use 1 or 3"),
+        (["m1=h:1,m2=h:1,m3=h:2"], "the same address"),
+        (["m1=h:1,m2=h:2"], "survives no failure; use 1 or 3"),
         (["m1=h:1,m2=h:2,m3=h:3,m4=h:4"], "1, 3 or 5"),
     ],
 )
@@ -246,7 +251,7 @@ def test_a_status_says_what_people_changed() -> None:
 
 
 def test_a_run_counts_the_cores_that_may_be_given_work() -> None:
-    def node(state: str, role: str = "worker") -> NodeView:
+    def node(state: str, role: Literal["manager", "worker"] = "worker") -> NodeView:
         return NodeView(name="n", role=role, address="h", pid=1, state=state, boot="b", cores=2)
 
     states = ("idle", "busy", "gone", "silent", "draining", "drained")
@@ -260,3 +265,18 @@ def test_a_process_is_known_by_when_it_began() -> None:
     assert is_alive(own)
     assert not is_alive(own.partition(":")[0] + ":1")
     assert not is_alive("") and not is_alive("999999999:1")
+
+
+def test_a_node_warns_of_a_secret_file_that_others_can_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    words = ("worker", "--dc", "x", "--managers", "127.0.0.1:1", "--secret-file", str(file))
+    file.chmod(0o600)
+    node_settings(parsed(*words))
+    assert capsys.readouterr().err == ""
+    file.chmod(0o644)
+    node_settings(parsed(*words))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: secret file {file} has mode 644") and "chmod 600" in line

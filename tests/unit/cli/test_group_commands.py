@@ -1,4 +1,4 @@
-"""`squall group`, `recover`, `backup`, `restore`: words, lines, and what is refused."""
+"""`squall group`, `recover`, `backup`, `restore`: arguments, output, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import cast
 import pytest
 
 from squall.api.errors import ConfigError, UsageError
-from squall.cli.access import Access
-from squall.cli.group import (
+from squall.cli.cluster.group import (
     NEEDS_SECRET,
     best_view,
     change_of,
@@ -19,13 +18,13 @@ from squall.cli.group import (
     status_lines,
     unheard_lines,
 )
+from squall.cli.cluster.manager import members_of
+from squall.cli.cluster.recover import RecoveredGroup, lines_of
 from squall.cli.main import build_parser, main
-from squall.cli.manager import members_of
-from squall.cli.recover import Recovered, lines_of
-from squall.ledger.open import open_ledger
-from squall.ledger.recover import Recovery
-from squall.nodes.datacenter.machine import Datacenter
-from squall.nodes.group_messages import (
+from squall.cluster.client.access import ClusterAccess
+from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.ledger.recover import Recovery
+from squall.cluster.protocol.group_messages import (
     AskGroup,
     ChangeMembers,
     GroupView,
@@ -33,11 +32,12 @@ from squall.nodes.group_messages import (
     MemberNote,
     MemberView,
 )
+from squall.cluster.wire.catalogue import CATALOGUE
+from squall.cluster.wire.roles import Role
+from squall.cluster.wire.seal.secrets import Secrets, client_credential
 from squall.runtime.interfaces import Runtime
-from squall.runtime.real import RealRuntime
-from squall.wire.catalogue import CATALOGUE
-from squall.wire.roles import Role
-from squall.wire.secrets import Secrets, client_credential
+from squall.runtime.real.runtime import RealRuntime
+from tests.unit.cluster.ledger.lab.ledgers import open_alone
 
 SECRET = "a secret of the group tests"
 
@@ -80,7 +80,7 @@ def test_to_change_the_group_takes_the_clusters_own_secret(tmp_path: Path) -> No
     file = tmp_path / "secret"
     arguments = parsed("group", "handover", "--to", "127.0.0.1:1", "--secret-file", str(file))
     client = Secrets.of_credential(client_credential(SECRET, "ann"), [])
-    access = Access((("127.0.0.1", 1),), client, "lab")
+    access = ClusterAccess((("127.0.0.1", 1),), client, "lab")
     file.write_text(client_credential(SECRET, "ann"))
     with pytest.raises(ConfigError, match="own secret") as refused:
         operator_access(arguments, access)
@@ -97,7 +97,7 @@ def member(name: str, state: str, **more: object) -> MemberView:
 def shown(*members: MemberView, leader: str = "m1", alarms: tuple[str, ...] = ()) -> str:
     stored = [each for each in members if each.is_member]
     view = GroupView(
-        group="lab/eu", told_by="m1", leader=leader, epoch=2, view=7,
+        group="lab/eu", reported_by="m1", leader=leader, epoch=2, view=7,
         quorum=len(stored) // 2 + 1, members=list(members), alarms=list(alarms),
     )  # fmt: skip
     return "\n".join(status_lines(view))
@@ -116,11 +116,11 @@ def test_what_is_missing_is_said_with_what_may_still_fail() -> None:
     assert "DEGRADED: 1 of 5 are missing; 1 more may fail" in shown(*five)
     lost = [member("m1", "electing"), member("m2", "silent"), member("m3", "failed")]
     text = shown(*lost, leader="")
-    assert "nobody leads" in text
+    assert "no leader" in text
     assert "NO QUORUM: 1 of 3 answer, 2 are needed" in text and "squall recover" in text
 
 
-def test_who_waits_is_told_how_to_be_admitted_and_does_not_count() -> None:
+def test_a_waiting_manager_gets_advice_how_to_be_admitted_and_does_not_count() -> None:
     wiped = [member("m1", "leads"), member("m2", "waits"), member("m3", "silent")]
     text = shown(*wiped)
     assert "squall group replace m2 m2=m2:7400" in text and "NO QUORUM" in text
@@ -143,18 +143,18 @@ def test_a_member_that_was_never_heard_shows_no_numbers() -> None:
     assert row.split() == ["m2", "m2:7400", "silent", "m2-disk-", "-", "-", "-", "never", "-"]
 
 
-def test_before_there_is_a_group_nobody_is_told_to_recover() -> None:
+def test_before_there_is_a_group_the_advice_is_not_to_recover() -> None:
     members = [member("m1", "forming"), member("m2", "silent"), member("m3", "silent")]
-    view = GroupView(group="", told_by="m1", quorum=2, members=members)
+    view = GroupView(group="", reported_by="m1", quorum=2, members=members)
     text = "\n".join(status_lines(view))
-    assert "(not formed yet)" in text and "the group forms when all" in text
+    assert "(not formed yet)" in text and "the group forms once all" in text
     assert "QUORUM" not in text and "recover" not in text
 
 
-def view_of(told_by: str, leader: str, view: int, epoch: int = 0, **states: str) -> GroupView:
+def view_of(reported_by: str, leader: str, view: int, epoch: int = 0, **states: str) -> GroupView:
     members = [member(name, state) for name, state in states.items()]
     return GroupView(
-        group="lab/eu", told_by=told_by, leader=leader, epoch=epoch, view=view,
+        group="lab/eu", reported_by=reported_by, leader=leader, epoch=epoch, view=view,
         quorum=len(members) // 2 + 1, members=members,
     )  # fmt: skip
 
@@ -170,12 +170,12 @@ def test_what_a_manager_that_is_cut_off_says_is_not_how_the_group_is() -> None:
         assert best in others and best.leader == "m2"
         assert "NO QUORUM" not in "\n".join(status_lines(best))
         [line] = unheard_lines(best, views)
-        assert line.startswith(f"m1 answers here, but {best.told_by} does not hear it")
-    assert best_view([alone, *others]).told_by == "m2", "who leads knows best"
+        assert line.startswith(f"m1 answers here, but {best.reported_by} does not hear it")
+    assert best_view([alone, *others]).reported_by == "m2", "the leader's view counts"
     assert "NO QUORUM" in "\n".join(status_lines(best_view([alone])))
 
 
-def test_of_two_majorities_the_later_epoch_and_view_is_told() -> None:
+def test_of_two_majorities_the_later_epoch_and_view_is_shown() -> None:
     left = view_of("m1", "m2", 9, m1="follows", m2="leads", m3="silent")
     now = view_of("m4", "m4", 2, epoch=1, m2="follows", m3="follows", m4="leads")
     later = view_of("m2", "m2", 4, epoch=1, m2="leads", m3="follows", m4="follows")
@@ -196,20 +196,24 @@ def test_only_managers_and_operators_may_send_what_changes_a_group() -> None:
     assert all(160 <= CATALOGUE.by_struct[each].number < 180 for each in (MemberNote, AskGroup))
 
 
-def test_who_joins_may_name_any_number_of_managers() -> None:
+def test_a_joining_manager_may_name_any_number_of_managers() -> None:
     assert len(members_of(["m1=a:1,m4=b:2"], any_size=True)) == 2
-    with pytest.raises(UsageError, match="survive no failure"):
+    with pytest.raises(UsageError, match="survives no failure"):
         members_of(["m1=a:1,m4=b:2"])
 
 
 def test_recovery_says_what_is_kept_and_what_is_lost() -> None:
     recovery = Recovery("m2", "lab/eu", ("m1", "m2", "m3"), "9f3a", 1002, 40, 37, "ledger.former-1")
-    text = "\n".join(lines_of(Recovered(recovery, {"completed": 2}, 1)))
+    text = "\n".join(lines_of(RecoveredGroup(recovery, {"completed": 2}, 1)))
     assert "new group 9f3a: m2 alone, epoch 1002; it was lab/eu of m1, m2, m3" in text
-    assert "all 40 commands" in text and "2 completed" in text and "last 3 are not known" in text
+    assert (
+        "all 40 commands" in text
+        and "2 completed" in text
+        and "may not have accepted the last 3" in text
+    )
     assert "lost: whatever the other managers accepted" in text and "1 blob" in text
     alone = Recovery("m1", "9f3b", ("m1",), "9f3a", 1000, 40, 40, "ledger.former-1")
-    text = "\n".join(lines_of(Recovered(alone, {}, 0)))
+    text = "\n".join(lines_of(RecoveredGroup(alone, {}, 0)))
     assert "lost:" not in text and "not known" not in text and "missing" not in text
 
 
@@ -237,7 +241,7 @@ def test_a_backup_is_refused_when_a_byte_of_it_changed(
 ) -> None:
     async def made() -> None:
         runtime = RealRuntime("m1", data_dir=tmp_path / "m1")
-        ledger = await open_ledger(cast("Runtime", runtime), Datacenter())
+        ledger = await open_alone(cast("Runtime", runtime), Datacenter())
         await ledger.blobs.put(b"a result")
         await ledger.submit(b"no command at all")
         # The directory is in use: a backup does not need it to be stopped.
@@ -255,7 +259,7 @@ def test_a_backup_is_refused_when_a_byte_of_it_changed(
         sound = path.read_bytes()
         path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
         assert main(["restore", str(copy), str(target)]) == 1
-        assert "is not what was backed up" in capsys.readouterr().err
+        assert "differs from what was backed up" in capsys.readouterr().err
         assert not target.exists()
         path.write_bytes(sound)
     assert main(["restore", str(copy), str(target)]) == 0

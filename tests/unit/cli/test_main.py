@@ -1,10 +1,11 @@
-"""The command: words, exit codes, one line per mistake."""
+"""The command: arguments, exit codes, one line per mistake."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import squall.cli.main as cli
 from squall.api.errors import AuthorError, ConfigError, SquallError, UsageError
-from squall.cli.new import STARTER
+from squall.cli.dev.new import STARTER
 
 
 def failing(error: BaseException) -> ModuleType:
@@ -43,7 +44,10 @@ def test_a_foreseeable_mistake_is_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli, "import_module", lambda name: failing(error))
+    def loaded(name: str) -> ModuleType:
+        return failing(error) if name == "squall.cli.run.command" else import_module(name)
+
+    monkeypatch.setattr(cli, "import_module", loaded)
     assert cli.main(["run", "shop.py"]) == code
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", line)
@@ -75,6 +79,18 @@ def test_help_lists_the_exit_codes(words: list[str], capsys: pytest.CaptureFixtu
         assert "processes, default one per core" in text
 
 
+@pytest.mark.parametrize("word", sorted(cli.COMMANDS))
+def test_every_command_has_help_and_a_module_that_executes_it(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.build_parser().parse_args([word, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: squall {word}")
+    command = cli.COMMANDS[word]
+    assert callable(import_module(f"squall.cli.{command.folder}.{command.module}").execute)
+
+
 def test_new_writes_a_starter_and_never_overwrites_it_unasked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,8 +119,8 @@ def test_reading_a_command_line_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from squall.cli.main import build_parser\n"
-        "from squall.cli.options import run_options\n"
-        "import squall.reporting.columns, squall.reporting.files\n"
+        "from squall.cli.shared.run_options import run_options\n"
+        "import squall.reporting.text.columns, squall.reporting.output_files\n"
         "run_options(build_parser().parse_args(['run', 'shop.py', '-u', '5']))\n"
         "heavy = {'numpy', 'rich', 'uvloop', 'httptools'} & set(sys.modules)\n"
         "print(sorted(heavy))\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import squall.cli.ping as command
+import squall.cli.run.ping as command
 from squall.cli.main import main
 
 

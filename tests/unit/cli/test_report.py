@@ -15,7 +15,7 @@ from squall.cli.main import main
         (None, "there is no such file"),
         ("{", "is cut off"),
         ("{}", "is not a results document"),
-        ('{"schema": "squall.results/9"}', "newer Squall: update"),
+        ('{"schema": "squall.results/9"}', "newer Squall wrote it: update"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -38,6 +38,6 @@ def test_an_output_that_cannot_be_written_is_found_before_anything_is_read(
     assert "there is no directory" in capsys.readouterr().err
 
 
-def test_without_files_the_usage_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_files_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report"]) == 2
     assert "RESULTS" in capsys.readouterr().err

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-import squall.cli.run as run
+import squall.cli.run.command as run
 from squall.api.errors import ExitCode
 from squall.cli.main import main
-from squall.cli.streams import wants_color
+from squall.reporting.text.standard_streams import wants_color
 from squall.stats.manifest import FileManifest, WorkflowManifest
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands in for the engine: remembers the options, tells a line, ends as asked."""
+    """Replaces the engine: records the options, prints a line, ends as requested."""
     seen = SimpleNamespace(options=None, code=ExitCode.PASSED)
 
     async def run_local(options: Any, **callbacks: Any) -> Any:
@@ -32,11 +32,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(run, "run_local", run_local)
     monkeypatch.setattr(
-        "squall.reporting.summary.render_summary",
+        "squall.reporting.text.summary.render_summary",
         lambda outcome, **kw: f"SUMMARY {kw} {outcome.text}",
     )
     monkeypatch.setattr(
-        "squall.reporting.document.build_document",
+        "squall.reporting.document.build.build_document",
         lambda outcome: {"schema": "x", "run": {"id": "7"}, "text": outcome.text},
     )
     return seen
@@ -118,7 +118,7 @@ class Terminal(io.StringIO):
         ({"TERM": "dumb"}, False, False),
     ],
 )
-def test_colour_needs_a_terminal_and_nobody_against_it(
+def test_colour_needs_a_terminal_and_no_setting_against_it(
     environment: dict[str, str], no_color: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

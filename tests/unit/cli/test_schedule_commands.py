@@ -1,4 +1,4 @@
-"""`squall schedule`: what is written down without any agent, and one clear line for mistakes."""
+"""`squall schedule`: what it writes without a running agent, and one clear line for mistakes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from squall.cli.main import build_parser, main
-from squall.cli.options import run_options
-from squall.cli.schedule import name_of, remark, times_text
+from squall.cli.shared.run_options import run_options
+from squall.cli.store.schedule import name_of, remark, times_text
+from squall.cluster.wire.seal.secrets import client_credential
 from squall.coordination.scheduler.records import JobRecord
-from squall.engine.options import RunOptions
-from squall.nodes.agent.schedules_book import Entry
-from squall.nodes.agent.schedules_records import (
+from squall.engine.run_options import RunOptions
+from squall.reporting.number_format import moment
+from squall.store_mode.schedules.client import ScheduleEntry
+from squall.store_mode.schedules.records import (
     ChangeNote,
-    Comparison,
-    Run,
+    RunComparison,
     Schedule,
-    new_standing,
+    ScheduledRun,
+    new_progress,
 )
-from squall.reporting.format import moment
-from squall.wire.secrets import client_credential
 
 SECRET = "a secret of the schedule tests"
 HUSH = "never-in-the-file"
@@ -96,11 +96,11 @@ def test_a_schedule_is_added_listed_and_removed_without_an_agent(
         assert HUSH.encode() not in file.read_bytes()
 
     assert main(["schedule", "remove", "shop", *at]) == 0
-    assert capsys.readouterr().out == "schedule shop is removed, with its history\n"
+    assert capsys.readouterr().out == "removed schedule shop and its history\n"
     assert answered(capsys, "schedule", "list", *at) == {"schedules": []}
 
 
-def test_a_credential_is_enough_and_names_who_added_it(
+def test_a_credential_is_enough_and_names_its_owner(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SQUALL_SECRET", client_credential(SECRET, "ci"))
@@ -114,13 +114,13 @@ def test_a_credential_is_enough_and_names_who_added_it(
     ("words", "line"),
     [
         (("--cron", "61 * * * *"), "cron is '61 * * * *': '61' as minute: "),
-        (("--cron", "whenever"), "cron is 'whenever': it needs five fields, "),
+        (("--cron", "whenever"), "cron is 'whenever': it needs five fields"),
         (("--cron", "0 3 * * *", "--zone", "Mars/Base"), "zone is 'Mars/Base': "),
-        ((), "when: give one of --cron "),
-        (("--cron", "0 3 * * *", "--every", "5m"), "when: give one of --cron "),
+        ((), "say when to run: either --cron "),
+        (("--cron", "0 3 * * *", "--every", "5m"), "say when to run: either --cron "),
         (("--every", "soon"), "--every "),
         (("--every", "100ms"), "--every 100ms: at least 1s"),
-        (("--every", "1h", "--zone", "UTC"), "--zone is for --cron"),
+        (("--every", "1h", "--zone", "UTC"), "--zone needs --cron"),
         (("--every", "1h", "--keep", "forever"), "--keep "),
         (("--every", "1h", "--name", "a/b"), "--name 'a/b': "),
         (("--every", "1h", "--compare-to", "first"), "argument --compare-to: "),
@@ -154,12 +154,12 @@ def test_a_name_twice_and_an_unknown_one(folder: Path, capsys: pytest.CaptureFix
     answered(capsys, "schedule", "add", "shop.py", "--every", "1h", *at)
     again = refused(capsys, "schedule", "add", "shop.py", "--every", "2h", *at)
     assert again == (
-        "squall schedule: there is a schedule shop already: give another --name, or remove it "
+        "squall schedule: schedule shop already exists: choose another --name, or remove it "
         "first (squall schedule remove shop)"
     )
     for word in ("remove", "history", "result"):
         line = refused(capsys, "schedule", word, "other", *at)
-        assert line == "squall schedule: no schedule other here; there is shop"
+        assert line == "squall schedule: there is no schedule other; schedules here: shop"
     assert refused(capsys, "schedule", "result", "shop", *at).endswith("has no result yet")
 
 
@@ -200,17 +200,17 @@ def test_a_schedule_is_named_after_its_file(options: RunOptions, name: str) -> N
 )
 def test_times_are_shown_as_they_were_written(times: JobRecord, text: str) -> None:
     made = Schedule(name="s", id="1", principal="ann", file="f.py", times=times, added_at=0.0)
-    assert times_text(Entry(made, new_standing(made), 0.0)) == text
+    assert times_text(ScheduleEntry(made, new_progress(made), 0.0)) == text
 
 
 def test_a_run_is_remarked_on() -> None:
     worse = ChangeNote(
         step="pay", column="p99", judgement="worse", before=0.1, after=0.123, low=0.1, high=0.3
     )
-    compared = Comparison(to="j-1", text="1 worse, 0 better, 3 no difference", changes=(worse,))
-    run = Run(slot="1", due=1.0, reason="errors < 1% failed", comparison=compared)
+    compared = RunComparison(to="j-1", text="1 worse, 0 better, 3 no difference", changes=(worse,))
+    run = ScheduledRun(slot="1", due=1.0, reason="errors < 1% failed", comparison=compared)
     assert remark(run) == (
         "errors < 1% failed; 1 worse, 0 better, 3 no difference: pay p99 worse +23 %"
     )
-    assert remark(Run(slot="1", due=1.0)) == ""
+    assert remark(ScheduledRun(slot="1", due=1.0)) == ""
     assert moment(1_700_000_000.9) == "2023-11-14T22:13:20Z"

@@ -1,4 +1,4 @@
-"""`--store` beside `--to`, and `squall agent`: one clear line for what is wrong."""
+"""`--store` together with `--to`, and `squall agent`: one clear line for each mistake."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from squall.api.errors import UsageError
-from squall.cli import access
 from squall.cli.main import build_parser, main
-from squall.cli.options import run_options
-from squall.cli.remote import destination_of
-from squall.nodes.agent.leader import LEADER_ADDRESS
-from squall.wire.secrets import client_credential, worker_credential
+from squall.cli.shared.cluster_access import client_access
+from squall.cli.shared.cluster_run import destination_of
+from squall.cli.shared.run_options import run_options
+from squall.cluster.client.access import ClusterAccess
+from squall.cluster.wire.seal.secrets import client_credential, worker_credential
+from squall.store_mode.client_side import StoreRoute
+from squall.store_mode.find_coordinator import LEADER_ADDRESS
 
 SECRET = "a secret of the store tests"
 ASKING = (
@@ -40,9 +42,15 @@ def parsed(*words: str) -> Namespace:
     return build_parser().parse_args(words)
 
 
+def place_of(access: ClusterAccess) -> StoreRoute:
+    assert isinstance(access.route, StoreRoute)
+    return access.route
+
+
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Exit code and the one line on stderr."""
-    code = main(list(words))
+    """Exit code and the one line on stderr. Nodes run in this process, whose stderr it reads."""
+    alone = ["--no-launcher"] if words[0] == "agent" else []
+    code = main([*words, *alone])
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
     return code, lines[0]
@@ -51,38 +59,38 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize("words", ASKING)
 def test_every_question_and_wish_takes_a_store(words: tuple[str, ...]) -> None:
     arguments = parsed(*words, "--store", "redis://h:1/0", "--prefix", "team")
-    found = access.client_access(arguments)
+    found = client_access(arguments)
     assert found.addresses == (LEADER_ADDRESS,)
-    assert found.store is not None
-    assert (found.store.url, found.store.prefix) == ("redis://h:1/0", "team")
-    assert len(found.store.proofs) == 1 and SECRET not in repr(found)
+    place = place_of(found)
+    assert (place.url, place.prefix) == ("redis://h:1/0", "team")
+    assert len(place.proofs) == 1 and SECRET not in repr(found)
 
 
 def test_questions_may_take_the_store_from_the_environment_but_a_run_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SQUALL_STORE", "redis://h:1/0")
-    found = access.client_access(parsed("jobs"))
-    assert found.store is not None and found.store.prefix == "squall"
+    found = client_access(parsed("jobs"))
+    assert place_of(found).prefix == "squall"
     assert destination_of(parsed("run", "f.py")) is None
-    assert access.client_access(parsed("jobs", "--to", "h:2")).store is None
+    assert client_access(parsed("jobs", "--to", "h:2")).route is None
 
 
 def test_a_store_and_managers_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="choose one"):
-        access.client_access(parsed("jobs", "--to", "h:1", "--store", "redis://h:1/0"))
+        client_access(parsed("jobs", "--to", "h:1", "--store", "redis://h:1/0"))
     monkeypatch.setenv("SQUALL_STORE", "redis://h:1/0")
     monkeypatch.setenv("SQUALL_TO", "h:1")
     with pytest.raises(UsageError, match="both set"):
-        access.client_access(parsed("jobs"))
+        client_access(parsed("jobs"))
 
 
 def test_a_credential_of_a_client_is_enough_and_one_of_a_worker_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SQUALL_SECRET", client_credential(SECRET, "ann"))
-    found = access.client_access(parsed("jobs", "--store", "redis://h:1/0"))
-    assert found.store is not None and found.store.proofs == ()
+    found = client_access(parsed("jobs", "--store", "redis://h:1/0"))
+    assert place_of(found).proofs == ()
     code, line = said(capsys, "agent", "--store", "redis://h:1/0")
     assert code == 104 and "needs the secret of the cluster itself" in line
     monkeypatch.setenv("SQUALL_SECRET", worker_credential(SECRET))
@@ -102,7 +110,7 @@ def test_what_is_no_store_is_one_line(
 def test_an_agent_needs_a_store(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "agent") == (
         2,
-        "squall agent: which store: name it with --store URL or SQUALL_STORE",
+        "squall agent: no store named: give one with --store URL or SQUALL_STORE",
     )
 
 
@@ -112,11 +120,11 @@ def test_a_question_never_makes_a_store(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "none.db").exists()
 
 
-@pytest.mark.parametrize("command", ["agent", "jobs"])
+@pytest.mark.parametrize("words", [("agent", "--no-launcher"), ("jobs",)])
 def test_a_store_that_does_not_answer_is_one_line_and_exit_code_3(
-    command: str, capfd: pytest.CaptureFixture[str]
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code = main([command, "--store", "redis://127.0.0.1:1/0"])
+    code = main([*words, "--store", "redis://127.0.0.1:1/0"])
     assert code == 3
     line = capfd.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("redis://127.0.0.1:1/0: the store does not answer")
@@ -148,7 +156,7 @@ def test_explain_tells_what_a_run_asks_of_a_store_and_asks_it_nothing(
     assert "store  s3, 10 agents" in shown
     assert "this run of 10m" in shown and "USD for this run" in shown
     assert main(["explain", url, "-d", "10s", "--store", f"sqlite:///{tmp_path}/s.db"]) == 0
-    assert "nobody else is asked" in capsys.readouterr().out
+    assert "no requests are sent" in capsys.readouterr().out
     assert not (tmp_path / "s.db").exists()
 
 

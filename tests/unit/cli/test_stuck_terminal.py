@@ -1,4 +1,6 @@
-"""A terminal that takes nothing, as of a suspended connection, does not keep a run's end."""
+"""A terminal that accepts no output, such as a suspended connection, does not delay the end of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from squall.cli import screen
+from squall.cli.shared import live_screen as screen
 
 
 def test_what_a_stuck_terminal_does_not_take_is_thrown_away(
@@ -22,8 +24,8 @@ def test_what_a_stuck_terminal_does_not_take_is_thrown_away(
     writer = threading.Thread(target=os.write, args=(terminal, b"x" * 200_000), daemon=True)
     writer.start()
     writer.join(0.2)
-    assert writer.is_alive(), "nobody reads, so the writer is stuck"
-    with screen._unstuck():  # pyright: ignore[reportPrivateUsage]
+    assert writer.is_alive(), "there is no reader, so the writer is stuck"
+    with screen._discard_stuck_output():  # pyright: ignore[reportPrivateUsage]
         writer.join(30.0)
     assert not writer.is_alive()
     os.close(outside)

@@ -1,5 +1,5 @@
 """No test of this folder may show a secret."""
 
-from secret_watch import nothing_secret_is_told
+from tests.lab.secret_watch import nothing_secret_is_told
 
 __all__ = ["nothing_secret_is_told"]

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENTS = Path(__file__).resolve().parents[3] / "docs" / "coordination"
+from tests.lab.programs import ROOT
+
+DOCUMENTS = ROOT / "docs" / "coordination"
 WRONG = """
 from squall.coordination import Coordinator
 from squall.coordination.events import CoordinatorDead, CoordinatorDemoted

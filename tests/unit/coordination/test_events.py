@@ -10,8 +10,8 @@ import pytest
 
 from squall.coordination import events
 from squall.coordination.events import QUEUE_MAX, EventBus
-from squall.coordination.rolling import Changes, Contention, Ring
-from squall.runtime.real import RealClock
+from squall.coordination.member_stats import ChangeRate, ContentionDetector, RecentValues
+from squall.runtime.real.runtime import RealClock
 from squall.runtime.tasks import TaskRunner
 
 
@@ -47,7 +47,7 @@ async def test_handlers_get_their_events_in_order_and_a_failing_one_goes_on() ->
     bench.bus.on(events.LeaderChanged, handle)
     for epoch in range(3):
         bench.bus.emit(changed(epoch))
-    bench.bus.emit(events.EpochRenewed(worker_id="a", epoch=9, new_term_ends_at=1.0))
+    bench.bus.emit(events.EpochRenewed(member_id="a", epoch=9, new_term_ends_at=1.0))
     for _ in range(5):
         await bench.settle()
     assert got == [0, 1, 2]
@@ -86,7 +86,7 @@ async def test_a_slow_listener_loses_its_oldest_events_and_they_are_counted() ->
 
 
 @pytest.mark.asyncio
-async def test_an_error_that_nobody_listens_for_is_reported_and_not_raised() -> None:
+async def test_an_error_without_a_listener_is_reported_and_not_raised() -> None:
     bench = Bench()
     bench.bus.emit(events.ErrorEvent(error=RuntimeError("dead")))
     assert bench.failures == ["error_without_listener: dead"]
@@ -100,7 +100,7 @@ async def test_an_error_that_nobody_listens_for_is_reported_and_not_raised() -> 
 
 
 def test_the_99th_percentile_is_the_nearest_rank_of_the_last_hundred() -> None:
-    ring = Ring()
+    ring = RecentValues()
     assert ring.percentile(0.99) == 0.0
     for value in range(1000):
         ring.add(float(value))
@@ -108,16 +108,16 @@ def test_the_99th_percentile_is_the_nearest_rank_of_the_last_hundred() -> None:
     assert ring.percentile(0.5) == 949.0
 
 
-def test_six_changes_in_ten_minutes_are_flapping_and_told_once() -> None:
-    changes = Changes()
+def test_six_changes_in_ten_minutes_are_flapping_and_reported_once() -> None:
+    changes = ChangeRate()
     told = [changes.note(float(at)) for at in range(0, 700, 100)]
     assert told == [None, None, None, None, None, 6, None]
-    slow = Changes()
+    slow = ChangeRate()
     assert [slow.note(at * 130.0) for at in range(20)] == [None] * 20
 
 
-def test_contention_is_told_once_in_thirty_seconds() -> None:
-    contention = Contention(2.0, 5.0)
+def test_contention_is_reported_once_in_thirty_seconds() -> None:
+    contention = ContentionDetector(2.0, 5.0)
     assert contention.cycle(9.9, 0.0, None, 0.0) is None
     assert contention.cycle(12.5, 0.0, None, 1.0) == 2.5
     assert contention.cycle(12.5, 0.0, None, 20.0) is None
@@ -126,16 +126,16 @@ def test_contention_is_told_once_in_thirty_seconds() -> None:
     assert contention.cycle(0.1, 0.0, 0.4, 170.0) is None
 
 
-def test_a_late_renewal_is_told_by_how_much_of_the_lease_it_took() -> None:
+def test_a_late_renewal_reports_the_part_of_the_lease_that_it_took() -> None:
     """Three renewals fit into a lease, of which its holder uses four fifths."""
-    contention = Contention(2.0, 5.0)
+    contention = ContentionDetector(2.0, 5.0)
     assert contention.cycle(0.0, 0.0, 0.2, 0.0) == pytest.approx(1.8)
     assert contention.cycle(0.0, 0.0, 0.0, 40.0) == pytest.approx(2.4)
     assert contention.cycle(15.0, 0.0, 0.3, 80.0) == 3.0
 
 
-def test_contention_that_is_not_told_is_counted_with_the_rest() -> None:
-    contention, counted = Contention(2.0, 5.0), list[int]()
+def test_contention_that_is_not_reported_is_counted_with_the_rest() -> None:
+    contention, counted = ContentionDetector(2.0, 5.0), list[int]()
     contention.on_event = lambda: counted.append(1)
     for at in range(10):
         contention.cycle(12.5, 0.0, None, float(at))

@@ -15,19 +15,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from secret_watch import Watch
-from squall.coordination import Coordinator, events, keys
+from squall.coordination import Coordinator, events
 from squall.coordination.errors import ConfigurationError, InvalidIdentifierError
-from squall.coordination.secrets import generate_secret
-from squall.coordination.stores.guard import RetrySettings
+from squall.coordination.records import keys
+from squall.coordination.secrets.sources import generate_secret
+from squall.coordination.stores.guarded_store import RetrySettings
 from squall.coordination.stores.interface import ANY, ENDING_KINDS, Append, Put, Remove
-from squall.coordination.stores.memory import MemoryStore
+from squall.coordination.stores.memory.store import MemoryStore
 from squall.coordination.timing import Timing
 from squall.runtime.log import Log, MemorySink
-from squall.runtime.real import RealClock
+from squall.runtime.real.runtime import RealClock
+from tests.lab.programs import ROOT
+from tests.lab.secret_watch import Watch
 
 pytestmark = pytest.mark.asyncio
-ROOT = Path(__file__).resolve().parents[3]
 LIBRARY = ROOT / "src" / "squall" / "coordination"
 SECRET = generate_secret()
 
@@ -70,7 +71,7 @@ def check_text(error: BaseException, option: str, value: object, rule: str) -> N
     text = str(error)
     assert text.startswith(f"{option} is {value!r}: "), text
     assert rule in text, text
-    assert re.search(rf"{option}=\S+ is right(; tests may set unsafe_timings=True)?$", text), text
+    assert re.search(rf"use {option}=\S+(; tests may set unsafe_timings=True)?$", text), text
 
 
 async def refused(store: Any = "memory:", **options: Any) -> ConfigurationError:
@@ -243,8 +244,8 @@ async def test_a_weak_secret(weak: str, environment: Any) -> None:
 
 async def test_a_weak_secret_is_good_enough_for_development() -> None:
     for weak in WEAK.values():
-        async with Coordinator("memory:", secret=weak, environment="development"):
-            pass
+        async with Coordinator("memory:", secret=weak, environment="development") as member:
+            assert member.parts.codec.keyring is not None, "its signals are signed with it"
 
 
 async def test_a_secret_that_others_can_read(
@@ -265,14 +266,14 @@ async def test_a_secret_that_others_can_read(
     no = await refused(secret=None, secret_source="env:", strict_secrets=True)
     assert "strict_secrets is set" in str(no)
     no = await refused(secret=SECRET, secret_source="env:")
-    assert "one of them is right" in str(no)
+    assert "use only one" in str(no)
 
 
 async def test_a_store_is_not_shared_by_two_environments() -> None:
     store = MemoryStore(RealClock())
     async with Coordinator(store, environment="staging", secret=SECRET):
         no = await refused(store, environment="production")
-    check = "environment is 'production': this store belongs to 'staging'"
+    check = "environment is 'production', but this namespace belongs to 'staging'"
     assert check in str(no)
     assert "environment is 'test'" in str(await refused(environment="test"))
 
@@ -285,7 +286,7 @@ async def test_production_does_not_skip_its_cold_start(tmp_path: Path) -> None:
     timing = msgspec.structs.replace(Timing(), cold_start_observation_window=0.0)
     no = await refused(profile=timing, **options)
     check_text(no, "cold_start_observation_window", 0.0, "production observes before it elects")
-    # One process alone has nobody to observe.
+    # A single process has no other member to observe.
     async with Coordinator(
         "memory:", environment="production", skip_cold_start=True, secret=SECRET
     ):
@@ -330,8 +331,8 @@ async def test_members_that_work_tell_nothing_either(nothing_secret_is_told: Wat
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("heartbeat_interval", r"profile=Timing\(heartbeat_interval=\.\.\.\) is right"),
-        ("colour", "colour is not an option; there are namespace, "),
+        ("heartbeat_interval", r"use profile=Timing\(heartbeat_interval=\.\.\.\)"),
+        ("colour", "colour is not an option; the options are namespace, "),
     ],
 )
 async def test_an_option_that_does_not_exist_says_what_does(name: str, says: str) -> None:
@@ -344,7 +345,7 @@ async def test_what_is_wrong_is_said_before_anything_is_started() -> None:
         Coordinator("memory:", max_retries=0)
     with pytest.raises(ConfigurationError, match="secret is None"):
         Coordinator("redis://localhost:6379/0")
-    with pytest.raises(ConfigurationError, match="the database behind the slash is a number"):
+    with pytest.raises(ConfigurationError, match="the database after the slash must be a number"):
         Coordinator("redis://localhost:6379/abc", secret=SECRET)
     with pytest.raises(ConfigurationError, match="etcd: is not a store"):
         Coordinator("etcd://localhost", secret=SECRET)

@@ -9,8 +9,8 @@ import pytest
 
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.options import Options, OptionValues, check_options
-from squall.coordination.stores.memory import CAPABILITIES
-from squall.coordination.timeouts import check_timeout, default_timeout
+from squall.coordination.signals.wait_limits import check_timeout, default_timeout
+from squall.coordination.stores.memory.store import CAPABILITIES
 from squall.coordination.timing import PROFILES, Timing, check_timing, timing_of
 
 AFAR = msgspec.structs.replace(CAPABILITIES, cross_process=True, cross_host=True)
@@ -77,7 +77,7 @@ def test_relations_that_nothing_lifts(change: dict[str, float], option: str) -> 
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match="profile is 'quick': normal, small"):
+    with pytest.raises(ConfigurationError, match="profile is 'quick': use one of normal, small"):
         timing_of("quick")
 
 

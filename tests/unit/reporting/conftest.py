@@ -30,8 +30,8 @@ from squall.stats.reports import (
     StartsDelta,
     WindowReport,
 )
-from squall.stats.run import RunStats
-from squall.stats.thresholds import ThresholdResult
+from squall.stats.thresholds.judge import ThresholdResult
+from squall.stats.totals.run import RunStats
 from squall.stats.verdict import Verdict
 
 MakeOutcome = Callable[..., RunOutcome]

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from squall.runtime.log import HIDDEN, Log, LogRecord, MemorySink, StreamSink
-from unit.runtime.manual_clock import ManualClock
+from tests.unit.runtime.lab.manual_clock import ManualClock
 
 
 def lines(stream: io.StringIO) -> list[str]:

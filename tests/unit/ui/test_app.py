@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from ui_lab import COLOUR, IDLE, NO_COLOUR, busy_snapshot, manifest, moment, snapshot, workflow
 
 import squall.ui.app as app_module
 from squall.ui.app import RunScreen
 from squall.ui.controls import Controls
-from squall.ui.spans import plain
 from squall.ui.state import RunState
+from squall.ui.styled_text import plain
+from tests.unit.ui.lab.screens import (
+    COLOUR,
+    IDLE,
+    NO_COLOUR,
+    busy_snapshot,
+    manifest,
+    moment,
+    snapshot,
+    workflow,
+)
 
 
 class Calls:
@@ -182,8 +191,8 @@ async def test_nothing_is_drawn_between_snapshots_and_only_what_changed() -> Non
 
 @pytest.mark.asyncio
 async def test_without_colour_no_colour_is_sent() -> None:
-    for look, wanted in ((COLOUR, True), (NO_COLOUR, False)):
-        app = RunScreen(RunState(manifest(), 2), IDLE, look)
+    for terminal, wanted in ((COLOUR, True), (NO_COLOUR, False)):
+        app = RunScreen(RunState(manifest(), 2), IDLE, terminal)
         async with app.run_test(size=(80, 24)) as pilot:
             await fed(app, pilot, busy_snapshot())
             canvas = app.query_one(app_module.Canvas)

@@ -1,13 +1,21 @@
-"""The whole screen as lines, for sizes, looks and pages."""
+"""The whole screen as lines, for all sizes, terminal styles and pages."""
 
 from __future__ import annotations
 
 import pytest
-from ui_lab import (
+
+from squall.stats.snapshot import ErrorLine, ThresholdState
+from squall.ui.controls import Controls
+from squall.ui.pages.layout import draw
+from squall.ui.pages.step_table import stat_of
+from squall.ui.selection import ViewSelection
+from squall.ui.state import RunState
+from squall.ui.terminal_style import TerminalStyle
+from tests.unit.ui.lab.screens import (
     ASCII,
     COLOUR,
-    LOOKS,
     NO_COLOUR,
+    TERMINALS,
     busy_snapshot,
     drawn,
     manifest,
@@ -17,14 +25,6 @@ from ui_lab import (
     state_of,
     workflow,
 )
-
-from squall.stats.snapshot import ErrorLine, ThresholdState
-from squall.ui.controls import Controls
-from squall.ui.look import Look
-from squall.ui.pages import draw
-from squall.ui.state import RunState
-from squall.ui.table import stat_of
-from squall.ui.view import View
 
 SIZES = ((80, 24), (200, 60), (120, 40), (60, 15), (59, 14), (40, 10), (20, 5), (8, 2), (1, 1))
 
@@ -72,7 +72,7 @@ def test_the_usual_screen_says_everything_on_80x24() -> None:
 
 
 def test_a_broken_threshold_marks_its_cell_with_sign_and_colour() -> None:
-    lines = draw(busy(), View(), Controls(lambda: None, lambda: None), (80, 24), COLOUR)
+    lines = draw(busy(), ViewSelection(), Controls(lambda: None, lambda: None), (80, 24), COLOUR)
     marked = [span for line in lines for span in line if "▲" in span.text]
     assert [(span.text.split(), span.style) for span in marked] == [(["▲", "98.2"], "bad")]
     [text] = [line for line in drawn(busy()) if "▲" in line]
@@ -102,30 +102,30 @@ def test_a_threshold_without_a_column_marks_the_name() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("look", LOOKS)
-def test_every_page_fits_every_size(size: tuple[int, int], look: Look) -> None:
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_every_page_fits_every_size(size: tuple[int, int], terminal: TerminalStyle) -> None:
     views = [
-        View(),
-        View(pane="help"),
-        View(pane="log"),
-        View(whole=True),
-        View(row=3, step=True),
-        *(View(page=page, row=9) for page in range(6)),
+        ViewSelection(),
+        ViewSelection(pane="help"),
+        ViewSelection(pane="log"),
+        ViewSelection(whole=True),
+        ViewSelection(row=3, step=True),
+        *(ViewSelection(page=page, row=9) for page in range(6)),
     ]
     for state in (busy(), busy(300), many(), RunState(manifest(), 2), RunState(many().manifest, 1)):
         for view in views:
-            drawn(state, *size, view=view, look=look)
+            drawn(state, *size, view=view, terminal=terminal)
 
 
 def test_ascii_has_nothing_but_ascii() -> None:
     odd = moment(rows=(row("zahlung-ü"), row("支払い"), row("iteration")))
     for state in (busy(100), many(), state_of(snapshot(workflows=(odd,)))):
         for size in ((80, 24), (200, 60), (40, 10)):
-            assert "".join(drawn(state, *size, look=ASCII)).isascii()
+            assert "".join(drawn(state, *size, terminal=ASCII)).isascii()
 
 
 def test_without_colour_signs_are_words() -> None:
-    whole = "\n".join(drawn(busy(), look=NO_COLOUR))
+    whole = "\n".join(drawn(busy(), terminal=NO_COLOUR))
     assert "x  pay.p(99) < 800ms" in whole and "ok errors < 1%" in whole and "^ 98.2" in whole
     assert not set("✓✗▲") & set(whole)
 
@@ -152,7 +152,7 @@ def test_the_overview_has_one_row_for_each_workflow() -> None:
     assert list(rows) == ["Setup", "Shop", "Browse", "Import", "Teardown"]
     assert "ended" in rows["Setup"] and "waiting" in rows["Teardown"] and "50 %" in rows["Import"]
     assert "Shop.pay" in "\n".join(text), "errors of all workflows name theirs"
-    assert drawn(many(), view=View(page=2))[0].startswith(" shop.py  Shop  open")
+    assert drawn(many(), view=ViewSelection(page=2))[0].startswith(" shop.py  Shop  open")
 
 
 def test_a_table_that_is_too_long_says_so_and_follows_the_choice() -> None:
@@ -161,12 +161,12 @@ def test_a_table_that_is_too_long_says_so_and_follows_the_choice() -> None:
     state = state_of(snapshot(workflows=(moment(rows=rows),)))
     whole = "\n".join(drawn(state))
     assert "step00" in whole and "step29" not in whole and "more rows" in whole
-    whole = "\n".join(drawn(state, view=View(row=29)))
+    whole = "\n".join(drawn(state, view=ViewSelection(row=29)))
     assert "▸step29" in whole and "step00" not in whole
 
 
 def test_enter_shows_the_plots_of_one_step() -> None:
-    text = drawn(busy(), view=View(row=3, step=True))
+    text = drawn(busy(), view=ViewSelection(row=3, step=True))
     assert "rate/s pay" in text[1] and "latency ms pay" in text[1]
 
 
@@ -177,14 +177,14 @@ def test_a_short_run_fills_the_plot_and_a_long_one_slides() -> None:
     assert times.count("00:10") == 2
     long = state_of(*(snapshot(float(second + 1)) for second in range(250)))
     assert any("04:10" in line and "00:00" not in line for line in drawn(long)[2:12])
-    assert any("00:00" in line for line in drawn(long, view=View(whole=True))[2:12])
+    assert any("00:00" in line for line in drawn(long, view=ViewSelection(whole=True))[2:12])
 
 
 def test_control_characters_of_a_message_do_not_move_the_cursor() -> None:
     evil = (ErrorLine(3, "pay", "bad\x1b[2J\r\nnews"),)
     state = state_of(snapshot(workflows=(moment(errors=evil),)))
     state.note("\x1b]0;title\x07 printed")
-    for view in (View(), View(pane="log")):
+    for view in (ViewSelection(), ViewSelection(pane="log")):
         assert not set("\x1b\r\x07") & set("".join(drawn(state, view=view)))
 
 

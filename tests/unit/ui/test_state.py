@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ui_lab import busy_snapshot, manifest, moment, snapshot, state_of, workflow
-
 from squall.stats.snapshot import ErrorLine, NewError
 from squall.ui.state import LOG_LINES, RunState
+from tests.unit.ui.lab.screens import busy_snapshot, manifest, moment, snapshot, state_of, workflow
 
 
 def test_errors_are_traced_second_by_second_with_their_place() -> None:

@@ -3,13 +3,13 @@
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.connect import ConnectLimiter
 from squall.clients.http.ping import PingResult, ping
-from squall.clients.http.shared import Counters, Exchange, HTTPShared
+from squall.clients.http.shared import Exchange, HTTPCounters, HTTPShared
 
 __all__ = [
     "ConnectLimiter",
-    "Counters",
     "Exchange",
     "HTTPClient",
+    "HTTPCounters",
     "HTTPShared",
     "PingResult",
     "ping",

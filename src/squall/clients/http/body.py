@@ -1,8 +1,8 @@
 """Turns an author's values into request bodies with their content type.
 
-`data`: text and bytes as they are, everything else as JSON. `form`: urlencoded.
-`files`: multipart. A file is read once and kept; its path is relative to the author's
-file, never to the working directory.
+`data` sends text and bytes unchanged and everything else as JSON, `form` is urlencoded, `files`
+is multipart. A file is read once and kept; its path is relative to the author's file, never to
+the working directory.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ def multipart_of(fields: Mapping[str, Any], files: Mapping[str, PreparedFile]) -
 
 
 def _quoted(text: str) -> bytes:
-    """As the HTML standard writes names in a multipart body."""
+    """Escapes a name in a multipart body as the HTML standard does."""
     escaped = text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
     return escaped.encode()
 
 
 def _model(value: Any) -> Any:
-    """Models that know their own plain form (pydantic's `model_dump`)."""
+    """Converts models that have a plain form (pydantic's `model_dump`)."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
         raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,7 +1,7 @@
-"""Makes the `Request` of a call out of plain or prepared arguments.
+"""Makes the `Request` of a call from plain or prepared arguments.
 
-Requests made of prepared arguments only are kept with their URL, so the next call with
-the same arguments costs one lookup; anything given as a plain value is encoded anew.
+A request of prepared arguments only is kept with its URL, so the next call with the same
+arguments costs one lookup. A plain value is encoded for every call.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def build(
     shared: HTTPShared,
     method: str,
     url: PreparedURL,
-    headers: Any,
-    params: Any,
-    cookies: Any,
-    auth: Any,
-    path: Any,
-    data: Any,
-    json: Any,
-    form: Any,
-    files: Any,
+    headers: Any = None,
+    params: Any = None,
+    cookies: Any = None,
+    auth: Any = None,
+    path: Any = None,
+    data: Any = None,
+    json: Any = None,
+    form: Any = None,
+    files: Any = None,
 ) -> Request:
     key = None
     if (
@@ -91,7 +91,7 @@ def _body(shared: HTTPShared, data: Any, json: Any, form: Any, files: Any) -> Pr
     if count == 0:
         return None
     if count > 1 and not (count == 2 and form is not None and files is not None):
-        raise CallError("one call sends one of data=, json= and form=, or files= with form=")
+        raise CallError("a call takes only one of data=, json= and form=, or files= with form=")
     if files is not None:
         return _multipart(shared, form, files)
     if json is not None:
@@ -120,7 +120,7 @@ def _ready(value: Any, kind: type[P], make: Any, what: str) -> P:
 
 def _raw(value: Any, what: str) -> Any:
     if isinstance(value, Prepared):
-        raise CallError(f"{what}= was given an argument of another kind")
+        raise CallError(f"{what}= got a prepared argument of another kind")
     return value
 
 

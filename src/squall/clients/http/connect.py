@@ -14,19 +14,19 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from squall.api.errors import TransportError
-from squall.clients.http.connection import Connection, Pool
+from squall.clients.http.connection import ConnectionPool, HTTPConnection
+from squall.clients.http.failure_reasons import reason_of, timeout_reason
 from squall.clients.http.origin import Address, Origin
-from squall.clients.http.reasons import reason_of, timeout_reason
 
 if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
 
-# A peer that does not answer our TLS goodbye is cut off after this time.
+# A peer that does not answer the TLS shutdown is cut off after this time.
 _TLS_GOODBYE_S = 1.0
 
 
 class ConnectLimiter:
-    """At most `limit` connects in flight; waiters are served in order."""
+    """Allows at most `limit` connects at a time; waiters are served in order."""
 
     __slots__ = ("_busy", "_waiting", "limit")
 
@@ -45,7 +45,7 @@ class ConnectLimiter:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                # The turn had been given: pass it on.
+                # Cancelled after it got its turn: pass the turn on.
                 self.release()
             else:
                 self._waiting.remove(turn)
@@ -64,9 +64,14 @@ PROCESS_LIMITER = ConnectLimiter(256)
 
 
 async def connect(
-    shared: HTTPShared, pool: Pool, origin: Origin, index: int, timeout_s: float, left_s: float
-) -> Connection:
-    """A new connection, idle and not in its pool. `index` spreads users over addresses."""
+    shared: HTTPShared,
+    pool: ConnectionPool,
+    origin: Origin,
+    index: int,
+    timeout_s: float,
+    left_s: float,
+) -> HTTPConnection:
+    """Opens a connection that is not in its pool yet. `index` spreads users over addresses."""
     if shared.closed:
         raise TransportError("client closed")
     limiter = shared.limiter
@@ -86,7 +91,7 @@ async def connect(
     finally:
         limiter.release()
     if conn.transport is None:  # pyright: ignore[reportUnnecessaryComparison]
-        # The peer accepted and closed before we had our turn.
+        # The peer accepted and closed before this task ran again.
         raise TransportError(
             "connection closed before a response", started=began, ended=perf_counter()
         )
@@ -96,8 +101,8 @@ async def connect(
 
 
 async def _first_that_answers(
-    shared: HTTPShared, pool: Pool, origin: Origin, index: int
-) -> Connection:
+    shared: HTTPShared, pool: ConnectionPool, origin: Origin, index: int
+) -> HTTPConnection:
     addresses = origin.addresses
     first = index % len(addresses)
     failure: OSError | None = None
@@ -105,8 +110,8 @@ async def _first_that_answers(
         try:
             return await _open(shared, pool, origin, address)
         except (ConnectionRefusedError, TimeoutError, OSError) as error:
-            # Other addresses of the name may answer ("localhost" is often two of them);
-            # a failed handshake would fail again.
+            # Another address of the name may answer ("localhost" often has two). A failed TLS
+            # handshake would only fail again.
             if isinstance(error, ssl.SSLError):
                 raise
             failure = failure or error
@@ -114,9 +119,11 @@ async def _first_that_answers(
     raise failure
 
 
-async def _open(shared: HTTPShared, pool: Pool, origin: Origin, address: Address) -> Connection:
+async def _open(
+    shared: HTTPShared, pool: ConnectionPool, origin: Origin, address: Address
+) -> HTTPConnection:
     loop = asyncio.get_running_loop()
-    conn = Connection(shared, pool, origin)
+    conn = HTTPConnection(shared, pool, origin)
     try:
         began = perf_counter()
         if not origin.tls:
@@ -135,7 +142,8 @@ async def _open(shared: HTTPShared, pool: Pool, origin: Origin, address: Address
             ready = perf_counter()
             shared.tls_samples.append(ready - connected)
     except BaseException:
-        # Cancelled after `connection_made`, the loop may drop the transport without a word.
+        # Cancelled after `connection_made`, the loop may drop the transport without calling
+        # `connection_lost`.
         shared.live.discard(conn)
         raise
     shared.connect_samples.append(connected - began)

@@ -1,9 +1,9 @@
-"""One connection: sends a request, stamps and delivers the response, goes back to its pool.
+"""A connection: sends a request, stamps and delivers the response, returns to its pool.
 
 The common response (its head seen before, all of it in one packet) is recognised by a
-dictionary lookup on the bytes of its head; everything else goes through an `Intake`.
-Stamps are taken when bytes arrive, not when the waiting task runs. A connection that
-received anything unexpected is closed, never reused.
+dictionary lookup on the bytes of its head; everything else goes through a `ResponseParser`.
+Stamps are taken when bytes arrive, not when the waiting task runs. A connection that received
+anything unexpected is closed and never reused.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from squall.api.errors import TransportError
 from squall.api.http import HTTPResponse, ResponseHead
-from squall.clients.http.intake import Intake
-from squall.clients.http.reasons import reason_of
+from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http.request import Request
+from squall.clients.http.response_parser import ResponseParser
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Distinct heads kept; a Date header alone makes one a second.
 MOST_HEADS = 512
-# So many new heads in a row mean that every one is unlike: looking up costs, finds nothing.
+# After this many new heads in a row no two are expected to be equal, and lookups stop.
 MISSES_TO_STOP = 2000
 
 
@@ -35,16 +35,16 @@ class Unanswered(TransportError):
     """The peer closed before the first byte of a response: safe to try again."""
 
 
-class Pool:
+class ConnectionPool:
     """Idle connections of one user (or of all, if they share). `idle` is the fast slot."""
 
     __slots__ = ("idle", "more")
 
     def __init__(self) -> None:
-        self.idle: Connection | None = None
-        self.more: list[Connection] | None = None
+        self.idle: HTTPConnection | None = None
+        self.more: list[HTTPConnection] | None = None
 
-    def take(self, origin: Origin) -> Connection | None:
+    def take(self, origin: Origin) -> HTTPConnection | None:
         conn = self.idle
         if conn is not None and conn.origin is origin:
             self.idle = None
@@ -56,7 +56,7 @@ class Pool:
                     return more.pop(index)
         return None
 
-    def add(self, conn: Connection, most_idle: int) -> None:
+    def add(self, conn: HTTPConnection, most_idle: int) -> None:
         if self.idle is None:
             self.idle = conn
             return
@@ -66,7 +66,7 @@ class Pool:
         if len(self.more) > most_idle:
             self.more.pop(0).close()
 
-    def forget(self, conn: Connection) -> None:
+    def forget(self, conn: HTTPConnection) -> None:
         if self.idle is conn:
             self.idle = None
         elif self.more and conn in self.more:
@@ -81,14 +81,16 @@ class Pool:
             conn.close()
 
 
-class Connection(asyncio.Protocol):
+class HTTPConnection(asyncio.Protocol):
+    """One connection to an origin, with at most one exchange at a time."""
+
     __slots__ = (
         "counters",
         "create_future",
         "future",
         "heads",
-        "intake",
         "origin",
+        "parser",
         "pool",
         "setup",
         "shared",
@@ -100,7 +102,7 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, shared: HTTPShared, pool: Pool, origin: Origin) -> None:
+    def __init__(self, shared: HTTPShared, pool: ConnectionPool, origin: Origin) -> None:
         self.shared = shared
         self.counters = shared.counters
         self.create_future: Callable[[], asyncio.Future[HTTPResponse]] = (
@@ -110,10 +112,11 @@ class Connection(asyncio.Protocol):
         self.pool = pool
         self.origin = origin
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
-        # Set while a response is awaited; who finds it None must not touch the exchange.
+        # Set while a response is awaited. None means that the exchange is over: ended by an answer,
+        # a timeout sweep, a cancellation or the peer.
         self.future: asyncio.Future[HTTPResponse] | None = None
-        self.intake: Intake | None = None
-        # True if the next bytes must go through the intake.
+        self.parser: ResponseParser | None = None
+        # True if the next bytes must go through the parser.
         self.slow = True
         self.source: PreparedURL | Request = cast("Request", None)
         self.started = 0.0
@@ -138,9 +141,9 @@ class Connection(asyncio.Protocol):
         self.slow = not (self.shared.caching and self.shared.reuse)
         if request.method == "HEAD":
             self.slow = True
-            if self.intake is None:
-                self.intake = Intake()
-            self.intake.head_only = True
+            if self.parser is None:
+                self.parser = ResponseParser()
+            self.parser.head_only = True
         counters = self.counters
         shared = self.shared
         self.started = started = perf_counter()
@@ -172,7 +175,8 @@ class Connection(asyncio.Protocol):
                             )
                         )
                     except InvalidStateError:
-                        # Cancelled a moment ago; its task has not run yet and will close this.
+                        # Cancelled a moment ago: the waiting task has not run yet, and will
+                        # close this connection in `abandon`.
                         return
                     self.future = None
                     counters = self.counters
@@ -190,26 +194,28 @@ class Connection(asyncio.Protocol):
         self.counters.bytes_received += len(data)
         future = self.future
         if future is None:
-            # Nobody asked: an error page on an idle connection, or bytes behind a response.
+            # No request is pending: an error page on an idle connection, or surplus bytes.
             self.close()
             return
         if future.cancelled():
             return
-        intake = self.intake
-        if intake is None:
-            intake = self.intake = Intake()
+        parser = self.parser
+        if parser is None:
+            parser = self.parser = ResponseParser()
         self.slow = True
-        intake.feed(data, now, self.shared.most_bytes)
-        if intake.complete:
-            self._deliver(future, intake, now)
-        elif intake.error:
-            self.fail(intake.error, now)
+        parser.feed(data, now, self.shared.most_bytes)
+        if parser.complete:
+            self._deliver(future, parser, now)
+        elif parser.error:
+            self.fail(parser.error, now)
 
-    def _deliver(self, future: asyncio.Future[HTTPResponse], intake: Intake, now: float) -> None:
+    def _deliver(
+        self, future: asyncio.Future[HTTPResponse], parser: ResponseParser, now: float
+    ) -> None:
         shared = self.shared
         caching = shared.caching
-        keep = intake.keep_alive and shared.reuse
-        response = intake.take(self.source, self.started, now, caching)
+        keep = parser.keep_alive and shared.reuse
+        response = parser.take(self.source, self.started, now, caching)
         if caching:
             self._learn(response.head)
         self.slow = not shared.caching
@@ -241,13 +247,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.live.discard(self)
         self.pool.forget(self)
-        intake, future = self.intake, self.future
+        parser, future = self.parser, self.future
         self.transport = cast("asyncio.Transport", None)
         if future is not None and not future.done():
             now = perf_counter()
-            if intake is not None and intake.received:
-                if exc is None and intake.end_of_stream():
-                    self._deliver(future, intake, now)
+            if parser is not None and parser.received:
+                if exc is None and parser.end_of_stream():
+                    self._deliver(future, parser, now)
                 else:
                     self.fail("response cut off" if exc is None else reason_of(exc), now)
             else:
@@ -255,12 +261,12 @@ class Connection(asyncio.Protocol):
                 self.future = None
                 # Counted by the client: as a failure, or as a reconnect if it tries again.
                 future.set_exception(Unanswered(reason, started=self.started, ended=now))
-        if intake is not None:
-            intake.close()
-            self.intake = None
+        if parser is not None:
+            parser.close()
+            self.parser = None
 
     def fail(self, reason: str, now: float) -> None:
-        """Ends the exchange without an answer and closes."""
+        """Ends the exchange without an answer and closes the connection."""
         future = self.future
         if future is not None and not future.done():
             self.future = None
@@ -269,13 +275,13 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def withhold(self) -> NoReturn:
-        """Nothing may be sent any more: the call ends as if its task had been cancelled."""
+        """Ends the call as if its task had been cancelled, because the lease has ended."""
         self.future = None
         self.close()
         raise asyncio.CancelledError
 
     def abandon(self, future: asyncio.Future[HTTPResponse]) -> None:
-        """The waiting task was cancelled. Harmless if the answer had already come."""
+        """Closes the connection of a cancelled task. Does nothing if the answer had arrived."""
         if self.future is future:
             self.future = None
             self.counters.cancelled += 1

@@ -1,8 +1,8 @@
-"""A user's cookies after RFC 6265: what to store, what to send.
+"""Stores and sends a user's cookies according to RFC 6265.
 
-A jar changes only by expiry: storing returns another jar, so going back to the state after the
-start actions is an assignment, and the Cookie header of a jar is made once per origin
-and path. There is no public-suffix list: a load test talks to servers of its author.
+A jar changes only by expiry: storing returns another jar, so returning to the state after the
+start actions is an assignment, and the Cookie header of a jar is built once per origin and path.
+There is no public-suffix list: a load test talks to its author's own servers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from squall.clients.http.origin import Origin
 
-# A server that sets ever new names must not fill the memory of 10,000 users.
+# A server that always sets new names must not fill memory, with 10,000 users in a process.
 MOST_COOKIES = 300
 _MOST_HEADERS = 64
 
-# Written out: the names of the calendar module follow the locale.
+# Written out, because the names in the calendar module depend on the locale.
 _MONTHS = {
     text: number
     for number, text in enumerate(re.findall("...", "janfebmaraprmayjunjulaugsepoctnovdec"), 1)
@@ -62,7 +62,7 @@ class Jar:
     def header(self, origin: Origin, path: str, now: float) -> bytes:
         """The value of the Cookie header for a request, empty if nothing matches."""
         if now >= self._soonest:
-            # The first expiry changes every header; what has expired is never sent again.
+            # Built headers may contain the expired cookie, so they are dropped too.
             self._cookies = {key: c for key, c in self._cookies.items() if c.expires > now}
             self._soonest = _soonest(self._cookies)
             self._headers.clear()

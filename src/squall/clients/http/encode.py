@@ -1,8 +1,8 @@
 """Turns an author's plain values into the bytes of a request head.
 
-Every value that reaches the wire passes a check here: a line break in a header, cookie
-or address is refused, never sent. Mistakes are `CallError` with a short reason; before
-the run the caller reports them as mistakes in the file.
+Every value is checked here before it is sent: a line break in a header, cookie or address is
+refused. A mistake raises a `CallError` with a short reason; before the run the caller reports it
+as a mistake in the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from squall.api.errors import CallError
 # A header line with its name in lower case, for lookups and for overriding.
 Field = tuple[str, bytes]
 
-# Header names seen, with the lower case and the start of the line they make.
+# Cache: header name -> its lower case, and the start of its header line.
 _NAMES: dict[str, tuple[str, bytes]] = {}
 _MOST_NAMES = 512
 
@@ -30,7 +30,7 @@ _COOKIE_END = re.compile(r"[\x00-\x1f\x7f;]")
 
 
 class Opening(NamedTuple):
-    """The lines every request to an origin begins with, ready to send."""
+    """The header lines that every request to an origin begins with, ready to send."""
 
     fields: tuple[Field, ...]
     block: bytes
@@ -104,7 +104,7 @@ def cookies_of(value: Any) -> PreparedCookies:
 
 
 def auth_of(value: Any) -> PreparedAuth:
-    """`("user", "password")` is basic, a text is `Scheme credentials`."""
+    """`("user", "password")` is basic authentication, a text is `Scheme credentials`."""
     if isinstance(value, str) and " " in value.strip():
         credentials = value.strip()
     elif _is_pair(value):
@@ -114,7 +114,7 @@ def auth_of(value: Any) -> PreparedAuth:
         pair = base64.b64encode(f"{user}:{password}".encode())
         credentials = "Basic " + pair.decode()
     else:
-        # The value may be a secret, so it is not repeated.
+        # The value may be a secret, so the message does not quote it.
         raise CallError('auth is neither ("user", "password") nor "Scheme credentials"')
     try:
         return PreparedAuth(value, field("Authorization", credentials)[1])

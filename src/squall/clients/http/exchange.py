@@ -1,11 +1,8 @@
-"""A call from its arguments to its response: connection, retry, redirects, cookies.
+"""Makes a call: connection, second try, redirects, cookies.
 
 Every exchange is counted exactly once: as answered, failed, repeated (`reconnects`) or
 cancelled. A cancelled call closes its connection, because its answer may still come.
 """
-
-# A timeout here is part of the author's API and is swept, never a cancelled task.
-# ruff: noqa: ASYNC109
 
 from __future__ import annotations
 
@@ -16,32 +13,30 @@ from squall.api.errors import CallError, TransportError
 from squall.api.http import HTTPResponse
 from squall.clients.http.call import build
 from squall.clients.http.connect import connect
-from squall.clients.http.connection import Connection, Unanswered
+from squall.clients.http.connection import HTTPConnection, Unanswered
 from squall.clients.http.cookies import stored
 from squall.clients.http.request import REDIRECTS, REPEATABLE, Request, redirected
-from squall.clients.http.shared import Exchange
+from squall.clients.http.shared import Exchange, HTTPShared
 from squall.clients.http.url import PreparedURL, join, read_url
 
 if TYPE_CHECKING:
     from squall.clients.http.client import HTTPClient
 
-Outcome = HTTPResponse | TransportError
-
-_NO_ARGUMENTS = (None,) * 9
+ExchangeOutcome = HTTPResponse | TransportError
 
 
 async def call(
     client: HTTPClient,
     method: str,
     url: Any,
-    headers: Any,
-    params: Any,
-    cookies: Any,
-    auth: Any,
-    path: Any,
-    timeout: str | float | None,
-    redirects: int | None,
-    name: str | None,
+    headers: Any = None,
+    params: Any = None,
+    cookies: Any = None,
+    auth: Any = None,
+    path: Any = None,
+    timeout: str | float | None = None,  # noqa: ASYNC109
+    redirects: int | None = None,
+    name: str | None = None,
     data: Any = None,
     json: Any = None,
     form: Any = None,
@@ -52,7 +47,7 @@ async def call(
     request = build(
         shared, method, target, headers, params, cookies, auth, path, data, json, form, files
     )
-    timeout_s = client.timeout_s
+    timeout_s = client.timeout_s if client.siblings else client.own_timeout_s
     if timeout is not None:
         timeout_s = shared.seconds(timeout)
         shared.expect_timeout(timeout_s, perf_counter() + timeout_s)
@@ -62,18 +57,24 @@ async def call(
         if response.head.special:
             response = await _follow(client, request, response, timeout_s, limit)
     except TransportError as error:
-        _noted(client, error, name)
+        client.note(error)
+        _report_named(shared, name, error)
         raise
-    _noted(client, response, name)
+    # `client.note` without its call, as in `HTTPClient.get`.
+    client.last = response
+    if client.siblings:
+        client.note(response)
+    if name is not None:
+        _report_named(shared, name, response)
     return response
 
 
 async def finish(
     client: HTTPClient, url: PreparedURL, response: HTTPResponse | None, spent_s: float
 ) -> HTTPResponse:
-    """The rest of a plain get: its answer asks for more, or it never came."""
+    """Completes a plain get whose answer needs more work, or never arrived."""
     shared, timeout_s = client.shared, client.timeout_s
-    request = build(shared, "GET", url, *_NO_ARGUMENTS)
+    request = build(shared, "GET", url)
     try:
         if response is None:
             client.counters.reconnects += 1
@@ -95,7 +96,8 @@ async def _exchange(
     *,
     fresh: bool = False,
 ) -> HTTPResponse:
-    """One request, one answer; repeated once if a reused connection was closed."""
+    """Sends one request and returns its answer. Repeats it once if the peer closed a
+    reused connection before an answer, provided that the method may be repeated."""
     shared, jar = client.shared, client.jar
     raw = request.raw
     if jar is not None:
@@ -118,7 +120,7 @@ async def _exchange(
         spent_s += error.ended - error.started
     except BaseException as error:
         conn.abandon(future)
-        # The future holds the error, whose traceback holds this frame: no cycle, please.
+        # The future holds the error, whose traceback holds this frame: break the cycle.
         del future
         if isinstance(error, TransportError):
             _show(client, request, raw, peer, error)
@@ -144,7 +146,7 @@ def _failed(
 
 async def _connected(
     client: HTTPClient, request: Request, raw: bytes, timeout_s: float, spent_s: float
-) -> Connection:
+) -> HTTPConnection:
     left_s = max(timeout_s - spent_s, 0.0)
     try:
         return await connect(
@@ -160,7 +162,7 @@ async def _connected(
 async def _follow(
     client: HTTPClient, request: Request, response: HTTPResponse, timeout_s: float, limit: int
 ) -> HTTPResponse:
-    """Stores cookies and follows redirects; latency covers the whole chain."""
+    """Stores cookies and follows redirects. The latency covers the whole chain."""
     started, hops = response.started, 1
     while True:
         lines = response.headers.get_all("set-cookie")
@@ -201,19 +203,20 @@ def _next_url(client: HTTPClient, request: Request, location: str) -> PreparedUR
         return None
 
 
-def _noted(client: HTTPClient, outcome: Outcome, name: str | None) -> None:
-    client.note(outcome)
-    if name is not None and client.shared.on_named is not None:
-        client.shared.on_named(name, outcome)
+def _report_named(shared: HTTPShared, name: str | None, outcome: ExchangeOutcome) -> None:
+    if name is not None and shared.on_named is not None:
+        shared.on_named(name, outcome)
 
 
-def _show(client: HTTPClient, request: Request, raw: bytes, peer: str, outcome: Outcome) -> None:
+def _show(
+    client: HTTPClient, request: Request, raw: bytes, peer: str, outcome: ExchangeOutcome
+) -> None:
     watcher = client.shared.on_exchange
     if watcher is not None:
         watcher(Exchange(request.method, request.address, peer, raw, outcome))
 
 
-def _peer(conn: Connection) -> str:
+def _peer(conn: HTTPConnection) -> str:
     where = conn.transport.get_extra_info("peername") or ("", "")
     host, port = where[0], where[1]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

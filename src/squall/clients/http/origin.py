@@ -1,4 +1,4 @@
-"""Where requests go: scheme, host and port, with all addresses the name resolves to.
+"""Origins: scheme, host and port, with all addresses that the name resolves to.
 
 A name is resolved once per process share and kept; virtual users are spread over its
 addresses. Two URLs with the same scheme, host and port always share one `Origin`
@@ -25,7 +25,7 @@ class Address(NamedTuple):
 
 
 class Origin:
-    """One server address as seen from a URL. `addresses` is empty until resolved."""
+    """Scheme, host and port of a URL. `addresses` is empty until the name is resolved."""
 
     __slots__ = ("addresses", "authority", "host", "port", "resolving", "text", "tls")
 
@@ -44,7 +44,7 @@ class Origin:
 
 
 class Origins:
-    """All origins of a share and how their names are resolved."""
+    """Keeps the origins of a share and resolves their names."""
 
     __slots__ = ("_known", "_overrides")
 
@@ -60,7 +60,7 @@ class Origins:
         return origin
 
     async def resolve(self, origin: Origin) -> float:
-        """Fills `addresses`; seconds the lookup took, 0 if another caller made it."""
+        """Fills `addresses`. Returns the seconds of the lookup, 0 if another caller made it."""
         if origin.addresses:
             return 0.0
         name = self._overrides.get((origin.host, origin.port), origin.host)

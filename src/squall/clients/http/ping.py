@@ -1,4 +1,4 @@
-"""`squall ping`: one request, its times taken apart, for people.
+"""`squall ping`: sends one request and shows how long each part of it took.
 
 It sends exactly one GET, follows no redirect and judges nothing.
 """
@@ -31,7 +31,7 @@ class PingResult:
 
     @property
     def ok(self) -> bool:
-        """An answer came, whatever its status."""
+        """Whether an answer arrived, whatever its status."""
         return self.response is not None
 
     def render(self) -> str:
@@ -65,7 +65,7 @@ async def ping(
     ca_file: str | None = None,
     timeout_s: float = 60.0,
 ) -> PingResult:
-    """Sends one GET. A URL that is none is a `ConfigError`; a failed exchange is a result."""
+    """Sends one GET. Raises `ConfigError` for an invalid URL; a failed exchange is a result."""
     shared = HTTPShared(
         resolve=resolve,
         verify=not insecure,
@@ -111,7 +111,7 @@ def _body_lines(response: HTTPResponse) -> list[str]:
     if "\0" in text or "\ufffd" in text:
         return [f"({len(response.raw_body)} bytes that are not text)"]
     shown = text[:_SHOWN_CHARACTERS].splitlines()[:_SHOWN_LINES]
-    # What a server sends must not steer the terminal.
+    # Control characters of a server must not reach the terminal.
     lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in shown]
     if len(text) > _SHOWN_CHARACTERS or len(text.splitlines()) > _SHOWN_LINES:
         lines.append("...")

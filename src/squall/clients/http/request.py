@@ -1,8 +1,8 @@
-"""Puts a request together, and derives the next one from a redirect.
+"""Composes a request, and derives the next one from a redirect.
 
 The order of lines is Host, defaults, the author's headers, Authorization, content,
-Cookie. A header the author gives replaces the default of the same name; `auth=`
-replaces an Authorization header; the length of the body is always ours.
+Cookie. A header of the author replaces the default of the same name; `auth=` replaces an
+Authorization header; the length of the body is always computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from squall.clients.http.encode import (
 from squall.clients.http.origin import Origin
 from squall.clients.http.url import PreparedURL
 
-# RFC 9110: a second send has the same effect as one, so a lost one may be repeated.
+# RFC 9110, 9.2.2: sent twice they have the effect of one, so a lost one may be repeated.
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -32,7 +32,7 @@ _OF_ORIGIN = frozenset({"authorization", "cookie", "proxy-authorization", "host"
 
 
 class Request:
-    """Everything of one exchange but the cookies of the user's jar."""
+    """A request ready to send, except for the cookies of the user's jar."""
 
     __slots__ = (
         "_extra",
@@ -88,7 +88,7 @@ class Request:
         return self.target.partition(b"?")[0].decode("ascii")
 
     def with_cookies(self, stored: bytes) -> bytes:
-        """The bytes to send; the request's own cookies win over stored ones."""
+        """The bytes to send. The request's own cookies replace stored ones of the same name."""
         cookie = self.cookie
         if stored:
             cookie = _merged(cookie, stored) if cookie else stored
@@ -133,7 +133,7 @@ def compose(
 
 
 def redirected(request: Request, response: HTTPResponse, url: PreparedURL) -> Request:
-    """The request a browser would send next (RFC 9110, 15.4)."""
+    """The request that a browser would send after the redirect (RFC 9110, 15.4)."""
     method, body, dropped = request.method, request.body, frozenset[str]()
     status = response.status_code
     to_get = status == 303 and method != "HEAD"
@@ -155,7 +155,7 @@ def redirected(request: Request, response: HTTPResponse, url: PreparedURL) -> Re
 
 
 def default_fields(extra: Iterable[tuple[str, str]], *, close: bool) -> tuple[Field, ...]:
-    """What every request carries unless its author says otherwise."""
+    """The headers of every request that the author does not replace."""
     fields = {"user-agent": field("User-Agent", "squall"), "accept": field("Accept", "*/*")}
     if close:
         fields["connection"] = field("Connection", "close")

@@ -1,7 +1,7 @@
-"""What all users of one workflow share in one process: settings, caches, counts.
+"""What the users of one workflow share in one process: settings, caches, counts.
 
-It prepares arguments before the run, keeps origins and TLS, counts every exchange and
-ends those that take too long. It never sends anything itself.
+It prepares arguments before the run, keeps origins and TLS contexts, counts every exchange and
+ends those that take too long. It sends nothing itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.quantities import parse_duration
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
 from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
-from squall.clients.http.connection import Connection, Pool
+from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.encode import auth_of, cookies_of, headers_of, opening_of, params_of
+from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.origin import Origin, Origins
-from squall.clients.http.reasons import timeout_reason
 from squall.clients.http.request import compose, default_fields, host_field
 from squall.clients.http.url import PreparedURL, read_url
 
-# Plain texts used as URLs while running are remembered up to this many.
+# Plain texts that are used as URLs during the run, kept up to this many.
 _MOST_TEXTS = 1024
-# How long closing waits for peers that do not answer our goodbye.
+# How long closing waits for peers that do not answer a TLS shutdown.
 _GOODBYE_S = 0.5
 
 
@@ -39,8 +39,8 @@ def _always(now: float) -> bool:
     return True
 
 
-class Counters:
-    """Exchanges of a share since its start.
+class HTTPCounters:
+    """Counts the exchanges of a share since its start.
 
     sent = answered + (failed - unsent) + reconnects + cancelled + those in flight.
     """
@@ -75,7 +75,7 @@ class Counters:
 
 
 class Exchange:
-    """One exchange for people who look at every single one."""
+    """One exchange, as `on_exchange` receives it: for `--once` and `squall ping`."""
 
     __slots__ = ("method", "outcome", "peer", "request", "url")
 
@@ -96,7 +96,10 @@ class Exchange:
 
 
 class HTTPShared:
-    """Set `on_exchange`, `siblings` and `limit` before the first client is made."""
+    """The shared state of a share's HTTP clients.
+
+    Set `on_exchange`, `siblings` and `limit` before the first client is made: clients copy them.
+    """
 
     def __init__(
         self,
@@ -125,11 +128,11 @@ class HTTPShared:
         self.reuse = connections != "request"
         self.limiter = limiter or PROCESS_LIMITER
         self.limiter.limit = connect_limit
-        self.pool = Pool() if connections == "shared" else None
+        self.pool = ConnectionPool() if connections == "shared" else None
         # Idle connections kept beside the fast slot, per user or for all.
         self.most_idle = 1 << 20 if connections == "shared" else 64
 
-        self.counters = Counters()
+        self.counters = HTTPCounters()
         self.dns_samples = array("d")
         self.connect_samples = array("d")
         self.tls_samples = array("d")
@@ -141,7 +144,7 @@ class HTTPShared:
         self.limit = [inf]
         self.allows: Callable[[float], bool] = _always
 
-        self.live: set[Connection] = set()
+        self.live: set[HTTPConnection] = set()
         self.heads: dict[bytes, ResponseHead] = {}
         self.caching = True
         self.misses = 0
@@ -175,7 +178,7 @@ class HTTPShared:
         raise ConfigError(f"an HTTP call takes no {kind.__name__}")
 
     def sweep(self, now: float) -> None:
-        """Ends exchanges whose time is up. Costs nothing until the first could be due."""
+        """Ends exchanges whose time is up. Costs nothing until the first can be due."""
         if now < self._next_sweep:
             return
         # Exchanges that begin from here on are due after the shortest timeout at best.
@@ -191,22 +194,23 @@ class HTTPShared:
         self._next_sweep = next_sweep
 
     def expect_timeout(self, timeout_s: float, due: float) -> None:
-        """A call shorter than all before, or with part of its time used up, is beginning."""
+        """Makes the sweep notice a call that is shorter than all before, or has used up part of
+        its time."""
         if timeout_s < self._shortest_s:
             self._shortest_s = timeout_s
         if due < self._next_sweep:
             self._next_sweep = due
 
     async def close(self) -> None:
-        """Closes every connection; calls still waiting fail, and so do later ones: a task
-        that an author left behind must not send what nobody counts any more."""
+        """Closes every connection. Waiting calls fail, and so do later ones: a task that the
+        author left behind must not send requests that no report would count."""
         self.closed = True
         for conn in tuple(self.live):
             if conn.future is None:
                 conn.close()
             else:
                 conn.fail("client closed", perf_counter())
-        # A plain connection is gone in the next turn of the loop; TLS says goodbye first.
+        # A plain connection is gone in the next turn of the loop; TLS shuts down first.
         deadline = perf_counter() + _GOODBYE_S
         await asyncio.sleep(0)
         while self.live and perf_counter() < deadline:  # noqa: ASYNC110 (each reports by itself)

@@ -81,9 +81,10 @@ class PreparedURL(Prepared):
 
 
 def read_url(text: Any, host: str, origins: Origins, *, literal: bool = False) -> PreparedURL:
-    """`host` completes a URL that starts with a slash; `literal` knows no placeholders."""
+    """Reads a URL. `host` completes one that starts with a slash; `literal` text has no
+    placeholders."""
     if not isinstance(text, str):
-        raise CallError(f"a URL is written as text, not as {type(text).__name__}")
+        raise CallError(f"a URL must be text, not {type(text).__name__}")
     whole = _completed(text.strip(), host)
     try:
         parts = urlsplit(whole)
@@ -124,7 +125,7 @@ def _completed(text: str, host: str) -> str:
 
 
 def _split(target: str) -> tuple[bytes | str, ...]:
-    """Bytes to send and, between them, the names of placeholders; empty without any."""
+    """Splits a target into bytes to send and names of placeholders; empty without any."""
     if _PLACEHOLDER.search(target) is None:
         return ()
     pieces: list[bytes | str] = []

@@ -1,19 +1,19 @@
 """A ticket in the hands of a worker, and how it ends.
 
-`done` is one batch: create the final record, remove the item by this very claim. Where
-batches are atomic nobody but the present holder can finish a ticket. Where they are not (S3)
-the claim is proved first and the record is created after that; its creation happens once
-whatever is delayed, so there is one `done` on every store. The item goes after everything that
-its end brings with it: while it is there, somebody takes it and does what was left undone.
+**One end.** A ticket ends by one batch: create its final record if absent, remove the item by this
+very claim. Where batches are atomic, only the present holder can finish a ticket. On S3, where they
+are not, the worker first proves its claim by extending it and then creates the record. Creating it
+succeeds once, whatever is delayed, so every store has one end per ticket. The item is removed
+last: as long as it is there, another worker takes it and completes what was left undone.
 
-A claim is a promise for `visibility_timeout`; the queue renews it until an end is begun, and what
-a renewal is answered after that counts for nothing. When the end fails, because the store does not
-answer, the claim runs out and another attempt begins: it must not be renewed for nobody. The end
-may be tried again until then.
+**The claim** lasts `visibility_timeout` and is renewed by the queue until an end begins; answers
+to renewals after that are ignored. If the end fails because the store does not answer, renewing
+stays off: the claim runs out and another attempt begins, or the worker tries to end it again before
+that. A claim that were renewed without a worker would hold the ticket for ever.
 
-The body of `async with ticket` is cut short when the claim is lost or the member stops; nobody else
-hears of that cancellation. It must never report a ticket as done that the store does not have as
-done.
+**The body** of `async with ticket` is cancelled when the claim is lost or the member stops. That
+cancellation does not leave the `async with`; the caller sees `StaleClaimError`. A ticket must never
+be reported as done that the store does not have as done.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from squall.coordination.errors import (
     StaleClaimError,
     VersionConflict,
 )
-from squall.coordination.keys import member as member_key
-from squall.coordination.plain import error_text
 from squall.coordination.queue.records import (
     FINAL_TTL_S,
     STREAM_TTL_S,
     Final,
-    State,
     Ticket,
     TicketFinished,
     TicketLost,
     TicketRetried,
+    TicketState,
     TicketTooLargeError,
     encoded_given,
 )
+from squall.coordination.records.keys import member as member_key
+from squall.coordination.records.plain_json import error_text
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
@@ -60,31 +60,37 @@ from squall.coordination.stores.interface import (
 if TYPE_CHECKING:
     from squall.coordination.queue.plugin import Queue
 
-BACKOFF_S = (1.0, 2.0, 4.0)
-JITTER = 0.1
-
 
 class ClaimedTicket:
-    """`async with ticket:` completes it, or fails it when the body raises or the result cannot
-    be stored; the body is cancelled when the claim is lost or the member stops, and
-    `StaleClaimError` comes out."""
+    """A ticket that this worker holds.
+
+    `async with ticket:` completes it, or fails it if the body raises or the result cannot be
+    stored. If the claim is lost or the member stops, the body is cancelled and `StaleClaimError`
+    is raised."""
 
     def __init__(self, queue: Queue, ticket: Ticket, claim: Claim, taken_at: float) -> None:
         self.ticket = ticket
         self.payload: Any = ticket.payload
         self.attempt = claim.attempt
+        # The result with which `async with` completes the ticket.
         self.result: Any = None
-        """What `async with` completes with."""
+        # Until it ended, was given back or was lost. Never becomes true again.
         self.is_open = True
+        # The claim is another worker's, or may be. Implies that it is not open, except between
+        # `withdraw` and the answer to giving it back.
         self.is_lost = False
         self._queue = queue
         self._claim = claim
+        # By our own clock, counted from before the call that took or extended it: the store counts
+        # from a later moment, so the claim lasts at least this long.
         self._held_until = taken_at + queue.visibility_timeout
-        """By our clock, from before the call that gave it."""
+        # Held by a renewal in flight. `_give_back` waits for it: a renewal that arrived later would
+        # replace the short pause before the next attempt by a whole timeout.
         self._renewing = asyncio.Lock()
+        # The task inside `async with`, and whether we cancelled it.
         self._body: asyncio.Task[Any] | None = None
-        self._is_cut = False
-        self._left = asyncio.Event()
+        self._is_body_cancelled = False
+        self._has_left = asyncio.Event()
 
     @property
     def ticket_id(self) -> str:
@@ -92,26 +98,27 @@ class ClaimedTicket:
 
     @property
     def held_for_s(self) -> float:
-        """For so long nobody else can have it."""
+        """How long no other worker can get it."""
         return self._held_until - self._queue.coordinator.parts.clock.now()
 
     def __repr__(self) -> str:
         return f"<ticket {self.ticket_id} of {self.ticket.queue}, attempt {self.attempt}>"
 
     async def complete(self, result: Any = None) -> None:
-        """`StaleClaimError` when another attempt took its place: the result is kept aside
-        and does not count. A result that cannot be stored is refused, and the ticket is open."""
+        """Ends the ticket as done. Raises `StaleClaimError` if another attempt took its place; the
+        result is then stored as a late one and does not count. A result that cannot be stored is
+        refused, and the ticket stays open."""
         await self._finish("done", result=result)
 
     async def fail(self, error: BaseException | str = "", *, retry: bool = True) -> None:
-        """Another attempt after 1, 2, 4 s; a dead letter after the last."""
+        """Lets another attempt begin after a pause, or makes it a dead letter after the last."""
         text = error_text(error)
         if not retry or self.attempt >= self.ticket.max_attempts:
             await self._finish("dead_letter", error=text)
             return
         delay_s = self._queue.backoff_s(self.attempt)
-        await self._let_go(delay_s)
-        self._queue.tell(
+        await self._give_back(delay_s)
+        self._queue.emit(
             TicketRetried(
                 queue=self.ticket.queue,
                 ticket_id=self.ticket_id,
@@ -122,24 +129,24 @@ class ClaimedTicket:
         )
 
     async def extend(self, seconds: float | None = None) -> None:
-        """Holds it for so long from now. The queue does it by itself while it is open, and never
-        shortens what was asked for here."""
+        """Holds the ticket for so long from now. The queue extends open tickets by itself, and
+        never shortens what was asked for here."""
         try:
-            await self._hold(seconds or self._queue.visibility_timeout)
+            await self._extend_claim(seconds or self._queue.visibility_timeout)
         except MemberFencedError:
             self.lost()
             raise
 
     async def release(self) -> None:
-        """Gives it back at once; the attempt counts."""
-        await self._let_go(0.0)
+        """Gives the ticket back at once. The attempt counts."""
+        await self._give_back(0.0)
 
     async def give_up(self, error: str) -> None:
-        """No attempt is worth making: a dead letter, without another try."""
+        """Makes it a dead letter without another attempt."""
         await self._finish("dead_letter", error=error)
 
     async def expire(self) -> None:
-        """Its time to start has passed."""
+        """Ends it as expired: its time to start has passed."""
         await self._finish("expired")
 
     async def __aenter__(self) -> ClaimedTicket:
@@ -154,18 +161,18 @@ class ClaimedTicket:
     ) -> bool:
         body, self._body = self._body, None
         try:
-            if self._is_cut and body is not None:
-                return await self._leave_cut(body, error)
+            if self._is_body_cancelled and body is not None:
+                return await self._leave_cancelled(body, error)
             if self.is_lost:
                 if kind is None:
                     raise self._stale()
                 return False
             return await self._leave(error) if self.is_open else False
         finally:
-            self._left.set()
+            self._has_left.set()
 
     async def _leave(self, error: BaseException | None) -> bool:
-        """Whether what the body raised ends here."""
+        """The body ended by itself. Returns whether its exception is handled here."""
         if error is None:
             try:
                 await self.complete(self.result)
@@ -173,19 +180,20 @@ class ClaimedTicket:
             except (ConfigurationError, TicketTooLargeError) as unfit:
                 error = unfit
         if not isinstance(error, Exception):
-            # What ends the body goes on, whatever becomes of the claim.
+            # A cancellation or an exit goes on, whatever becomes of the claim.
             with contextlib.suppress(CoordinationError):
                 await self.release()
             return False
         self._queue.coordinator.parts.on_failure("ticket_failed", error)
-        # If somebody else has it, there is another attempt already, as was asked for.
+        # If the claim is stale, the other attempt that `fail` asks for has already begun.
         with contextlib.suppress(StaleClaimError):
             await self.fail(error)
         return True
 
-    async def _leave_cut(self, body: asyncio.Task[Any], error: BaseException | None) -> bool:
-        """The cancellation was ours, whatever the body made of it."""
-        self._is_cut = False
+    async def _leave_cancelled(self, body: asyncio.Task[Any], error: BaseException | None) -> bool:
+        """We cancelled the body, whatever exception it turned that into."""
+        self._is_body_cancelled = False
+        # What is left after taking our own cancellation back came from the caller, and wins.
         cancelled_too = body.uncancel() > 0
         if self.is_open:
             with contextlib.suppress(CoordinationError):
@@ -193,7 +201,7 @@ class ClaimedTicket:
         if cancelled_too and isinstance(error, asyncio.CancelledError):
             return False
         if isinstance(error, Exception):
-            # A body that took its time may end after its member did.
+            # A body that was slow to end may end after its member did.
             with contextlib.suppress(NotRunningError):
                 self._queue.coordinator.parts.on_failure("ticket_failed", error)
         elif error is not None and not isinstance(error, asyncio.CancelledError):
@@ -201,62 +209,66 @@ class ClaimedTicket:
         raise self._stale() from error
 
     async def renew(self) -> None:
-        """For the queue, from time to time."""
+        """Extends the claim. The queue calls it at a third of the timeout."""
         lasts_s = self._queue.visibility_timeout
         async with self._renewing:
+            # The end may have begun while this waited for its turn, or the body asked for more
+            # time than a renewal would give.
             if not self._queue.is_renewed(self) or self.held_for_s > lasts_s:
                 return
             try:
-                await self._hold(lasts_s)
+                await self._extend_claim(lasts_s)
             except (StaleClaimError, MemberFencedError):
+                # If an end began meanwhile, it made the claim stale itself.
                 if self._queue.is_renewed(self):
                     self.lost()
 
     def lost(self) -> None:
-        """Somebody else has it now."""
+        """The claim is gone: another worker may have the ticket. Ends the body."""
         if not self.is_open:
             return
         self.is_lost = True
         self._close()
-        self._queue.tell(
+        self._queue.emit(
             TicketLost(queue=self.ticket.queue, ticket_id=self.ticket_id, attempt=self.attempt)
         )
-        self._cut(asyncio.current_task())
+        self._cancel_body(asyncio.current_task())
 
     async def withdraw(self, stopper: asyncio.Task[Any] | None) -> None:
-        """The member stops: the body ends, and then somebody else may have the ticket. One that
-        does not end keeps it for as long as the claim lasts. `stopper` asked for the stop, and
-        goes on if it is the body."""
-        self._cut(stopper)
-        if self._is_cut:
-            await self._left.wait()
+        """The member stops: cancels the body, and gives the ticket back when the body has ended. A
+        body that does not end keeps the ticket until the claim runs out. `stopper` is the task
+        that stops the member; if it is the body itself, it is not cancelled."""
+        self._cancel_body(stopper)
+        if self._is_body_cancelled:
+            await self._has_left.wait()
             return
         self.is_lost = True
         with contextlib.suppress(CoordinationError):
             await self.release()
 
-    async def clear(self, state: State) -> None:
-        """It is final, and the item is still there: whoever did that did not come to the end."""
+    async def remove_item(self, state: TicketState) -> None:
+        """Removes the item of a ticket that is already final: the worker that ended it stopped
+        before this last step."""
         self._close()
         with contextlib.suppress(VersionConflict):
-            await self._queue.coordinator.store.write(*self._rest(state))
+            await self._queue.coordinator.store.write(*self._closing_writes(state))
 
-    def _cut(self, spared: asyncio.Task[Any] | None) -> None:
-        """Ends the body. A task that is told by an exception needs no cancellation, too."""
-        if self._body is not None and self._body is not spared and not self._is_cut:
-            self._is_cut = True
+    def _cancel_body(self, spared: asyncio.Task[Any] | None) -> None:
+        """Cancels the body, unless it is the `spared` task: that one sees an exception instead."""
+        if self._body is not None and self._body is not spared and not self._is_body_cancelled:
+            self._is_body_cancelled = True
             self._body.cancel()
 
     def _extension(self, seconds: float) -> Extend:
         return Extend(self._queue.keys.ready, self._claim.item.cursor, self._claim.claim, seconds)
 
-    async def _hold(self, seconds: float) -> None:
+    async def _extend_claim(self, seconds: float) -> None:
         begun = self._queue.coordinator.parts.clock.now()
         await self._write(self._extension(seconds))
         self._held_until = begun + seconds
 
-    async def _let_go(self, seconds: float) -> None:
-        """For another attempt, after so long. A renewal that is on its way must not come later."""
+    async def _give_back(self, seconds: float) -> None:
+        """Frees the ticket for another attempt after so long."""
         self._queue.stop_renewing(self)
         try:
             async with self._renewing:
@@ -269,14 +281,14 @@ class ClaimedTicket:
             raise
         self._close()
 
-    async def _finish(self, state: State, *, result: Any = None, error: str = "") -> None:
+    async def _finish(self, state: TicketState, *, result: Any = None, error: str = "") -> None:
         queue, ticket = self._queue, self.ticket
         if not self.is_open:
             raise self._stale()
         if result is not None:
             encoded_given("result", result)
         self._queue.stop_renewing(self)
-        final = await self._record(
+        final = await self._write_final(
             Final(
                 ticket_id=ticket.ticket_id,
                 state=state,
@@ -299,9 +311,10 @@ class ClaimedTicket:
             )
         )
 
-    async def _record(self, final: Final) -> Final:
-        """The end of this attempt as the store has it: a reply was lost if it is an earlier one.
-        Without transactions it may stand there although the claim was lost after that."""
+    async def _write_final(self, final: Final) -> Final:
+        """Writes the final record, and returns the one that the store has. That may be an earlier
+        one of this very attempt, whose reply was lost. Without transactions it may have been
+        written although the claim was lost right after."""
         coordinator = self._queue.coordinator
         encoded = coordinator.parts.codec.encode(final)
         key = self._queue.keys.final(self.ticket_id)
@@ -309,8 +322,10 @@ class ClaimedTicket:
         is_atomic = coordinator.store.capabilities.transactions
         try:
             if not is_atomic:
+                # Proves the claim. With a full timeout ahead, no other attempt can begin before
+                # the record is there, unless this process stands still for that long.
                 await self._write(self._extension(self._queue.visibility_timeout))
-            await self._write(decides, *self._rest(final.state))
+            await self._write(decides, *self._closing_writes(final.state))
             return final
         except MemberFencedError:
             self.lost()
@@ -319,16 +334,17 @@ class ClaimedTicket:
             found = await self._queue.final(self.ticket_id)
             if found is None or found.claim != self._claim.claim:
                 self._close()
-                await self._queue.set_aside(self, final, found)
+                await self._queue.record_late_result(self, final, found)
                 raise self._stale() from conflict
         if not is_atomic:
-            # If this fails too, whoever takes the item does it.
+            # If this fails too, the next worker that takes the item does it.
             with contextlib.suppress(CoordinationError):
-                await self.clear(found.state)
+                await self.remove_item(found.state)
         return found
 
-    def _rest(self, state: State) -> list[Write]:
-        """What comes after the record of an end. Whoever sees that may repeat it."""
+    def _closing_writes(self, state: TicketState) -> list[Write]:
+        """The writes after the final record. Each may be repeated by any worker that sees the
+        record; the removal is last, because the item is what makes a worker read it."""
         keys, item = self._queue.keys, self._claim.item
         removal = Remove(keys.ready, item.cursor, self._claim.claim)
         if state == "dead_letter":
@@ -350,9 +366,7 @@ class ClaimedTicket:
             raise
         except VersionConflict as conflict:
             if conflict.key == member_key(coordinator.member_id):
-                raise MemberFencedError(
-                    coordinator.member_id, coordinator.incarnation
-                ) from conflict
+                raise MemberFencedError(coordinator.member_id, coordinator.boot) from conflict
             raise
 
     def _close(self) -> None:
@@ -362,5 +376,5 @@ class ClaimedTicket:
     def _stale(self) -> StaleClaimError:
         return StaleClaimError(
             self._queue.keys.ready,
-            f"ticket {self.ticket_id}: attempt {self.attempt} is not the present one",
+            f"ticket {self.ticket_id}: attempt {self.attempt} no longer holds it",
         )

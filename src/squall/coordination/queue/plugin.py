@@ -1,4 +1,4 @@
-"""A queue for an application: producers enqueue, workers take, each ticket ends once.
+"""A queue for an application: producers enqueue tickets, workers take them, each ends once.
 
     queue = Queue("mail")
     async with Coordinator(url, queue, secret=secret):
@@ -7,12 +7,14 @@
             async with ticket:
                 ticket.result = await send(ticket.payload)
 
-This file is what people call. Order is in `dispatch`, publishing in `publisher`, the end of
-a ticket in `claims`. Enqueuing needs no coordinator; with none, nothing is handed out.
+This module is what applications call. The order is in `publication_order`, publishing in
+`publisher`, the end of a ticket in `claims`. Enqueuing needs no leader; without a leader no ticket
+is published.
 
-It holds what it took, also what it has not handed out yet, for as long as somebody asks for
-tickets. It must never hand out a ticket that it may have lost, nor take any while it has not the
-secret of the coordinator: it could read none, and each taking is an attempt.
+A worker renews the tickets it took, also those that it has not handed out yet, as long as a loop
+asks for tickets. It must never hand out a ticket that it may have lost. It must not take tickets
+while its secret differs from the leader's: it could verify none of them, and each take counts as an
+attempt.
 """
 
 from __future__ import annotations
@@ -35,12 +37,11 @@ from squall.coordination.errors import (
     VersionConflict,
 )
 from squall.coordination.events import Event
-from squall.coordination.keys import LEADER
-from squall.coordination.leaving import STOPPER
+from squall.coordination.members.housekeeping import differing_secret
 from squall.coordination.plugin import CoordinatorPlugin
-from squall.coordination.queue.claims import BACKOFF_S, JITTER, ClaimedTicket
-from squall.coordination.queue.publisher import QUARANTINE_TTL_S, Publisher, refused
-from squall.coordination.queue.reading import MAX_PENDING, QueueReading
+from squall.coordination.queue.claims import ClaimedTicket
+from squall.coordination.queue.inspection import MAX_PENDING, QueueInspection
+from squall.coordination.queue.publisher import QUARANTINE_TTL_S, Publisher, report_refused
 from squall.coordination.queue.records import (
     DEDUP_TTL_S,
     FINAL_TTL_S,
@@ -52,6 +53,8 @@ from squall.coordination.queue.records import (
     TicketFinished,
     encoded_given,
 )
+from squall.coordination.records.keys import LEADER
+from squall.coordination.shutdown import STOPPER
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
@@ -62,25 +65,26 @@ from squall.coordination.stores.interface import (
     Takeable,
     Write,
 )
-from squall.coordination.upkeep import differing_secret
+from squall.runtime.backoff import Backoff
 
 VISIBILITY_S = 30.0
 IDLE_S = 5.0
+# Between two updates of the metrics that say how full the queue is; the second one for stores where
+# that costs paid requests.
 COUNT_S = 15.0
-COUNT_AFAR_S = 60.0
-"""Between two looks at how full the queue is, for the metrics."""
+COUNT_POLLED_S = 60.0
 ID_BYTES = 8
+# A hundred open tickets at 0.1 s each are renewed within a second.
 RENEWALS_AT_ONCE = 16
-"""A hundred open tickets at a tenth of a second each are renewed in less than one."""
 UNKNOWN_KEY = "unknown_key"
 
 
-class Queue(QueueReading, CoordinatorPlugin):
-    """One queue; give it to the `Coordinator` of every member that uses it.
+class Queue(QueueInspection, CoordinatorPlugin):
+    """One queue. Pass it to the `Coordinator` of every member that uses it.
 
-    `visibility_timeout`: how long a claim lasts that nobody renews; not above `dead_after`, so
-    that the claims of a dead member have run out by its death. `window`: how many tickets
-    stand ready to be taken; only what is not published yet can be overtaken by priority."""
+    `visibility_timeout`: how long a claim lasts without renewal. It must not exceed `dead_after`,
+    so that the claims of a member have run out when it is declared dead. `window`: how many tickets
+    are published ahead; only tickets that are not published yet can be overtaken by priority."""
 
     def __init__(
         self,
@@ -103,16 +107,18 @@ class Queue(QueueReading, CoordinatorPlugin):
         self.visibility_timeout = visibility_timeout or VISIBILITY_S
         self.max_attempts = max_attempts
         self._window = window
-        self._retry_base = retry_base
+        # 1, 2, 4, 4, ... s with the default base: a ticket that fails at once must not use up its
+        # attempts within a moment. The spread keeps tickets apart that failed together.
+        self._ticket_retry = Backoff.around(retry_base, 0.1, cap_s=4.0 * retry_base)
         self._renewed: dict[ClaimedTicket, None] = {}
         self._renewals = asyncio.Semaphore(RENEWALS_AT_ONCE)
         self._under_renewal: set[ClaimedTicket] = set()
+        # Tickets that were taken in a batch and not handed out yet.
         self._waiting: deque[ClaimedTicket] = deque()
-        """Taken and not handed out yet."""
-        self._loops = 0
-        self._doubts_secret = True
+        self._open_loops = 0
+        self._is_secret_unverified = True
         self._publisher: Publisher | None = None
-        self._owners = 0
+        self._loops_begun = 0
         self._stopping = False
         self._counted_at = -math.inf
 
@@ -129,9 +135,9 @@ class Queue(QueueReading, CoordinatorPlugin):
         dedup_id: str = "",
         max_attempts: int | None = None,
     ) -> str:
-        """The id of the ticket, which is in the store when this returns. With a `dedup_id`
-        that was used within 24 h, the id of the first one. `delay` and `start_within` count
-        seconds from now; a ticket that nobody took by then expires."""
+        """Stores a ticket and returns its id. With a `dedup_id` that was used within 24 h it
+        returns the id of that first ticket. `delay` and `start_within` count seconds from now; a
+        ticket that no worker took by then expires."""
         _check_kinds(
             ("priority", priority, int),
             ("order_key", order_key, str),
@@ -161,7 +167,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         return ticket.ticket_id
 
     def enqueue_writes(self, ticket: Ticket) -> list[Write]:
-        """The writes of an enqueue, for a batch of somebody else. A repeat changes nothing."""
+        """The writes of an enqueue, for the batch of a caller. A repeat changes nothing."""
         writes: list[Write] = []
         body = encoded_given("payload", ticket.payload)
         if len(body) > INLINE_MAX_BYTES:
@@ -172,8 +178,8 @@ class Queue(QueueReading, CoordinatorPlugin):
         return [*writes, self.append_queued(ticket.ticket_id, value)]
 
     async def _enqueue_once(self, ticket: Ticket, dedup_id: str) -> str:
-        """The record of the id says which ticket was made for it. It ends before the end of
-        that ticket is forgotten, so the next ticket must not have the same id."""
+        """Creates the record that names the ticket of this `dedup_id`. The record expires before
+        the end of that ticket is forgotten, so the next ticket needs a new id."""
         store, key = self.coordinator.store, self.keys.dedup(dedup_id)
         first = Put(key, ticket.ticket_id.encode(), expect=ABSENT, ttl_s=DEDUP_TTL_S)
         writes = self.enqueue_writes(ticket)
@@ -185,10 +191,11 @@ class Queue(QueueReading, CoordinatorPlugin):
                 (found,) = await store.get(key)
             if found is not None:
                 break
-            # Its time ended between the two calls: this one is the first again.
+            # The record expired between the two calls: this ticket is the first again.
         named = found.value.decode()
         if not store.capabilities.transactions and await self.final(named) is None:
-            # The first one may have died between its writes; if not, a repeat changes nothing.
+            # The first producer may have died between its writes. If not, a repeat changes
+            # nothing.
             again = msgspec.structs.replace(ticket, ticket_id=named)
             await store.write(*self.enqueue_writes(again))
         return named
@@ -196,35 +203,35 @@ class Queue(QueueReading, CoordinatorPlugin):
     # Workers.
 
     async def claim(self, *, batch: int = 1) -> AsyncGenerator[ClaimedTicket]:
-        """Tickets for this member, for ever; `batch` are asked for at a time and held from
-        then on. Those that were not handed out when the loop is left are for the next loop of
-        this queue; if none comes, their claims run out."""
-        self._owners += 1
-        number = self._owners
-        self._loops += 1
+        """Yields tickets without end. `batch` tickets are taken at a time and held from then on.
+        Tickets that were not handed out when the loop is left go to the next loop over this
+        queue; if none begins, their claims run out."""
+        self._loops_begun += 1
+        number = self._loops_begun
+        self._open_loops += 1
         self._renewed.update({each: None for each in self._waiting if each.is_open})
         try:
             while not self._stopping:
                 if not self._waiting:
-                    owner = f"{self.coordinator.member_id}.{self.coordinator.incarnation}.{number}"
+                    owner = f"{self.coordinator.member_id}.{self.coordinator.boot}.{number}"
                     await self._take(owner, batch)
                 ticket = self._waiting.popleft() if self._waiting else None
                 if ticket is not None and await self._is_opened(ticket):
                     yield ticket
         finally:
-            self._loops -= 1
-            for left in list(self._waiting) if not self._loops else ():
+            self._open_loops -= 1
+            for left in list(self._waiting) if not self._open_loops else ():
                 self.stop_renewing(left)
                 if self._stopping and left.is_open:
-                    # It was on its way when the member stopped.
+                    # It was taken while the member stopped: `on_stop` did not see it.
                     with contextlib.suppress(CoordinationError):
                         await left.release()
 
     async def consume(
         self, handler: Callable[[Any], Awaitable[Any]], *, concurrency: int = 1
     ) -> None:
-        """Calls `handler(payload)` for each ticket, until cancelled or until the member stops.
-        What it returns is the result; what it raises fails the ticket."""
+        """Calls `handler(payload)` for each ticket, until it is cancelled or the member stops. The
+        handler's return value is the ticket's result; an exception fails the ticket."""
         tasks = self.coordinator.parts.tasks
         started = [
             tasks.start(f"worker of {self.keys.queue}", self._work(handler))
@@ -256,12 +263,13 @@ class Queue(QueueReading, CoordinatorPlugin):
                 _end_if_cancelled()
 
     async def _take(self, owner: str, batch: int) -> None:
-        """The dead are given nothing: they wait until they are registered anew."""
+        """Takes a batch, or waits for a ticket. A boot that was declared dead gets nothing: the
+        take fails on `provided` until the member is registered again."""
         coordinator, ready, clock = self.coordinator, self.keys.ready, self.coordinator.parts.clock
         store, lease_s, alive = coordinator.store, self.visibility_timeout, coordinator.alive_check
         claims: Sequence[Claim] | None = None
         begun = clock.now()
-        if not coordinator.isolated and await self._has_the_secret():
+        if not coordinator.isolated and await self._has_signing_secret():
             begun = clock.now()
             with contextlib.suppress(VersionConflict):
                 claims = await store.take(
@@ -274,32 +282,33 @@ class Queue(QueueReading, CoordinatorPlugin):
             await store.wait(Takeable(ready), timeout_s=IDLE_S)
             _end_if_cancelled()
             return
-        unfit: list[tuple[Claim, str]] = []
+        unreadable: list[tuple[Claim, str]] = []
         for claim in claims:
             ticket = coordinator.parts.codec.decode(Ticket, claim.item.value)
             if isinstance(ticket, str):
-                unfit.append((claim, ticket))
+                unreadable.append((claim, ticket))
             else:
                 held = ClaimedTicket(self, ticket, claim, begun)
                 self._renewed[held] = None
                 self._waiting.append(held)
-        for claim, reason in unfit:
+        for claim, reason in unreadable:
             await self._refuse(claim, reason)
 
-    async def _has_the_secret(self) -> bool:
-        """Looked at before the first ticket, and after one that could not be verified."""
-        if self._doubts_secret:
+    async def _has_signing_secret(self) -> bool:
+        """Whether the leader signs with a secret that this member has. Asked before the first
+        ticket, and after one that could not be verified."""
+        if self._is_secret_unverified:
             parts = self.coordinator.parts
             (lease,) = await self.coordinator.store.get(LEADER)
-            self._doubts_secret = differing_secret(parts, lease) != ""
-        return not self._doubts_secret
+            self._is_secret_unverified = differing_secret(parts, lease) != ""
+        return not self._is_secret_unverified
 
     async def _is_opened(self, claimed: ClaimedTicket) -> bool:
-        """Whether it is to be worked on; if not, it is out of the way."""
+        """Whether the ticket can be handed out. If not, it has been dealt with."""
         try:
             return await self._is_fit(claimed)
         except BaseException:
-            # Nobody has seen it: it is for whoever asks next.
+            # No loop has seen it: it goes to the next one that asks.
             self._waiting.appendleft(claimed)
             raise
 
@@ -308,13 +317,14 @@ class Queue(QueueReading, CoordinatorPlugin):
         if not await self._is_held(claimed):
             return False
         if not store.capabilities.transactions:
+            # Without transactions an ended ticket may still have its item: see `claims`.
             final = await self.final(ticket.ticket_id)
             if final is not None:
-                await claimed.clear(final.state)
+                await claimed.remove_item(final.state)
                 return False
         if claimed.attempt > ticket.max_attempts:
-            # The worker died, or was too slow.
-            await self._given_up(claimed, "the claim of the last attempt ran out")
+            # The last attempt has no end: its worker died, or was too slow.
+            await self._dead_letter(claimed, "the claim of the last attempt ran out")
             return False
         if claimed.attempt == 1 and 0.0 < ticket.start_before < parts.store_time():
             with contextlib.suppress(CoordinationError):
@@ -323,7 +333,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         if ticket.is_blob:
             (found,) = await store.get(self.keys.payload(ticket.ticket_id))
             if found is None:
-                await self._given_up(
+                await self._dead_letter(
                     claimed,
                     f"its payload is gone: a big one is kept for {STREAM_TTL_S / 86_400.0:g} days",
                 )
@@ -334,7 +344,7 @@ class Queue(QueueReading, CoordinatorPlugin):
         self._renewed[claimed] = None
         metrics = parts.metrics
         metrics.counter(metrics.families.claims, self.keys.queue).add()
-        self.tell(
+        self.emit(
             TicketClaimed(
                 queue=self.keys.queue, ticket_id=ticket.ticket_id, attempt=claimed.attempt
             )
@@ -342,7 +352,8 @@ class Queue(QueueReading, CoordinatorPlugin):
         return True
 
     async def _is_held(self, claimed: ClaimedTicket) -> bool:
-        """One that has waited long is held anew, or somebody else has it."""
+        """Whether this worker still holds the ticket. One that waited long is extended first, so
+        that the handler begins with at least half a timeout."""
         if claimed.is_open and claimed.held_for_s < self.visibility_timeout / 2.0:
             try:
                 await claimed.extend()
@@ -350,66 +361,66 @@ class Queue(QueueReading, CoordinatorPlugin):
                 claimed.lost()
         return claimed.is_open
 
-    async def _given_up(self, claimed: ClaimedTicket, why: str) -> None:
+    async def _dead_letter(self, claimed: ClaimedTicket, why: str) -> None:
         with contextlib.suppress(CoordinationError):
             await claimed.give_up(why)
 
     async def _refuse(self, claim: Claim, reason: str) -> None:
-        """One that cannot be believed. If only its key is not known here, others may know it: it
-        is theirs first. At last it is put into quarantine and is final, so that nobody waits for
-        it: neither for its result nor because of its order key."""
+        """Deals with a ticket that does not verify. If only the signing key is unknown here, other
+        members may know it and get it first. After the last attempt it goes to quarantine and
+        becomes final, so that neither its producer nor its order key waits for it."""
         parts, store, item = self.coordinator.parts, self.coordinator.store, claim.item
-        refused(parts, self.keys.queue, item.id, reason)
+        report_refused(parts, self.keys.queue, item.id, reason)
         if reason == UNKNOWN_KEY:
-            self._doubts_secret = True
-            wrong_here = not await self._has_the_secret()
+            self._is_secret_unverified = True
+            wrong_here = not await self._has_signing_secret()
             if wrong_here or claim.attempt < self.max_attempts:
                 delay_s = 0.0 if wrong_here else self.backoff_s(claim.attempt)
-                back = Extend(self.keys.ready, item.cursor, claim.claim, delay_s)
+                give_back = Extend(self.keys.ready, item.cursor, claim.claim, delay_s)
                 with contextlib.suppress(StaleClaimError):
-                    await store.write(back)
+                    await store.write(give_back)
                 return
         final = Final(
             ticket_id=item.id,
             state="dead_letter",
-            error=f"it could not be verified ({reason}): see its quarantine",
+            error=f"the ticket could not be verified ({reason}); it is in quarantine",
             attempt=claim.attempt,
             claim=claim.claim,
             finished_by=self.coordinator.member_id,
             finished_at=parts.store_time(),
         )
-        kept = Put(
+        quarantined = Put(
             self.keys.quarantine(item.id),
             item.value,
             expect=ANY,
             ttl_s=QUARANTINE_TTL_S,
             silent=True,
         )
-        ended = Put(
+        final_put = Put(
             self.keys.final(item.id), parts.codec.encode(final), expect=ABSENT, ttl_s=FINAL_TTL_S
         )
         removal = Remove(self.keys.ready, item.cursor, claim.claim)
         with contextlib.suppress(StaleClaimError):
             try:
-                await store.write(kept, ended, removal)
+                await store.write(quarantined, final_put, removal)
             except StaleClaimError:
                 raise
             except VersionConflict:
-                await store.write(kept, removal)
+                # It is final already, as after a cancellation.
+                await store.write(quarantined, removal)
 
-    # What claims tell the queue.
+    # What claims call.
 
     def backoff_s(self, attempt: int) -> float:
-        base = BACKOFF_S[min(attempt, len(BACKOFF_S)) - 1] * self._retry_base
-        return base * self.coordinator.parts.random.uniform(1.0 - JITTER, 1.0 + JITTER)
+        return self._ticket_retry.delay_s(attempt, self.coordinator.parts.random.uniform)
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         self.coordinator.parts.bus.emit(event)
 
     def finished(self, event: TicketFinished) -> None:
         metrics = self.coordinator.parts.metrics
         metrics.counter(metrics.families.finished, self.keys.queue, event.state).add()
-        self.tell(event)
+        self.emit(event)
 
     def is_renewed(self, ticket: ClaimedTicket) -> bool:
         return ticket in self._renewed
@@ -417,9 +428,11 @@ class Queue(QueueReading, CoordinatorPlugin):
     def stop_renewing(self, ticket: ClaimedTicket) -> None:
         self._renewed.pop(ticket, None)
 
-    async def set_aside(self, ticket: ClaimedTicket, late: Final, found: Final | None) -> None:
-        """The result of an attempt that came too late, for people. If this claim still holds
-        the ticket, it was ended by another hand and leaves the stream."""
+    async def record_late_result(
+        self, ticket: ClaimedTicket, late: Final, found: Final | None
+    ) -> None:
+        """Stores the result of an attempt that came too late, for operators. If the ticket is
+        final while this claim still holds it, an operator ended it, and its item is removed."""
         key = self.keys.late(late.ticket_id, late.attempt)
         value = self.coordinator.parts.codec.encode(late)
         with contextlib.suppress(CoordinationError):
@@ -427,7 +440,7 @@ class Queue(QueueReading, CoordinatorPlugin):
                 Put(key, value, expect=ANY, ttl_s=FINAL_TTL_S, silent=True)
             )
             if found is not None:
-                await ticket.clear(found.state)
+                await ticket.remove_item(found.state)
 
     # The life of the plugin.
 
@@ -439,14 +452,14 @@ class Queue(QueueReading, CoordinatorPlugin):
             raise ConfigurationError(
                 f"visibility_timeout is {self._given_visibility!r}: it must be above 0 and not"
                 f" above dead_after ({timing.dead_after:g}), claims are renewed while work lasts;"
-                f" visibility_timeout={min(VISIBILITY_S, timing.dead_after):g} is right"
+                f" use visibility_timeout={min(VISIBILITY_S, timing.dead_after):g}"
             )
         self.coordinator.parts.tasks.every(
             f"claims of {self.keys.queue}", self.visibility_timeout / 3.0, self._renew
         )
 
     async def _renew(self) -> None:
-        """Each for itself: one that gets no answer keeps no other waiting."""
+        """Renews each ticket in a task of its own: one that gets no answer delays no other."""
 
         async def renew(ticket: ClaimedTicket) -> None:
             try:
@@ -461,7 +474,7 @@ class Queue(QueueReading, CoordinatorPlugin):
                 self.coordinator.parts.tasks.start(f"claim of {ticket.ticket_id}", renew(ticket))
 
     async def on_stop(self) -> None:
-        """Bodies end, and what is held goes back; those attempts count."""
+        """Cancels the bodies and gives the held tickets back. Those attempts count."""
         self._stopping = True
         held = {*self._renewed, *self._waiting}
         await asyncio.gather(*(ticket.withdraw(STOPPER.get()) for ticket in held))
@@ -478,28 +491,29 @@ class Queue(QueueReading, CoordinatorPlugin):
 
     async def on_stop_being_coordinator(self) -> None:
         self._publisher = None
-        self.forget_figures()
+        self.clear_gauges()
 
     async def _count(self) -> None:
-        """On the coordinator only: the gauges say how full the queue is."""
+        """Updates the gauges that say how full the queue is."""
         waits = self.coordinator.store.capabilities
-        is_afar = waits.cross_host and not waits.blocking_wait
+        is_polled = waits.cross_host and not waits.blocking_wait
         now = self.coordinator.parts.clock.now()
-        if now - self._counted_at >= (COUNT_AFAR_S if is_afar else COUNT_S):
+        if now - self._counted_at >= (COUNT_POLLED_S if is_polled else COUNT_S):
             self._counted_at = now
             await self.stats()
 
 
 def _end_if_cancelled() -> None:
-    """A client that was answered in the very moment of a cancellation may swallow it, and so may
-    a handler."""
+    """Raises a cancellation that was swallowed: by a client that was answered in the same turn of
+    the loop, or by a handler."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 def _check_kinds(*given: tuple[str, object, type | tuple[type, ...]]) -> None:
-    """A ticket that does not decode would be refused where nobody waits for it."""
+    """Refuses wrong types here, at the producer. A ticket that does not decode would only be
+    refused by a worker."""
     for name, value, kinds in given:
         if not isinstance(value, kinds):
             known = (kinds,) if isinstance(kinds, type) else kinds

@@ -1,15 +1,15 @@
-"""What the store holds of a queue, and what a queue tells.
+"""The records, streams, errors and events of a queue.
 
-    queued/<queue>             stream: tickets that producers wrote, in their order
+    queued/<queue>             stream: tickets as producers enqueued them
     ready/<queue>              stream: tickets that workers may take
     deadletter/<queue>         stream: tickets that failed too often
     final/<queue>/<ticket>     record: how a ticket ended; created once, which decides
-    dedup/<queue>/<hash>       record: the ticket that was made for this id of a producer
-    payload/<queue>/<ticket>   record: a payload too big for a stream
+    dedup/<queue>/<hash>       record: the ticket that was made for a producer's dedup id
+    payload/<queue>/<ticket>   record: a payload too large for a stream
     late/<queue>/<ticket>/<n>  record: the result of attempt n that came too late
 
-A ticket is final when, and only when, its record exists. Streams only say what is left to
-do: a ticket that stands in one although it is final is dropped by whoever meets it.
+A ticket is final if and only if its final record exists. Streams only say what is left to do: a
+final ticket that is still in a stream is removed by the process that finds it.
 """
 
 from __future__ import annotations
@@ -18,50 +18,53 @@ import hashlib
 from typing import Any, ClassVar, Literal
 
 from squall.coordination.events import Event
-from squall.coordination.plain import plain_json
-from squall.coordination.records import Schema
-from squall.coordination.stores.errors import CoordinationError
+from squall.coordination.records.plain_json import plain_json
+from squall.coordination.records.schemas import Schema
+from squall.coordination.store_errors import CoordinationError
 from squall.coordination.stores.interface import make_key
 
 FINAL = "final"
 FINAL_TTL_S = 86_400.0
 DEDUP_TTL_S = 86_400.0
+# A queue that no producer or worker touches for a month is forgotten.
 STREAM_TTL_S = 30 * 86_400.0
-"""A queue that nobody touches for so long is forgotten."""
+# A larger payload is a record of its own: streams are read whole, by the leader and by operators.
 INLINE_MAX_BYTES = 256 * 1024
+# What a store takes as one value, less the fields around a payload.
 PAYLOAD_MAX_BYTES = 16 * 1024 * 1024 - 1024
 
-State = Literal["pending", "published", "done", "dead_letter", "cancelled", "expired"]
+TicketState = Literal["pending", "published", "done", "dead_letter", "cancelled", "expired"]
 
 
 class Ticket(Schema, frozen=True, kw_only=True, omit_defaults=True):
-    """One piece of work. Signed by its producer, and again by who publishes it."""
+    """One piece of work. The producer signs it, and the leader signs it again when it publishes
+    it. The name of the class is part of the signature."""
 
     given: ClassVar[str] = "payload"
     ticket_id: str
     queue: str
     payload: Any = None
     is_blob: bool = False
-    """The payload is a record of its own."""
+    """The payload is in a record of its own."""
     priority: int = 0
     """Higher goes first."""
     order_key: str = ""
-    """Tickets with the same one run one after another, as they were enqueued."""
+    """Tickets with the same key run one after another, in the order of enqueuing."""
     not_before: float = 0.0
     start_before: float = 0.0
     """Store time; 0 for none."""
     max_attempts: int = 3
     created_at: float = 0.0
     epoch: int = 0
-    """Of the coordinator that published it."""
+    """The epoch of the leader that published it; 0 before that."""
 
 
 class Final(Schema, frozen=True, kw_only=True, omit_defaults=True):
-    """How a ticket ended."""
+    """How a ticket ended. The name of the class is part of the signature."""
 
     given: ClassVar[str] = "result"
     ticket_id: str
-    state: State
+    state: TicketState
     result: Any = None
     error: str = ""
     attempt: int = 0
@@ -71,7 +74,7 @@ class Final(Schema, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueueStats(Schema, frozen=True, kw_only=True):
-    """`claimed` are held by a worker, or wait for their next attempt."""
+    """How full a queue is. `claimed` tickets are with a worker or wait for their next attempt."""
 
     pending: int
     published: int
@@ -81,19 +84,19 @@ class QueueStats(Schema, frozen=True, kw_only=True):
 
 
 class TicketTooLargeError(CoordinationError):
-    """The payload or result is above the limit; nothing was written."""
+    """The payload or result is too large; nothing was written."""
 
 
 class TicketStateError(CoordinationError):
-    """The ticket is already final, or is not known."""
+    """The ticket is already final, or unknown."""
 
 
 def encoded_given(what: str, value: Any) -> bytes:
     body = plain_json(what, value)
     if len(body) > PAYLOAD_MAX_BYTES:
         raise TicketTooLargeError(
-            f"the {what} has {len(body)} bytes and at most {PAYLOAD_MAX_BYTES} are taken:"
-            " store it elsewhere and give where it is"
+            f"the {what} has {len(body)} bytes, and the limit is {PAYLOAD_MAX_BYTES}: store it"
+            " elsewhere and pass a reference"
         )
     return body
 
@@ -103,7 +106,7 @@ class QueueEvent(Event, frozen=True, kw_only=True):
 
 
 class TicketsPublished(QueueEvent, frozen=True, kw_only=True):
-    """On the coordinator."""
+    """The leader made tickets available to workers."""
 
     name: ClassVar[str] = "plg:queue:tickets-published"
     epoch: int
@@ -117,7 +120,7 @@ class TicketClaimed(QueueEvent, frozen=True, kw_only=True):
 
 
 class TicketFinished(QueueEvent, frozen=True, kw_only=True):
-    """By this member; `state` is `done`, `dead_letter`, `cancelled` or `expired`."""
+    """This member ended a ticket as `done`, `dead_letter`, `cancelled` or `expired`."""
 
     name: ClassVar[str] = "plg:queue:ticket-finished"
     ticket_id: str
@@ -135,7 +138,7 @@ class TicketRetried(QueueEvent, frozen=True, kw_only=True):
 
 
 class TicketLost(QueueEvent, frozen=True, kw_only=True):
-    """The claim of this member is not valid any more."""
+    """A claim of this member ended before its work did."""
 
     name: ClassVar[str] = "plg:queue:ticket-lost"
     ticket_id: str
@@ -143,7 +146,7 @@ class TicketLost(QueueEvent, frozen=True, kw_only=True):
 
 
 class TicketRefused(QueueEvent, frozen=True, kw_only=True):
-    """What stood in the stream was not signed by a member of this namespace."""
+    """An item of the stream was not signed by a member of this namespace."""
 
     name: ClassVar[str] = "plg:queue:ticket-refused"
     item_id: str
@@ -151,7 +154,7 @@ class TicketRefused(QueueEvent, frozen=True, kw_only=True):
 
 
 class QueueKeys:
-    """The names of one queue."""
+    """The keys and stream names of one queue."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -163,7 +166,7 @@ class QueueKeys:
         return make_key(FINAL, self.queue, ticket_id)
 
     def dedup(self, dedup_id: str) -> str:
-        """An id of a producer is any text."""
+        """Hashed, because a producer's id may be any text."""
         name = f"d-{hashlib.sha256(dedup_id.encode()).hexdigest()[:32]}"
         return make_key("dedup", self.queue, name)
 

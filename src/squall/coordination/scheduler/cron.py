@@ -1,14 +1,14 @@
-"""Times of a cron expression: five fields, names, ranges, lists, steps, a time zone.
+"""The times of a cron expression: five fields, names, ranges, lists, steps, a time zone.
 
     minute 0-59   hour 0-23   day of month 1-31   month 1-12 or jan-dec
     day of week 0-7 or sun-sat (0 and 7 are Sunday)
 
-`*`, `a`, `a-b`, lists with commas, and `/n` behind `*`, a range or a number (from it to the
-end). If both days are restricted either one is enough, as in every cron. `@hourly`,
-`@daily`, `@weekly`, `@monthly` and `@yearly` are known. Text is checked when it is read.
+A field is `*`, `a`, `a-b` or a list with commas; `/n` may follow `*`, a range or a number (from it
+to the end). If both days are restricted, either one is enough, as in every cron. `@hourly`,
+`@daily`, `@weekly`, `@monthly` and `@yearly` are known. A wrong expression is refused at once.
 
-When the clocks go forward, a time that does not exist is left out; when they go back, a time
-that exists twice comes once, the first time. Pure: it never looks at a clock.
+When the clocks go forward, a time that does not exist is left out. When they go back, a time that
+exists twice counts once, the first time. Pure: no clock is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIELDS = (
     ("month", 1, 12, MONTHS),
     ("day of week", 0, 7, DAYS),
 )
-SHORT = {
+ALIASES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -37,8 +37,8 @@ SHORT = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+# There is a 29th of February at least every eight years.
 SEARCH_DAYS = 366 * 8 + 2
-"""A 29th of February comes at least every eight years."""
 
 
 class Cron:
@@ -48,11 +48,11 @@ class Cron:
         self.text = text
         self.zone = zone
         self._zone = _zone_of(zone)
-        fields = SHORT.get(text.strip().lower(), text).lower().split()
+        fields = ALIASES.get(text.strip().lower(), text).lower().split()
         if len(fields) != len(FIELDS):
             raise ConfigurationError(
-                f"cron is {text!r}: it needs five fields, minute hour day month weekday;"
-                " '*/5 * * * *' is right"
+                f"cron is {text!r}: it needs five fields: minute hour day month weekday;"
+                " use for example '*/5 * * * *'"
             )
         sets = [_parsed(text, *spec, field) for spec, field in zip(FIELDS, fields, strict=True)]
         self._minutes, self._hours = sorted(sets[0]), sorted(sets[1])
@@ -66,7 +66,7 @@ class Cron:
         return f"Cron({self.text!r}, {self.zone!r})"
 
     def after(self, time_s: float) -> float:
-        """The first time later than this one. Seconds since 1970, UTC."""
+        """The first due time after this one, in seconds since 1970, UTC."""
         begin = datetime.fromtimestamp(time_s, self._zone)
         for day in self._dates(begin.date()):
             for hour in self._hours:
@@ -80,7 +80,7 @@ class Cron:
         raise ConfigurationError(f"cron is {self.text!r}: it has no time after {begin}")
 
     def _existing(self, local: datetime) -> float | None:
-        """None for a time that the clocks jump over."""
+        """The time in UTC; None if the clocks jump over it."""
         time_s = local.timestamp()
         back = datetime.fromtimestamp(time_s, self._zone)
         same = (back.hour, back.minute, back.day) == (local.hour, local.minute, local.day)
@@ -105,7 +105,7 @@ def _zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ConfigurationError(
-            f"zone is {name!r}: no such time zone is known here; 'Europe/Berlin' is right"
+            f"zone is {name!r}: no such time zone is known here; use a name such as 'Europe/Berlin'"
         ) from None
 
 

@@ -1,13 +1,13 @@
-"""Jobs that run on the coordinator, or enqueue a ticket, each due time at most once.
+"""Jobs that run on the leader, or enqueue a ticket, at most once per due time.
 
     scheduler = Scheduler()
 
     @scheduler.cron("*/5 * * * *", zone="Europe/Berlin")
     async def report(run: RunRecord) -> None: ...
 
-This file is what people call. Due times are in `due` and `cron`, running is in `runner`.
-Jobs are written down in the store, so that every member knows them; code that a member gives
-to a job is its own. A job without code on the present coordinator stays due.
+This module is what applications call. Due times are in `due_times` and `cron`, running is in
+`runner`. Jobs are stored, so every member knows them; the handler of a job is the code of each
+member. A job without a handler on the present leader stays due.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from squall.coordination.errors import ConfigurationError, CoordinationError, VersionConflict
-from squall.coordination.plain import plain_json
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.queue.plugin import Queue
-from squall.coordination.scheduler.due import Calendar
+from squall.coordination.records.plain_json import plain_json
+from squall.coordination.scheduler.due_times import Calendar
 from squall.coordination.scheduler.records import (
     ORDERS,
     RUN_TTL_S,
@@ -35,19 +35,19 @@ from squall.coordination.scheduler.records import (
     history_key,
     run_key,
 )
-from squall.coordination.scheduler.runner import KEPT_S, Runner
+from squall.coordination.scheduler.runner import SCHEDULE_TTL_S, ScheduleRunner
 from squall.coordination.stores.interface import ABSENT, Append, Put, Record, make_key
 
-Handler = Callable[[RunRecord], Awaitable[Any]]
-H = TypeVar("H", bound=Handler)
+JobHandler = Callable[[RunRecord], Awaitable[Any]]
+H = TypeVar("H", bound=JobHandler)
 ID_BYTES = 8
+# State of a job that declaring it again must not reset.
 RUNTIME_FIELDS = ("enabled", "decided", "opened")
-"""What the store knows better than the code."""
 
 
 class Scheduler(CoordinatorPlugin):
-    """Give it to the `Coordinator` of every member that may run the jobs. Queues that jobs
-    enqueue to are given here and to the `Coordinator`, too."""
+    """Runs scheduled jobs. Pass it to the `Coordinator` of every member that may run them. A queue
+    that a job enqueues to is passed here and to the `Coordinator`."""
 
     name = "scheduler"
     work_interval = 0.001
@@ -55,14 +55,14 @@ class Scheduler(CoordinatorPlugin):
     def __init__(self, *queues: Queue) -> None:
         super().__init__()
         self.queues = {queue.keys.queue: queue for queue in queues}
-        self.handlers: dict[str, Handler] = {}
+        self.handlers: dict[str, JobHandler] = {}
         self._declared: dict[str, JobRecord] = {}
-        self._runner: Runner | None = None
+        self._runner: ScheduleRunner | None = None
 
     # Declarations, before the start.
 
     def every(self, seconds: float, *, name: str = "", **options: Any) -> Callable[[H], H]:
-        """A decorator: at each multiple of so many seconds since 1970."""
+        """Decorator: runs the function at each multiple of so many seconds since 1970."""
         return self._decorator(name, JobRecord(every=seconds, **options))
 
     def cron(
@@ -71,7 +71,7 @@ class Scheduler(CoordinatorPlugin):
         return self._decorator(name, JobRecord(cron=text, zone=zone, **options))
 
     def enqueue(self, name: str, queue: str, payload: Any = None, **options: Any) -> None:
-        """A job that enqueues a ticket; exactly one for each due time that is run."""
+        """Declares a job that enqueues exactly one ticket per due time that is run."""
         self._declare(name, JobRecord(queue=queue, payload=payload, **options))
 
     def _decorator(self, name: str, job: JobRecord) -> Callable[[H], H]:
@@ -86,13 +86,14 @@ class Scheduler(CoordinatorPlugin):
     def _declare(self, name: str, job: JobRecord) -> None:
         check_job(name, job)
         if name in self._declared:
-            raise ConfigurationError(f"job {name!r} is declared twice: give one another name")
+            raise ConfigurationError(f"job {name!r} is declared twice: rename one of them")
         self._declared[name] = job
 
     # Changes, on any member, for all of them.
 
     async def add(self, name: str, job: JobRecord) -> None:
-        """Also to change one: what it was told to skip, and whether it is paused, stays."""
+        """Adds a job or changes its definition. Which due times are decided, and whether it is
+        paused, stays."""
         check_job(name, job)
         now = self.now()
 
@@ -108,11 +109,11 @@ class Scheduler(CoordinatorPlugin):
         await self._enable(name, False)
 
     async def resume(self, name: str) -> None:
-        """From the next due time on; those of the pause are not made up for."""
+        """Runs the job again from its next due time on. Due times of the pause are skipped."""
         await self._enable(name, True)
 
     async def run_now(self, name: str) -> str:
-        """Asks for a run besides the schedule; the id of its slot."""
+        """Orders a run outside of the schedule, and returns its slot."""
         _known((await self.jobs()), name)
         slot = f"now-{self.coordinator.parts.runtime.entropy(ID_BYTES).hex()}"
         order = self.coordinator.parts.codec.encode(RunOrder(job=name))
@@ -125,7 +126,7 @@ class Scheduler(CoordinatorPlugin):
         return dict((await self._read())[0].jobs)
 
     async def next_due(self, name: str) -> float | None:
-        """Seconds since 1970; None while it is paused."""
+        """The next due time in seconds since 1970; None while the job is paused."""
         job = (await self.jobs())[_known(await self.jobs(), name)]
         return Calendar(job).after(max(job.decided, self.now())) if job.enabled else None
 
@@ -145,7 +146,8 @@ class Scheduler(CoordinatorPlugin):
         )
 
     def now(self) -> float:
-        """The calendar: of the store if it is shared by hosts, else of the machine."""
+        """The time of the calendar: that of a store which several hosts share, else that of the
+        machine."""
         parts = self.coordinator.parts
         if parts.patient.capabilities.cross_host:
             return parts.store_time()
@@ -154,8 +156,9 @@ class Scheduler(CoordinatorPlugin):
     # The life of the plugin.
 
     async def on_start(self) -> None:
-        """A schedule that this member does not believe is left alone: whoever leads decides."""
-        with contextlib.suppress(NotBelieved):
+        """Declares the jobs of this member's code. A schedule that does not verify here is left to
+        the leader."""
+        with contextlib.suppress(UnverifiedScheduleError):
             await self._declare_all()
 
     async def _declare_all(self) -> None:
@@ -169,9 +172,9 @@ class Scheduler(CoordinatorPlugin):
             await self._change(change)
 
     async def on_become_coordinator(self) -> None:
-        self._runner = Runner(self, self.coordinator.parts, self.term)
+        self._runner = ScheduleRunner(self, self.coordinator.parts, self.term)
         await self._runner.take_over()
-        if self._runner.began_anew:
+        if self._runner.schedule_was_unreadable:
             await self._declare_all()
 
     async def coordinator_work(self) -> None:
@@ -203,14 +206,15 @@ class Scheduler(CoordinatorPlugin):
             return Schedules(), None
         read = self.coordinator.parts.codec.read(Schedules, found.value, key=found.key)
         if read is None:
-            raise NotBelieved(
-                "the schedule is not signed with a secret that this member knows: give it the"
-                " secret of the others; if nobody has it any more the next coordinator begins anew"
+            raise UnverifiedScheduleError(
+                "the schedule is not signed with a secret that this member has: give it the secret"
+                " of the other members; if no member has it any more, the next leader starts a new"
+                " schedule with the jobs of its code"
             )
         return read, found
 
     async def _change(self, change: Callable[[dict[str, JobRecord]], object]) -> None:
-        """Again when somebody else was quicker."""
+        """Reads, changes and writes the schedule, again if another member was faster."""
         while True:
             known, found = await self._read()
             jobs = dict(known.jobs)
@@ -222,19 +226,20 @@ class Scheduler(CoordinatorPlugin):
             expect = ABSENT if found is None else found.version
             try:
                 await self.coordinator.store.write(
-                    Put(SCHEDULES, value, expect=expect, ttl_s=KEPT_S)
+                    Put(SCHEDULES, value, expect=expect, ttl_s=SCHEDULE_TTL_S)
                 )
                 return
             except VersionConflict:
                 continue
 
 
-class NotBelieved(CoordinationError):
-    """What stands in the store was not written by one of us, as far as this member can tell."""
+class UnverifiedScheduleError(CoordinationError):
+    """The stored schedule does not verify with the secrets of this member."""
 
 
 def merged(known: JobRecord | None, job: JobRecord, now_s: float) -> JobRecord:
-    """The definition of the code with the state of the store. A new job begins now."""
+    """The definition from the code with the state from the store. A new job starts now: it has no
+    due times in the past."""
     if known is None:
         return msgspec.structs.replace(job, decided=now_s)
     kept = {name: getattr(known, name) for name in RUNTIME_FIELDS}
@@ -247,13 +252,11 @@ def check_job(name: str, job: JobRecord) -> None:
     if job.payload is not None:
         plain_json("payload", job.payload)
     if job.misfire not in ("skip", "run_once", "run_all"):
-        raise ConfigurationError(
-            f"misfire is {job.misfire!r}: skip, run_once and run_all are known"
-        )
+        raise ConfigurationError(f"misfire is {job.misfire!r}: use skip, run_once or run_all")
     if job.overlap not in ("skip", "queue"):
-        raise ConfigurationError(f"overlap is {job.overlap!r}: skip and queue are known")
+        raise ConfigurationError(f"overlap is {job.overlap!r}: use skip or queue")
     if job.max_runtime <= 0.0 or job.jitter < 0.0:
-        raise ConfigurationError(f"job {name}: max_runtime must be above 0 and jitter not below 0")
+        raise ConfigurationError(f"job {name}: max_runtime must be above 0, jitter at least 0")
     if job.jitter and job.jitter >= calendar.least_gap_s:
         raise ConfigurationError(
             f"jitter is {job.jitter!r}: it must be below the {calendar.least_gap_s:g} s between two"
@@ -263,5 +266,6 @@ def check_job(name: str, job: JobRecord) -> None:
 
 def _known(jobs: dict[str, JobRecord], name: str) -> str:
     if name not in jobs:
-        raise ConfigurationError(f"no job {name!r} is scheduled; {', '.join(jobs) or 'none'} are")
+        known = ", ".join(jobs) or "none"
+        raise ConfigurationError(f"there is no job {name!r}; scheduled jobs: {known}")
     return name

@@ -1,10 +1,10 @@
-"""What the store holds of a schedule, and what a scheduler tells.
+"""The records, streams and events of a scheduler.
 
-schedules                one record: every job, how it stands, the last due time that was
-                         decided. A new coordinator first rewrites it under its epoch.
-run/<job>/<slot>         record: one due time, created once before anything is done
-runs/<job>               record: the last 50 runs, for people
-orders                   stream: runs that people asked for by hand
+schedules                one record: every job, its state and the last due time that was decided.
+                         A new leader first rewrites it under its epoch.
+run/<job>/<slot>         record: one due time; created once, before anything is done for it
+runs/<job>               record: the last 50 runs, for operators
+orders                   stream: runs that operators asked for
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from squall.coordination.events import Event
-from squall.coordination.records import Schema
+from squall.coordination.records.schemas import Schema
 from squall.coordination.stores.interface import make_key
 
 SCHEDULES = make_key("schedules")
@@ -24,29 +24,29 @@ HISTORY_MAX = 50
 
 Misfire = Literal["skip", "run_once", "run_all"]
 Overlap = Literal["skip", "queue"]
-Outcome = Literal["running", "ok", "failed", "timeout", "skipped", "interrupted", "enqueued"]
+RunOutcome = Literal["running", "ok", "failed", "timeout", "skipped", "interrupted", "enqueued"]
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job as all members know it. Times are seconds since 1970."""
+    """A job as all members know it: its definition and its state. Times are seconds since 1970."""
 
     cron: str = ""
     zone: str = "UTC"
     every: float = 0.0
     queue: str = ""
-    """Enqueue a ticket there, instead of a call on the coordinator."""
+    """Enqueue a ticket there instead of calling a handler on the leader."""
     payload: Any = None
     misfire: Misfire = "run_once"
     overlap: Overlap = "skip"
     max_runtime: float = 3600.0
     jitter: float = 0.0
     grace: float = 5.0
-    """With `skip`, how late a run may still begin, beyond its jitter."""
+    """How late a run may begin under `misfire="skip"`, beyond its jitter."""
     enabled: bool = True
     decided: float = 0.0
-    """Up to here every due time has had its run, or was given up."""
+    """Every due time up to here has had its run or was given up. Never falls."""
     opened: str = ""
-    """The slot of the last run that was begun."""
+    """The slot of the last run that was begun. A new leader checks whether it ended."""
 
 
 class Schedules(Schema, frozen=True, kw_only=True):
@@ -54,12 +54,12 @@ class Schedules(Schema, frozen=True, kw_only=True):
 
 
 class RunRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
-    """One due time of one job."""
+    """One run of one job: a due time, or an order."""
 
     job: str
     slot: str
     due: float
-    outcome: Outcome = "running"
+    outcome: RunOutcome = "running"
     member: str = ""
     epoch: int = 0
     started: float = 0.0
@@ -68,7 +68,7 @@ class RunRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunOrder(Schema, frozen=True, kw_only=True):
-    """Somebody wants a run now."""
+    """An operator's order to run a job now."""
 
     job: str
 
@@ -94,7 +94,7 @@ class RunEnded(Event, frozen=True, kw_only=True):
 
 
 class RunsMissed(Event, frozen=True, kw_only=True):
-    """Due times that passed while nobody could run them, and will not be made up for."""
+    """Due times that passed without a run and are given up."""
 
     name: ClassVar[str] = "plg:scheduler:runs-missed"
     job: str
@@ -104,7 +104,7 @@ class RunsMissed(Event, frozen=True, kw_only=True):
 
 
 class HandlerMissing(Event, frozen=True, kw_only=True):
-    """The coordinator has no code for this job; it stays due for a member that has."""
+    """The leader has no handler for this job. It stays due for a leader that has one."""
 
     name: ClassVar[str] = "plg:scheduler:handler-missing"
     job: str
@@ -119,5 +119,5 @@ def history_key(job: str) -> str:
 
 
 def slot_of(due_s: float) -> str:
-    """Milliseconds of the due time; the same on every member."""
+    """The name of a due time: its milliseconds, the same on every member."""
     return f"{round(due_s * 1000.0):015d}"

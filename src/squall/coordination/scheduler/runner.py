@@ -1,13 +1,15 @@
-"""The coordinator's part of a scheduler.
+"""The leader's part of a scheduler: decides due times and begins their runs.
 
-Before anything is done for a due time its record `run/<job>/<slot>` is created, once, under
-the fence; with it the schedule notes that the due time is decided. Who finds the record does
-not run it, unless it is of this very term: then our own write made it, and only the answer was
-lost. A run that a dead coordinator left unfinished is marked `interrupted` and never repeated:
-nobody can know how far it came. Runs that only enqueue are the exception: the ticket has an id
-made of job and slot, so that it is enqueued again until the record says so, and exists once.
+**At most once.** Before anything is done for a due time, its record `run/<job>/<slot>` is created
+under the fence, and in the same batch the schedule notes the due time as decided. A leader that
+finds the record already there does not run it, unless the record is of this very term: then our
+own write made it, and only the answer was lost.
 
-Work is cancelled at the end of the term. It must never start a run whose record it did not
+**Interrupted.** A run that a former leader left without an end is marked `interrupted` and never
+repeated, because its progress is unknown. Runs that only enqueue are the exception: the ticket's id
+is made of job and slot, so it can be enqueued again until the record says so, and exists once.
+
+Runs are cancelled at the end of the term. A run must never start whose record this term did not
 create.
 """
 
@@ -21,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from squall.coordination.assembly import Assembly
+from squall.coordination.election.term import Term
+from squall.coordination.election.while_leading import while_leading
 from squall.coordination.errors import (
     ConfigurationError,
     LeadershipLost,
@@ -29,9 +32,10 @@ from squall.coordination.errors import (
     StoreUnavailableError,
     VersionConflict,
 )
-from squall.coordination.plain import error_text
+from squall.coordination.member_parts import MemberParts
 from squall.coordination.queue.records import Ticket, TicketTooLargeError
-from squall.coordination.scheduler.due import Calendar, due_now
+from squall.coordination.records.plain_json import error_text
+from squall.coordination.scheduler.due_times import Calendar, due_now
 from squall.coordination.scheduler.records import (
     HISTORY_MAX,
     ORDERS,
@@ -39,10 +43,10 @@ from squall.coordination.scheduler.records import (
     SCHEDULES,
     HandlerMissing,
     JobRecord,
-    Outcome,
     RunEnded,
     RunHistory,
     RunOrder,
+    RunOutcome,
     RunRecord,
     RunsMissed,
     RunStarted,
@@ -51,8 +55,8 @@ from squall.coordination.scheduler.records import (
     run_key,
     slot_of,
 )
-from squall.coordination.stores.errors import StreamFullError
-from squall.coordination.stores.guard import TOKEN_BYTES
+from squall.coordination.store_errors import StreamFullError
+from squall.coordination.stores.guarded_store import TOKEN_BYTES
 from squall.coordination.stores.interface import (
     ABSENT,
     Appended,
@@ -64,92 +68,104 @@ from squall.coordination.stores.interface import (
     Watch,
     Write,
 )
-from squall.coordination.terms import Term
-from squall.coordination.waits import while_leading
+from squall.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from squall.coordination.scheduler.plugin import Scheduler
 
+# The longest wait before the next turn.
 SLICE_S = 5.0
+# The shortest wait, so that the loop cannot spin.
 SOON_S = 0.001
+# Between two checks of a job whose run has not ended, and of orders that cannot run yet.
 BUSY_S = 0.1
-KEPT_S = 366 * 86_400.0
+# A schedule that no member touches for a year is forgotten.
+SCHEDULE_TTL_S = 366 * 86_400.0
+# How long runs may take to end when the term does.
 STOP_S = 5.0
 PAGE = 100
-REST_S = 30.0
+# A job that cannot be begun has an error in its record or in its queue: trying it sooner would only
+# fill the log. Other jobs are not held up meanwhile.
+JOB_RETRY = Backoff(first_s=30.0, factor=1.0)
+# The guarded store has already backed off before it fails, and the term may end any moment.
+END_RETRY = Backoff(first_s=0.1, factor=1.0)
 
 
-class Runner:
-    """Of one term."""
+class ScheduleRunner:
+    """Runs the schedule during one term."""
 
-    def __init__(self, scheduler: Scheduler, parts: Assembly, term: Term) -> None:
+    def __init__(self, scheduler: Scheduler, parts: MemberParts, term: Term) -> None:
         self._scheduler = scheduler
         self._parts = parts
         self._term = term
         self._tasks = parts.tasks.group("scheduler")
         self._jobs: dict[str, JobRecord] = {}
+        # The schedule as it was last read or written. `_value` is None if it did not verify.
         self._version = ""
         self._value: bytes | None = None
-        """Of the schedule, as it was last read or written."""
-        self.began_anew = False
-        """The schedule that was there is not believed, and has gone."""
+        # The stored schedule did not verify, and was replaced by an empty one.
+        self.schedule_was_unreadable = False
         self._calendars: dict[str, tuple[JobRecord, Calendar]] = {}
+        # By job, the run of this term that has not ended. At most one: runs do not overlap.
         self._running: dict[str, asyncio.Task[None]] = {}
+        # By job, the last slot that is begun or not ours to begin. `opened` differs from it when
+        # the record of a run was written but its answer was lost.
         self._settled: dict[str, str] = {}
-        """By job, the last slot that needs nothing more to be begun."""
-        self._resting: dict[str, float] = {}
-        self._told: set[str] = set()
-        self._orders_wait = False
-        self._orders_seen = ""
-        """The last order that was left where it is."""
+        self._retry_at: dict[str, float] = {}
+        self._reported_missing: set[str] = set()
+        self._orders_pending = False
+        # The last order that was left in the stream: the wait must not end for it again.
+        self._orders_cursor = ""
 
     async def take_over(self) -> None:
-        """Puts the schedule under this epoch, and ends what predecessors left."""
+        """Rewrites the schedule under this epoch, and ends the runs that former leaders left. From
+        then on their delayed writes to the schedule are refused."""
         self._tasks.start("end of term", self._cancel_at_end())
         while True:
             await self._read()
-            self.began_anew = self._version != "" and self._value is None
+            self.schedule_was_unreadable = self._version != "" and self._value is None
             try:
                 await self._decide({})
                 break
             except VersionConflict:
                 continue
         for name in self._jobs:
-            await self._each(name, self._adopt)
+            await self._with_backoff(name, self._adopt)
 
     async def turn(self) -> None:
         await self._read()
         for name in list(self._jobs):
-            if not self._rests(name):
-                await self._each(name, self._attend)
-        await self._orders()
+            if not self._is_backing_off(name):
+                await self._with_backoff(name, self._begin_open_and_due)
+        await self._execute_orders()
         await self._wait()
 
-    async def _each(self, name: str, work: Callable[[str], Awaitable[None]]) -> None:
-        """One job that cannot be done must not keep the others from it: it rests, then it is tried
-        again."""
+    async def _with_backoff(self, name: str, work: Callable[[str], Awaitable[None]]) -> None:
+        """Runs one job's work. A job that fails is left alone for `JOB_RETRY`, so that it does not
+        keep the others from theirs. The end of the term and of the store's answers end all of
+        them."""
         try:
             await work(name)
-            self._resting.pop(name, None)
+            self._retry_at.pop(name, None)
         except (LeadershipLost, StaleEpochError, StoreUnavailableError):
             raise
         except Exception as error:
-            self._resting[name] = self._parts.clock.now() + REST_S
+            self._retry_at[name] = self._parts.clock.now() + JOB_RETRY.first_s
             self._parts.on_failure("job_not_begun", error)
 
-    def _rests(self, name: str) -> bool:
-        return self._resting.get(name, 0.0) > self._parts.clock.now()
+    def _is_backing_off(self, name: str) -> bool:
+        return self._retry_at.get(name, 0.0) > self._parts.clock.now()
 
     async def _adopt(self, name: str) -> None:
         await self._interrupt(name)
         self._settled[name] = self._jobs[name].opened
 
-    async def _attend(self, name: str) -> None:
+    async def _begin_open_and_due(self, name: str) -> None:
         job = self._jobs.get(name)
         if job is not None and job.opened not in ("", self._settled.get(name)):
             await self._resume(name, job, job.opened)
         if job is not None and job.enabled:
-            await self._look(name, job)
+            await self._begin_due(name, job)
 
     async def _cancel_at_end(self) -> None:
         await self._term.ended.wait()
@@ -165,13 +181,16 @@ class Runner:
 
     # Due times.
 
-    async def _look(self, name: str, job: JobRecord) -> None:
+    async def _begin_due(self, name: str, job: JobRecord) -> None:
+        """Begins the due runs of a job in order, as far as they can begin now."""
         if not self._can_run(name, job):
             return
         now = self._scheduler.now()
         due = due_now(job, self._calendar(name, job), now)
         decided = False
         for time_s in due.run:
+            # Several due times at once are the runs of a gap under `run_all`: each waits for the
+            # one before, because `overlap="skip"` would skip all but the first.
             catches_up = len(due.run) > 1
             if name in self._running and (catches_up or job.overlap == "queue"):
                 return
@@ -185,24 +204,24 @@ class Runner:
         if due.missed and not due.run:
             decided = await self._note(name, due.decided)
         if due.missed and decided:
-            # Once for a gap: until it is decided it is found in every turn.
+            # Reported only when decided: until then every turn finds the same gap.
             missed = due.missed
             self._parts.bus.emit(
                 RunsMissed(job=name, count=len(missed), first=missed[0], last=missed[-1])
             )
 
     def _can_run(self, name: str, job: JobRecord) -> bool:
-        """Tells once of a job that another member has to run."""
+        """Whether this member has code for the job. Reports one without code once per term."""
         if job.queue or name in self._scheduler.handlers:
             return True
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported_missing:
+            self._reported_missing.add(name)
             self._parts.bus.emit(HandlerMissing(job=name))
         return False
 
     async def _begin(self, name: str, slot: str, due: float, decided: float | None) -> bool:
-        """Creates the record; who does not create it does nothing more. Whether the schedule
-        says so: if not, it is read again, and this is looked at again."""
+        """Creates the record of a run and starts it. Returns whether the schedule has noted the
+        due time; if not, the schedule was read again, and the next turn decides again."""
         job = self._jobs[name]
         overlaps = name in self._running
         run = RunRecord(
@@ -222,15 +241,16 @@ class Runner:
             (version, *_) = await self._decide({name: (decided, opened)}, created)
         except VersionConflict as conflict:
             if conflict.key == key:
-                # Decided before us, or by a write of ours that got no answer; the schedule did
-                # not hear of it.
+                # The record exists. A former leader decided this due time, or our own earlier
+                # write did and got no answer; either way the schedule has not noted it.
                 begun = await self._resume(name, job, slot)
                 if decided is None and not begun:
                     return True
                 return await self._note(name, decided, slot if begun else "")
             if conflict.applied == 0:
                 return False
-            # The record is ours, the note is not written yet: now, or in the next turn.
+            # Without transactions: the record was created, but the schedule changed before the
+            # note. The run is ours; the note is written now or in the next turn.
             (found,) = await self._parts.patient.get(key)
             version = "" if found is None else found.version
             noted = False
@@ -259,8 +279,8 @@ class Runner:
         self._settled[run.job] = run.slot
 
     async def _resume(self, name: str, job: JobRecord, slot: str) -> bool:
-        """Begins a run of this term whose record was written though the answer never came:
-        nobody else will. Whether there was one."""
+        """Begins a run whose record this term wrote without getting the answer: no other leader
+        will. Returns whether there was one."""
         if name in self._running or self._settled.get(name) == slot:
             return False
         found = await self._open_run(name, slot)
@@ -272,7 +292,7 @@ class Runner:
         return True
 
     async def _run(self, run: RunRecord, job: JobRecord, version: str, over: bytes | None) -> None:
-        outcome: Outcome = "ok"
+        outcome: RunOutcome = "ok"
         error = ""
         try:
             async with asyncio.timeout(job.max_runtime):
@@ -319,10 +339,15 @@ class Runner:
         await self._ended(run, "enqueued", "", version, over)
 
     async def _ended(
-        self, run: RunRecord, outcome: Outcome, error: str, version: str, over: bytes | None = None
+        self,
+        run: RunRecord,
+        outcome: RunOutcome,
+        error: str,
+        version: str,
+        over: bytes | None = None,
     ) -> None:
-        """`over` is the record as it was read. It is tried for as long as this term lasts: else a
-        run that is over would be told as one that goes on."""
+        """Writes the end of a run; `over` is the record as it was read. Repeated as long as the
+        term lasts: else an ended run would be shown as running."""
         ended = msgspec.structs.replace(
             run, outcome=outcome, error=error, ended=self._scheduler.now()
         )
@@ -345,7 +370,7 @@ class Runner:
                 await call()
                 return
             except StoreUnavailableError:
-                await self._parts.clock.sleep(BUSY_S)
+                await self._parts.clock.sleep(END_RETRY.first_s)
 
     async def _remember(self, run: RunRecord) -> None:
         key = history_key(run.job)
@@ -362,14 +387,17 @@ class Runner:
         value = self._parts.codec.encode(RunHistory(runs=runs), over=over)
         try:
             expect = ABSENT if found is None else found.version
-            await self._term.write(Put(key, value, expect=expect, ttl_s=KEPT_S, silent=True))
+            await self._term.write(
+                Put(key, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True)
+            )
         except VersionConflict:
             await self._remember(run)
 
-    # What predecessors left, and what people ask for.
+    # What former leaders left, and what operators ordered.
 
     async def _interrupt(self, name: str) -> None:
-        """The last run that was begun, or one that the schedule did not hear of."""
+        """Ends the run that a former leader left: the last one that the schedule noted, or the one
+        after it, whose record was created before the leader died without noting it."""
         job = self._jobs[name]
         unseen = slot_of(self._calendar(name, job).after(job.decided))
         for slot in (job.opened, unseen):
@@ -386,34 +414,34 @@ class Runner:
                 await self._ended(run, "interrupted", why, record.version, record.value)
 
     async def _open_run(self, name: str, slot: str) -> tuple[RunRecord, Record] | None:
-        """One that was begun and has no end."""
+        """A run that was begun and has no end."""
         (found,) = await self._parts.patient.get(run_key(name, slot))
         if found is None:
             return None
         run = self._parts.codec.read(RunRecord, found.value, key=found.key)
         return None if run is None or run.outcome != "running" else (run, found)
 
-    async def _orders(self) -> None:
-        self._orders_wait = False
-        self._orders_seen = after = ""
+    async def _execute_orders(self) -> None:
+        self._orders_pending = False
+        self._orders_cursor = after = ""
         while items := await self._parts.patient.read(ORDERS, after=after, limit=PAGE):
             for item in items:
                 after = item.cursor
-                if await self._obey(item):
+                if await self._execute_order(item):
                     await self._term.write(Remove(ORDERS, item.cursor))
                 else:
-                    self._orders_seen = item.cursor
+                    self._orders_cursor = item.cursor
             if len(items) < PAGE:
                 return
 
-    async def _obey(self, item: Item) -> bool:
-        """Whether the order is done with; else it stays where it is."""
+    async def _execute_order(self, item: Item) -> bool:
+        """Whether the order is done; else it stays in the stream."""
         order = self._parts.codec.read(RunOrder, item.value)
         job = None if order is None else self._jobs.get(order.job)
         if order is None or job is None:
             return True
-        if order.job in self._running or self._rests(order.job):
-            self._orders_wait = True
+        if order.job in self._running or self._is_backing_off(order.job):
+            self._orders_pending = True
             return False
         if not self._can_run(order.job, job):
             return False
@@ -423,17 +451,18 @@ class Runner:
             nonlocal done
             done = await self._begin(name, item.id, self._scheduler.now(), None)
 
-        await self._each(order.job, begin)
+        await self._with_backoff(order.job, begin)
         if done:
             return True
-        # The schedule changed meanwhile, or the job failed: soon again.
-        self._orders_wait = True
+        # The schedule changed meanwhile, or the job failed: try again soon.
+        self._orders_pending = True
         return False
 
     # The schedule.
 
     async def _note(self, name: str, decided: float | None, opened: str = "") -> bool:
-        """Whether it is written; a job that is gone needs no note."""
+        """Notes a decision in the schedule. Returns whether it is noted; a job that was removed
+        needs no note."""
         if name not in self._jobs:
             return True
         try:
@@ -446,6 +475,8 @@ class Runner:
     async def _decide(
         self, decided: dict[str, tuple[float | None, str]], *first: Write
     ) -> tuple[str, ...]:
+        """Writes the schedule with new decisions, on the version that was last read, in one batch
+        after `first`. `VersionConflict` if the schedule was changed meanwhile."""
         jobs = dict(self._jobs)
         for name, (time_s, opened) in decided.items():
             job = jobs[name]
@@ -457,19 +488,20 @@ class Runner:
         value = self._parts.codec.encode(Schedules(jobs=jobs), over=self._value)
         expect = self._version or ABSENT
         written = await self._term.write(
-            *first, Put(SCHEDULES, value, expect=expect, ttl_s=KEPT_S, silent=True)
+            *first, Put(SCHEDULES, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True)
         )
         self._jobs, self._version, self._value = jobs, written[-1], value
         return written
 
     async def _read(self) -> None:
+        """Reads the schedule, if it has changed."""
         (found,) = await self._parts.patient.get(SCHEDULES)
         if found is None:
             self._jobs, self._version, self._value = {}, "", None
         elif found.version != self._version:
             read = self._parts.codec.read(Schedules, found.value, key=found.key)
             if read is None and self._value is not None:
-                # Nobody of ours wrote that: what was known before goes back.
+                # A schedule without a valid signature replaced ours: ours is written back.
                 self._version = found.version
                 with contextlib.suppress(VersionConflict):
                     await self._decide({})
@@ -489,23 +521,23 @@ class Runner:
         now = self._scheduler.now()
         limit_s = SLICE_S
         for name, job in self._jobs.items():
-            if self._rests(name):
-                limit_s = min(limit_s, self._resting[name] - self._parts.clock.now())
+            if self._is_backing_off(name):
+                limit_s = min(limit_s, self._retry_at[name] - self._parts.clock.now())
             elif job.enabled and (job.queue or name in self._scheduler.handlers):
                 at = self._next_at(name, job, now)
                 if name in self._running:
                     at = max(at, now + BUSY_S)
                 limit_s = min(limit_s, at - now)
         watches: list[Watch] = [Changed(SCHEDULES, self._version)]
-        if self._orders_wait:
+        if self._orders_pending:
             limit_s = min(limit_s, BUSY_S)
         else:
-            watches.append(Appended(ORDERS, self._orders_seen))
+            watches.append(Appended(ORDERS, self._orders_cursor))
         call = self._parts.patient.wait(*watches, timeout_s=max(SOON_S, limit_s))
         await while_leading(self._tasks, self._term, call)
 
     def _next_at(self, name: str, job: JobRecord, now: float) -> float:
-        """When there is something to begin: what is due already waits for its jitter."""
+        """When the next run can begin. A due time that passed may still wait for its jitter."""
         calendar = self._calendar(name, job)
         due = due_now(job, calendar, now).run
         time_s = due[0] if due else calendar.after(max(job.decided, now))
@@ -513,7 +545,8 @@ class Runner:
 
     @staticmethod
     def _delay_s(name: str, due: float, jitter: float) -> float:
-        """The same for all members, so that a change of coordinator moves nothing."""
+        """The jitter of a due time. Derived from its name, so that a new leader delays it by the
+        same time."""
         if jitter <= 0.0:
             return 0.0
         digest = hashlib.sha256(f"{name}/{due}".encode()).digest()

@@ -1,9 +1,9 @@
-"""Whether an operation of the store is tried at all, or fails at once because the last ones
-all failed.
+"""A circuit breaker: stops asking a store that does not answer.
 
-Counts operations in a row that failed after their retries. Failures of one moment count
-once: a burst of parallel calls says no more than one call. Open for `open_s`, then exactly
-one probe. Any success closes it, also that of a heartbeat, which never asks for leave.
+It counts operations in a row that failed after all their retries. Failures within `same_moment_s`
+count once, because a burst of parallel calls says no more than one call. After
+`failures_to_open` of them the circuit is open for `open_s`; then exactly one operation probes the
+store. Any success closes the circuit, also that of a heartbeat, which is never held back.
 
 Pure: time is an argument.
 """
@@ -28,7 +28,7 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreBreaker:
-    """`admit` before an operation, then `succeeded` or `failed`, once."""
+    """Call `admit` before an operation, and then `succeeded` or `failed` once."""
 
     def __init__(self, settings: BreakerSettings | None = None) -> None:
         self.settings = settings or BreakerSettings()
@@ -47,7 +47,8 @@ class StoreBreaker:
     def admit(self, now: float) -> bool:
         state = self.state(now)
         if state is BreakerState.HALF_OPEN:
-            # A probe that never told its end must not block the next one for ever.
+            # A probe whose caller was cancelled reports no end: it must not block the next one
+            # for ever.
             since = self._probing_since
             if since is not None and now - since < self.settings.open_s:
                 return False
@@ -72,5 +73,5 @@ class StoreBreaker:
             self.opened_at = now
 
     def reset(self) -> None:
-        """By hand."""
+        """Closes the circuit by an operator's command."""
         self.succeeded()

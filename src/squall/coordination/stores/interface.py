@@ -1,63 +1,60 @@
-"""What a store can do: versioned records, small streams, and waiting for a change.
+"""The contract of a store: versioned records, small streams, and waiting for a change.
 
-Elections, fences, members, signals, queues, expiry and schedules are all built on this and
-on nothing else. It is small enough for S3 (create-if-absent, replace-if-match, no
-transactions, no server time but a header) and direct enough for one script in Redis.
+Elections, fences, members, signals, queues, expiry and schedules are built on this and nothing
+else. It is small enough for S3 (create-if-absent, replace-if-match, no transactions, no server
+time but a header) and maps to one script per operation in Redis.
 
-**Records** have a key, bytes, an opaque `version` that differs after every write, the
-`epoch` under which they were written (0: none) and times in *store time*. Nobody compares
-its own clock with a time that another process wrote.
+**Records** have a key, a value of bytes, an opaque `version` that differs after every write, the
+`epoch` under which they were written (0: none) and times in *store time*. No process compares its
+own clock with a time that another process wrote.
 
-**One write call** takes a batch of writes. Each has a condition (`ABSENT`, a version, or
-`ANY`). On stores with `capabilities.transactions` the batch is atomic. On S3 the writes
-are done in order and the first failed condition ends the batch; deletes alone, without
-conditions, are done at once in any order. So everywhere: *put the
-write that decides first, and make the others repeatable by whoever sees the decision.* A
-batch names each key and each item once; conditions are about the state before the batch.
+**Writes** come in batches. Each write has a condition: `ABSENT`, a version, or `ANY`. On stores
+with `capabilities.transactions` the batch is atomic. On S3 the writes are done in order, and the
+first failed condition ends the batch; a batch of deletes without conditions is done in any order.
+So on every store: *put the write that decides first, and make the others repeatable by any process
+that sees the decision.* A batch names each key and each item once. Conditions are about the state
+before the batch.
 
-**The fence.** A coordinator passes `Fence(scope, epoch)` with every write. `scope` is the
-key of its lease record. The store refuses with `StaleEpochError` unless the record at
-`scope` has exactly that epoch, and stamps the epoch on what is written. A record never
-goes back to a lower epoch; a write without a fence leaves its epoch as it is. With
-transactions the check and the write are one step. On S3 the check of the scope is a read
-before the write; what holds there is the chain: a record that was written under epoch 8
-cannot be replaced under epoch 7, because the replace names the version that was read. So a
-new coordinator first rewrites the *head* record of each component under its epoch
-(`Put(head, expect=version)`), and only what a head refers to counts. Code written that way
-is right on all stores.
+**The fence.** A leader passes `Fence(scope, epoch)` with every write; `scope` is the key of its
+lease record. The store refuses with `StaleEpochError` unless the record at `scope` has exactly that
+epoch, and stamps the epoch on what is written. A record never goes back to a lower epoch; a write
+without a fence leaves its epoch as it is. With transactions the check and the write are one step.
+On S3 the check of the scope is a read before the write. What holds there is the chain: a record
+written under epoch 8 cannot be replaced under epoch 7, because the replace names the version that
+was read. So a new leader first rewrites the *head* record of each component under its epoch
+(`Put(head, expect=version)`), and only what a head refers to counts. Code written that way is
+correct on all stores.
 
 **Election** needs no operation of its own: `get` the lease record, and `Put` it with
-`expect=version` (or `ABSENT`) and `fence=Fence(key_of_the_lease, epoch + 1)`; a renewal is
-the same with the same epoch. A fence whose scope is the record that is written only checks
-that the epoch does not fall. Lease records have no expiry in the store: a follower counts
-on its own clock how long the version has not changed.
+`expect=version` (or `ABSENT`) and `fence=Fence(key_of_the_lease, epoch + 1)`; a renewal is the same
+with the same epoch. A fence whose scope is the written record only checks that the epoch does not
+fall. Lease records have no expiry in the store: a follower counts on its own clock how long the
+version has not changed.
 
-**Heartbeats** are `Put(heartbeat, expect=last_version, silent=True)`. Whoever declares a
-member dead replaces that very record; the next heartbeat of the dead then conflicts. That
-fences a dead incarnation on all stores with one condition on one key. `list(kind, idle_ms)`
-is the liveness index: keys not written for so long, by store time. It also names keys whose
-record has expired, until somebody deletes them: an expired heartbeat is a stale member, not
-an unknown one.
+**Heartbeats** are `Put(heartbeat, expect=last_version, silent=True)`. The leader declares a member
+dead by replacing that very record; the next heartbeat of the dead boot then conflicts. One
+condition on one key thus fences a dead boot on all stores. `list(kind, idle_ms)` is the liveness
+index: the keys that were not written for so long, by store time. It also lists keys whose record
+has expired, until they are deleted: an expired heartbeat is a stale member, not an unknown one.
 
-**Streams** are ordered lists of small items: an inbox, or the tickets that may be taken.
-`Append` carries an id, and a repeat with the same id changes nothing. `read` shows what is
-not removed, in order. `take` gives items to one owner each until a time limit; `Extend` and
-`Remove` name the claim and fail with `StaleClaimError` when it is not the present one.
-`Extend` with 0 seconds gives an item back. Streams expire as a whole after `ttl_s` without
-an append. A cursor from before a loss of data reads from the beginning.
+**Streams** are ordered lists of small items: an inbox, or the tickets that workers take. `Append`
+carries an id, and a repeat with the same id changes nothing. `read` returns what is not removed, in
+order. `take` gives each item to one owner until a time limit; `Extend` and `Remove` name the claim,
+and fail with `StaleClaimError` if it no longer holds the item. `Extend` with 0 seconds gives an
+item back. A stream expires as a whole after `ttl_s` without an append. A cursor from before a loss
+of data reads from the beginning.
 
-**Waiting**: `wait(Changed(key, version), Appended(stream, cursor), Takeable(stream))` ends
-when one of them holds, with those that do, or with nothing at the timeout. It may end
-early: read again after it. Writes that are `silent` wake nobody.
+**Waiting**: `wait(Changed(key, version), Appended(stream, cursor), Takeable(stream))` returns the
+watches that hold as soon as one does, or nothing at the timeout. It may return early: read again
+after it. Writes that are `silent` wake no waiter.
 
-**Lost replies.** After `StoreUnavailableError` a write may have happened. A repeat of the
-same batch *with the same tokens* is safe: a write that took effect is recognised by its
-token and is a success. `squall.coordination.stores.guard` fills tokens in and repeats;
-`take` carries a request id for the same purpose.
+**Lost replies.** After `StoreUnavailableError` a write may have happened. A repeat of the same
+batch *with the same tokens* is safe: the store recognises a write that took effect by its token,
+and answers with success. `guarded_store` fills in the tokens and repeats; `take` carries a request
+id for the same purpose.
 
-A store must never answer from a cache, report a write that is not durable by its own
-guarantee (docs/coordination/stores.md), or list keys on the way of any call but `list`,
-`sweep` and `count`.
+A store must never answer from a cache, report a write that is not durable by its own guarantee
+(docs/coordination/stores.md), or list keys in any call but `list`, `sweep` and `count`.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from squall.coordination.errors import ConfigurationError
-from squall.coordination.stores.errors import InvalidIdentifierError
+from squall.coordination.store_errors import InvalidIdentifierError
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _PART = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,128}"
@@ -82,15 +79,16 @@ ENDING_KINDS = frozenset(
         *("quarantine", "durations", "final", "dedup", "payload", "late", "cleanup", "probe"),
     }
 )
-"""Records of the library that must not stay for ever."""
+"""Kinds of records that must have an expiry."""
 STREAM_KINDS = ("signal", "queued", "ready", "deadletter", "orders")
-"""Streams of the library."""
+"""Kinds of streams."""
 DEFAULT_PREFIX = "blocking"
 VALUE_MAX_BYTES = 16 * 1024 * 1024
 REMEMBERED_S = 600.0
-"""How long a store knows the ids of removed items, to recognise a repeat."""
+"""How long a store remembers the ids of removed items, to recognise a repeated append."""
 TAKE_REMEMBERED_S = 300.0
-"""How long a store knows the last take of an owner. All tries of one call need about a minute."""
+"""How long a store remembers the last take of an owner. All tries of one call take about a
+minute."""
 
 
 class Expect(Enum):
@@ -116,7 +114,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     modified_ms: int
     """Store time of the last write."""
     read_ms: int
-    """Store time of this reading: the difference is an age that no skew can spoil."""
+    """Store time of this reading. The difference is the record's age, free of clock skew."""
     expires_ms: int | None
 
     @property
@@ -125,14 +123,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """Leave to write, given by an election."""
+    """Permission to write, given by an election."""
 
     scope: str
     epoch: int
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Creates or replaces a record. `ttl_s` None means never: it has no default."""
+    """Creates or replaces a record. A `ttl_s` of None means that it never expires; there is no
+    default, so that each writer decides."""
 
     key: str
     value: bytes
@@ -140,12 +139,12 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     ttl_s: float | None
     silent: bool = False
     token: str = ""
-    """Unique to this write. It becomes the version where the store allows."""
+    """Unique to this write. It becomes the version where the store allows that."""
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Removes a record and its place in the index. A record that is gone is a success.
-    With `ABSENT` only the place in the index of an expired record goes."""
+    """Removes a record and its place in the index. Succeeds if the record is gone already. With
+    `ABSENT` it removes only the place of an expired record from the index."""
 
     key: str
     expect: Condition
@@ -153,32 +152,32 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Writes nothing; the batch fails if the condition does not hold. Without transactions
-    it is only a read before the writes that follow."""
+    """Writes nothing, but the batch fails if the condition does not hold. Without transactions it
+    is only a read before the writes that follow."""
 
     key: str
     expect: Condition
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Adds an item at the end. The result is its cursor, also when the id is known. Ids are
-    made of the characters of keys."""
+    """Adds an item at the end. The result is its cursor, also if the id was appended before. Ids
+    consist of the characters of keys."""
 
     stream: str
     id: str
     value: bytes
     ttl_s: float
     limit: int = 1000
-    """Of unremoved items; beyond it `StreamFullError`. Exact with transactions."""
+    """Of unremoved items; `StreamFullError` beyond it. Exact only with transactions."""
     carried: bool = False
-    """Whoever listens to the stream may be given it at once, without a `read`."""
-    beside: tuple[str, ...] = ()
-    """Keys. An item that is carried brings along which versions these records had just before
-    the step that added it: who gets it need not ask."""
+    """The store may push the item to a listener, which then needs no `read`."""
+    versions_of: tuple[str, ...] = ()
+    """Keys. A pushed item brings along the versions that these records had just before it was
+    appended, so that the listener need not ask for them."""
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Holds a taken item for `lease_s` more from now; 0 gives it back."""
+    """Holds a taken item for `lease_s` from now; 0 gives it back."""
 
     stream: str
     cursor: str
@@ -187,8 +186,8 @@ class Extend(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Takes an item out. With a claim it must be the present one, or the one that removed
-    it; without one (inboxes) an item that is gone is a success."""
+    """Removes an item. A claim must be the one that holds the item, or that removed it. Without a
+    claim, as for inboxes, it succeeds if the item is gone already."""
 
     stream: str
     cursor: str
@@ -199,7 +198,7 @@ Write = Put | Delete | Check | Append | Extend | Remove
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """The record does not have this version any more; "" waits for one that is absent."""
+    """The record no longer has this version; "" stands for an absent record."""
 
     key: str
     version: str = ""
@@ -213,7 +212,7 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class Takeable(msgspec.Struct, frozen=True):
-    """The stream has an item that nobody holds, also because a claim ran out."""
+    """The stream has an item without a holder, also because a claim ran out."""
 
     stream: str
 
@@ -223,13 +222,13 @@ Watch = Changed | Appended | Takeable
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str
-    """Its place; opaque. `read(after=cursor)` goes on behind it."""
+    """Its place, opaque. `read(after=cursor)` continues after it."""
     id: str
     value: bytes
     appended_ms: int
     read_ms: int
-    beside: Mapping[str, str] = {}
-    """What an item that was carried brings along: versions by key, "" for an absent record."""
+    versions: Mapping[str, str] = {}
+    """What a pushed item brings along: versions by key, "" for an absent record."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,7 +242,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A page has a thousand: the collector of garbage would run for each."""
+    """One entry of the index. Without garbage collection (`gc=False`): a page has a thousand."""
 
     key: str
     modified_ms: int
@@ -251,14 +250,14 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys in an order that the store chooses. `after` is "" at the end."""
+    """A part of the index, in an order that the store chooses. `after` is "" at the end."""
 
     entries: tuple[Listed, ...]
     after: str
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream holds. `oldest_ms` is the age of the first unremoved item, 0 if none."""
+    """How full a stream is. `oldest_ms` is the age of the first unremoved item, 0 if none."""
 
     items: int
     held: int
@@ -266,7 +265,7 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a feature may rely on. The probe may switch `conditional_delete` off."""
+    """What a store can do. The probe may switch `conditional_delete` off."""
 
     transactions: bool
     """Batches are atomic, and so are fences."""
@@ -275,7 +274,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     native_expiry: bool
     """Expired records vanish by themselves; otherwise `sweep` removes them."""
     store_clock: bool
-    """Store time comes from the store; otherwise from the one machine."""
+    """Store time comes from the store; otherwise from the machine."""
     conditional_delete: bool
     cross_process: bool
     cross_host: bool
@@ -286,7 +285,7 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Without any secret; for people."""
+        """The URL without secrets, for logs and messages."""
         ...
 
     @property
@@ -295,27 +294,29 @@ class Store(Protocol):
     async def now_ms(self) -> int: ...
 
     async def get(self, *keys: str) -> tuple[Record | None, ...]:
-        """In the order of the keys; one round trip where the store can. Expired is None."""
+        """The records in the order of the keys; None for an absent or expired one. One round trip
+        where the store can."""
         ...
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
-        """Per write its new version or cursor, "" for the others. Raises
-        `VersionConflict`, `StaleClaimError`, `StaleEpochError`, `StreamFullError`."""
+        """Returns the new version of each `Put`, the cursor of each `Append`, and "" for other
+        writes. Raises `VersionConflict`, `StaleClaimError`, `StaleEpochError`,
+        `StreamFullError`."""
         ...
 
     async def list(self, kind: str, *, idle_ms: int = 0, after: str = "", limit: int = 100) -> Page:
-        """Keys of one kind that were not written for `idle_ms`."""
+        """The keys of one kind that were not written for `idle_ms`."""
         ...
 
     async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
-        """Removes expired records and streams of one kind for good, and their places in the
-        index, as they were seen: what was written meanwhile stays. How many it removed. No record
-        of the kind expires sooner than `idle_ms` after its last write: nobody need look at those
-        that are younger."""
+        """Removes expired records and streams of one kind, and their places in the index. A record
+        that was written after the sweep read it stays. Returns how many it removed. The caller
+        states that no record of the kind expires within `idle_ms` of its last write, so that the
+        store need not read younger ones."""
         ...
 
     async def count(self) -> Mapping[str, int]:
-        """Places in the index by kind; streams count by their kind, one each. For people."""
+        """How many keys and streams there are of each kind, for operators."""
         ...
 
     async def read(self, stream: str, *, after: str = "", limit: int = 100) -> Sequence[Item]: ...
@@ -330,36 +331,45 @@ class Store(Protocol):
         request: str = "",
         provided: Check | None = None,
     ) -> Sequence[Claim]:
-        """Up to `limit` items that nobody holds, oldest first. A repeat with the same
-        owner and request gets the same claims, for `TAKE_REMEMBERED_S`. Nothing is given where
-        `provided` does not hold (`VersionConflict`); where there is nothing to give, nobody need
-        look at it."""
+        """Claims up to `limit` items without a holder, oldest first. A repeat with the same owner
+        and request returns the same claims, for `TAKE_REMEMBERED_S`. Raises `VersionConflict` if
+        `provided` does not hold; a store need not check it when there is nothing to take."""
         ...
 
     async def depth(self, stream: str) -> Depth: ...
 
     async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
-        """Those that hold, none at the timeout. Any number of waits of one process share
-        one connection or one poll loop."""
+        """Returns the watches that hold, none at the timeout. All waits of a process share one
+        connection or one poll loop."""
         ...
 
     async def probe(self) -> None:
-        """Tries the conditions in a scratch key. `UnsafeStoreError` names what failed."""
+        """Tests the conditions in a scratch record. Raises `UnsafeStoreError` if one fails."""
         ...
 
     async def close(self) -> None: ...
 
 
 @runtime_checkable
-class CarryingStore(Protocol):
-    """A store that brings new items to who waits for them."""
+class PushStore(Protocol):
+    """A store that pushes new items to a listener."""
 
     async def listen(self, stream: str, *, after: str, timeout_s: float) -> Sequence[Item]: ...
 
 
+@runtime_checkable
+class WriteAndGetStore(Protocol):
+    """A store that can write and then read in one round trip."""
+
+    async def write_and_get(
+        self, writes: Sequence[Write], keys: Sequence[str]
+    ) -> tuple[tuple[str, ...], tuple[Record | None, ...]]: ...
+
+
 @lru_cache(maxsize=8192)
 def make_key(kind: str, *parts: str) -> str:
-    """The only way to a key or a stream name. The first part is the kind."""
+    """Builds a key or stream name; the first part is the kind. Refuses characters that a store
+    uses for its own names."""
     for part in (kind, *parts):
         if not IDENTIFIER.fullmatch(part) or part in {".", ".."}:
             raise InvalidIdentifierError(
@@ -369,22 +379,22 @@ def make_key(kind: str, *parts: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """One that `make_key` could have made. Stores build their own names from keys: `a:b` would be
-    the record `a/b` on one of them, and `../a` that of another namespace."""
+    """Refuses a key that `make_key` could not have made. Stores build their own names from keys:
+    `a:b` would be the record `a/b` in Redis, and `../a` a record of another namespace on S3."""
     if not KEY.fullmatch(key):
         raise InvalidIdentifierError(
-            f"{key!r} is no key: write kind/id, each part 1 to 128 of A-Z a-z 0-9 _ . -"
+            f"{key!r} is not a key: write kind/id, each part 1 to 128 of A-Z a-z 0-9 _ . -"
         )
     return key
 
 
 def check_ids(writes: Sequence[Write]) -> None:
-    """Stores call it before they build their own texts from keys and ids."""
+    """Checks the keys and ids of a batch. Stores call it before they build names from them."""
     for write in writes:
         if isinstance(write, Append):
             check_key(write.stream)
             make_key(write.id)
-            for key in write.beside:
+            for key in write.versions_of:
                 check_key(key)
         elif isinstance(write, Extend | Remove):
             check_key(write.stream)
@@ -397,7 +407,7 @@ def check_ids(writes: Sequence[Write]) -> None:
             ):
                 raise ConfigurationError(
                     f"ttl_s is None: a record of kind {kind_of(write.key)} must end;"
-                    " ttl_s=3600.0 is right"
+                    " use ttl_s=3600.0"
                 )
 
 
@@ -406,5 +416,6 @@ def kind_of(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """A prefix is one identifier: another namespace extends it, as `blocking.team1`."""
+    """Refuses a prefix that is not one identifier. A second namespace has a longer one, such as
+    `blocking.team1`."""
     return make_key(prefix)

@@ -1,13 +1,13 @@
-"""Whether a store gives the conditions that safety rests on; tried, not believed.
+"""Tests whether a store keeps the conditions that safety depends on.
 
-Runs at every start, in a scratch record of its own. A store that creates twice or replaces
-a wrong version is refused. One that replaces what is missing, or deletes a wrong version,
-is used with what it has: `missing` says so, and the store then reads before such a write.
+Runs at every start, in a scratch record. A store that creates a record twice, or replaces a wrong
+version, is refused. A store that only replaces missing records, or deletes a wrong version, is
+used; the result names what it lacks, and the store then reads before such a write.
 """
 
 from __future__ import annotations
 
-from squall.coordination.stores.errors import UnsafeStoreError, VersionConflict
+from squall.coordination.store_errors import UnsafeStoreError, VersionConflict
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
@@ -22,15 +22,15 @@ SCRATCH_TTL_S = 600.0
 
 
 async def probe(store: Store, *, scratch: str) -> frozenset[str]:
-    """Names of what the store lacks but can do without. `scratch` is unique to the caller."""
+    """What the store lacks and can do without. `scratch` must be unique to the caller."""
     key = make_key("probe", scratch)
     await store.write(Delete(key, ANY))
     (first,) = await store.write(_put(key, b"1", ABSENT))
     if not await _refused(store, _put(key, b"2", ABSENT)):
-        raise _unsafe(store, "it created a record that exists (create-if-absent is ignored)")
+        raise _unsafe(store, "it created a record that existed (it ignores create-if-absent)")
     (second,) = await store.write(_put(key, b"3", first))
     if not await _refused(store, _put(key, b"4", first)):
-        raise _unsafe(store, "it replaced a record of another version (if-match is ignored)")
+        raise _unsafe(store, "it replaced a record of another version (it ignores if-match)")
     missing: set[str] = set()
     if not await _refused(store, Delete(key, first)):
         missing.add("conditional_delete")
@@ -55,6 +55,4 @@ def _put(key: str, value: bytes, expect: object) -> Put:
 
 
 def _unsafe(store: Store, what: str) -> UnsafeStoreError:
-    return UnsafeStoreError(
-        f"{store.url} is not safe for coordination: {what}; use a store that keeps the condition"
-    )
+    return UnsafeStoreError(f"{store.url} is not safe for coordination: {what}; use another store")

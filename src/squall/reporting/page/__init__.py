@@ -1,1 +1,1 @@
-"""The parts of the HTML report: its sections, its style and its script."""
+"""Renders the HTML report: sections, style and script. Start with `render`."""

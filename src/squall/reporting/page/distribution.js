@@ -3,13 +3,13 @@
 const BARS_HEIGHT = 170;
 const BARS_TOP = 52; // room for one label under the other
 
-// Buckets folded into bars of equal width in the histogram's own scale.
+// Joins buckets into bars of equal width on the histogram's own scale.
 const binned = (row, width) => {
   const sets = [row.histogram, row.service_histogram].filter((each) => each && each.count);
   const ends = sets.flatMap(({ buckets }) => [buckets[0][0], buckets.at(-1)[0]]);
   const first = Math.min(...ends);
   const last = Math.max(...ends);
-  // Few samples in many bars would be a comb; the cube root is the usual measure.
+  // Few samples in many bars look like a comb; the cube root of the count is the usual number.
   const mostBars = Math.min((width - LEFT) / 7, 4 * Math.cbrt(row.histogram.count) + 4);
   const fold = [2, 4, 8, 16, 32].find((n) => (last - first) / n <= mostBars) || 64;
   const start = (index) => Math.floor(index / fold) * fold;

@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from squall.api.errors import ConfigError
-from squall.engine.profile import describe
-from squall.reporting.format import clock, length, measured, plural
+from squall.engine.load.profile import describe
+from squall.reporting.number_format import clock, length, measured, plural
 from squall.reporting.page.markup import Markup, joined, table, tag
 from squall.reporting.page.workflow import profile_of
-from squall.stats.threshold_grammar import parse_threshold
+from squall.stats.thresholds.grammar import parse_threshold
 
 _SHADES = {"VALID": "good", "DEGRADED": "warn", "INVALID": "bad"}
 _MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+# Width of a bar in SVG units; the page scales it.
 _BAR = 200
-"""Width of a bar in its own units; the page stretches it."""
 
 
 def page_title(document: dict[str, Any]) -> str:
@@ -67,7 +67,7 @@ def _facts(document: dict[str, Any]) -> Markup:
     run, workflows = document["run"], document["workflows"]
     facts = [length(document["elapsed_s"])]
     if len(workflows) == 1:
-        # The time that it took stands beside it; the planned one is further down.
+        # Without the planned length: the actual one is next to it, the planned one further down.
         facts.insert(0, describe(profile_of(workflows[0])).partition(" for ")[0])
     if run["warmup_s"]:
         facts.append(f"without the first {length(run['warmup_s'])}")
@@ -81,7 +81,7 @@ def _facts(document: dict[str, Any]) -> Markup:
 
 
 def _moment(text: str) -> str:
-    """`15 Nov 2026 20:01 UTC`; what is no time is shown as it is."""
+    """`15 Nov 2026 20:01 UTC`; a text that is not a time is shown unchanged."""
     try:
         moment = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
@@ -124,7 +124,7 @@ def thresholds_section(document: dict[str, Any]) -> Markup | None:
 
 
 def _shown(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """That not everything failed is no news; that everything did is."""
+    """The thresholds to show: the built-in one only if it failed."""
     return [each for each in document["thresholds"] if not (each["builtin"] and each["passed"])]
 
 
@@ -145,7 +145,7 @@ def _since(threshold: dict[str, Any]) -> str:
 
 
 def _bar(threshold: dict[str, Any]) -> Markup | None:
-    """From 0 to a little beyond the larger of value and limit, both marked."""
+    """A bar from 0 to a little beyond the larger of value and limit, with both marked."""
     value, limit = threshold["value"], _limit(threshold)
     if value is None or limit is None or value < 0 or limit < 0 or not max(value, limit):
         return None
@@ -176,7 +176,7 @@ def _bar(threshold: dict[str, Any]) -> Markup | None:
 
 
 def _limit(threshold: dict[str, Any]) -> float | None:
-    """In the unit of the value; None for a text of a later grammar."""
+    """The limit in the unit of the value; None if the text cannot be parsed."""
     try:
         parsed = parse_threshold(threshold["expression"])
     except ConfigError:
@@ -185,6 +185,6 @@ def _limit(threshold: dict[str, Any]) -> float | None:
     if unit in _MS:
         return parsed.value * _MS.get(parsed.unit or "ms", 1.0) / _MS[unit]
     if unit == "%" and not parsed.unit:
-        # A share may be written as 0.01 as well; such a limit has no certain place.
+        # A limit without a unit may be a proportion such as 0.01: its place is uncertain.
         return None
     return parsed.value

@@ -1,7 +1,7 @@
 """HTML that is safe by construction: whatever is not `Markup` is escaped.
 
-A results document holds texts of strangers (step names, bodies of answers, tracebacks),
-so no section may put strings together by hand; all of them go through `tag`.
+A results document holds foreign text (step names, response bodies, tracebacks), so no section
+may concatenate strings by hand; all of them use `tag`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 
 class Markup(str):
-    """A text that already is HTML."""
+    """A text that is already HTML, which `tag` does not escape."""
 
     __slots__ = ()
 
@@ -20,14 +20,14 @@ class Markup(str):
 Child: TypeAlias = "str | int | float | Sequence[Child] | None"
 Attribute: TypeAlias = "str | int | float | bool | None"
 
+# Elements that never have children, two SVG shapes among them.
 _VOID = {"br", "hr", "meta", "rect", "line", "wbr"}
-"""Elements that never have children; the two SVG shapes close themselves as well."""
 
 
 def tag(element: str, *children: Child, **attributes: Attribute) -> Markup:
     """`tag("td", "a < b", class_="number")`; underscores in names stand for hyphens.
 
-    An attribute that is None or False is left out, True stands without a value.
+    An attribute that is None or False is omitted; True is written without a value.
     """
     head = element + "".join(_attribute(name, value) for name, value in attributes.items())
     if element in _VOID:
@@ -48,7 +48,7 @@ def table(
     compact: bool = False,
     class_: str | None = None,
 ) -> Markup:
-    """A table in a frame of its own, so that a wide one scrolls inside of the page."""
+    """A table in its own frame, so that a wide one scrolls inside the page."""
     inner = tag(
         "table",
         tag("thead", tag("tr", head)),
@@ -56,7 +56,7 @@ def table(
         tag("tfoot", foot) if foot else None,
         class_=class_,
     )
-    # A frame that scrolls must be reachable with the keyboard and say what it is.
+    # Accessibility: a scrollable frame needs keyboard focus and a label.
     frame = "scroll compact" if compact else "scroll"
     return tag("div", inner, class_=frame, tabindex=0, role="region", aria_label=label)
 

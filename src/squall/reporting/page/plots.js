@@ -1,10 +1,10 @@
-// How a plot is drawn: elements, scales, paths, and one plot over time.
+// Draws plots: elements, scales, paths, and one plot over time.
 
-// Margins in pixels, equal in all plots: one x axis for all.
+// Margins in pixels, equal in all plots, so that they share one x axis.
 const LEFT = 50;
 const RIGHT = 10;
 
-// Elements: texts only ever become text nodes, so nothing of the document is parsed.
+// Elements. Texts become text nodes only, so text of the document is never parsed as HTML.
 const make = (node, attributes, children) => {
   for (const [name, value] of Object.entries(attributes))
     if (value !== null) node.setAttribute(name, value);

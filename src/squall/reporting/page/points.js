@@ -1,6 +1,6 @@
-// What the plots show: the document's numbers as texts and as points over time.
+// The data of the plots: the document's numbers as texts and as points over time.
 
-const LEAST_SAMPLES = 20; // a quantile of fewer is noise: the line has a gap there
+const LEAST_SAMPLES = 20; // a quantile of fewer samples is noise: the line has a gap there
 const MOST_POINTS = 400; // more than a plot has pixels for
 const WIDTHS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600]; // windows that make one point
 const QUANTILES = [
@@ -46,7 +46,7 @@ const merged = (parts) => {
   return [...all].sort((a, b) => a[0] - b[0]);
 };
 
-// Windows as points {t, end, ...} on the run's clock, neighbours joined where need be.
+// Windows as points {t, end, ...} on the run's clock, neighbours joined where needed.
 const joined = (length, every, from, to, width, point) => {
   const points = [];
   for (let i = 0; i < length; i += width) {
@@ -72,7 +72,7 @@ const latencyWidth = (count) => {
 };
 const coarse = (length) => WIDTHS.find((width) => length / width <= MOST_POINTS) || WIDTHS.at(-1);
 
-const known = new Map(); // merging the buckets of a long run is worth doing once
+const known = new Map(); // cache: merging the buckets of a long run is slow
 const latencyPoints = (row, flow) => {
   if (!known.has(row)) known.set(row, quantilePoints(row, flow));
   return known.get(row);
@@ -90,13 +90,13 @@ const quantilePoints = (row, flow) => {
   });
   return { points, every: width * w.every_s };
 };
-// The end of a run leaves a piece of a window: under half of one it says nothing.
+// The last window of a run is partial; less than half a window is not shown.
 const long = (windows) => (p, place) => !place || p.span >= 0.5 * windows.every_s;
 const ratePoints = (row, flow) => {
   const w = row.windows;
   const load = flow.windows;
   const to = flow.started_at_s + flow.elapsed_s;
-  const finer = w.every_s / load.every_s; // both are halved on their own when a run gets long
+  const finer = w.every_s / load.every_s; // each is halved separately when a run gets long
   const planned = (a, b) => {
     const low = Math.floor(a * finer);
     const high = Math.max(low + 1, Math.round(b * finer));

@@ -1,10 +1,10 @@
-// The page: its state, which lives in the address, sorting, tabs, print and download. Deep
+// The page: its state, which is in the address, sorting, tabs, print and download. Deep
 // links: #workflow=Shop&step=pay&sort=p99:desc&log=1 (any of them, in any order).
 
 const state = { workflow: "", step: {}, sort: "", log: false, counts: false };
 let printing = false;
 
-// Buttons and sparklines for a step table; gives the function that sorts and marks it.
+// Adds buttons and sparklines to a step table; returns the function that sorts and marks it.
 const prepareTable = (section, flow) => {
   const table = section.querySelector("table.steps");
   const heads = [...table.querySelectorAll("thead th")];
@@ -95,7 +95,7 @@ const render = () => {
   }
 };
 
-// The state lives in the address, so that a view can be handed on.
+// The state is in the address, so that a view can be shared.
 const fromAddress = () => {
   const given = new URLSearchParams(location.hash.slice(1));
   const named = sections.find((each) => each.flow.name === given.get("workflow"));

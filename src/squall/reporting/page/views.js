@@ -13,7 +13,7 @@ const specs = (flow, row) => {
   const load = loadPoints(flow);
   const health = healthPoints(flow);
   const name = chosen(flow);
-  // Only iterations are planned: a step of a mix is not started by each of them.
+  // Only iterations have a planned rate: not every iteration starts each step of a mix.
   const planned = flow.profile.model.startsWith("open") && row === flow.iteration;
   const perS = (count) => `${digits(flow.measured_s ? count / flow.measured_s : 0)}/s`;
   const mark = (kind, key, label, show, all) => ({ kind, key, label, show, whole: all });
@@ -81,7 +81,7 @@ const specs = (flow, row) => {
   ];
 };
 
-// A box with a tick that is part of the state; drawing anew must not lose the focus.
+// A checkbox that is part of the state; redrawing must keep the focus.
 const switchOf = (box, key, label) => {
   const input = el("input", { type: "checkbox" });
   input.checked = state[key];
@@ -103,7 +103,7 @@ const picker = (box, flow) => {
   return el("label", {}, "Show ", select);
 };
 
-// A plot under its legend, whose values follow the line.
+// A plot below its legend, which shows the values at the cursor line.
 const figureOf = (spec, from, to, width) => {
   const keys = spec.marks.map((mark) => ({ mark, value: el("b", {}, mark.whole) }));
   const legend = keys.map(({ mark, value }) =>

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from squall.engine.profile import describe
-from squall.reporting.format import clock, duration, measured, percent, percent_cell, rate
+from squall.engine.load.profile import describe
+from squall.reporting.number_format import clock, duration, measured, percent, percent_cell, rate
 from squall.reporting.page.markup import Child, Markup, joined, table, tag
 from squall.stats.manifest import Profile, Stage
 
@@ -35,7 +35,7 @@ def shown_workflows(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def workflow_section(document: dict[str, Any], workflow: dict[str, Any], index: int) -> Markup:
-    """`index` is the place among the shown ones; the script finds the data by name."""
+    """`index` counts the shown workflows; the script finds the data by name."""
     name = workflow["name"]
     parts = (
         tag("h2", name),
@@ -116,7 +116,7 @@ def _step_row(name: str, row: dict[str, Any]) -> Markup:
 
 
 def _number(value: float, text: str, shade: str = "") -> Markup:
-    """The unit is set apart, so that the eye compares the digits."""
+    """A number cell with its unit in a separate element, so that digits line up."""
     digits, space, unit = text.partition(" ")
     rest = tag("span", f"{space}{unit}", class_="unit") if unit else None
     return tag("td", digits, rest, class_=f"number {shade}".rstrip(), data_value=value)
@@ -129,7 +129,7 @@ def _errors(workflow: dict[str, Any]) -> Markup | None:
         for error in step["errors"]
     ]
     found.sort(key=lambda each: -each[0])
-    # A hook is outside of all counts: it stands last, with a dash.
+    # Errors of hooks have no count: they come last, with a dash.
     found += [(0, error["hook"], error) for error in workflow["hook_errors"]]
     if not found:
         return None

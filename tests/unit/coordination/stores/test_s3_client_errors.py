@@ -1,4 +1,4 @@
-"""Whatever the libraries under the S3 store raise, an error of ours comes out."""
+"""Every exception of the libraries under the S3 store becomes one of Squall's errors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from botocore import exceptions, parsers
 
-from squall.coordination.stores.errors import StoreError, StoreUnavailableError
-from squall.coordination.stores.s3_objects import MISTAKES, S3Objects
-from squall.runtime.real import RealClock
+from squall.coordination.store_errors import StoreError, StoreUnavailableError
+from squall.coordination.stores.s3.objects import CONFIGURATION_ERRORS, S3Objects
+from squall.runtime.real.runtime import RealClock
 
 pytestmark = pytest.mark.asyncio
 OF_BOTOCORE = [
@@ -59,7 +59,7 @@ async def error_of(error: Exception) -> StoreError:
 async def test_an_error_of_botocore_is_a_mistake_or_an_absence(kind: type[Exception]) -> None:
     # Their texts need arguments that differ from one to the next.
     found = await error_of(kind.__new__(kind))
-    wrong = tuple(getattr(exceptions, name) for name in MISTAKES)
+    wrong = tuple(getattr(exceptions, name) for name in CONFIGURATION_ERRORS)
     assert isinstance(found, StoreUnavailableError) is not issubclass(kind, wrong)
 
 
@@ -82,7 +82,7 @@ def refused(status: int, code: str) -> Exception:
         (refused(400, "RequestTimeout"), True),
         (refused(403, "AccessDenied"), False),
         (refused(404, "NoSuchBucket"), False),
-        # Without a Date nobody can say by how much.
+        # Without a Date the offset is unknown.
         (refused(403, "RequestTimeTooSkewed"), True),
     ],
 )

@@ -1,0 +1,1 @@
+"""Members that coordinate through a store, under faults. Start with `scenario`."""

@@ -1,0 +1,33 @@
+"""The list of scenarios. A scenario's module is imported only when it is used.
+
+Each module defines a `SCENARIO`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from lab.sim.run import Scenario
+from squall.api.errors import UsageError
+
+_MODULES = {
+    "ping": "lab.scenarios.ping",
+    "coordination": "lab.scenarios.coordination.scenario",
+    "group": "lab.scenarios.group.scenario",
+    "wal": "lab.scenarios.wal",
+    "datacenter": "lab.scenarios.datacenter.scenario",
+    "store-log": "lab.scenarios.store_log.scenario",
+    "agents": "lab.scenarios.agents",
+}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(_MODULES)
+
+
+def find(name: str) -> Scenario:
+    if name not in _MODULES:
+        known = ", ".join(_MODULES)
+        raise UsageError(f"there is no scenario {name!r}; there are: {known}")
+    scenario: Scenario = import_module(_MODULES[name]).SCENARIO
+    return scenario

@@ -1,0 +1,1 @@
+"""The disk of a simulated machine. Start with `disk`; `files` says what is durable."""

@@ -1,0 +1,1 @@
+"""Commands of a cluster: jobs, nodes, and the disks of managers."""

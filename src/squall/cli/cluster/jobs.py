@@ -1,0 +1,218 @@
+"""`squall jobs | status | watch | cancel | why | adjust`: inspects and changes jobs.
+
+Each prints lines for people, or with `--json` one JSON document on stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from squall.api.errors import ConfigError, UsageError
+from squall.api.quantities import parse_count, parse_rate
+from squall.cli.run.command import print_summary
+from squall.cli.shared.cluster_access import client_access
+from squall.cli.shared.job_progress import JobFollower
+from squall.cli.shared.presenters import mode_of, presenter_of
+from squall.cli.shared.run_options import seconds
+from squall.cluster.client.cluster_client import (
+    QUERY_TIMEOUT_S,
+    RECONNECT_TIMEOUT_S,
+    TERMINAL,
+    ClusterClient,
+    outcome_from,
+)
+from squall.cluster.client.connection import connected
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import AdjustJob, JobView
+from squall.reporting.number_format import length
+from squall.reporting.redaction import Redactor
+from squall.reporting.text.layout import aligned
+from squall.reporting.text.progress_lines import ProgressLines
+from squall.reporting.text.standard_streams import print_json, print_or_drop, value_of
+
+Answer = Callable[[ClusterClient, Namespace], Coroutine[Any, Any, int]]
+
+
+def execute(arguments: Namespace) -> int:
+    return asyncio.run(_answered(arguments, _ANSWERS[arguments.command]))
+
+
+async def _answered(arguments: Namespace, answer: Answer) -> int:
+    timeout_s = RECONNECT_TIMEOUT_S if arguments.command == "watch" else QUERY_TIMEOUT_S
+    async with connected(client_access(arguments), timeout_s) as connection:
+        await connection.ready(within_s=timeout_s)
+        return await answer(connection.client, arguments)
+
+
+async def _jobs(client: ClusterClient, arguments: Namespace) -> int:
+    jobs = await client.jobs(_count(arguments.limit, "--limit"))
+    if arguments.json:
+        return print_json({"jobs": jobs})
+    rows = [("JOB", "STATE", "FILE", "BY", "AGE", "ELAPSED", "")]
+    rows += [
+        (job.job, job.state, job.file, job.principal, length(job.age_s), *_rest(job))
+        for job in jobs
+    ]
+    print_or_drop("\n".join(aligned(rows)) if jobs else "no jobs")
+    return 0
+
+
+async def _status(client: ClusterClient, arguments: Namespace) -> int:
+    view = await client.status(JobId(arguments.job))
+    if arguments.json:
+        return print_json(view)
+    print_or_drop("\n".join(status_lines(view)))
+    return 0
+
+
+def status_lines(view: JobView) -> list[str]:
+    head = [view.job, view.state, view.file, f"by {view.principal}" if view.principal else ""]
+    head += [f"submitted {length(view.age_s)} ago", _remark(view)]
+    rows = [("WORKFLOW", "STATE", "CORES", "ATTEMPTS", "LOST", "")]
+    rows += [
+        (
+            each.name,
+            each.state,
+            str(each.cores),
+            str(each.attempts),
+            str(each.lost),
+            each.error or each.adjusted,
+        )
+        for each in view.workflows
+    ]
+    lines = ["  ".join(part for part in head if part)]
+    if view.workflows:
+        lines += aligned(rows)
+    lines += view.silent
+    if view.state in TERMINAL:
+        lines.append(f"exit code {view.exit_code}; squall watch {view.job} shows the result")
+    return lines
+
+
+async def _watch(client: ClusterClient, arguments: Namespace) -> int:
+    """Shows the job as `squall run --to` does; Ctrl-C leaves the job running."""
+    job = JobId(arguments.job)
+    status = await client.job_status(job)
+    mode = mode_of(arguments.ui, quiet=arguments.quiet or arguments.json, once=False)
+    presenter = presenter_of(
+        mode, ProgressLines(Redactor(()), quiet=arguments.quiet or arguments.json)
+    )
+    try:
+        if status.view.state not in TERMINAL:
+            if status.manifest is not None:
+                presenter.on_manifest(status.manifest, sum(w.cores for w in status.view.workflows))
+            await JobFollower(
+                client, job, presenter, cancels=False, shows_events=not arguments.quiet
+            ).follow(after=-1)
+        outcome = outcome_from(await client.result(job))
+    finally:
+        await presenter.close()
+    if arguments.json:
+        from squall.reporting.document.build import build_document, encode_document
+
+        print_or_drop(encode_document(build_document(outcome)).decode().rstrip("\n"), exact=True)
+    else:
+        print_summary(outcome, None, Redactor(()), no_color=arguments.no_color)
+    return int(outcome.exit_code)
+
+
+async def _cancel(client: ClusterClient, arguments: Namespace) -> int:
+    job = JobId(arguments.job)
+    answer = await client.cancel(job, now=arguments.now)
+    if arguments.json:
+        return print_json({"job": job} | value_of(answer))
+    if answer.state in TERMINAL:
+        print_or_drop(f"job {job} has already ended: {answer.state}")
+    elif answer.repeated:
+        print_or_drop(f"job {job} was already cancelled and is {answer.state}")
+    else:
+        print_or_drop(f"job {job} is being cancelled")
+    return 0
+
+
+async def _why(client: ClusterClient, arguments: Namespace) -> int:
+    answer = await client.why(JobId(arguments.job))
+    if arguments.json:
+        return print_json({"job": JobId(arguments.job)} | value_of(answer))
+    lines = list(answer.lines)
+    lines += ["", *answer.events] if answer.events else []
+    print_or_drop("\n".join(lines))
+    return 0
+
+
+async def _adjust(client: ClusterClient, arguments: Namespace) -> int:
+    change = adjustment_of(arguments)
+    answer = await client.adjust(change)
+    if arguments.json:
+        return print_json({"job": change.job} | value_of(answer))
+    effects = [f"change {answer.adjust_seq} is accepted"] if answer.adjust_seq else []
+    if change.extend_s is not None:
+        effects.append(f"it may run {length(answer.extended_s)} past its timeout")
+    print_or_drop(f"job {change.job}: {', '.join(effects)}")
+    return 0
+
+
+def adjustment_of(arguments: Namespace) -> AdjustJob:
+    """`--rate Shop=300/s` names a workflow; `--rate 300/s` means the only one."""
+    if arguments.pause and arguments.resume:
+        raise UsageError("--pause and --resume: choose one")
+    names: set[str] = set()
+
+    def named(text: str) -> str:
+        name, equals, value = text.partition("=")
+        names.add(name.strip() if equals else "")
+        return value if equals else text
+
+    rate = None if arguments.rate is None else _rate(named(arguments.rate))
+    vus = None if arguments.vus is None else _count(named(arguments.vus), "--vus")
+    extend_s = None if arguments.extend is None else seconds(arguments.extend, "--extend")
+    wishes = (rate, vus, extend_s, arguments.pause or None, arguments.resume or None)
+    if all(wish is None for wish in wishes):
+        raise UsageError("nothing to change: give --rate, --vus, --pause, --resume or --extend")
+    if len(names) > 1:
+        raise UsageError("--rate and --vus name different workflows: change one at a time")
+    return AdjustJob(
+        job=JobId(arguments.job),
+        workflow=names.pop() if names else "",
+        paused=True if arguments.pause else False if arguments.resume else None,
+        rate_per_s=rate,
+        vus=vus,
+        extend_s=extend_s,
+    )
+
+
+def _rate(text: str) -> float:
+    try:
+        return parse_rate(text, "--rate")
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def _count(text: str, flag: str) -> int:
+    try:
+        return parse_count(text, flag)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def _rest(job: JobView) -> tuple[str, str]:
+    return length(job.elapsed_s) if job.elapsed_s else "-", _remark(job)
+
+
+def _remark(job: JobView) -> str:
+    if job.position:
+        return f"place {job.position} in the queue"
+    return job.reason
+
+
+_ANSWERS: dict[str, Answer] = {
+    "jobs": _jobs,
+    "status": _status,
+    "watch": _watch,
+    "cancel": _cancel,
+    "why": _why,
+    "adjust": _adjust,
+}

@@ -1,0 +1,65 @@
+"""`squall nodes` and `squall drain NODE`: lists the nodes of a datacenter and drains a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+
+from squall.cli.shared.cluster_access import client_access
+from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S, ClusterClient
+from squall.cluster.client.connection import connected
+from squall.reporting.number_format import plural
+from squall.reporting.text.layout import aligned
+from squall.reporting.text.standard_streams import print_json, print_or_drop
+
+
+def execute(arguments: Namespace) -> int:
+    return asyncio.run(_answered(arguments))
+
+
+async def _answered(arguments: Namespace) -> int:
+    async with connected(client_access(arguments), QUERY_TIMEOUT_S) as connection:
+        await connection.ready(within_s=QUERY_TIMEOUT_S)
+        if arguments.command == "drain":
+            return await _drain(connection.client, arguments)
+        return await _nodes(connection.client, arguments)
+
+
+async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
+    answer = await client.nodes()
+    if arguments.json:
+        return print_json(answer)
+    rows = [("NAME", "ROLE", "ADDRESS", "PID", "STATE", "BOOT", "CORES", "FREE", "HEARD")]
+    for node in answer.nodes:
+        is_worker = node.role == "worker"
+        rows.append(
+            (
+                node.name,
+                node.role,
+                node.address or "-",
+                str(node.pid),
+                node.state,
+                node.boot[:8],
+                str(node.cores) if is_worker else "-",
+                str(node.free) if is_worker else "-",
+                f"{node.heard_s:.1f} s ago" if is_worker else "-",
+            )
+        )
+    head = f"datacenter {answer.datacenter}"
+    print_or_drop("\n".join([head, *aligned(rows)]))
+    return 0
+
+
+async def _drain(client: ClusterClient, arguments: Namespace) -> int:
+    answer = await client.drain(arguments.node, resume=arguments.resume)
+    if arguments.json:
+        return print_json(answer)
+    if arguments.resume:
+        print_or_drop(f"{answer.node} takes work again")
+    elif answer.running:
+        print_or_drop(
+            f"{answer.node} gets no new work; {plural(answer.running, 'share')} still running"
+        )
+    else:
+        print_or_drop(f"{answer.node} is drained: nothing runs on it")
+    return 0

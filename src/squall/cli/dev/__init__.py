@@ -1,0 +1,1 @@
+"""Commands for a first try on one machine: new, target, demo, dev."""

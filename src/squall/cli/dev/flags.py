@@ -1,0 +1,41 @@
+"""Flags of the commands for a first try on one machine."""
+
+from __future__ import annotations
+
+from squall.cli.shared.flags import add_no_color, add_timers
+from squall.cli.shared.parser import Flags, Parser
+
+
+def _add_new(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="for example shop.py")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE if it exists")
+
+
+def _add_demo(parser: Parser) -> None:
+    parser.add_argument("-d", "--duration", default="10s", metavar="TIME", help="default 10s")
+    add_no_color(parser)
+
+
+def _add_dev(parser: Parser) -> None:
+    parser.add_argument("--managers", default="1", metavar="N", help="1, 3 or 5; default 1")
+    parser.add_argument("--workers", default="2", metavar="N", help="default 2")
+    parser.add_argument("--cores", default="1", metavar="N", help="of each worker, default 1")
+    parser.add_argument(
+        "--data", metavar="DIR", help="keep the data here; default: a temporary directory"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print addresses, process ids and secret as JSON"
+    )
+    add_timers(parser)
+
+
+def _add_target(parser: Parser) -> None:
+    """The target server parses its own options."""
+
+
+FLAGS: dict[str, Flags] = {
+    "new": _add_new,
+    "demo": _add_demo,
+    "dev": _add_dev,
+    "target": _add_target,
+}

@@ -1,0 +1,142 @@
+"""`squall run`: one run, from the options to the exit code.
+
+Stages: the options, a presenter (`presenters`), a source of snapshots (`perform` or a cluster),
+the outputs, the exit code. Results go to stdout, progress to stderr. Mistakes about the output (a
+file that cannot be written, an unknown column) are reported before the first request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+from squall.api.errors import ExitCode, UsageError
+from squall.cli.shared.presenters import Presenter, mode_of, presenter_of
+from squall.cli.shared.run_options import run_options, seconds
+from squall.engine.run.local_run import run_local
+from squall.engine.run_options import RunOptions
+from squall.reporting.outputs.delivery import KINDS, Output, deliver, parse_output, prepare
+from squall.reporting.redaction import Redactor
+from squall.reporting.text.columns import columns_that_fit, parse_columns
+from squall.reporting.text.progress_lines import ProgressLines
+from squall.reporting.text.standard_streams import print_or_drop, wants_color
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from squall.engine.outcome import RunOutcome
+    from squall.reporting.outputs.delivery import PreparedOutput
+
+CLUSTER_FLAGS = ("to", "store", "prefix", "key", "patience", "on_agent_loss")
+EXIT_ZERO_CODES = (ExitCode.INVALID, ExitCode.THRESHOLDS)
+"""Exit codes that `--exit-zero` turns into 0: the run completed, but its judgement was bad."""
+
+
+def execute(arguments: Namespace) -> int:
+    if arguments.detach:
+        from squall.cli.run.submit import submit
+
+        return submit(arguments, as_json=False)
+    options = run_options(arguments)
+    columns = None if arguments.columns is None else parse_columns(arguments.columns)
+    every_s = None if arguments.every is None else seconds(arguments.every, "--every")
+    prepared = prepare(outputs_of(arguments))
+    mode = mode_of(arguments.ui, quiet=arguments.quiet, once=options.once)
+    redact = Redactor(options.secrets.values())
+    lines = ProgressLines(
+        redact, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
+    )
+    outcome = _source(arguments)(options, presenter_of(mode, lines))
+    # Files are written first: a reader of stdout that has gone must not cost the results. A full
+    # disk does not cost the summary, because `deliver` reports failures and never raises.
+    complete = write_outputs(outcome, prepared, options, redact)
+    if mode != "none":
+        print_summary(outcome, columns, redact, no_color=arguments.no_color)
+    return exit_code(outcome, exit_zero=arguments.exit_zero, complete=complete)
+
+
+def outputs_of(arguments: Namespace) -> list[Output]:
+    """The outputs of `--json F` and similar flags, then those of `-o kind=target` in order."""
+    given = vars(arguments)
+    named = [(kind, given.get(kind)) for kind in KINDS]
+    outputs = [Output(kind, target, f"--{kind}") for kind, target in named if target is not None]
+    for output in outputs:
+        if not output.target:
+            raise UsageError(f"{output.flag}: name a file")
+    outputs += [parse_output(text) for text in given.get("output", ())]
+    for output in outputs:
+        if output.kind in KINDS and output.target == "-":
+            raise UsageError(f"{output.flag} -: name a file; /dev/stdout is one")
+    return outputs
+
+
+def _source(arguments: Namespace) -> Callable[[RunOptions, Presenter], RunOutcome]:
+    """The function that runs it: on this machine, or with `--to` or `--store` on a cluster."""
+    if not any(vars(arguments)[flag] for flag in CLUSTER_FLAGS):
+        return perform
+    from squall.cli.shared.cluster_run import destination_of, perform_remote
+
+    destination = destination_of(arguments)
+    assert destination is not None, "without a cluster its flags are refused"
+    return lambda options, presenter: perform_remote(options, presenter, destination)
+
+
+def exit_code(outcome: RunOutcome, *, exit_zero: bool, complete: bool) -> int:
+    """The exit code of the run; 1 if it passed but some file could not be written."""
+    code = 0 if exit_zero and outcome.exit_code in EXIT_ZERO_CODES else int(outcome.exit_code)
+    return code if complete else code or int(ExitCode.INTERNAL)
+
+
+def write_outputs(
+    outcome: RunOutcome, prepared: Sequence[PreparedOutput], options: RunOptions, redact: Redactor
+) -> bool:
+    """Writes all outputs, including reporters of the author's file. False if any failed."""
+    failures: list[str] = []
+    reporters = list(prepared)
+    if any(workflow.reporting for workflow in outcome.manifest.workflows):
+        from squall.reporting.outputs.user_reporters import reporters_of_file
+
+        own, failures = reporters_of_file(outcome.manifest, options)
+        reporters += own
+    if not reporters and not failures:
+        return True
+    from squall.reporting.document.build import build_document
+
+    delivery = deliver(redact.document(build_document(outcome)), reporters, failures)
+    for line in (*delivery.failures, *delivery.notices):
+        print(redact(f"squall run: {line}"), file=sys.stderr)
+    return not delivery.failures
+
+
+def perform(options: RunOptions, presenter: Presenter) -> RunOutcome:
+    """Runs on this machine: calls the presenter as it goes and returns the outcome."""
+    return asyncio.run(_performed(options, presenter))
+
+
+async def _performed(options: RunOptions, presenter: Presenter) -> RunOutcome:
+    try:
+        return await run_local(
+            options,
+            on_manifest=presenter.on_manifest,
+            on_controls=presenter.on_controls,
+            on_snapshot=presenter.on_snapshot,
+            on_log=presenter.on_log,
+            on_exchange=presenter.on_exchange,
+            on_interrupt=presenter.on_interrupt,
+        )
+    finally:
+        await presenter.close()
+
+
+def print_summary(
+    outcome: RunOutcome, columns: tuple[str, ...] | None, redact: Redactor, *, no_color: bool
+) -> None:
+    from squall.reporting.text.summary import render_summary
+
+    color = wants_color(sys.stdout, no_color=no_color)
+    if columns is None and sys.stdout.isatty():
+        columns = columns_that_fit(get_terminal_size().columns)
+    print_or_drop(redact(render_summary(outcome, columns=columns, color=color)))

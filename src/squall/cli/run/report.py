@@ -1,0 +1,38 @@
+"""`squall report`: writes outputs from results documents, without a run.
+
+One document is passed on as it is; several are merged first. Without any output flag, the summary
+goes to stdout: the text that the run printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from squall.api.errors import ExitCode
+from squall.cli.run.command import outputs_of, print_summary
+from squall.reporting.document.build import build_document
+from squall.reporting.document.merge import differences, merge_outcomes
+from squall.reporting.document.read import read_results
+from squall.reporting.document.rebuild import rebuild_outcome
+from squall.reporting.outputs.delivery import deliver, prepare
+from squall.reporting.redaction import Redactor
+from squall.reporting.text.columns import parse_columns
+
+
+def execute(arguments: Namespace) -> int:
+    columns = None if arguments.columns is None else parse_columns(arguments.columns)
+    prepared = prepare(outputs_of(arguments))
+    read = [read_results(path) for path in arguments.files]
+    parts = [rebuild_outcome(each.results) for each in read]
+    outcome = merge_outcomes(parts)
+    if not prepared:
+        print_summary(outcome, columns, Redactor(), no_color=arguments.no_color)
+        return int(ExitCode.PASSED)
+    for line in differences(parts):
+        print(f"squall report: {line}", file=sys.stderr)
+    document = read[0].document if len(read) == 1 else build_document(outcome)
+    delivery = deliver(document, prepared)
+    for line in (*delivery.failures, *delivery.notices):
+        print(f"squall report: {line}", file=sys.stderr)
+    return int(ExitCode.INTERNAL if delivery.failures else ExitCode.PASSED)

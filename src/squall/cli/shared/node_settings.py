@@ -1,0 +1,52 @@
+"""Loads the settings of a node; flags override the file and the environment."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from squall.api.errors import UsageError
+from squall.cluster.client.access import address_of, file_settings, secret_file
+from squall.cluster.settings_tree import Settings
+from squall.runtime.interfaces import Address
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def checked_name(text: str, flag: str) -> str:
+    """Checks the name of a node or datacenter, which every node shows, logs and compares."""
+    if not NAME.fullmatch(text):
+        raise UsageError(
+            f"{flag} {text!r}: a name has 1 to 63 letters, digits, dots, dashes or underscores "
+            "and begins with a letter or digit"
+        )
+    return text
+
+
+def node_settings(arguments: Namespace) -> Settings:
+    settings = file_settings({"timers.profile": arguments.timers} if arguments.timers else None)
+    _warn_of_open_secrets(arguments, settings)
+    return settings
+
+
+def _warn_of_open_secrets(arguments: Namespace, settings: Settings) -> None:
+    """Warns once per file and start. It is no error: containers mount secrets readable by all."""
+    first = secret_file(arguments.secret_file, settings.cluster)
+    for file in filter(None, (first, *settings.cluster.accepted_secret_files)):
+        try:
+            mode = Path(file).expanduser().stat().st_mode & 0o777
+        except OSError:
+            continue  # Reported by the code that reads it.
+        if mode & 0o077:
+            print(
+                f"warning: secret file {file} has mode {mode:o}; other users of this machine can "
+                f"read it: chmod 600 {file}",
+                file=sys.stderr,
+            )
+
+
+def metrics_address(arguments: Namespace, settings: Settings) -> Address | None:
+    text: str = arguments.metrics or settings.metrics.listen
+    return address_of(text, "--metrics", zero_ok=True) if text else None

@@ -1,0 +1,192 @@
+"""Turns the arguments of a command line into `RunOptions`.
+
+It parses each value. Whether the load can be run (several workflows and a bare `-u`, a rate with
+iterations) is decided by the planner, because only the planner knows the file. Secrets never
+reach `command`.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from squall.api.errors import ConfigError, UsageError
+from squall.api.quantities import parse_count, parse_duration, parse_rate, parse_stage
+from squall.engine.run_options import ProfileFlags, RunOptions
+
+T = TypeVar("T")
+
+
+def run_options(arguments: Namespace) -> RunOptions:
+    """Options of `run`, `submit`, `schedule add` and `explain`; a flag that a command lacks keeps
+    its default."""
+    given = vars(arguments)
+    what: str = arguments.what
+    is_url = what.lower().startswith(("http://", "https://"))
+    if is_url and not _hostname(what):
+        raise UsageError(f"{what}: this URL has no host")
+    if not is_url and "://" in what:
+        raise UsageError(f"{what}: a URL begins with http:// or https://")
+    workers: str | None = given.get("workers")
+    warmup: str | None = given.get("warmup")
+    return RunOptions(
+        file="" if is_url else what,
+        url=what if is_url else "",
+        workers=None if workers is None else _read(parse_count, workers, "--workers"),
+        host=_host(given.get("host", "")),
+        env=_pairs(given.get("env", ()), "--env"),
+        secrets=_secrets(given.get("secret", ())),
+        profiles=profile_flags(arguments),
+        thresholds=tuple(given.get("threshold", ())),
+        once=given.get("once", False),
+        only=_names(given.get("only", ())),
+        skip=_names(given.get("skip", ())),
+        seed=_seed(given.get("seed")),
+        tags=_pairs(given.get("tag", ()), "--tag"),
+        warmup_s=0.0 if warmup is None else seconds(warmup, "--warmup", zero_ok=True),
+        resolve=resolve_map(given.get("resolve", ())),
+        insecure=given.get("insecure", False),
+        ca_file=readable_file(given.get("cacert", ""), "--cacert"),
+        command=_shown(given.get("words", ())),
+        on_agent_loss=given.get("on_agent_loss") or "replan",
+    )
+
+
+def profile_flags(arguments: Namespace) -> dict[str, ProfileFlags]:
+    """Flags by workflow; "" holds those that name none. The last of a repeated flag counts,
+    except stages, which follow one another."""
+    found: dict[str, ProfileFlags] = {}
+
+    def note(workflow: str, **flags: Any) -> None:
+        found[workflow] = replace(found.get(workflow, ProfileFlags()), **flags)
+
+    for workflow, text in _named(arguments.vus):
+        note(workflow, vus=_read(parse_count, text, "--vus"))
+    for workflow, text in _named(arguments.duration):
+        note(workflow, duration=seconds(text, "--duration"))
+    for workflow, text in _named(arguments.iterations):
+        note(workflow, iterations=_read(parse_count, text, "--iterations"))
+    for workflow, text in _named(arguments.rate):
+        note(workflow, rate=_read(parse_rate, text, "--rate"))
+    for workflow, text in _named(arguments.stage):
+        is_rate = _read(parse_stage, text, "--stage")[2]
+        earlier = found.get(workflow, ProfileFlags()).stages
+        if earlier and parse_stage(earlier[-1])[2] != is_rate:
+            raise UsageError(
+                f"--stage {earlier[-1]} and {text}: users and starts (/s) cannot be mixed"
+            )
+        note(workflow, stages=(*earlier, text))
+    return found
+
+
+def seconds(text: str, flag: str, *, zero_ok: bool = False) -> float:
+    return _read(lambda value, what: parse_duration(value, what, zero_ok=zero_ok), text, flag)
+
+
+def resolve_map(entries: Iterable[str]) -> dict[str, str]:
+    """Parses `host:port:addr` as curl does; an IPv6 address may be in brackets."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        host, _, rest = entry.partition(":")
+        port, _, address = rest.partition(":")
+        if not host or not port.isdecimal() or not address:
+            raise UsageError(
+                f"--resolve {entry}: write host:port:address, such as shop.test:443:127.0.0.1"
+            )
+        found[f"{host.lower()}:{port}"] = address.removeprefix("[").removesuffix("]")
+    return found
+
+
+def readable_file(path: str, flag: str) -> str:
+    if path and not os.access(path, os.R_OK):
+        raise UsageError(f"{flag} {path}: the file does not exist or cannot be read")
+    return path
+
+
+def _named(values: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """`Shop=100` names a workflow; `100` names none."""
+    for value in values:
+        name, equals, text = value.partition("=")
+        yield (name.strip(), text) if equals else ("", value)
+
+
+def _read(parse: Callable[[str, str], T], text: str, flag: str) -> T:
+    """The parser reports a wrong amount as a mistake in a file; here it is a mistake of usage."""
+    try:
+        return parse(text, flag)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def _pairs(entries: Iterable[str], flag: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not key or not equals:
+            raise UsageError(f"{flag} {entry}: write NAME=VALUE")
+        found[key] = value
+    return found
+
+
+def _secrets(entries: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not key:
+            raise UsageError("--secret: write NAME, or NAME=VALUE")
+        if not equals:
+            if key not in os.environ:
+                raise UsageError(f"--secret {key}: the environment has no {key}; export it first")
+            value = os.environ[key]
+        found[key] = value
+    return found
+
+
+def _names(entries: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for entry in entries for name in entry.split(",") if name)
+
+
+def _seed(text: str | None) -> int:
+    try:
+        return 0 if text is None else int(text)
+    except ValueError:
+        raise UsageError(f"--seed {text}: write a whole number") from None
+
+
+def _host(text: str) -> str:
+    # People type `-H 127.0.0.1:8080`; as in curl, that means plain HTTP.
+    url = text if not text or "://" in text else f"http://{text}"
+    if url and not _hostname(url):
+        raise UsageError(f"--host {text}: write a URL, such as https://staging.example.com")
+    return url
+
+
+def _hostname(url: str) -> str | None:
+    from urllib.parse import urlsplit
+
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _shown(words: Iterable[str]) -> tuple[str, ...]:
+    """The command line for the results document, without the values of secrets."""
+    shown: list[str] = []
+    for word in words:
+        if shown and shown[-1] == "--secret":
+            shown.append(_hidden(word))
+        elif word.startswith("--secret="):
+            shown.append("--secret=" + _hidden(word.removeprefix("--secret=")))
+        else:
+            shown.append(word)
+    return tuple(shown)
+
+
+def _hidden(entry: str) -> str:
+    key, equals, _ = entry.partition("=")
+    return f"{key}=***" if equals else entry

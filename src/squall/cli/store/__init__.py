@@ -1,0 +1,1 @@
+"""Commands of store mode: agents and schedules."""

@@ -1,0 +1,306 @@
+"""The client of a datacenter: submits, follows, changes and lists jobs, and fetches results.
+
+The managers decide everything about a job. Every request of a client may be repeated, so a lost
+connection is a failure only after the reconnect timeout. An accepted job goes on without its
+client. The client must never send a job before its key is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from squall.api.errors import SquallError
+from squall.cluster.client.errors import JobLost, RequestRefused, Unreachable
+from squall.cluster.client.manager_connections import ManagerConnections
+from squall.cluster.client.submission_journal import SubmissionEntry, SubmissionJournal
+from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import (
+    Adjusted,
+    AdjustJob,
+    CancelAccepted,
+    CancelJob,
+    Draining,
+    DrainNode,
+    Explanation,
+    Follow,
+    Followed,
+    GetJob,
+    JobAccepted,
+    JobList,
+    JobStatus,
+    JobView,
+    ListJobs,
+    ListNodes,
+    NodeList,
+    NodeView,
+    OfferBlob,
+    SubmitJob,
+    WhyJob,
+)
+from squall.cluster.protocol.submission import Submission, fingerprint
+from squall.cluster.protocol.timeouts import RequestTimeouts
+from squall.cluster.results.job_result import JobResult, decode_result, outcome_of
+from squall.cluster.wire.blob_transfer import BlobFetcher, serve_blobs
+from squall.cluster.wire.errors import BlobError
+from squall.cluster.wire.links.dispatch import Handlers
+from squall.cluster.wire.links.switchboard import LinkTLS
+from squall.cluster.wire.messages import ErrorCode
+from squall.cluster.wire.seal.secrets import Secrets
+from squall.runtime.backoff import Backoff
+from squall.runtime.interfaces import Address, Runtime
+from squall.runtime.tasks import TaskRunner
+
+if TYPE_CHECKING:
+    from squall.engine.outcome import RunOutcome
+    from squall.engine.run_options import RunOptions
+
+TERMINAL = frozenset({"completed", "partial", "failed", "cancelled", "timeout"})
+QUERY_TIMEOUT_S = RequestTimeouts().query_s
+RECONNECT_TIMEOUT_S = 60.0
+FOLLOW_S = 5.0
+"""How long a manager holds a `Follow` that has nothing new to answer."""
+OFFERS_MAX = 5
+FETCH_RETRY = Backoff(0.2, factor=1.0)
+"""Constant: the question before each fetch already waits until a manager answers."""
+
+
+class ClusterClient:
+    """Sends requests to the managers of one datacenter until `close`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: TaskRunner,
+        *,
+        addresses: Sequence[Address],
+        secrets: Secrets,
+        cluster: str,
+        reconnect_timeout_s: float = RECONNECT_TIMEOUT_S,
+        timeouts: RequestTimeouts | None = None,
+        shown: str = "",
+        tls: LinkTLS | None = None,
+    ) -> None:
+        """`reconnect_timeout_s` is how long the client of a running job waits for lost managers;
+        `timeouts` are those of the network. `shown` names the managers in messages, if their
+        addresses do not."""
+        self._runtime = runtime
+        self._timeouts = timeouts or RequestTimeouts(query_s=QUERY_TIMEOUT_S)
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._blobs = MemoryBlobs()
+        handlers = Handlers()
+        serve_blobs(handlers, self._blobs)
+        self.managers = ManagerConnections(
+            runtime,
+            tasks,
+            handlers,
+            addresses=addresses,
+            secrets=secrets,
+            cluster=cluster,
+            tls=tls,
+            timeouts=self._timeouts,
+            shown=shown,
+        )
+        self._job_leader = self.managers.apart()
+        board = self.managers.board
+        self._fetcher = BlobFetcher(
+            self._blobs, board.counters, tasks, chunk_timeout_s=self._timeouts.chunk_s
+        )
+
+    async def close(self) -> None:
+        await self.managers.close()
+
+    def out_of_contact_s(self) -> tuple[float, float]:
+        """How long no manager has answered the follower of a job, and how long it still tries;
+        (0, 0) while one answers."""
+        since = self._job_leader.lost_since
+        if since is None:
+            return 0.0, 0.0
+        lost_s = self._runtime.clock.now() - since
+        return max(lost_s, 0.001), max(self._reconnect_timeout_s - lost_s, 0.0)
+
+    # Jobs.
+
+    async def submit(
+        self, submission: Submission, bundle: bytes, journal: SubmissionJournal, key: str = ""
+    ) -> tuple[JobAccepted, SubmissionEntry]:
+        """Writes the key to disk before the first byte is sent. The caller closes the entry when
+        it has seen the end of the job."""
+        asked = f"{fingerprint(submission)} {self.managers.shown}"
+        entry = await journal.open(asked, key)
+        try:
+            accepted = await self._submitted(SubmitJob(entry.key, submission), bundle)
+        except RequestRefused:
+            await journal.close(entry)
+            raise
+        return accepted, await journal.accepted(entry, accepted.job)
+
+    async def _submitted(self, message: SubmitJob, bundle: bytes) -> JobAccepted:
+        """Offers the bundle again if another manager leads by now and does not have it yet."""
+        submission = message.submission
+        if not submission.bundle:
+            return await self._ask_long(message, self._timeouts.answer_s)
+        self._blobs.put(bundle)
+        offer = OfferBlob(submission.bundle, submission.bundle_size)
+        offers = 0
+        while True:
+            offers += 1
+            await self._ask_long(offer, self._timeouts.upload_s)
+            try:
+                return await self._ask_long(message, self._timeouts.answer_s)
+            except RequestRefused as error:
+                if error.code != ErrorCode.NOT_FOUND or offers == OFFERS_MAX:
+                    raise
+
+    async def follow(
+        self, job: JobId, after: int = 0, *, known: bool = False
+    ) -> AsyncIterator[Followed]:
+        """Yields answers with what is new; the last has a terminal state. Raises `JobLost` if the
+        cluster no longer knows a job that was `known`."""
+        while True:
+            ask = Follow(job=job, after=after, wait_s=FOLLOW_S)
+            try:
+                answer: Followed = await self._job_leader.ask(
+                    ask,
+                    timeout_s=FOLLOW_S + self._timeouts.answer_s,
+                    reconnect_timeout_s=self._reconnect_timeout_s,
+                )
+            except RequestRefused as error:
+                raise self._unknown(error, job, known=known) from None
+            known = True
+            after = max(after, answer.upto)
+            yield answer
+            if answer.state in TERMINAL and not answer.more:
+                return
+            if self._timeouts.follow_pause_s and not answer.more:
+                await self._runtime.clock.sleep(self._timeouts.follow_pause_s)
+
+    async def result(self, job: JobId, *, known: bool = False) -> JobResult:
+        """The result of a job that has ended; raises `SquallError` with the reason if it left
+        none."""
+        try:
+            view = await self.status(job)
+        except RequestRefused as error:
+            raise self._unknown(error, job, known=known) from None
+        if view.state not in TERMINAL:
+            raise SquallError(f"job {job} is {view.state}; it has a result once it has ended")
+        if not view.result:
+            raise SquallError(f"job {job} ended ({view.state}) without a result: {view.reason}")
+        await self._fetch(view.result, view.result_size)
+        return decode_result(self._blobs.take(view.result))
+
+    async def status(self, job: JobId) -> JobView:
+        return (await self.job_status(job)).view
+
+    async def job_status(self, job: JobId) -> JobStatus:
+        """The state of the job and the manifest of its file."""
+        return await self._ask_about(GetJob(job), job)
+
+    async def jobs(self, limit: int = 100) -> list[JobView]:
+        answer: JobList = await self._ask(ListJobs(limit))
+        return answer.jobs
+
+    async def cancel(self, job: JobId, *, now: bool = False) -> CancelAccepted:
+        return await self._ask_about(CancelJob(job, now), job)
+
+    async def adjust(self, change: AdjustJob) -> Adjusted:
+        return await self._ask_about(change, change.job)
+
+    async def why(self, job: JobId) -> Explanation:
+        return await self._ask_about(WhyJob(job), job)
+
+    # Nodes.
+
+    async def nodes(self, at_least_s: float = 0.0) -> NodeList:
+        """`at_least_s` extends the wait for a manager, if the user asked for a longer one."""
+        return await self._ask(ListNodes(), at_least_s)
+
+    async def drain(self, node: str, *, resume: bool = False) -> Draining:
+        try:
+            return await self._ask(DrainNode(node, resume))
+        except RequestRefused as error:
+            if error.code != ErrorCode.NOT_FOUND:
+                raise
+            raise RequestRefused(
+                f"no node {node} here; squall nodes lists them", error.code, error.exit_code
+            ) from None
+
+    # Requests.
+
+    def _unknown(self, error: RequestRefused, job: JobId, *, known: bool) -> SquallError:
+        if error.code != ErrorCode.NOT_FOUND or not known:
+            return _unknown_job(error, job)
+        return JobLost(
+            f"job {job} is lost: {self.managers.shown} no longer knows it. The log that held it "
+            "was lost or replaced (an emptied store, a forced recovery): its load has stopped "
+            "and its counts are gone. Run it again"
+        )
+
+    async def _ask(self, message: msgspec.Struct, at_least_s: float = 0.0) -> Any:
+        timeouts = self._timeouts
+        return await self.managers.ask(
+            message,
+            timeout_s=timeouts.answer_s,
+            reconnect_timeout_s=max(timeouts.query_s, at_least_s),
+        )
+
+    async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:
+        try:
+            return await self._ask_long(message, self._timeouts.answer_s)
+        except RequestRefused as error:
+            raise _unknown_job(error, job) from None
+
+    async def _ask_long(self, message: msgspec.Struct, timeout_s: float) -> Any:
+        """A request about a running job: waits `reconnect_timeout_s` for a lost manager."""
+        return await self.managers.ask(
+            message, timeout_s=timeout_s, reconnect_timeout_s=self._reconnect_timeout_s
+        )
+
+    async def _fetch(self, blob: str, size: int) -> None:
+        """Resumes a broken transfer where it ended, from any manager that answers."""
+        clock = self._runtime.clock
+        until = clock.now() + self._reconnect_timeout_s
+        failures = 0
+        while True:
+            try:
+                await self._fetcher.fetch(blob, size, [self.managers.current])
+                return
+            except BlobError as error:
+                if clock.now() >= until:
+                    raise Unreachable(f"{self.managers.shown}: {error}") from None
+            await self.managers.ask(
+                ListNodes(),
+                timeout_s=self._timeouts.answer_s,
+                reconnect_timeout_s=max(until - clock.now(), 0.0),
+            )
+            failures += 1
+            await clock.sleep(FETCH_RETRY.delay_s(failures))
+
+
+def _unknown_job(error: RequestRefused, job: JobId) -> RequestRefused:
+    if error.code != ErrorCode.NOT_FOUND:
+        return error
+    return RequestRefused(f"no job {job} here; squall jobs lists them", error.code, error.exit_code)
+
+
+def cores_of(nodes: Iterable[NodeView]) -> int:
+    """Cores of the workers that can be given work."""
+    away = ("gone", "silent", "draining", "drained")
+    return sum(node.cores for node in nodes if node.role == "worker" and node.state not in away)
+
+
+def outcome_from(result: JobResult, options: RunOptions | None = None) -> RunOutcome:
+    """Raises the same error as a run on this machine if the cluster refused the file."""
+    if result.refusal:
+        from squall.engine.run.local_run import error_of
+
+        raise error_of(result.refusal, result.refusal_code)
+    outcome = outcome_of(result)
+    if options is not None and options.file:
+        from squall.engine.run.metadata import git_commit
+
+        outcome.info.git = git_commit(options.file)
+    return outcome

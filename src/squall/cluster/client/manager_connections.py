@@ -1,0 +1,298 @@
+"""A client's connections to the managers: asks any that answers, and follows hints to the leader.
+
+Every request of a client may be sent twice: a submission because of its key, everything else
+because it names the wanted state. So a request whose outcome is unknown is sent again, to the
+next manager, until one answers or the timeout ends. A manager that does not lead names the leader;
+a busy manager says when to retry.
+
+If no manager accepts the secret, the request fails at once: waiting would not help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import msgspec
+
+from squall.cluster.client.errors import Unreachable, request_refused
+from squall.cluster.protocol.timeouts import RequestTimeouts
+from squall.cluster.wire.errors import (
+    WRONG_SECRET,
+    HandshakeFailed,
+    NotSent,
+    OutcomeUnknown,
+    RemoteError,
+)
+from squall.cluster.wire.header import MessageClass
+from squall.cluster.wire.links.dispatch import Handlers
+from squall.cluster.wire.links.peer import Peer
+from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_keyring
+from squall.cluster.wire.messages import ErrorCode
+from squall.cluster.wire.seal.secrets import Secrets
+from squall.runtime.backoff import Backoff
+from squall.runtime.interfaces import Address, Runtime
+from squall.runtime.tasks import TaskRunner
+
+ASK_RETRY = Backoff(0.05, cap_s=1.0)
+"""A failover takes about a second: the first tries are quick, later ones spare the managers."""
+LINK_POLL_S = 0.1
+"""How often a wait for a link checks whether its dial has failed."""
+LATER = (ErrorCode.RETRY_LATER, ErrorCode.OVERLOADED)
+
+
+class ManagerConnections:
+    """Links to the managers of one group, by address. `close` ends all of them."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: TaskRunner,
+        handlers: Handlers,
+        *,
+        addresses: Sequence[Address],
+        secrets: Secrets,
+        cluster: str,
+        version: str = "",
+        timeouts: RequestTimeouts | None = None,
+        shown: str = "",
+        tls: LinkTLS | None = None,
+    ) -> None:
+        """`shown` names the managers in messages, if their addresses do not."""
+        self._runtime = runtime
+        self._shown = shown
+        self._timeouts = timeouts or RequestTimeouts()
+        self._board = Switchboard(
+            runtime=runtime,
+            keyring=make_keyring(runtime, secrets, cluster),
+            admit=_admit,
+            tasks=tasks,
+            handlers=handlers,
+            limits=self._timeouts.limits,
+            tls=tls,
+        )
+        self._addresses = list(dict.fromkeys(addresses))
+        self._peers: dict[Address, Peer] = {}
+        self._at = 0
+        # Addresses that have had a session: they accept our secret, whatever a later dial reports.
+        # A manager that was paused closes queued connections silently, as a manager with another
+        # secret does.
+        self._proven: set[Address] = set()
+        # Why the last manager asked for a later retry.
+        self._last_delay = ""
+        # When contact was lost, on the runtime's clock; None while a manager answers.
+        self.lost_since: float | None = None
+
+    def apart(self) -> ManagerConnections:
+        """The same links with a current manager of its own, because the leader of a job need not
+        lead the group."""
+        return copy(self)
+
+    @property
+    def board(self) -> Switchboard:
+        return self._board
+
+    @property
+    def current(self) -> Peer:
+        """The manager that receives the next request."""
+        return self._peer(self._addresses[self._at % len(self._addresses)])
+
+    @property
+    def is_store(self) -> bool:
+        """Whether they are agents behind a store."""
+        return bool(self._shown)
+
+    @property
+    def shown(self) -> str:
+        return self._shown or ", ".join(f"{host}:{port}" for host, port in self._addresses)
+
+    async def ask(
+        self, message: msgspec.Struct, *, timeout_s: float = 10.0, reconnect_timeout_s: float = 10.0
+    ) -> Any:
+        """Returns the answer. Raises `RequestRefused` if a manager refuses, and `Unreachable` after
+        `reconnect_timeout_s`, which does not include the time a manager spends on the first
+        request."""
+        clock = self._runtime.clock
+        until = clock.now() + reconnect_timeout_s
+        tries = 0
+        failed = False
+        while True:
+            tries += 1
+            wait_s = ASK_RETRY.delay_s(tries)
+            try:
+                await self._connected(until)
+                answer = await self.current.request(message, timeout_s)
+                self._last_delay = ""
+                self.lost_since = None
+                return answer
+            except RemoteError as error:
+                self.lost_since = None
+                wait_s = self._after(error, wait_s)
+            except (NotSent, OutcomeUnknown) as error:
+                self._last_delay = str(error)
+                self._note_loss()
+                self._at += 1
+                until = until if failed else max(until, clock.now() + reconnect_timeout_s)
+                failed = True
+            if clock.now() + wait_s > until:
+                raise self._gave_up(reconnect_timeout_s)
+            # A wait that the manager asked for gets jitter too: all clients received the same one.
+            await clock.sleep(wait_s * self._runtime.random.uniform(0.5, 1.0))
+
+    async def ask_each(
+        self, message: msgspec.Struct, *, timeout_s: float, of: Sequence[Address] = ()
+    ) -> dict[Address, Any]:
+        """Asks all managers, or those in `of`, once and at the same time, whether or not they
+        lead; returns the answers that came in time."""
+        addresses = list(dict.fromkeys(of or self._addresses))
+        answers = await asyncio.gather(
+            *(self._once(each, message, timeout_s) for each in addresses)
+        )
+        found = zip(addresses, answers, strict=True)
+        return {address: answer for address, answer in found if answer is not None}
+
+    async def _once(self, address: Address, message: msgspec.Struct, timeout_s: float) -> Any:
+        """None without an answer."""
+        peer, until = self._peer(address), self._runtime.clock.now() + timeout_s
+        while (left_s := until - self._runtime.clock.now()) > 0.0:
+            try:
+                await peer.connected(min(LINK_POLL_S, left_s))
+                return await peer.request(message, left_s)
+            except HandshakeFailed:
+                if isinstance(peer.last_error, ConnectionError):
+                    return None
+            except (NotSent, OutcomeUnknown, RemoteError):
+                return None
+        return None
+
+    async def close(self) -> None:
+        for peer in self._peers.values():
+            await peer.close(drain_s=0.2)
+
+    def _note_loss(self) -> None:
+        if self.lost_since is None:
+            self.lost_since = self._runtime.clock.now()
+
+    def _after(self, error: RemoteError, backoff_s: float) -> float:
+        """How long to wait before the next try; raises if the answer is final."""
+        if error.code == ErrorCode.NOT_PRIMARY:
+            self._last_delay = "no manager leads the group at the moment"
+            self._follow(error.primary)
+            return backoff_s
+        if error.code in LATER:
+            self._last_delay = error.text or "the managers cannot commit at the moment"
+            if error.code == ErrorCode.RETRY_LATER:
+                self._at += 1
+            return max(error.retry_after_s, backoff_s)
+        raise request_refused(error) from None
+
+    async def _connected(self, until: float) -> None:
+        """Returns when the current manager, or a later one, has a link."""
+        clock = self._runtime.clock
+        problems: dict[Address, Exception] = {}
+        while True:
+            peer = self.current
+            left_s = max(until - clock.now(), 0.0)
+            try:
+                # With several managers, a dial that fails moves on to the next one early.
+                await self._up(peer, min(self._timeouts.connect_s, left_s))
+                self._proven.add(peer.address)
+                return
+            except HandshakeFailed as error:
+                problems[peer.address] = self._plainly(error, peer.address)
+                self._note_loss()
+            self._at += 1
+            if all(_is_wrong_secret(problems.get(each)) for each in self._addresses):
+                raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
+            if clock.now() >= until:
+                raise Unreachable(self._all_failed(problems))
+            await asyncio.sleep(0)
+
+    async def _up(self, peer: Peer, timeout_s: float) -> None:
+        """Waits for a link; a dial that has failed for good ends the wait early."""
+        clock = self._runtime.clock
+        until = clock.now() + timeout_s
+        while True:
+            slice_s = min(LINK_POLL_S, max(until - clock.now(), 0.0))
+            try:
+                await peer.connected(slice_s)
+                return
+            except HandshakeFailed as error:
+                if clock.now() >= until or _is_wrong_secret(self._plainly(error, peer.address)):
+                    raise
+                if len(self._addresses) > 1 and isinstance(peer.last_error, OSError):
+                    raise
+
+    def _follow(self, primary: str) -> None:
+        """Makes the hinted manager the current one: the hint is an address or a node id. Without
+        a hint the next one is asked."""
+        for index, address in enumerate(self._addresses):
+            peer = self._peers.get(address)
+            session = peer.control.session if peer is not None else None
+            named = session is not None and session.peer.node == primary
+            if primary and (named or f"{address[0]}:{address[1]}" == primary):
+                self._at = index
+                return
+        hinted = _address_of(primary)
+        if hinted is None:
+            self._at += 1
+            return
+        self._addresses.append(hinted)
+        self._at = len(self._addresses) - 1
+
+    def _peer(self, address: Address) -> Peer:
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = Peer(self._board, address)
+            peer.start()
+        return peer
+
+    def _plainly(self, error: HandshakeFailed, address: Address) -> Exception:
+        """The error in one wording: operating systems have many."""
+        cause = error.__cause__
+        shown = self._shown or f"{address[0]}:{address[1]}"
+        if isinstance(cause, ConnectionRefusedError):
+            return ConnectionError(f"{shown}: connection refused: nothing listens there")
+        if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
+            return ConnectionError(f"{shown}: {cause.strerror or cause}")
+        if address in self._proven and _is_wrong_secret(error):
+            return ConnectionError(f"{shown}: closes every connection immediately")
+        return error
+
+    def _all_failed(self, problems: dict[Address, Exception]) -> str:
+        # Each problem already names its address or its store.
+        reasons = "; ".join(dict.fromkeys(str(problem) for problem in problems.values()))
+        if self._shown and reasons:
+            return reasons
+        return f"no manager answers: {reasons or self.shown}"
+
+    def _gave_up(self, reconnect_timeout_s: float) -> Unreachable:
+        reason = self._last_delay or "unknown reason"
+        return Unreachable(f"{self.shown}: gave up after {reconnect_timeout_s:.0f} s: {reason}")
+
+
+def _is_wrong_secret(error: Exception | None) -> bool:
+    return error is not None and WRONG_SECRET in str(error)
+
+
+def _address_of(text: str) -> Address | None:
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class _Unlimited:
+    """A client is never flooded, so it admits everything."""
+
+    waits = False
+
+    async def turn(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def _admit(message_class: MessageClass, source: str) -> _Unlimited:
+    return _Unlimited()

@@ -1,0 +1,54 @@
+"""Packs a workflow file, with the modules and data files it needs, into a submission."""
+
+from __future__ import annotations
+
+import platform
+
+from squall.api.errors import UsageError
+from squall.cluster.protocol.bundle import Bundle, make_bundle
+from squall.cluster.protocol.submission import BUNDLE_MAX_BYTES, Submission
+from squall.engine.core_protocol import Loaded
+from squall.engine.plan.bundle_inputs import BundleInputs, read_bundle_inputs
+from squall.engine.run.local_run import OnLog, load_with_imports
+from squall.engine.run_options import RunOptions
+from squall.stats.manifest import FileManifest
+from squall.stats.thresholds.binding import bind_all
+
+
+async def packed(options: RunOptions, on_log: OnLog | None = None) -> tuple[Submission, Bundle]:
+    loaded = await load_with_imports(options, on_log)
+    return pack(loaded, read_bundle_inputs(loaded, options))
+
+
+def pack(
+    loaded: Loaded, contents: BundleInputs, *, max_bytes: int = BUNDLE_MAX_BYTES
+) -> tuple[Submission, Bundle]:
+    """Reports every mistake that can be found on this machine, before anything is sent."""
+    options = contents.options
+    bind_all(loaded.manifest, options.thresholds)
+    _check_warmup(loaded.manifest, options.warmup_s)
+    bundle = make_bundle(
+        contents.files,
+        entry=contents.entry,
+        python=".".join(platform.python_version_tuple()[:2]),
+        requirements=loaded.requirements,
+        environment=(*options.env, *options.secrets),
+        max_bytes=max_bytes,
+    )
+    return (
+        Submission(
+            bundle=bundle.digest,
+            bundle_size=len(bundle.data),
+            contents=bundle.manifest,
+            manifest=loaded.manifest,
+            options=options,
+            timeout_s=options.timeout_s,
+        ),
+        bundle,
+    )
+
+
+def _check_warmup(manifest: FileManifest, warmup_s: float) -> None:
+    longest_s = max((w.profile.duration_s for w in manifest.workflows if w.is_test), default=0)
+    if 0 < longest_s <= warmup_s:
+        raise UsageError(f"--warmup {warmup_s:g}s leaves nothing of a run of {longest_s:g}s")

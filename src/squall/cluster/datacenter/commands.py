@@ -1,0 +1,323 @@
+"""The commands of a datacenter's log. They are facts and decisions of the primary: apply checks
+them against the state and stores them, but plans nothing (R3).
+
+All but `AdjustLoad` are compare-and-set on the state, so that repeating one changes nothing
+(R13). Fields are only ever added, with defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from squall.api.errors import SquallError
+from squall.cluster.datacenter.records import RecordFacts, StopKind
+from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
+from squall.cluster.protocol.messages import JobState
+from squall.cluster.protocol.submission import Submission
+from squall.engine.outcome import WorkflowStatus
+from squall.stats.manifest import Profile
+
+COMMAND_MAX_BYTES = 256 * 1024
+CONTEXT_INLINE_MAX = 16 * 1024
+VERSION = 1
+
+
+class Configure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="configure"):
+    """Sets the length of leases and the id of the group; an empty id leaves it as it is."""
+
+    group: str = ""
+    lease_ms: int
+
+
+class AddWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="worker"):
+    """Registers a boot of a worker, with the records that its former boot left (R6)."""
+
+    node: str
+    boot: str
+    cores: int
+    pid: int = 0
+    host: str = ""
+    address: str = ""
+    python: str = ""
+    version: str = ""
+    descriptors: int = 0
+    dead_boots: tuple[str, ...] = ()
+    """Former boots whose processes the new boot has reaped, or whose kernel is gone (R6)."""
+    dead_ms: int = 0
+    """By the group clock: when they were dead at the latest; 0: unknown."""
+    held: tuple[RecordFacts, ...] = ()
+
+
+class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
+    node: str
+    draining: bool
+    by: str = ""
+
+
+class LoseWorkers(msgspec.Struct, frozen=True, kw_only=True, tag="gone"):
+    """Workers that were silent for too long, as (node, boot)."""
+
+    workers: tuple[tuple[str, str], ...]
+
+
+class ForgetWorkers(msgspec.Struct, frozen=True, kw_only=True, tag="forget"):
+    nodes: tuple[str, ...]
+
+
+class CreateJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="create"):
+    principal: str
+    key: str
+    fingerprint: str
+    submission: Submission
+    """Without secrets, which are in `sealed`."""
+    sealed: bytes = b""
+    leader: str = ""
+    created_at: float = 0.0
+    layers: tuple[tuple[str, ...], ...]
+    """The names of the workflows by layer, in the order in which layers run."""
+    timeout_ms: int = 0
+    """Counts from the creation; 0: the deadline is set when the job is first placed."""
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True):
+    share: int
+    attempt: Attempt
+    node: str
+    boot: str
+    slot: int
+    process: int
+    iterations_done: int = 0
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    workflow: str
+    shares: int
+    assignments: tuple[Assignment, ...]
+    profile: Profile | None = None
+    values_blob: str = ""
+    values_size: int = 0
+
+
+class PlaceWorkflows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="place"):
+    """Takes all cores of a phase, or none."""
+
+    job: JobId
+    placements: tuple[Placement, ...]
+    run_ms: int = 0
+    """The longest time to the end of the job from here, for a job without a deadline."""
+
+
+class ReturnWorkflows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="return"):
+    """Returns placed workflows to the queue: no attempt of them may start any more. `returned`
+    are the attempts that certainly do not run; the others are awaited."""
+
+    job: JobId
+    workflows: tuple[str, ...] = ()
+    returned: tuple[AttemptKey, ...] = ()
+    reason: str = ""
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True):
+    workflow: str
+    attempts: tuple[Attempt, ...]
+    """The current attempt of share 0, 1, 2 ..."""
+
+
+class StartWorkflows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="start"):
+    """All shares are ready: the clock of the workflows starts `ahead_ms` after this command."""
+
+    job: JobId
+    started: tuple[Started, ...]
+    ahead_ms: int = 0
+
+
+class EndAttempts(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """Final records arrived, of live attempts or, late, of lost ones (R8)."""
+
+    ended: tuple[RecordFacts, ...]
+
+
+class LostAttempt(msgspec.Struct, frozen=True, array_like=True):
+    key: AttemptKey
+    reason: str
+    facts: RecordFacts | None = None
+    silent_to_s: float = 0.0
+    """The latest moment at which it may have made load, on the workflow's clock."""
+
+
+class LoseAttempts(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
+    lost: tuple[LostAttempt, ...]
+
+
+class RefillShares(msgspec.Struct, frozen=True, kw_only=True, tag="refill"):
+    """New attempts for the rest of lost shares."""
+
+    job: JobId
+    workflow: str
+    assignments: tuple[Assignment, ...]
+
+
+class StopWorkflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="halt"):
+    """Ends one workflow before its time; the job goes on."""
+
+    job: JobId
+    workflow: str
+    kind: StopKind = "failed"
+    error: str = ""
+    exit_code: int = 0
+    now: bool = False
+
+
+class Conclusion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    workflow: str
+    outcome: WorkflowStatus
+    error: str = ""
+    exit_code: int = 0
+    elapsed_s: float = 0.0
+    context: bytes = b""
+    context_blob: str = ""
+    context_size: int = 0
+
+
+class ConcludeWorkflows(msgspec.Struct, frozen=True, kw_only=True, tag="conclude"):
+    """Sets the one outcome of workflows, with their contexts; no attempt of them may run."""
+
+    job: JobId
+    conclusions: tuple[Conclusion, ...]
+
+
+class StopJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop"):
+    """Stops a job that was cancelled, timed out, was aborted by a threshold, or cannot run. The
+    first reason stays; `now` may be added later."""
+
+    job: JobId
+    kind: Literal["cancelled", "timeout", "aborted", "failed"]
+    reason: str
+    now: bool = False
+    exit_code: int = 0
+
+
+class FailJob(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
+    """Ends a job at once because the primary's rules for it raised (R3): what it would do next is
+    not known, and no other job may suffer from it."""
+
+    job: JobId
+    error: str
+
+
+class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="adjust"):
+    job: JobId
+    workflows: tuple[str, ...]
+    paused: bool | None = None
+    rate_per_s: float | None = None
+    vus: int | None = None
+    by: str = ""
+
+
+class ExtendJob(msgspec.Struct, frozen=True, kw_only=True, tag="extend"):
+    """Extends the deadline; the sum of all extensions of a job is capped."""
+
+    job: JobId
+    by_ms: int
+    cap_ms: int
+    by: str = ""
+
+
+class LeadJobs(msgspec.Struct, frozen=True, kw_only=True, tag="lead"):
+    """Names other leaders for these jobs."""
+
+    leaders: tuple[tuple[JobId, str], ...]
+
+
+class FinishJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
+    """Sets the one terminal state of a job."""
+
+    job: JobId
+    status: JobState
+    reason: str = ""
+    exit_code: int = 0
+    result: str = ""
+    result_size: int = 0
+    history: str = ""
+    history_size: int = 0
+    keep_ms: int = 0
+
+
+class Purge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="purge"):
+    """Removes jobs and idempotency keys whose retention is over."""
+
+    jobs: tuple[JobId, ...] = ()
+    keys: tuple[tuple[str, str], ...] = ()
+    key_keep_ms: int = 0
+
+
+Command = (
+    Configure
+    | AddWorker
+    | DrainWorker
+    | LoseWorkers
+    | ForgetWorkers
+    | CreateJob
+    | PlaceWorkflows
+    | ReturnWorkflows
+    | StartWorkflows
+    | EndAttempts
+    | LoseAttempts
+    | RefillShares
+    | StopWorkflow
+    | ConcludeWorkflows
+    | StopJob
+    | FailJob
+    | AdjustLoad
+    | ExtendJob
+    | LeadJobs
+    | FinishJob
+    | Purge
+)
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
+    job: JobId = JobId("")
+    changed: bool = True
+    """False: the command was a repeat and changed nothing."""
+    value: int = 0
+    """The adjust sequence, or the lease length."""
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True, tag="no"):
+    text: str
+    """One line that says why."""
+
+
+CommandOutcome = Accepted | Rejected
+
+_encoder = msgspec.msgpack.Encoder()
+_commands = msgspec.msgpack.Decoder(Command)
+_outcomes = msgspec.msgpack.Decoder(CommandOutcome)
+
+
+def encode(command: Command) -> bytes:
+    """Encodes a command for `Ledger.submit`; raises `SquallError` if it is too large."""
+    body = _encoder.encode(command)
+    if len(body) > COMMAND_MAX_BYTES:
+        raise SquallError(
+            f"a command of {len(body)} bytes exceeds the limit of {COMMAND_MAX_BYTES}; "
+            "a job's description must be smaller"
+        )
+    return body
+
+
+def decode(body: bytes) -> Command:
+    """Raises msgspec's ValueError for anything that is not a command."""
+    return _commands.decode(body)
+
+
+def encode_outcome(outcome: CommandOutcome) -> bytes:
+    return _encoder.encode(outcome)
+
+
+def decode_outcome(result: bytes) -> CommandOutcome:
+    """Decodes `Committed.result`."""
+    return _outcomes.decode(result)

@@ -1,0 +1,342 @@
+"""Applies commands about whole jobs: creation, stop, end, purge.
+
+A job has one terminal state, which `FinishJob` sets once. Each function checks first and
+changes afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from squall.cluster.datacenter.commands import (
+    Accepted,
+    AdjustLoad,
+    CommandOutcome,
+    CreateJob,
+    ExtendJob,
+    FailJob,
+    FinishJob,
+    LeadJobs,
+    Purge,
+    Rejected,
+    StopJob,
+)
+from squall.cluster.datacenter.records import (
+    ADJUSTMENTS_MAX,
+    TERMINAL,
+    AdjustEvent,
+    Adjustment,
+    JobRecord,
+    KeyEntry,
+    Transition,
+    WorkflowRecord,
+)
+from squall.cluster.datacenter.tables import Tables, replace
+from squall.cluster.datacenter.workflow_states import WorkflowState
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import JobState
+from squall.cluster.protocol.submission_limits import (
+    KEY_MAX_CHARACTERS,
+    TIMEOUT_MAX_S,
+    adjustment_fault,
+    submission_fault,
+)
+
+
+def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
+    if not tables.group:
+        return Rejected(text="the group is not configured yet; try again")
+    entry = tables.keys.get((command.principal, command.key))
+    if entry is not None:
+        if entry.fingerprint != command.fingerprint:
+            return Rejected(
+                text=f'key "{command.key}" was used for another job ({entry.job}); '
+                "choose another key"
+            )
+        return Accepted(job=entry.job, changed=False)
+    fault = _creation_fault(command) or submission_fault(command.submission)
+    if fault:
+        return Rejected(text=fault)
+    names = [name for layer in command.layers for name in layer]
+    manifest = command.submission.manifest
+    if not names or sorted(names) != sorted(each.name for each in manifest.workflows):
+        return Rejected(text="the layers do not hold every workflow once")
+    if len(set(names)) != len(names):
+        return Rejected(text="two workflows have the same name")
+    layer_of = {name: i for i, layer in enumerate(command.layers) for name in layer}
+    for workflow in manifest.workflows:
+        for needed in workflow.depends:
+            if layer_of.get(needed, len(names)) >= layer_of[workflow.name]:
+                return Rejected(text=f"{workflow.name} does not come after {needed}")
+    job = JobId(f"{tables.group}-{tables.op}")
+    first = Transition(tables.group_ms, WorkflowState.PENDING, "created")
+    tables.put_job(
+        JobRecord(
+            job=job,
+            op=tables.op,
+            principal=command.principal,
+            key=command.key,
+            fingerprint=command.fingerprint,
+            submission=command.submission,
+            sealed=command.sealed,
+            leader=command.leader,
+            created_ms=tables.group_ms,
+            created_at=command.created_at,
+            deadline_ms=tables.group_ms + command.timeout_ms if command.timeout_ms > 0 else 0,
+            limited=command.timeout_ms > 0,
+            workflows=tuple(
+                WorkflowRecord(name=each.name, layer=layer_of[each.name], history=(first,))
+                for each in manifest.workflows
+            ),
+        )
+    )
+    tables.keys[(command.principal, command.key)] = KeyEntry(command.fingerprint, job)
+    tables.event(job, f"created by {command.principal}")
+    return Accepted(job=job)
+
+
+def _creation_fault(command: CreateJob) -> str:
+    """Checks what the manager adds to a submission."""
+    if not 0 <= command.timeout_ms <= TIMEOUT_MAX_S * 1000:
+        return f"timeout_ms is {command.timeout_ms}; at most {TIMEOUT_MAX_S * 1000:.0f}"
+    if not math.isfinite(command.created_at):
+        return f"created_at is {command.created_at}; it must be finite"
+    if not command.key or len(command.key) > KEY_MAX_CHARACTERS:
+        return f"a key must have 1 to {KEY_MAX_CHARACTERS} characters"
+    return ""
+
+
+def stop_job(tables: Tables, command: StopJob) -> CommandOutcome:
+    job = tables.jobs.get(command.job)
+    if job is None:
+        return Rejected(text=f"no job {command.job}")
+    if job.over or (job.stop and (job.stop_now or not command.now)):
+        return Accepted(job=job.job, changed=False)
+    if job.stop:
+        tables.put_job(replace(job, stop_now=True, touched=tables.op))
+        tables.event(job.job, f"everything that runs is cancelled now: {command.reason}")
+        _cancel_workflows(tables, job, command)
+        return Accepted(job=job.job)
+    tables.put_job(
+        replace(
+            job,
+            stop=command.kind,
+            stop_ms=tables.group_ms,
+            stop_now=command.now,
+            reason=command.reason,
+            exit_code=command.exit_code,
+            touched=tables.op,
+        )
+    )
+    tables.event(job.job, command.reason)
+    _cancel_workflows(tables, job, command)
+    return Accepted(job=job.job)
+
+
+def _cancel_workflows(tables: Tables, job: JobRecord, command: StopJob) -> None:
+    """Cancels every placed workflow, except `when="always"` ones unless the stop is `now`."""
+    always = {each.name for each in job.submission.manifest.workflows if each.always}
+    for workflow in job.workflows:
+        if workflow.over or (workflow.name in always and not command.now):
+            continue
+        if workflow.state in (WorkflowState.DISPATCHED, WorkflowState.RUNNING):
+            stopped = replace(workflow, returning=False)
+            tables.move(job.job, stopped, WorkflowState.CANCELLING, command.reason)
+
+
+def adjust_load(tables: Tables, command: AdjustLoad) -> CommandOutcome:
+    job = tables.jobs.get(command.job)
+    if job is None:
+        return Rejected(text=f"no job {command.job}")
+    if job.over or job.stop:
+        return Rejected(text=f"job {job.job} is {'over' if job.over else 'being stopped'}")
+    fault = adjustment_fault(command.rate_per_s, command.vus)
+    if fault:
+        return Rejected(text=fault)
+    named = [job.workflow(name) for name in command.workflows]
+    if not named or None in named:
+        missing = [name for name in command.workflows if job.workflow(name) is None]
+        return Rejected(text=f"job {job.job} has no workflow {', '.join(missing)}")
+    sequence = job.adjust_seq + 1
+    events = tuple(
+        AdjustEvent(
+            at_ms=tables.group_ms,
+            workflow=name,
+            paused=command.paused,
+            rate_per_s=command.rate_per_s,
+            vus=command.vus,
+            by=command.by,
+        )
+        for name in command.workflows
+    )
+    adjustments = (*job.adjustments, *events)[-ADJUSTMENTS_MAX:]
+    tables.put_job(replace(job, adjust_seq=sequence, adjustments=adjustments, touched=tables.op))
+    for workflow in named:
+        if workflow is None:
+            continue
+        before = workflow.adjustment
+        adjustment = Adjustment(
+            adjust_seq=sequence,
+            paused=before.paused if command.paused is None else command.paused,
+            rate_per_s=before.rate_per_s if command.rate_per_s is None else command.rate_per_s,
+            vus=before.vus if command.vus is None else command.vus,
+        )
+        tables.put_workflow(job.job, replace(workflow, adjustment=adjustment))
+        tables.event(job.job, f"{workflow.name}: {_said(command)}{_by(command.by)}")
+    return Accepted(job=job.job, value=sequence)
+
+
+def extend_job(tables: Tables, command: ExtendJob) -> CommandOutcome:
+    job = tables.jobs.get(command.job)
+    if job is None or job.over:
+        return Rejected(text=f"job {command.job} is over or unknown")
+    granted = min(command.by_ms, max(command.cap_ms - job.extension_ms, 0))
+    if granted < 1:
+        return Rejected(text=f"job {job.job} has no extension left")
+    tables.put_job(replace(job, extension_ms=job.extension_ms + granted))
+    tables.event(job.job, f"got {granted / 1000:g} s more{_by(command.by)}")
+    return Accepted(job=job.job, value=granted)
+
+
+def lead_jobs(tables: Tables, command: LeadJobs) -> CommandOutcome:
+    changed = False
+    for name, leader in command.leaders:
+        job = tables.jobs.get(name)
+        if job is not None and job.leader != leader:
+            tables.put_job(replace(job, leader=leader))
+            changed = True
+    return Accepted(changed=changed)
+
+
+def finish_job(tables: Tables, command: FinishJob) -> CommandOutcome:
+    job = tables.jobs.get(command.job)
+    if job is None:
+        return Rejected(text=f"no job {command.job}")
+    if job.over:
+        return Accepted(job=job.job, changed=False)
+    if command.status not in TERMINAL:
+        return Rejected(text=f"{command.status} is no end")
+    if any(not workflow.over for workflow in job.workflows):
+        return Rejected(text=f"job {job.job} has a workflow that is not over")
+    if tables.live_of(job.job):
+        return Rejected(text=f"job {job.job} has an attempt that may run")
+    tables.event(job.job, f"{command.status}" + (f": {command.reason}" if command.reason else ""))
+    end(tables, job, command)
+    return Accepted(job=job.job)
+
+
+def end(tables: Tables, job: JobRecord, command: FinishJob) -> None:
+    """Ends a job, and drops everything but its result and the data that views show."""
+    tables.drop_job(job.job)
+    tables.put_job(
+        replace(
+            job,
+            state=command.status,
+            reason=command.reason or job.reason,
+            exit_code=command.exit_code,
+            ended_ms=tables.group_ms,
+            purge_ms=tables.group_ms + command.keep_ms,
+            result=command.result,
+            result_size=command.result_size,
+            history=command.history,
+            history_size=command.history_size,
+            sealed=b"",
+            touched=tables.op,
+            workflows=tuple(
+                replace(each, context=b"", context_blob="", values_blob="", history=())
+                for each in job.workflows
+            ),
+        )
+    )
+    if command.history:
+        tables.events.pop(job.job, None)
+
+
+def purge(tables: Tables, command: Purge) -> CommandOutcome:
+    changed = False
+    for name in command.jobs:
+        job = tables.jobs.get(name)
+        if job is None or not job.over or tables.group_ms < job.purge_ms:
+            continue
+        del tables.jobs[name]
+        tables.events.pop(name, None)
+        entry = tables.keys.get((job.principal, job.key))
+        if entry is not None and entry.job == name:
+            kept = KeyEntry(entry.fingerprint, name, tables.group_ms + command.key_keep_ms)
+            tables.keys[(job.principal, job.key)] = kept
+        changed = True
+    for pair in command.keys:
+        entry = tables.keys.get(pair)
+        if entry is not None and 0 < entry.expires_ms <= tables.group_ms:
+            del tables.keys[pair]
+            changed = True
+    return Accepted(changed=changed)
+
+
+def settle_state(tables: Tables, name: JobId) -> None:
+    """Derives the job's state from its workflows, until `FinishJob` sets it for good."""
+    job = tables.jobs.get(name)
+    if job is not None and not job.over:
+        state = state_of(job)
+        if state != job.state:
+            tables.put_job(replace(job, state=state))
+
+
+def state_of(job: JobRecord) -> JobState:
+    if all(workflow.over for workflow in job.workflows):
+        return "completing"
+    if job.stop:
+        return "stopping"
+    if job.started_ms:
+        return "running"
+    if any(workflow.placed for workflow in job.workflows):
+        return "preparing"
+    return "queued"
+
+
+def _said(command: AdjustLoad) -> str:
+    words: list[str] = []
+    if command.paused is not None:
+        words.append("paused" if command.paused else "resumed")
+    if command.rate_per_s is not None:
+        words.append(f"rate {command.rate_per_s:g}/s")
+    if command.vus is not None:
+        words.append(f"{command.vus} VUs")
+    return ", ".join(words) or "unchanged"
+
+
+def fail_job(tables: Tables, command: FailJob) -> CommandOutcome:
+    job = tables.jobs.get(command.job)
+    if job is None:
+        return Rejected(text=f"no job {command.job}")
+    if job.over:
+        return Accepted(job=job.job, changed=False)
+    broken(tables, job.job, command.error)
+    return Accepted(job=job.job)
+
+
+def _by(name: str) -> str:
+    return f", by {name}" if name else ""
+
+
+def broken(tables: Tables, name: JobId, text: str) -> None:
+    """A job invariant does not hold: fails that job, the same on every member (R3)."""
+    tables.alarms = (*tables.alarms, f"{name}: {text}")[-16:]
+    job = tables.jobs.get(name)
+    if job is None or job.over:
+        return
+    workflows = tuple(
+        msgspec.structs.replace(
+            each, outcome="failed", state=WorkflowState.FAILED, error="internal error"
+        )
+        if not each.over
+        else each
+        for each in job.workflows
+    )
+    tables.event(name, f"internal error: {text}")
+    command = FinishJob(
+        job=name, status="failed", reason=f"internal error: {text}", exit_code=1, keep_ms=3_600_000
+    )
+    end(tables, replace(job, workflows=workflows), command)

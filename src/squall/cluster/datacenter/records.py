@@ -1,0 +1,246 @@
+"""The records of a datacenter's state: workers, jobs, workflows, attempts.
+
+Records are immutable: a change makes a new one, so that a captured state stays as it was. Times
+in `..._ms` are on the group's clock; times in `..._s` are on the workflow's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from squall.cluster.datacenter.workflow_states import WorkflowState
+from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
+from squall.cluster.protocol.messages import Counters, JobState
+from squall.cluster.protocol.submission import Submission
+from squall.engine.outcome import WorkflowStatus
+from squall.stats.manifest import Profile
+
+TERMINAL: tuple[JobState, ...] = ("completed", "partial", "failed", "cancelled", "timeout")
+StopKind = Literal["", "cancelled", "timeout", "aborted", "failed"]
+"""Why a job or workflow is being stopped; "" while it is not."""
+AttemptState = Literal["live", "ended", "lost", "returned"]
+"""`returned`: it never started, or its worker refused it; it may not run any more."""
+EVENTS_MAX = 400
+"""Events of a job: the first and the last are kept, those between are counted and dropped."""
+HISTORY_MAX = 64
+ADJUSTMENTS_MAX = 200
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    node: str
+    boot: str
+    cores: int
+    pid: int = 0
+    host: str = ""
+    address: str = ""
+    python: str = ""
+    version: str = ""
+    descriptors: int = 0
+    """The sockets that one core process may open; 0: unknown."""
+    draining: bool = False
+    gone: bool = False
+    """Silent for so long that none of its attempts can still run; a session revives it."""
+    since_ms: int = 0
+    """The time of the registration, or of the loss."""
+    former: tuple[str, ...] = ()
+    """Earlier boots, newest first: none of them may register again."""
+
+
+class RecordFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The facts about a stored `AttemptRecord` that managers need without reading it."""
+
+    key: AttemptKey
+    digest: str = ""
+    """The digest of the durable blob; empty if nothing was ever reported."""
+    size: int = 0
+    complete: bool = True
+    """False: a cut record, the last one that reached a manager or survived a boot."""
+    error: str = ""
+    cut: str = ""
+    """Why it ended before its time; empty for an end by itself."""
+    counters: Counters = Counters()
+    joined_s: float = 0.0
+    silent_from_s: float = 0.0
+    elapsed_s: float = 0.0
+    fastest_s: float = 0.0
+    """The lowest latency of a step; 0 if there was none."""
+
+
+class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt at a share, from its placement to its end."""
+
+    number: Attempt
+    node: str
+    boot: str
+    slot: int
+    process: int
+    state: AttemptState = "live"
+    created_ms: int
+    lease_ms: int
+    """The longest lease in force since it was created."""
+    iterations_done: int = 0
+    refill: bool = False
+    """It continues a lost share of a running workflow."""
+    dead: bool = False
+    """A newer boot of its worker proved that it does not run any more (R6)."""
+    dead_ms: int = 0
+    """By the group clock: when it was dead at the latest; 0: unknown."""
+    ended_ms: int = 0
+    reason: str = ""
+    facts: RecordFacts | None = None
+    """The facts of its final record, or of the best cut record that is known."""
+    silent_to_s: float = 0.0
+    """If it was lost: its death or the end of its last lease, on the workflow's clock."""
+
+    @property
+    def counted(self) -> Counters:
+        return self.facts.counters if self.facts is not None else Counters()
+
+
+class Transition(msgspec.Struct, frozen=True, array_like=True):
+    at_ms: int
+    state: WorkflowState
+    reason: str
+
+
+class Adjustment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The latest adjustment of a workflow's load (R16)."""
+
+    adjust_seq: int = 0
+    paused: bool = False
+    rate_per_s: float | None = None
+    vus: int | None = None
+
+
+class AdjustEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One adjustment, as it was requested."""
+
+    at_ms: int
+    workflow: str
+    paused: bool | None = None
+    rate_per_s: float | None = None
+    vus: int | None = None
+    by: str = ""
+
+
+class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    layer: int
+    state: WorkflowState = WorkflowState.PENDING
+    outcome: WorkflowStatus | None = None
+    """Set exactly once, when the workflow is over."""
+    error: str = ""
+    exit_code: int = 0
+    profile: Profile | None = None
+    """The profile reduced to what the workers can do; None: that of the manifest."""
+    shares: int = 0
+    """The number of shares of the present placement."""
+    cores: tuple[int, ...] = ()
+    """The numbers of its core processes."""
+    returning: bool = False
+    """It is placed, but returns to the queue as soon as none of its attempts may run."""
+    stop: StopKind = ""
+    """This workflow alone is being stopped, not its job."""
+    stop_ms: int = 0
+    stop_now: bool = False
+    first_placed_ms: int = 0
+    """When its wait for the start began, over all placements; 0: not placed yet."""
+    placed_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    elapsed_s: float = 0.0
+    attempts: int = 0
+    lost: int = 0
+    values_blob: str = ""
+    values_size: int = 0
+    context: bytes = b""
+    """What it hands over, up to `CONTEXT_INLINE_MAX`; a larger context is in the blob."""
+    context_blob: str = ""
+    context_size: int = 0
+    adjustment: Adjustment = Adjustment()
+    history: tuple[Transition, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def placed(self) -> bool:
+        return self.state is WorkflowState.DISPATCHED
+
+    @property
+    def running(self) -> bool:
+        return self.started_ms > 0 and not self.over
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    job: JobId
+    op: int
+    principal: str
+    key: str
+    fingerprint: str
+    submission: Submission
+    sealed: bytes = b""
+    """The author's secrets, encrypted; `submission.options` holds none."""
+    leader: str = ""
+    created_ms: int
+    created_at: float = 0.0
+    """The wall clock of the manager that accepted it; only shown."""
+    state: JobState = "queued"
+    workflows: tuple[WorkflowRecord, ...]
+    started_ms: int = 0
+    """When its first workflow started."""
+    deadline_ms: int = 0
+    """0: it has none yet."""
+    limited: bool = False
+    """The client asked for a timeout, which counts from the creation."""
+    extension_ms: int = 0
+    stop: StopKind = ""
+    stop_ms: int = 0
+    stop_now: bool = False
+    reason: str = ""
+    exit_code: int = 0
+    ended_ms: int = 0
+    purge_ms: int = 0
+    result: str = ""
+    result_size: int = 0
+    history: str = ""
+    """The digest of its events, once it is over."""
+    history_size: int = 0
+    adjust_seq: int = 0
+    adjustments: tuple[AdjustEvent, ...] = ()
+    touched: int = 0
+    """The op of the last change that its workers should learn of at once."""
+
+    @property
+    def over(self) -> bool:
+        return self.state in TERMINAL
+
+    def workflow(self, name: str) -> WorkflowRecord | None:
+        for each in self.workflows:
+            if each.name == name:
+                return each
+        return None
+
+
+class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
+    """The job that a client's idempotency key created; kept for a day longer than the job (R13)."""
+
+    fingerprint: str
+    job: JobId
+    expires_ms: int = 0
+    """0 while the job exists."""
+
+
+class SlotUse(msgspec.Struct, frozen=True, array_like=True):
+    """One core of a worker that a job has taken for one or several attempts."""
+
+    job: JobId
+    attempts: tuple[AttemptKey, ...]
+
+
+class JobEvent(msgspec.Struct, frozen=True, array_like=True):
+    at_ms: int
+    text: str

@@ -1,0 +1,190 @@
+"""The tables of a datacenter, and the only functions that change them.
+
+Apply reads and writes only through this. Records are immutable and tables are dicts, so a copy
+of the dicts is a copy of the whole state. Derived tables (which attempts live where) are not part
+of the state, and their order never decides the result of a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from squall.cluster.datacenter.records import (
+    EVENTS_MAX,
+    HISTORY_MAX,
+    AttemptFacts,
+    JobEvent,
+    JobRecord,
+    KeyEntry,
+    SlotUse,
+    Transition,
+    WorkerRecord,
+    WorkflowRecord,
+)
+from squall.cluster.datacenter.workflow_states import WorkflowState, allowed
+from squall.cluster.protocol.job_keys import AttemptKey, JobId, ShareKey
+
+CoreSlot = tuple[str, int]
+"""(node, index of the core)."""
+replace = msgspec.structs.replace
+
+
+class JobBroken(Exception):
+    """An invariant of one job does not hold: that job fails, the node goes on."""
+
+
+def _must(condition: bool, text: str) -> None:
+    if not condition:
+        raise JobBroken(text)
+
+
+class Tables:
+    """The whole state of a datacenter."""
+
+    def __init__(self) -> None:
+        self.group = ""
+        self.lease_ms = 0
+        # Group time and op of the last applied entry.
+        self.group_ms = 0
+        self.op = 0
+        self.workers: dict[str, WorkerRecord] = {}
+        self.jobs: dict[JobId, JobRecord] = {}
+        self.attempts: dict[ShareKey, tuple[AttemptFacts, ...]] = {}
+        self.slots: dict[CoreSlot, SlotUse] = {}
+        self.keys: dict[tuple[str, str], KeyEntry] = {}
+        self.events: dict[JobId, tuple[JobEvent, ...]] = {}
+        # The last broken job invariants.
+        self.alarms: tuple[str, ...] = ()
+
+        # Derived, see `rebuild`: jobs that are not over, live attempts by node, the number of
+        # live attempts by job, keys of `attempts` by job.
+        self.active: dict[JobId, None] = {}
+        self.live: dict[str, dict[AttemptKey, None]] = {}
+        self.live_count: dict[JobId, int] = {}
+        self.shares_of: dict[JobId, dict[ShareKey, None]] = {}
+
+    # Reading.
+
+    def attempt(self, key: AttemptKey) -> AttemptFacts | None:
+        attempts = self.attempts.get(key.of)
+        if attempts is None or not 1 <= key.attempt <= len(attempts):
+            return None
+        return attempts[key.attempt - 1]
+
+    def last(self, share: ShareKey) -> AttemptFacts | None:
+        attempts = self.attempts.get(share)
+        return attempts[-1] if attempts else None
+
+    def attempts_of(self, job: JobId) -> Iterator[tuple[AttemptKey, AttemptFacts]]:
+        for share in sorted(self.shares_of.get(job, ())):
+            for facts in self.attempts[share]:
+                yield key_of(share, facts), facts
+
+    def live_of(self, job: JobId, workflow: str = "") -> list[tuple[AttemptKey, AttemptFacts]]:
+        """The live attempts of a job, or of one of its workflows, in the order of their keys."""
+        return [
+            (key, facts)
+            for key, facts in self.attempts_of(job)
+            if facts.state == "live" and workflow in ("", key.workflow)
+        ]
+
+    def free_slots(self, worker: WorkerRecord) -> list[int]:
+        return [slot for slot in range(worker.cores) if (worker.node, slot) not in self.slots]
+
+    # Writing.
+
+    def put_job(self, job: JobRecord) -> None:
+        self.jobs[job.job] = job
+        if job.over:
+            self.active.pop(job.job, None)
+        else:
+            self.active[job.job] = None
+
+    def put_workflow(self, job: JobId, workflow: WorkflowRecord) -> None:
+        before = self.jobs[job]
+        workflows = tuple(workflow if w.name == workflow.name else w for w in before.workflows)
+        self.jobs[job] = replace(before, workflows=workflows)
+
+    def move(
+        self, job: JobId, workflow: WorkflowRecord, state: WorkflowState, reason: str
+    ) -> WorkflowRecord:
+        """Changes a workflow's state as `TRANSITIONS` allows and adds to its history."""
+        _must(
+            allowed(workflow.state, state),
+            f"workflow {workflow.name} goes from {workflow.state.value} to {state.value}",
+        )
+        history = (*workflow.history, Transition(self.group_ms, state, reason))
+        moved = replace(workflow, state=state, history=history[-HISTORY_MAX:])
+        self.put_workflow(job, moved)
+        return moved
+
+    def add_attempt(self, share: ShareKey, facts: AttemptFacts) -> None:
+        before = self.attempts.get(share, ())
+        _must(facts.number == len(before) + 1, f"attempt {facts.number} of {share} is not next")
+        _must(not before or before[-1].state != "live", f"{share} has a live attempt already")
+        key = key_of(share, facts)
+        slot = (facts.node, facts.slot)
+        use = self.slots.get(slot)
+        _must(use is None or use.job == share.job, f"core {slot} belongs to {use}")
+        self.attempts[share] = (*before, facts)
+        self.slots[slot] = SlotUse(share.job, (*(use.attempts if use else ()), key))
+        self.shares_of.setdefault(share.job, {})[share] = None
+        self._count(key, facts)
+
+    def put_attempt(self, key: AttemptKey, facts: AttemptFacts) -> None:
+        """Stores a changed attempt; one that is no longer live frees its core."""
+        attempts = self.attempts[key.of]
+        before = attempts[key.attempt - 1]
+        index = key.attempt - 1
+        self.attempts[key.of] = (*attempts[:index], facts, *attempts[index + 1 :])
+        if before.state == "live" and facts.state != "live":
+            self._release(key, before)
+
+    def drop_job(self, job: JobId) -> None:
+        """Removes the attempts of a job and frees their cores."""
+        for share in sorted(self.shares_of.pop(job, {})):
+            for facts in self.attempts.pop(share):
+                if facts.state == "live":
+                    self._release(key_of(share, facts), facts)
+
+    def event(self, job: JobId, text: str) -> None:
+        events = (*self.events.get(job, ()), JobEvent(self.group_ms, text))
+        if len(events) > EVENTS_MAX:
+            half = EVENTS_MAX // 2
+            events = (*events[:half], *events[half + 1 :])
+        self.events[job] = events
+
+    def rebuild(self) -> None:
+        """Computes the derived tables after the others were loaded."""
+        self.live, self.shares_of, self.live_count = {}, {}, {}
+        self.active = {job.job: None for job in self.jobs.values() if not job.over}
+        for share, attempts in self.attempts.items():
+            self.shares_of.setdefault(share.job, {})[share] = None
+            for facts in attempts:
+                if facts.state == "live":
+                    self._count(key_of(share, facts), facts)
+
+    def _count(self, key: AttemptKey, facts: AttemptFacts) -> None:
+        self.live.setdefault(facts.node, {})[key] = None
+        self.live_count[key.job] = self.live_count.get(key.job, 0) + 1
+
+    def _release(self, key: AttemptKey, facts: AttemptFacts) -> None:
+        self.live.get(facts.node, {}).pop(key, None)
+        self.live_count[key.job] = self.live_count.get(key.job, 1) - 1
+        if not self.live_count[key.job]:
+            del self.live_count[key.job]
+        slot = (facts.node, facts.slot)
+        use = self.slots.get(slot)
+        if use is None or key not in use.attempts:
+            return
+        left = tuple(each for each in use.attempts if each != key)
+        if left:
+            self.slots[slot] = SlotUse(use.job, left)
+        else:
+            del self.slots[slot]
+
+
+def key_of(share: ShareKey, facts: AttemptFacts) -> AttemptKey:
+    return AttemptKey(share.job, share.workflow, share.share, facts.number)

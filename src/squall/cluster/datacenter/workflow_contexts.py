@@ -1,0 +1,69 @@
+"""The contexts that workflows hand over to later ones, by the same rules as on one machine.
+
+A context is collected once, when its workflow is over, and committed before the next layer
+starts. If several shares give a name, the lowest-numbered one wins; if several attempts at a
+share do, the earliest. Values are opaque bytes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from squall.cluster.protocol.messages import SpecValues
+from squall.engine.plan.received_values import received_by
+from squall.stats.attempt_record import RecordEnd
+from squall.stats.manifest import FileManifest, WorkflowManifest
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    values: dict[str, bytes] = {}
+    """For workflows that depend on it."""
+    provided: dict[str, bytes] = {}
+    """Given by its `@state` hooks."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Context)
+
+
+def encode_context(context: Context) -> bytes:
+    return _encode(context)
+
+
+def decode_context(data: bytes) -> Context:
+    return _decode.decode(data) if data else Context()
+
+
+def collect(ends: Iterable[RecordEnd]) -> Context:
+    """`ends` are ordered by share and attempt."""
+    values: dict[str, bytes] = {}
+    provided: dict[str, bytes] = {}
+    for end in ends:
+        for name, value in end.values.items():
+            values.setdefault(name, value)
+        for name, value in end.provided.items():
+            provided.setdefault(name, value)
+    return Context(values=values, provided=provided)
+
+
+def handed_over(
+    manifest: FileManifest, workflow: WorkflowManifest, contexts: Mapping[str, Context]
+) -> SpecValues:
+    """The values for the context of a workflow, and for its `Use` hooks as "hook.argument".
+    `contexts` holds the context of every workflow that is over."""
+    values, received = received_by(
+        manifest,
+        workflow,
+        {name: context.values for name, context in contexts.items()},
+        {name: context.provided for name, context in contexts.items()},
+    )
+    return SpecValues(values=values, received=received)
+
+
+def exports_of(manifest: FileManifest, name: str) -> list[str]:
+    """The names that other workflows need from this one."""
+    return sorted(
+        {want for other in manifest.workflows if name in other.depends for want in other.wants}
+    )

@@ -1,0 +1,143 @@
+"""Tracks the other managers of a group: their last note, their addresses, and alarms.
+
+Managers send each other a note twice a second. The notes spread the addresses of members that
+joined later, and supply `squall group status`, `squall nodes`, and the log lines and metrics
+about views and epochs. They decide nothing: the ledger has its own messages for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from squall.cluster.ledger.group_member.wire_transport import WireTransport
+from squall.cluster.ledger.interface import Fence
+from squall.cluster.ledger.replica.effects import Effect, EnteredEpoch, SteppedDown
+from squall.cluster.protocol.group_messages import MemberNote
+from squall.cluster.wire.links.dispatch import Incoming
+from squall.runtime.interfaces import Address, Clock, NodeId
+from squall.runtime.log import Log
+
+ALARMS_KEPT = 10
+RARE = (EnteredEpoch, SteppedDown)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedNote:
+    """The last note of a manager, the boot that sent it, and when it arrived."""
+
+    note: MemberNote
+    boot: str
+    at: float
+
+
+class GroupWatch:
+    """Collects one manager's notes, alarms and view changes, from before its log is open."""
+
+    def __init__(self, node: str, members: Mapping[str, Address], clock: Clock, log: Log) -> None:
+        self.node = node
+        self.addresses: dict[str, Address] = dict(members)
+        # None until the log is opened, and always None if the log is in a store.
+        self.transport: WireTransport | None = None
+        self.heard: dict[str, ReceivedNote] = {}
+        self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
+        self.alarm_count = 0
+        self.view_changes = 0
+        self.epochs = 0
+        self.stepped_down = 0
+        self._clock = clock
+        self.log = log
+        self._fence: Fence | None = None
+
+    # Called by the ledger.
+
+    def alarm(self, text: str) -> None:
+        self.alarm_count += 1
+        self.alarms.append(text)
+        self.log.error("alarm", text=text)
+
+    def observe(self, effect: Effect) -> None:
+        if not isinstance(effect, RARE):
+            return
+        if isinstance(effect, SteppedDown):
+            self.stepped_down += 1
+            fence = effect.fence
+            self.log.warning("lead_ended", epoch=fence.epoch, view=fence.view, reason=effect.reason)
+            return
+        self.epochs += 1
+        self.log.info(
+            "epoch_entered",
+            epoch=effect.config.epoch,
+            members=", ".join(effect.config.nodes),
+            is_member=effect.is_member,
+        )
+
+    def log_view_change(self, fence: Fence, leader: str | None) -> None:
+        """Logs a new view, including one that another manager leads. The manager calls it
+        regularly."""
+        if fence == self._fence or leader is None:
+            return
+        if self._fence is not None:
+            self.view_changes += 1
+            self.log.info("view_changed", epoch=fence.epoch, view=fence.view, leader=leader)
+        self._fence = fence
+
+    # Addresses and notes.
+
+    def receive(self, note: MemberNote, incoming: Incoming) -> None:
+        node = str(incoming.peer.node)
+        if node == self.node:
+            return
+        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), self._clock.now())
+        own = address_in(note.address)
+        if own is not None:
+            self.reach(node, own)
+        # A third party's note only adds unknown managers; a manager's own note decides its address.
+        for name, shown in note.known.items():
+            address = address_in(shown)
+            if name != self.node and name not in self.addresses and address is not None:
+                self.reach(name, address)
+
+    def reach(self, node: str, address: Address) -> None:
+        """Uses `address` for `node` from now on."""
+        if self.addresses.get(node) == address or self.transport is None:
+            return
+        self.log.info("manager_found", manager=node, address=shown_address(address))
+        self.addresses[node] = address
+        self.transport.add(NodeId(node), address)
+
+    def broadcast(self, note: MemberNote) -> None:
+        if self.transport is not None:
+            self.transport.broadcast(note)
+
+    def address_of(self, node: str | None) -> str:
+        address = self.addresses.get(node) if node is not None else None
+        return shown_address(address) if address is not None else ""
+
+    def silent_s(self, node: str) -> float:
+        """Seconds since the last note of `node`; negative if there was none."""
+        heard = self.heard.get(node)
+        return -1.0 if heard is None else max(self._clock.now() - heard.at, 0.0)
+
+    def heard_since(self, at: float) -> set[str]:
+        """The managers that have reported their storage id since `at`."""
+        return {node for node, each in self.heard.items() if each.at >= at and each.note.storage}
+
+    def storages(self, within_s: float) -> dict[str, str]:
+        """The storage ids of the managers that sent a note within `within_s`."""
+        now = self._clock.now()
+        return {
+            node: heard.note.storage
+            for node, heard in self.heard.items()
+            if heard.note.storage and now - heard.at <= within_s
+        }
+
+
+def shown_address(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def address_in(text: str) -> Address | None:
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host and port.isdecimal() else None

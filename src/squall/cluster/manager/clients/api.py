@@ -1,0 +1,479 @@
+"""Answers clients: submit, list, status, follow, cancel, adjust, drain.
+
+Every change is one command that is safe to repeat. A manager that does not lead answers with
+the address of the primary; the member that leads a job serves its stream. Status and list
+are strong reads: a client whose submission was accepted also sees the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+
+from squall.api.errors import SquallError
+from squall.cluster.control.rates import RateLimit
+from squall.cluster.control.settings import QUERY_RATE, SUBMIT_RATE
+from squall.cluster.datacenter.commands import (
+    AdjustLoad,
+    CreateJob,
+    DrainWorker,
+    ExtendJob,
+    StopJob,
+)
+from squall.cluster.datacenter.records import JobEvent, JobRecord
+from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.datacenter.tables import Tables
+from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+from squall.cluster.ledger.interface import Digest, Ledger
+from squall.cluster.manager.clients.job_views import events
+from squall.cluster.manager.sealed_secrets import SecretSealer
+from squall.cluster.manager.sessions.time_limits import deadline_ms, extension_cap_ms
+from squall.cluster.manager.telemetry.job_leader import JobLeader
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import (
+    Adjusted,
+    AdjustJob,
+    CancelAccepted,
+    CancelJob,
+    Draining,
+    DrainNode,
+    Explanation,
+    Follow,
+    Followed,
+    GetJob,
+    JobAccepted,
+    JobList,
+    JobStatus,
+    JobView,
+    ListJobs,
+    ListNodes,
+    NodeList,
+    NodeView,
+    SubmitJob,
+    WhyJob,
+)
+from squall.cluster.protocol.submission import Submission, fingerprint
+from squall.cluster.protocol.submission_limits import (
+    KEY_MAX_CHARACTERS,
+    TIMEOUT_MAX_S,
+    adjustment_fault,
+    submission_fault,
+)
+from squall.cluster.wire.errors import RemoteError
+from squall.cluster.wire.links.dispatch import Handlers, Incoming
+from squall.cluster.wire.messages import ErrorCode
+from squall.cluster.wire.roles import Role
+from squall.cluster.wire.seal.keyring import Identity
+from squall.engine.plan.layers import topological_layers
+from squall.runtime.interfaces import Clock
+from squall.runtime.log import Log
+from squall.stats.thresholds.binding import bind_all
+
+FOLLOW_MAX_S = 30.0
+"""The longest wait of a follow request for something new."""
+WAITING_MAX = 5_000
+"""Jobs in the queue, so that the state of the group is bounded."""
+WAITING_RETRY_S = 2.0
+
+ASK_OPERATOR = "an operator may (squall secret client NAME --operator)"
+
+Limit = Literal["submits", "asks", "queue", "rights"]
+"""Why a request is refused: the client's own rates, the queue that all share, or its rights."""
+
+
+class Views:
+    """The functions of `job_views`, bound to this manager's tables."""
+
+    def __init__(
+        self,
+        job: Callable[[JobRecord], JobView],
+        nodes: Callable[[], list[NodeView]],
+        why: Callable[[JobRecord], tuple[list[str], list[str]]],
+        silent: Callable[[JobRecord], list[str]] = lambda job: [],
+    ) -> None:
+        """`silent` returns a line for each silent worker of a job."""
+        self.silent = silent
+        self.job = job
+        self.nodes = nodes
+        self.why = why
+
+
+class ClientApi:
+    """Handles the requests of clients."""
+
+    def __init__(
+        self,
+        *,
+        datacenter: str,
+        machine: Datacenter,
+        ledger: Ledger,
+        committer: Committer,
+        leader: JobLeader,
+        views: Views,
+        sealer: SecretSealer,
+        clock: Clock,
+        lead_member: Callable[[str], str],
+        led_elsewhere: Callable[[JobRecord | None], str],
+        ask_primary: Callable[[msgspec.Struct], Awaitable[Any]],
+        log: Log,
+        on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
+    ) -> None:
+        """`lead_member` chooses the leader of a new job by its key. `led_elsewhere` returns the
+        address of a job's leader, "" if this member leads it. `on_refused` is called with the
+        client and the limit for each refused request."""
+        self._datacenter = datacenter
+        self._machine = machine
+        self._ledger = ledger
+        self._committer = committer
+        self._leader = leader
+        self._views = views
+        self._sealer = sealer
+        self._clock = clock
+        self._lead_member = lead_member
+        self._led_elsewhere = led_elsewhere
+        self._ask_primary = ask_primary
+        self._log = log
+        self._on_refused = on_refused
+        self._rates: dict[Limit, RateLimit] = {
+            "submits": RateLimit(SUBMIT_RATE),
+            "asks": RateLimit(QUERY_RATE),
+        }
+
+    @property
+    def _tables(self) -> Tables:
+        return self._machine.tables
+
+    def register(self, handlers: Handlers) -> None:
+        handlers.on(SubmitJob, self.submit)
+        handlers.on(ListJobs, self.list_jobs)
+        handlers.on(GetJob, self.get_job)
+        handlers.on(CancelJob, self.cancel)
+        handlers.on(AdjustJob, self.adjust)
+        handlers.on(WhyJob, self.why)
+        handlers.on(ListNodes, self.list_nodes)
+        handlers.on(DrainNode, self.drain)
+        handlers.on(Follow, self.follow, polls=True)
+
+    # Changes.
+
+    async def submit(self, message: SubmitJob, incoming: Incoming) -> JobAccepted:
+        self._limit("submits", incoming)
+        return await self.accept(message, principal_of(incoming.peer))
+
+    async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
+        submission = message.submission
+        _check_submission(message)
+        if submission.bundle and not await self._ensured(Digest(submission.bundle)):
+            raise RemoteError(ErrorCode.NOT_FOUND, "offer the bundle first")
+        names = {w.name: w.depends for w in submission.manifest.workflows}
+        try:
+            layers = topological_layers(names, "workflow")
+        except SquallError as error:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None
+        self._check_room(principal, message.key)
+        bound_to = f"{principal}/{message.key}"
+        stored, sealed = self._sealed(submission, bound_to)
+        accepted = await self._committer.commit(
+            CreateJob(
+                principal=principal,
+                key=message.key,
+                fingerprint=fingerprint(submission),
+                submission=stored,
+                sealed=sealed,
+                leader=self._lead_member(message.key),
+                created_at=self._clock.wall(),
+                layers=tuple(tuple(layer) for layer in layers),
+                timeout_ms=int((submission.timeout_s or 0.0) * 1000),
+            )
+        )
+        return JobAccepted(accepted.job, accepted.changed)
+
+    async def _ensured(self, bundle: Digest) -> bool:
+        """Whether this member has the bundle. Then it returns when a quorum has it too, because
+        `CreateJob` names it (R9)."""
+        blobs = self._ledger.blobs
+        try:
+            return await blobs.has(bundle) and await blobs.ensure(bundle)
+        except SquallError as error:
+            raise self._committer.answer(error) from None
+
+    async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
+        await self._committer.read()
+        before = self._job(message.job)
+        if before.over:
+            return CancelAccepted(before.state, repeated=True)
+        who = self._check_owner("cancel", before, incoming)
+        accepted = await self._committer.commit(
+            StopJob(
+                job=message.job,
+                kind="cancelled",
+                reason=f"cancelled by {who}",
+                now=message.now,
+            )
+        )
+        return CancelAccepted(self._job(message.job).state, repeated=not accepted.changed)
+
+    async def adjust(self, message: AdjustJob, incoming: Incoming) -> Adjusted:
+        await self._committer.read()
+        job = self._job(message.job)
+        if job.over:
+            raise RemoteError(ErrorCode.CONFLICT, f"{job.job} is over ({job.state})")
+        who = self._check_owner("adjust", job, incoming)
+        fault = adjustment_fault(message.rate_per_s, message.vus)
+        if fault:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
+        extended_s = await self._extended(job, message.extend_s, who)
+        if message.paused is None and message.rate_per_s is None and message.vus is None:
+            return Adjusted(extended_s=extended_s)
+        accepted = await self._committer.commit(
+            AdjustLoad(
+                job=message.job,
+                workflows=_adjusted_workflows(job, message),
+                paused=message.paused,
+                rate_per_s=message.rate_per_s,
+                vus=message.vus,
+                by=who,
+            )
+        )
+        self._log.info(
+            "job_adjusted",
+            job=message.job,
+            by=who,
+            paused=message.paused,
+            rate_per_s=message.rate_per_s,
+            vus=message.vus,
+        )
+        return Adjusted(accepted.value, extended_s)
+
+    async def _extended(self, job: JobRecord, seconds: float | None, who: str) -> float:
+        """Returns the time that the job has beyond its timeout, which may be less than asked
+        for. A request names the sum of all extensions, so repeating it changes nothing."""
+        if seconds is None:
+            return 0.0
+        if not 0.0 <= seconds <= TIMEOUT_MAX_S:
+            text = f"extend_s is {seconds}; it must be at least 0 and at most {TIMEOUT_MAX_S:,.0f}"
+            raise RemoteError(ErrorCode.BAD_MESSAGE, text)
+        if deadline_ms(job) is None:
+            text = f"{job.job} has no timeout yet because it waits in the queue: try again later"
+            raise RemoteError(ErrorCode.CONFLICT, text)
+        cap_ms = extension_cap_ms(job)
+        by_ms = min(round(seconds * 1000), cap_ms) - job.extension_ms
+        if by_ms > 0:
+            command = ExtendJob(job=job.job, by_ms=by_ms, cap_ms=cap_ms, by=who)
+            await self._committer.commit(command)
+            self._log.info("job_extended", job=job.job, by=who, by_s=by_ms / 1000.0)
+        return self._job(job.job).extension_ms / 1000.0
+
+    async def drain(self, message: DrainNode, incoming: Incoming) -> Draining:
+        await self._committer.read()
+        if message.node not in self._tables.workers:
+            raise RemoteError(ErrorCode.NOT_FOUND, f"no worker {message.node}: see `squall nodes`")
+        who = principal_of(incoming.peer)
+        if not is_operator(incoming.peer):
+            # A worker runs the jobs of all clients.
+            does = "resume" if message.resume else "drain"
+            raise self._forbidden(who, f"{who} may not {does} {message.node}")
+        draining = not message.resume
+        await self._committer.commit(DrainWorker(node=message.node, draining=draining, by=who))
+        self._log.info("worker_drained", worker=message.node, by=who, draining=draining)
+        return Draining(message.node, len(self._tables.live.get(message.node, {})))
+
+    # Reads.
+
+    async def list_jobs(self, message: ListJobs, incoming: Incoming) -> JobList:
+        self._limit("asks", incoming)
+        await self._committer.read()
+        newest = sorted(self._tables.jobs.values(), key=lambda job: -job.op)
+        return JobList([self._views.job(job) for job in newest[: max(1, message.limit)]])
+
+    async def get_job(self, message: GetJob, incoming: Incoming) -> JobStatus:
+        self._limit("asks", incoming)
+        await self._committer.read()
+        job = self._job(message.job)
+        view = msgspec.structs.replace(self._views.job(job), silent=self._views.silent(job))
+        return JobStatus(view, job.submission.manifest)
+
+    async def why(self, message: WhyJob, incoming: Incoming) -> Explanation:
+        self._limit("asks", incoming)
+        await self._committer.read()
+        job = self._job(message.job)
+        lines, happened = self._views.why(job)
+        if job.history and not happened:
+            happened = await self._stored_events(job)
+        return Explanation(lines, happened)
+
+    async def _stored_events(self, job: JobRecord) -> list[str]:
+        """The events of a job that is over are a blob, which this member may lack."""
+        try:
+            data = await self._ledger.blobs.get(Digest(job.history))
+            return events(job, msgspec.msgpack.decode(data, type=list[JobEvent]))
+        except (KeyError, OSError, SquallError, msgspec.MsgspecError):
+            return [f"the history of {job.job} cannot be read on this manager: ask another one"]
+
+    async def list_nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
+        self._limit("asks", incoming)
+        await self._committer.read()
+        return NodeList(self._datacenter, self._views.nodes())
+
+    async def follow(self, message: Follow, incoming: Incoming) -> Followed:
+        self._check_led(message.job)
+        stream = self._leader.stream(self._job(message.job))
+        if message.after >= 0:
+            wait_s = min(max(message.wait_s, 0.0), FOLLOW_MAX_S)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await stream.grown(message.after)
+            except TimeoutError:
+                pass
+        upto, items, missed = stream.after(message.after)
+        # Another member may have become the leader of the job during the wait.
+        self._check_led(message.job)
+        view = await self._present_view(message.job)
+        return Followed(
+            upto=upto,
+            items=items,
+            missed=missed,
+            more=upto < stream.last,
+            state=view.state,
+            position=view.position,
+            exit_code=view.exit_code,
+            result=view.result,
+            result_size=view.result_size,
+            reason=view.reason,
+        )
+
+    def _check_owner(self, does: str, job: JobRecord, incoming: Incoming) -> str:
+        """Returns the name under which the change is recorded."""
+        who = principal_of(incoming.peer)
+        if not is_operator(incoming.peer) and who != job.principal:
+            text = f"{job.job} was submitted by {job.principal}: {who} may not {does} it"
+            raise self._forbidden(who, text, job.job)
+        return who
+
+    def _forbidden(self, who: str, text: str, job: str = "") -> RemoteError:
+        self._on_refused(who, "rights")
+        self._log.warning("client_refused", client=who, job=job, why=text)
+        return RemoteError(ErrorCode.FORBIDDEN, f"{text}; {ASK_OPERATOR}")
+
+    def _check_room(self, principal: str, key: str) -> None:
+        try:
+            check_room(self._tables, principal, key)
+        except RemoteError:
+            self._on_refused(principal, "queue")
+            self._log.warning("client_refused", client=principal, why="the queue is full")
+            raise
+
+    def _limit(self, limit: Limit, incoming: Incoming) -> None:
+        """Limits clients, which have a name, but not managers that ask on their behalf. Stopping
+        a job is never limited."""
+        name = incoming.peer.name
+        wait_s = self._rates[limit].ask(name, self._clock.now()) if name else 0.0
+        if wait_s:
+            self._on_refused(name, limit)
+            text = f"{name} {limit} too often: wait {wait_s:.1f} s"
+            self._log.warning("client_refused", client=name, why=text)
+            raise RemoteError(ErrorCode.OVERLOADED, text, retry_after_s=wait_s)
+
+    def _check_led(self, job: JobId) -> None:
+        """Raises with the address of the job's leader if that is another member."""
+        where = self._led_elsewhere(self._tables.jobs.get(job))
+        if where:
+            text = f"{job} is led by the manager at {where}"
+            raise RemoteError(
+                ErrorCode.NOT_PRIMARY, text, primary=where, retry_after_s=RETRY_AFTER_S
+            )
+
+    async def _present_view(self, name: JobId) -> JobView:
+        if self._job(name).state == "queued" and not self._ledger.is_primary:
+            # Only the primary knows the position in the queue.
+            try:
+                seen = await self._ask_primary(GetJob(name))
+            except RemoteError:
+                seen = None
+            if isinstance(seen, JobStatus):
+                return seen.view
+        return self._views.job(self._job(name))
+
+    def _job(self, job: JobId) -> JobRecord:
+        found = self._tables.jobs.get(job)
+        if found is None:
+            raise RemoteError(ErrorCode.NOT_FOUND, f"no job {job}: see `squall jobs`")
+        return found
+
+    def _sealed(self, submission: Submission, bound_to: str) -> tuple[Submission, bytes]:
+        options = submission.options
+        if not options.secrets:
+            return submission, b""
+        sealed = self._sealer.seal(options.secrets, bound_to)
+        bare = msgspec.structs.replace(options, secrets={})
+        return msgspec.structs.replace(submission, options=bare), sealed
+
+
+def principal_of(peer: Identity) -> str:
+    """The name of a client; a manager that asks has none and is known by its node."""
+    return peer.name or peer.node
+
+
+def is_operator(peer: Identity) -> bool:
+    """Managers hold the secret of the cluster, from which every credential can be made."""
+    return peer.operator or peer.role is Role.NODE
+
+
+def check_room(tables: Tables, principal: str, key: str) -> None:
+    """Refuses a new job while the queue is full. A repeated submission is let through: its job
+    is in the queue already (R13)."""
+    if (principal, key) in tables.keys:
+        return
+    waiting = sum(tables.jobs[job].state == "queued" for job in tables.active)
+    if waiting >= WAITING_MAX:
+        text = f"the queue is full: {waiting} jobs wait; submit again later"
+        raise RemoteError(ErrorCode.OVERLOADED, text, retry_after_s=WAITING_RETRY_S)
+
+
+def _check_submission(message: SubmitJob) -> None:
+    if not message.key or len(message.key) > KEY_MAX_CHARACTERS:
+        raise RemoteError(
+            ErrorCode.BAD_MESSAGE, f"a key must have 1 to {KEY_MAX_CHARACTERS} characters"
+        )
+    submission = message.submission
+    fault = submission_fault(submission)
+    if fault:
+        raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
+    try:
+        # The job's leader judges them while the job runs. Apply does not parse them: the grammar
+        # grows, and members of two versions would disagree.
+        bind_all(submission.manifest, submission.options.thresholds)
+    except SquallError as error:
+        raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None
+
+
+def _adjusted_workflows(job: JobRecord, message: AdjustJob) -> tuple[str, ...]:
+    tests = [w for w in job.submission.manifest.workflows if w.is_test]
+    names = [w.name for w in tests]
+    if message.workflow:
+        if message.workflow not in names:
+            raise RemoteError(
+                ErrorCode.NOT_FOUND,
+                f"{job.job} has no test workflow {message.workflow}: it has {', '.join(names)}",
+            )
+        names = [message.workflow]
+    elif len(names) > 1 and (message.rate_per_s is not None or message.vus is not None):
+        raise RemoteError(
+            ErrorCode.BAD_MESSAGE,
+            f"{job.job} has several test workflows: name one of {', '.join(names)}",
+        )
+    for workflow in tests:
+        if workflow.name not in names:
+            continue
+        if message.rate_per_s is not None and not workflow.profile.is_open:
+            raise RemoteError(
+                ErrorCode.BAD_MESSAGE, f"{workflow.name} has users, not a rate: give --vus"
+            )
+        if message.vus is not None and workflow.profile.is_open:
+            raise RemoteError(
+                ErrorCode.BAD_MESSAGE, f"{workflow.name} has a rate, not users: give --rate"
+            )
+    return tuple(names)

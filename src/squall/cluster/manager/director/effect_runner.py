@@ -1,0 +1,289 @@
+"""Carries out the effects of the director: submits, stores, pulls, assembles; then reports back.
+
+Every effect is a task of its own and may fail; the director asks for it again. The outcome goes to
+the director that asked: a director created when this member leads again must not take it for the
+outcome of its own effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import cast
+
+import msgspec
+
+from squall.api.errors import ExitCode, SquallError
+from squall.cluster.datacenter.commands import CONTEXT_INLINE_MAX, decode_outcome, encode
+from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.datacenter.workflow_contexts import (
+    Context,
+    collect,
+    decode_context,
+    encode_context,
+    handed_over,
+)
+from squall.cluster.group.blob_transfers import Transfers
+from squall.cluster.ledger.interface import Digest, Ledger
+from squall.cluster.manager.director.policy import Director
+from squall.cluster.manager.job_leaders.choice import JobLeaders
+from squall.cluster.manager.primary.effects import (
+    AssembleResult,
+    CollectContext,
+    DirectorEffect,
+    Push,
+    ResultFacts,
+    StoreCut,
+    StoreValues,
+    Submit,
+    TakeRecord,
+)
+from squall.cluster.manager.results.committed_parts import fitted_manifest, job_parts
+from squall.cluster.manager.results.record_facts import facts_of
+from squall.cluster.manager.results.stored_record_sums import StoredRecordSums
+from squall.cluster.manager.sessions.answers import OptionsOf
+from squall.cluster.manager.telemetry.job_leader import JobLeader
+from squall.cluster.protocol.group_messages import AskCut, AskJudged, Cut, Judged
+from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.messages import SessionPush
+from squall.cluster.results.assemble import assemble
+from squall.cluster.results.job_result import encode_result, outcome_of
+from squall.cluster.wire.errors import WireError
+from squall.cluster.wire.links.channel import Channel
+from squall.runtime.interfaces import Clock
+from squall.runtime.log import Log
+from squall.runtime.tasks import TaskRunner
+from squall.stats.attempt_record import AttemptRecord, RecordEnd
+from squall.stats.record_builder import decode_record, encode_record
+
+ChannelOf = Callable[[str, str, bool], Channel | None]
+"""The link that a worker opened to this manager: (node, boot, bulk)."""
+
+FindCut = Callable[[str, AttemptKey], Awaitable[AttemptRecord | None]]
+"""Finds the reports on an attempt that a worker sent to a member that is gone."""
+LOG_AGAIN_S = 10.0
+"""Effects are tried again every second; the same error is logged once per this interval."""
+
+
+class EffectRunner:
+    """Runs the effects of one manager's directors."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        machine: Datacenter,
+        leader: JobLeader,
+        leaders: JobLeaders,
+        transfers: Transfers,
+        tasks: TaskRunner,
+        clock: Clock,
+        log: Log,
+        channel_of: ChannelOf,
+        options_of: OptionsOf,
+        on_done: Callable[[], None],
+        find_cut: FindCut | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._find_cut = find_cut
+        self._machine = machine
+        self._leader = leader
+        self._leaders = leaders
+        self._transfers = transfers
+        self._tasks = tasks
+        self._clock = clock
+        self._log = log
+        self._channel_of = channel_of
+        self._options_of = options_of
+        self._on_done = on_done
+        # Errors that were logged lately, and when.
+        self._logged: dict[str, float] = {}
+
+    def start(self, director: Director, effect: DirectorEffect) -> None:
+        if isinstance(effect, Push):
+            worker = self._machine.tables.workers.get(effect.node)
+            channel = self._channel_of(effect.node, worker.boot, False) if worker else None
+            if channel is not None:
+                channel.send(SessionPush())
+            return
+        name = f"{type(effect).__name__} {effect.tag}"
+        self._tasks.start(name, self._run(director, effect), group="effects")
+
+    async def _run(self, director: Director, effect: DirectorEffect) -> None:
+        assert not isinstance(effect, Push)
+        try:
+            await self._do(director, effect)
+        except (SquallError, OSError, KeyError) as error:
+            self._log_failed(effect.tag, str(error))
+            director.failed(effect.tag, self._clock.now())
+        except Exception as error:
+            # No fault of the disk, a worker or another member: it would fail the same way again.
+            # Without an end the effect would stay under way, and what waits for it with it.
+            self._log_failed(effect.tag, f"{type(error).__name__}: {error}")
+            director.failed(effect.tag, self._clock.now())
+            job = _job_of(effect)
+            if job is not None:
+                director.fail_job(job, error)
+        self._on_done()
+
+    def _log_failed(self, tag: str, error: str) -> None:
+        now = self._clock.now()
+        if now - self._logged.get(error, -inf) >= LOG_AGAIN_S:
+            self._logged = {text: at for text, at in self._logged.items() if now - at < LOG_AGAIN_S}
+            self._logged[error] = now
+            self._log.warning("effect_failed", effect=tag, error=error)
+
+    async def _do(self, director: Director, effect: DirectorEffect) -> None:
+        match effect:
+            case Submit():
+                await self._submit(director, effect)
+            case StoreCut():
+                await self._store_cut(director, effect)
+            case TakeRecord():
+                await self._take_record(director, effect)
+            case CollectContext():
+                await self._collect_context(director, effect)
+            case StoreValues():
+                await self._store_values(director, effect)
+            case AssembleResult():
+                await self._finish(director, effect)
+            case Push():
+                pass
+
+    async def _submit(self, director: Director, effect: Submit) -> None:
+        try:
+            body = encode(effect.command)
+        except SquallError as error:
+            # The same command will be too large again, and while a placement is asked for, no
+            # other job gets cores.
+            raise ValueError(str(error)) from error
+        committed = await self._ledger.submit(body)
+        outcome = decode_outcome(committed.result)
+        director.submitted(effect.tag, outcome, self._clock.now())
+
+    async def _store_cut(self, director: Director, effect: StoreCut) -> None:
+        record = await self._cut_of(effect.key)
+        if record is None:
+            director.cut_stored(effect.tag, effect.key, None)
+            return
+        data = encode_record(record)
+        facts = facts_of(effect.key, record, await self._ledger.blobs.put(data), len(data))
+        director.cut_stored(effect.tag, effect.key, facts)
+
+    async def _cut_of(self, key: AttemptKey) -> AttemptRecord | None:
+        """The record that reached the job's leader; without one, the best copy of it."""
+        job = self._machine.tables.jobs.get(key.job)
+        cut: Cut | None = None
+        if job is not None:
+            cut = await self._leaders.ask_leader(job, AskCut(key))
+        if cut is not None and cut.record:
+            return decode_record(cut.record)
+        record = self._leader.record(key)
+        attempt = self._machine.tables.attempt(key)
+        led_here = job is not None and job.leader in ("", self._leaders.node)
+        if (record is not None and led_here) or attempt is None or self._find_cut is None:
+            return record
+        kept = await self._find_cut(attempt.node, key)
+        return kept if kept is not None else record
+
+    async def _take_record(self, director: Director, effect: TakeRecord) -> None:
+        worker = self._machine.tables.workers.get(effect.node)
+        boot = worker.boot if worker is not None else ""
+        record = await self.pulled(effect.node, boot, effect.digest, effect.size)
+        director.record_arrived(
+            effect.tag, facts_of(effect.key, record, effect.digest, effect.size)
+        )
+
+    async def pulled(self, node: str, boot: str, digest: str, size: int) -> AttemptRecord:
+        """Returns a worker's record after it is durable on a quorum (R9)."""
+        blobs = self._ledger.blobs
+        channel = None
+        if not await blobs.has(Digest(digest)):
+            channel = self._channel_of(node, boot, True)
+        if channel is not None:
+            await self._transfers.pull(digest, size, channel)
+        elif not await blobs.ensure(Digest(digest)):
+            # The worker cannot reach this member, and has given the record to no other one.
+            raise WireError(f"there is no link to {node} to fetch its record over")
+        record = await self._transfers.record(digest)
+        if record is None:
+            raise SquallError(f"the record {digest[:12]} of worker {node} cannot be read")
+        return record
+
+    async def _collect_context(self, director: Director, effect: CollectContext) -> None:
+        ends: list[RecordEnd] = []
+        for digest in effect.records:
+            record = await self._transfers.record(digest)
+            if record is not None and record.end is not None:
+                ends.append(record.end)
+        data = encode_context(collect(ends))
+        if len(data) <= CONTEXT_INLINE_MAX:
+            director.context_collected(effect.tag, effect.job, effect.workflow, inline=data)
+            return
+        blob = await self._ledger.blobs.put(data)
+        director.context_collected(
+            effect.tag, effect.job, effect.workflow, blob=blob, size=len(data)
+        )
+
+    async def _store_values(self, director: Director, effect: StoreValues) -> None:
+        contexts: dict[str, Context] = {}
+        for name, inline, blob in effect.contexts:
+            data = await self._ledger.blobs.get(Digest(blob)) if blob else inline
+            contexts[name] = decode_context(data)
+        manifest = self._machine.tables.jobs[effect.job].submission.manifest
+        values = handed_over(manifest, manifest.workflow(effect.workflow), contexts)
+        data = msgspec.msgpack.encode(values)
+        blob = await self._ledger.blobs.put(data)
+        director.values_stored(effect.tag, effect.job, effect.workflow, blob, len(data))
+
+    async def _finish(self, director: Director, effect: AssembleResult) -> None:
+        """A job ends even if its result cannot be assembled; its reason says so then (R3)."""
+        try:
+            facts = await self._assemble(effect)
+        except (SquallError, OSError):
+            raise
+        except Exception as error:
+            self._log.error("result_failed", job=effect.job, error=error)
+            reason = f"internal error: its result could not be assembled ({error})"
+            facts = ResultFacts(reason=reason, exit_code=int(ExitCode.INTERNAL))
+        director.result_assembled(effect.tag, effect.job, facts)
+
+    async def _assemble(self, effect: AssembleResult) -> ResultFacts:
+        tables = self._machine.tables
+        job = tables.jobs[effect.job]
+        judged: Judged | None = await self._leaders.ask_leader(job, AskJudged(job.job))
+        records = StoredRecordSums(self._machine, self._transfers, self._clock, effect.job)
+        gathered = await records.gathered()
+        job = tables.jobs[effect.job]
+        parts = job_parts(tables, job, effect.status, records.gists, self._ledger.group_ms())
+        parts.judged = judged.results if judged is not None else self._leader.judged(job.job)
+        secrets = self._options_of(job).secrets.values()
+        result = assemble(
+            fitted_manifest(job),
+            job.submission.options,
+            parts,
+            secrets=secrets,
+            gathered=gathered,
+        )
+        data = encode_result(result)
+        history = msgspec.msgpack.encode(tables.events.get(effect.job, ()))
+        return ResultFacts(
+            result=await self._ledger.blobs.put(data),
+            size=len(data),
+            exit_code=int(result.refusal_code or outcome_of(result).exit_code),
+            history=await self._ledger.blobs.put(history),
+            history_size=len(history),
+        )
+
+
+def _job_of(effect: DirectorEffect) -> JobId | None:
+    """The job that an effect belongs to, if it is one."""
+    match effect:
+        case Submit():
+            return cast("JobId | None", getattr(effect.command, "job", None))
+        case StoreCut() | TakeRecord():
+            return effect.key.job
+        case CollectContext() | StoreValues() | AssembleResult():
+            return effect.job
+        case Push():
+            return None

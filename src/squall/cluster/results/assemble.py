@@ -1,0 +1,281 @@
+"""Assembles the result of a job from the records of its attempts: pure, the same on every manager.
+
+The attempts of a share are disjoint segments of its time, and all count (R8). Thresholds are
+judged once, here, on the windows of all shares together, second by second as in a local run;
+so is the verdict, with one reason for every loss. Where records no longer hold single seconds,
+sliding thresholds take what the job's leader found while the job ran.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from squall.cluster.results.job_result import JobResult, ResultInfo, close
+from squall.cluster.results.losses import (
+    TOLERATED_SHARE,
+    failed_by_loss,
+    losses_of,
+    missing_share,
+)
+from squall.cluster.results.parts import AppliedAdjustment, AttemptPart, JobParts
+from squall.cluster.results.record_sums import RecordSums
+from squall.engine.outcome import Loss, ProcessInfo, RunStatus, WorkflowOutcome
+from squall.engine.run.metadata import squall_version
+from squall.engine.run_options import RunOptions
+from squall.reporting.loss_lines import loss_line
+from squall.reporting.redaction import Redactor
+from squall.stats.attempt_record import AttemptRecord
+from squall.stats.manifest import FileManifest
+from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.snapshot import VerdictState
+from squall.stats.thresholds.binding import BoundThreshold, bind_all
+from squall.stats.thresholds.judge import ThresholdJudge, ThresholdResult
+from squall.stats.totals.generator_health_summary import fill_health
+from squall.stats.totals.run import RunStats
+from squall.stats.verdict import judge
+
+
+def assemble(
+    manifest: FileManifest,
+    options: RunOptions,
+    parts: JobParts,
+    *,
+    secrets: Iterable[str] = (),
+    gathered: RecordSums | None = None,
+) -> JobResult:
+    """`manifest` holds the profiles that were run. The values of `secrets` are removed from errors,
+    because every client may ask for a result. If `gathered` has the sums of all records, the
+    parts need only the gist of each."""
+    redact = Redactor(secrets)
+    records = [part.record for part in counted(parts.attempts) if part.record]
+    if gathered is None:
+        gathered = _gathered(manifest, options, parts.attempts)
+    workflows = [_timed(outcome, records) for outcome in parts.workflows]
+    losses = _losses(manifest, workflows, parts)
+    missing: Counter[str] = Counter()
+    for loss in losses:
+        missing[loss.workflow] += loss.starts or 0
+    result = JobResult(
+        job=parts.job,
+        state=parts.state,
+        status=_status(parts),
+        manifest=manifest,
+        info=ResultInfo(
+            squall=parts.version or squall_version(),
+            python=parts.python or platform.python_version(),
+            command=options.command,
+            seed=options.seed,
+            tags=dict(options.tags),
+            cores=parts.cores,
+            os=parts.os,
+            memory_mb=parts.memory_mb,
+            started_at=parts.started_at,
+            warmup_s=options.warmup_s,
+        ),
+        elapsed_s=parts.elapsed_s,
+        workflows=workflows,
+        processes=_processes(parts.attempts),
+        losses=losses,
+        notes=_notes(parts, records),
+        interrupted=parts.state == "cancelled",
+        aborted_by=parts.aborted_by,
+        reason=parts.reason,
+        width_s=gathered.width_s,
+        reports=gathered.reports(),
+        generator=gathered.health,
+        errors=[_shown(error, redact) for error in gathered.errors],
+        missing_starts={name: count for name, count in sorted(missing.items()) if count},
+        refusal=parts.refusal,
+        refusal_code=parts.refusal_code,
+    )
+    return _judged(result, options, parts, records)
+
+
+def _shown(error: ErrorSample, redact: Redactor) -> ErrorSample:
+    return msgspec.structs.replace(
+        error,
+        reason=redact(error.reason),
+        traceback=None if error.traceback is None else redact(error.traceback),
+        request=redact(error.request),
+        body=redact(error.body),
+    )
+
+
+def counted(attempts: Iterable[AttemptPart]) -> list[AttemptPart]:
+    """The parts whose records count, ordered by workflow, share and attempt, so that every manager
+    sums in the same order."""
+    parts = sorted(attempts, key=lambda part: (part.workflow, part.share, part.attempt))
+    return [part for part in parts if part.record is not None and part.fate != "dropped"]
+
+
+def _gathered(
+    manifest: FileManifest, options: RunOptions, attempts: Sequence[AttemptPart]
+) -> RecordSums:
+    """The sums of parts that hold whole records."""
+    records = [(part.process, part.record) for part in counted(attempts) if part.record]
+    width_s = max((record.width_s for _, record in records), default=1)
+    found = RecordSums(manifest, options.warmup_s, width_s)
+    healths: dict[int, list[list[HealthReport]]] = {}
+    for process, record in records:
+        found.add(record)
+        healths.setdefault(process, []).append(record.health)
+    for reports in healths.values():
+        found.add_health(reports)
+    return found
+
+
+def _timed(outcome: WorkflowOutcome, records: Sequence[AttemptRecord]) -> WorkflowOutcome:
+    ends = [
+        record.end.elapsed_s if record.end is not None else record.silent_from_s
+        for record in records
+        if record.workflow == outcome.name
+    ]
+    elapsed_s = outcome.elapsed_s or max(ends, default=0.0)
+    return WorkflowOutcome(
+        name=outcome.name,
+        status=outcome.status,
+        error=outcome.error,
+        started_at_s=outcome.started_at_s,
+        elapsed_s=elapsed_s,
+        cores=outcome.cores,
+    )
+
+
+def _losses(
+    manifest: FileManifest, workflows: Sequence[WorkflowOutcome], parts: JobParts
+) -> list[Loss]:
+    stopped = parts.state in ("cancelled", "timeout") or bool(parts.aborted_by)
+    found: list[Loss] = []
+    for outcome in workflows:
+        changed = any(each.workflow in ("", outcome.name) for each in parts.adjustments)
+        found += losses_of(
+            manifest.workflow(outcome.name),
+            outcome,
+            parts.attempts,
+            as_planned=not stopped and not changed and outcome.status == "completed",
+        )
+    return sorted(found, key=lambda loss: (loss.at_s, loss.workflow, loss.share))
+
+
+def _processes(attempts: Sequence[AttemptPart]) -> list[ProcessInfo]:
+    found: dict[int, ProcessInfo] = {}
+    for part in sorted(attempts, key=lambda each: (each.process, each.attempt)):
+        if part.fate == "dropped":
+            continue
+        info = found.setdefault(
+            part.process, ProcessInfo(index=part.process, pid=0, worker=part.worker)
+        )
+        if part.fate == "lost":
+            info.died = info.died or part.reason or "lost with its worker"
+    return [found[index] for index in sorted(found)]
+
+
+def _status(parts: JobParts) -> RunStatus:
+    if parts.state == "cancelled":
+        return "interrupted"
+    if parts.state == "timeout":
+        return "timeout"
+    statuses = {outcome.status for outcome in parts.workflows}
+    if statuses <= {"completed"} or parts.aborted_by:
+        return "completed" if not parts.refusal else "failed"
+    return "partial" if "completed" in statuses else "failed"
+
+
+def _notes(parts: JobParts, records: Sequence[AttemptRecord]) -> list[str]:
+    """The warnings of the shares, the adjustments of the load, and why the job ended early."""
+    warnings = [text for r in records if r.end is not None for text in r.end.warnings]
+    changes = [adjustment_line(each) for each in parts.adjustments]
+    reasons = [parts.reason] if parts.reason and parts.state != "completed" else []
+    return list(dict.fromkeys([*warnings, *changes, *reasons]))
+
+
+def adjustment_line(change: AppliedAdjustment) -> str:
+    """`Shop: rate set to 300/s at 12.3 s by ann`."""
+    changes: list[str] = []
+    if change.rate_per_s is not None:
+        changes.append(f"rate set to {change.rate_per_s:g}/s")
+    if change.vus is not None:
+        changes.append(f"users set to {change.vus}")
+    if change.paused is not None:
+        changes.append("paused" if change.paused else "resumed")
+    who = f" by {change.by}" if change.by else ""
+    name = f"{change.workflow}: " if change.workflow else ""
+    return f"{name}{', '.join(changes) or 'unchanged'} at {change.at_s:.1f} s{who}"
+
+
+# Judgement.
+
+
+def _judged(
+    result: JobResult, options: RunOptions, parts: JobParts, records: Sequence[AttemptRecord]
+) -> JobResult:
+    bound = bind_all(result.manifest, options.thresholds)
+    stats = RunStats(result.manifest, options.warmup_s)
+    judge_of_run = ThresholdJudge(bound, stats)
+    _replay(stats, judge_of_run, result)
+    close(stats, result)
+    thresholds = _thresholds(judge_of_run.final(), bound, result.width_s, parts.judged)
+    verdict = judge(stats, _findings(result, parts, records))
+    return msgspec.structs.replace(result, thresholds=thresholds, verdict=verdict)
+
+
+def _replay(stats: RunStats, judge_of_run: ThresholdJudge, result: JobResult) -> None:
+    """Repeats the run: adds the reports of each second, then judges."""
+    offsets: dict[str, int] = {}
+    for outcome in result.workflows:
+        stats.workflows[outcome.name].started_at_s = outcome.started_at_s
+        offsets[outcome.name] = round(outcome.started_at_s)
+    seconds: dict[int, list[WindowReport]] = {}
+    for report in result.reports:
+        seconds.setdefault(report.window + offsets[report.workflow], []).append(report)
+    fill_health(stats.health, result.generator)
+    for error in result.errors:
+        stats.add(error)
+    for second in sorted(seconds):
+        for outcome in result.workflows:
+            # The workflow is over: its last, shorter second is not awaited.
+            if 0 < outcome.started_at_s + outcome.elapsed_s <= second:
+                stats.workflows[outcome.name].elapsed_s = outcome.elapsed_s
+        for report in seconds[second]:
+            stats.add(report)
+        judge_of_run.judge_live(float(second + 1))
+
+
+def _thresholds(
+    final: list[ThresholdResult],
+    bound: Sequence[BoundThreshold],
+    width_s: int,
+    judged: Sequence[ThresholdResult],
+) -> list[ThresholdResult]:
+    if width_s == 1:
+        return final
+    sliding = {str(each) for each in bound if each.threshold.over_s is not None}
+    live = {each.expression: each for each in judged if each.expression in sliding}
+    return [live.get(each.expression, each) for each in final]
+
+
+def _findings(
+    result: JobResult, parts: JobParts, records: Sequence[AttemptRecord]
+) -> list[tuple[VerdictState, str]]:
+    found: list[tuple[VerdictState, str]] = []
+    notes = [note for r in records if r.end is not None for note in r.end.notes]
+    for state, text in (*notes, *parts.notes):
+        found.append(("INVALID" if state == "INVALID" else "DEGRADED", text))
+    outcomes = {outcome.name: outcome for outcome in result.workflows}
+    shares: dict[str, float] = dict.fromkeys(outcomes, 0.0)
+    for loss in result.losses:
+        workflow = result.manifest.workflow(loss.workflow)
+        shares[loss.workflow] += missing_share(workflow, outcomes[loss.workflow], loss)
+    for loss in result.losses:
+        # A workflow that failed by its losses ended with its last report, so by its length
+        # nothing seems to be missing: it counts as incomplete.
+        whole = not failed_by_loss(outcomes[loss.workflow], parts.attempts)
+        beyond = shares[loss.workflow] > TOLERATED_SHARE or not whole
+        found.append(("INVALID" if beyond else "DEGRADED", loss_line(loss)))
+    if parts.state == "timeout":
+        found.append(("INVALID", parts.reason or "the job was ended by its timeout"))
+    return found

@@ -1,0 +1,166 @@
+"""Computes the load that a job lost: on which worker, when, how much, and for how long.
+
+A loss begins where the reports of an attempt end and lasts until the next attempt at the share
+joined, or to the end of the workflow. The log says which attempts were lost; one whose closed
+record shows that it ended by itself lost nothing. The planned starts of a share are those that
+its attempts reported plus those of its losses: their sum is the plan, unless the load was
+adjusted or the job was stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from squall.cluster.results.parts import AttemptPart
+from squall.cluster.results.uncounted_load import (
+    UncountedLoad,
+    cut_of,
+    finished,
+    lowest_latency_s,
+    unfinished,
+    unknown_of,
+)
+from squall.engine.load.schedule import StartSchedule
+from squall.engine.outcome import Loss, WorkflowOutcome
+from squall.stats.manifest import WorkflowManifest
+
+TOLERATED_SHARE = 0.05
+"""If more of a workflow's load is missing, the result is INVALID. The same limit applies to
+planned starts that were not made."""
+
+
+def losses_of(
+    workflow: WorkflowManifest,
+    outcome: WorkflowOutcome,
+    attempts: Sequence[AttemptPart],
+    *,
+    as_planned: bool,
+) -> list[Loss]:
+    """`as_planned`: the load was not adjusted and the workflow was not stopped early."""
+    shares: dict[int, list[AttemptPart]] = {}
+    for part in sorted(attempts, key=lambda each: (each.share, each.attempt)):
+        if part.workflow == workflow.name and part.fate != "dropped":
+            shares.setdefault(part.share, []).append(part)
+    lowest_s = min(
+        (lowest_latency_s(part.record) for parts in shares.values() for part in parts),
+        default=math.inf,
+    )
+    end_s = _end_s(workflow, outcome, lost=failed_by_loss(outcome, attempts))
+    found: list[Loss] = []
+    for parts in shares.values():
+        losses = [
+            _loss(workflow, outcome, part, parts[index + 1 :], lowest_s, end_s)
+            for index, part in enumerate(parts)
+            if _was_cut(part)
+        ]
+        if losses:
+            _count_planned(workflow, outcome, parts, losses, as_planned=as_planned)
+        found += losses
+    return found
+
+
+def failed_by_loss(outcome: WorkflowOutcome, attempts: Iterable[AttemptPart]) -> bool:
+    """The workflow failed because its workers were lost, not because code raised."""
+    parts = [part for part in attempts if part.workflow == outcome.name]
+    ends = [part.record.end for part in parts if part.record is not None]
+    raised = any(end is not None and end.error for end in ends)
+    return outcome.status == "failed" and not raised and any(map(_was_cut, parts))
+
+
+def missing_share(workflow: WorkflowManifest, outcome: WorkflowOutcome, loss: Loss) -> float:
+    """The part of the workflow's whole load that this loss is."""
+    whole_s = outcome.elapsed_s or workflow.profile.duration_s
+    profile = workflow.profile
+    if profile.is_open and loss.starts is not None:
+        planned = StartSchedule(profile).total
+        return loss.starts / planned if planned else 0.0
+    if profile.model in ("iterations", "once") and loss.iterations is not None:
+        planned = profile.iterations if profile.model == "iterations" else profile.vus
+        return loss.iterations / planned if planned else 0.0
+    users = max(profile.vus, profile.max_vus, 1)
+    return loss.users * loss.below_target_s / (users * whole_s) if whole_s else 0.0
+
+
+def _was_cut(part: AttemptPart) -> bool:
+    """Lost, and not known to have ended by itself."""
+    end = part.record.end if part.record is not None else None
+    return part.fate == "lost" and (end is None or bool(end.cut))
+
+
+def _loss(
+    workflow: WorkflowManifest,
+    outcome: WorkflowOutcome,
+    part: AttemptPart,
+    later: Sequence[AttemptPart],
+    lowest_s: float,
+    end_s: float,
+) -> Loss:
+    cut_s = cut_of(part)
+    next_one = next((each for each in later if each.record is not None), None)
+    until_s = next_one.joined_s if next_one is not None else end_s
+    unknown = _unknown(part, workflow, lowest_s)
+    end = part.record.end if part.record is not None else None
+    return Loss(
+        process=part.process,
+        workflow=workflow.name,
+        at_s=round(outcome.started_at_s + (part.lost_at_s or cut_s), 3),
+        reason=part.reason or (end.cut if end is not None else "") or "the worker was lost",
+        users=part.users,
+        worker=part.worker,
+        share=part.share,
+        attempt=part.attempt,
+        cut_at_s=round(cut_s, 3),
+        below_target_s=round(max(until_s - cut_s, 0.0), 3),
+        refilled_by=next_one.worker if next_one is not None else "",
+        unknown_requests=unknown.requests,
+        unknown_iterations=unknown.iterations,
+        is_estimate=unknown.is_estimate,
+        rows=unfinished(part.record) if workflow.feeds else 0,
+    )
+
+
+def _unknown(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -> UncountedLoad:
+    if part.unknown is None:
+        return unknown_of(part, workflow, lowest_s)
+    return UncountedLoad(part.unknown, part.unknown_iterations, part.is_estimate)
+
+
+def _end_s(workflow: WorkflowManifest, outcome: WorkflowOutcome, *, lost: bool) -> float:
+    """When the workflow's load was to end: as planned, or earlier if it ended earlier for another
+    reason than being `lost`."""
+    if workflow.profile.model in ("iterations", "once"):
+        return outcome.elapsed_s
+    planned_s = workflow.profile.duration_s
+    if not lost and outcome.status in ("interrupted", "timeout", "failed") and outcome.elapsed_s:
+        return min(planned_s, outcome.elapsed_s)
+    return planned_s
+
+
+def _count_planned(
+    workflow: WorkflowManifest,
+    outcome: WorkflowOutcome,
+    parts: Sequence[AttemptPart],
+    losses: Sequence[Loss],
+    *,
+    as_planned: bool,
+) -> None:
+    profile = workflow.profile
+    if profile.model == "iterations":
+        done = sum(finished(part.record) for part in parts)
+        losses[-1].iterations = max(parts[0].iterations - done, 0)
+        for loss in losses[:-1]:
+            loss.iterations = 0
+        return
+    if not profile.is_open:
+        return
+    schedule = StartSchedule(profile, parts[0].share, parts[0].shares)
+    for loss in losses:
+        cut_s = loss.cut_at_s or 0.0
+        until_s = cut_s + loss.below_target_s
+        loss.starts = max(schedule.planned_until(until_s) - schedule.planned_until(cut_s), 0)
+    if as_planned:
+        # Reports end a little before or after a planned start, but their sum is exact.
+        reported = sum(r.starts.planned for p in parts if p.record for r in p.record.reports)
+        others = sum(loss.starts or 0 for loss in losses[:-1])
+        losses[-1].starts = max(schedule.total - reported - others, 0)

@@ -1,0 +1,43 @@
+"""The settings tree: the sections of all packages in one struct, and how it is loaded.
+
+A package owns the meaning and the limits of its section; this module only combines them.
+Managers and agents read all of it. Workers and clients read `[cluster]`, `[tls]`, `[log]` and
+`[metrics]`; a manager sends them the settings of links and timers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from squall.cluster.control.settings import AdmissionSettings
+from squall.cluster.wire.limits import WireLimits
+from squall.settings.loader import Profile, Sources, load
+from squall.settings.shared_sections import (
+    TIMER_PROFILES,
+    ClusterSettings,
+    LogSettings,
+    MetricsSettings,
+    TimerSettings,
+    TLSSettings,
+    check_timers,
+)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    cluster: ClusterSettings = ClusterSettings()
+    timers: TimerSettings = TimerSettings()
+    wire: WireLimits = msgspec.field(default_factory=WireLimits)
+    tls: TLSSettings = TLSSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+
+
+def load_settings(sources: Sources) -> Settings:
+    """Raises `ConfigError`, which names every mistake."""
+    return load(
+        Settings,
+        sources,
+        profiles=(Profile("timers.profile", TIMER_PROFILES),),
+        checks=(lambda settings: check_timers(settings.timers),),
+    )

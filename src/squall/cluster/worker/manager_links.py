@@ -1,0 +1,183 @@
+"""The links of a worker to its managers: several addresses of one group, one asked at a time.
+
+The worker leaves a manager that does not answer, or does not lead, for the next one that is not
+known to be away. A manager that does not lead may name the primary, which is asked at once. If
+the primary did not answer a moment ago, the manager that names it is asked to relay until there
+is a link again. At the start the worker dials all managers and takes the first that answers: a
+machine that is gone does not answer, and waiting for each would take seconds.
+
+A lease is as short as a change of the primary allows. A worker that waits long between two
+tries, or asks dead managers again and again, loses its leases although there is a primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from squall.cluster.wire.errors import RemoteError, WireError
+from squall.cluster.wire.header import MessageClass
+from squall.cluster.wire.links.handshake import Session
+from squall.cluster.wire.links.peer import Peer
+from squall.cluster.wire.links.switchboard import Switchboard
+from squall.cluster.wire.messages import ErrorCode
+from squall.runtime.backoff import Backoff
+from squall.runtime.interfaces import Address
+
+RETRY = Backoff(first_s=0.05, cap_s=1.0, jitter=0.5)
+"""Tries of a session request. They begin fast, because a lease runs, and never wait longer than
+a session interval. Jitter, because all workers lose the same primary at the same moment."""
+DIAL_POLL_S = 0.01
+AWAY_S = 10.0
+"""How long a manager that did not answer is not asked again, unless there is a new link to it."""
+
+
+class OpenSlot:
+    """Admits every message: few arrive at a worker, and all are wanted."""
+
+    waits = False
+
+    async def turn(self) -> None: ...
+    def release(self) -> None: ...
+
+
+def admit_all(message_class: MessageClass, source: str) -> OpenSlot:
+    return OpenSlot()
+
+
+class ManagerLinks:
+    """Chooses the manager to ask, and the pause before the next try."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        addresses: Sequence[Address],
+        *,
+        longest_s: Callable[[], float] = lambda: RETRY.cap_s,
+    ) -> None:
+        """`longest_s` returns the longest wait between two tries: the session interval."""
+        self._board = board
+        self._longest_s = longest_s
+        self._addresses = list(dict.fromkeys(addresses))
+        # The addresses beyond these were named by managers; one that does not answer is
+        # forgotten.
+        self._given = len(self._addresses)
+        self._peers: dict[Address, Peer] = {}
+        self._at = 0
+        self._failures = 0
+        # Managers that did not answer: since when, and over which link.
+        self._away: dict[Address, tuple[float, Session | None]] = {}
+        # The primary that the current manager relays to, because it is away.
+        self._relayed_to: Address | None = None
+
+    @property
+    def current(self) -> Peer:
+        return self.at(self._addresses[self._at])
+
+    @property
+    def relays(self) -> bool:
+        """The current manager does not lead and is asked to relay to the primary."""
+        return self._relayed_to is not None
+
+    def at(self, address: Address) -> Peer:
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = Peer(self._board, address)
+            peer.start()
+        return peer
+
+    async def reach_any(self) -> dict[str, Exception]:
+        """Dials all managers and turns to the first that answers, the current one if it can; the
+        other dials are closed. If none answers in time nothing changes. Returns the errors of
+        the others by address."""
+        clock = self._board.runtime.clock
+        if len(self._addresses) == 1 or self.current.control.session is not None:
+            return {}
+        until = clock.now() + self._board.limits.dial_timeout_s
+        order = self._addresses[self._at :] + self._addresses[: self._at]
+        reached: list[Address] = []
+        while not reached and clock.now() < until:
+            await clock.sleep(DIAL_POLL_S)
+            reached = [each for each in order if self.at(each).control.session is not None]
+        errors = {each: self.at(each).last_error for each in order if each not in reached}
+        if reached:
+            self._go_to(reached[0])
+            for each in order:
+                if each != reached[0]:
+                    await self._peers.pop(each).close()
+        return {f"{host}:{port}": error for (host, port), error in errors.items() if error}
+
+    @property
+    def shown(self) -> str:
+        host, port = self._addresses[self._at]
+        return f"{host}:{port}"
+
+    def worked(self) -> None:
+        self._failures = 0
+        primary = self._relayed_to
+        if primary is None:
+            self._away.pop(self._addresses[self._at], None)
+        elif not self._is_away(primary):
+            self._go_to(primary)
+
+    def failed(self, error: WireError) -> float:
+        """Returns the wait before the next try, which may go to another manager."""
+        self._failures += 1
+        cap_s = max(min(self._longest_s(), RETRY.cap_s), RETRY.first_s)
+        uniform = self._board.runtime.random.uniform
+        wait_s = replace(RETRY, cap_s=cap_s).delay_s(self._failures, uniform)
+        if isinstance(error, RemoteError):
+            if error.code == ErrorCode.NOT_PRIMARY:
+                before = self._at
+                self._turn_to(error.primary)
+                named = bool(error.primary) and self._at != before
+                # The primary is known: no reason to wait.
+                return RETRY.delay_s(1, uniform) if named else wait_s
+            return max(wait_s, error.retry_after_s)
+        since = self._board.runtime.clock.now()
+        failed = self._addresses[self._at]
+        self._away[failed] = (since, self.current.control.session)
+        self._turn_to("")
+        if failed not in self._addresses[: self._given]:
+            now = self._addresses[self._at]
+            self._addresses.remove(failed)
+            self._at = self._addresses.index(now) if now in self._addresses else 0
+        return wait_s
+
+    async def close(self) -> None:
+        for peer in self._peers.values():
+            await peer.close(drain_s=0.2)
+
+    def _turn_to(self, primary: str) -> None:
+        """Turns to the primary if it is named, else to the next manager that may answer."""
+        named = address_in(primary)
+        if named is None:
+            self._go_to(self._next())
+        elif self._is_away(named):
+            self._relayed_to = named
+        else:
+            self._go_to(named)
+
+    def _next(self) -> Address:
+        after = self._addresses[self._at + 1 :] + self._addresses[: self._at + 1]
+        return next((each for each in after if not self._is_away(each)), after[0])
+
+    def _go_to(self, address: Address) -> None:
+        if address not in self._addresses:
+            self._addresses.append(address)
+        self._at = self._addresses.index(address)
+        self._relayed_to = None
+
+    def _is_away(self, address: Address) -> bool:
+        if address not in self._away:
+            return False
+        since, link = self._away[address]
+        now = self.at(address).control.session
+        if now is not None and now is not link:
+            return False
+        return self._board.runtime.clock.now() - since < AWAY_S
+
+
+def address_in(text: str) -> Address | None:
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host and port.isdecimal() else None

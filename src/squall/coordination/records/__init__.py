@@ -1,0 +1,3 @@
+"""The records of a namespace: their schemas, their keys, and how they are encoded and signed. Start
+with `schemas`.
+"""

@@ -1,0 +1,76 @@
+"""The keys of all records and streams of a namespace, and how long each is kept.
+
+No other module builds a key. `make_key` checks every part, so that no id can reach the keys of
+another one.
+"""
+
+from __future__ import annotations
+
+from squall.coordination.stores.interface import DEFAULT_PREFIX, check_prefix, make_key
+
+# The lease and the epoch. It never expires: a forgotten epoch would be used again.
+LEADER = make_key("leader")
+META = make_key("meta")
+
+HEARTBEAT = "heartbeat"
+SIGNAL_TTL_S = 86_400.0
+SIGNAL_LIFE_S = 86_400.0
+ACK_TTL_S = 3_600.0
+IDEMPOTENCY_TTL_S = 90_000.0
+STATE_TTL_S = 3_600.0
+WARNING_TTL_S = 300.0
+TOMBSTONE_TTL_S = 604_800.0
+# A day more than a tombstone, and refreshed daily: so a boot number is never given twice.
+MEMBER_TTL_S = 691_200.0
+QUARANTINE_TTL_S = 3_600.0
+
+
+def prefix_of(namespace: str, prefix: str = DEFAULT_PREFIX) -> str:
+    """The default namespace has the plain prefix; another one appends its name."""
+    return check_prefix(prefix if namespace == "default" else f"{prefix}.{namespace}")
+
+
+def heartbeat(member_id: str) -> str:
+    return make_key(HEARTBEAT, member_id)
+
+
+def member(member_id: str) -> str:
+    return make_key("member", member_id)
+
+
+def tombstone(member_id: str) -> str:
+    return make_key("tombstone", member_id)
+
+
+def warning(member_id: str) -> str:
+    return make_key("warning", member_id)
+
+
+def inbox(receiver_id: str) -> str:
+    return make_key("signal", receiver_id)
+
+
+def ack(sender_id: str, signal_id: str) -> str:
+    return make_key("ack", sender_id, signal_id)
+
+
+def idempotency(receiver_id: str, signal_id: str) -> str:
+    return make_key("idempotency", receiver_id, signal_id)
+
+
+def state(member_id: str) -> str:
+    return make_key("state", member_id)
+
+
+def quarantine(receiver_id: str, signal_id: str) -> str:
+    return make_key("quarantine", receiver_id, signal_id)
+
+
+def durations(task_type: str) -> str:
+    """Finished waits of one kind of task, from which timeouts are derived."""
+    return make_key("durations", task_type)
+
+
+def member_id_of(key: str) -> str:
+    """The member id of a key whose second part it is."""
+    return key.split("/")[1]

@@ -1,0 +1,71 @@
+"""Stops a member within ten seconds, whatever hangs.
+
+First the plugins return what they hold, then the work of the leader ends and the lease is released,
+then the registration is marked as left. Each step has a deadline; a step that misses it does not
+prevent the next one. The lease is released only when no work runs under it: if some work ignores
+its cancellation, the lease runs out by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
+from squall.coordination.election.leadership import Leadership
+from squall.coordination.election.single_instance import SingleInstance
+from squall.coordination.events import OnFailure
+from squall.coordination.members.boots import BootLoop
+from squall.coordination.plugin import CoordinatorPlugin
+from squall.coordination.store_errors import StoreUnavailableError
+
+# The tenth second is for closing the store.
+STOP_S = 9.0
+# The shares of the first and of the last step.
+PLUGINS_S, LEAVE_S = 2.0, 1.5
+# The task that called `stop`, for plugins in `on_stop`: it may be one of their own workers, which
+# must then not be cancelled.
+STOPPER: ContextVar[asyncio.Task[Any] | None] = ContextVar("stopper", default=None)
+
+
+async def stop_member(
+    plugins: Iterable[CoordinatorPlugin],
+    leads: Leadership | SingleInstance | None,
+    boots: BootLoop | None,
+    on_failure: OnFailure,
+) -> None:
+    begun = asyncio.get_running_loop().time()
+    if boots is not None:
+        boots.stopping = True
+    STOPPER.set(asyncio.current_task())
+    await _until(begun + PLUGINS_S, _stop(plugins, on_failure), on_failure)
+    if leads is not None:
+        leads.exempt(asyncio.current_task())
+        await _until(begun + STOP_S - LEAVE_S, leads.end(), on_failure)
+        leads.cancel_scopes()
+    if boots is not None:
+        await _until(begun + STOP_S, boots.leave(), on_failure)
+
+
+async def _stop(plugins: Iterable[CoordinatorPlugin], on_failure: OnFailure) -> None:
+    """Stops all plugins concurrently, so that a slow one does not delay the others."""
+
+    async def stop(plugin: CoordinatorPlugin) -> None:
+        try:
+            await plugin.on_stop()
+        except Exception as error:
+            on_failure(f"{plugin.name}_stop_failed", error)
+
+    await asyncio.gather(*map(stop, plugins))
+
+
+async def _until(deadline: float, step: Awaitable[None], on_failure: OnFailure) -> None:
+    """Runs a step until its deadline. A failure is reported and does not prevent the next step."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await step
+    except (TimeoutError, StoreUnavailableError):
+        return
+    except Exception as error:
+        on_failure("stop_failed", error)

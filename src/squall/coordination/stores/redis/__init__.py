@@ -1,0 +1,1 @@
+"""The store on Redis. Start with `store`; `scripts` and the `.lua` files run inside Redis."""

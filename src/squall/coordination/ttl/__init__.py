@@ -1,1 +1,0 @@
-"""Central expiry. See docs/coordination/ttl.md."""

@@ -1,0 +1,100 @@
+"""Splits a workflow over processes, and limits it to what the machine allows.
+
+Pure: users, iterations and planned starts are split exactly; their sums are the plan's.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from squall.api.errors import ConfigError
+from squall.engine.core_protocol import ShareSpec
+from squall.engine.load.user_split import split_iterations, split_users
+from squall.stats.manifest import FileManifest, Profile, WorkflowManifest
+
+
+def share_specs(
+    workflow: WorkflowManifest,
+    shares: int,
+    *,
+    seed: int,
+    values: dict[str, bytes],
+    received: dict[str, bytes],
+    exports: list[str],
+    place: tuple[int, int] = (0, 1),
+) -> list[ShareSpec]:
+    """Makes one spec per process; share k takes starts and users k, k + n, k + 2n ...
+
+    `place` is the index of the workflow and the number of workflows: their user ids
+    interleave.
+    """
+    number, count = place
+    profile = workflow.profile
+    users = _users_at_start(profile, shares)
+    iterations = split_iterations(profile.iterations, shares)
+    return [
+        ShareSpec(
+            workflow=workflow.name,
+            share=share,
+            shares=shares,
+            profile=profile,
+            users=users[share],
+            users_max=max(len(range(share, profile.max_vus, shares)), users[share], 1),
+            first_id=1 + number + count * share,
+            id_step=count * shares,
+            iterations=iterations[share],
+            seed=seed,
+            values=values,
+            received=received,
+            exports=exports,
+        )
+        for share in range(shares)
+    ]
+
+
+def share_of_users(spec: ShareSpec, vus: int) -> int:
+    """A share's part of another number of users, split like the planned ones."""
+    model = spec.profile.model
+    if spec.profile.is_open or model == "ramp":
+        return len(range(spec.share, vus, spec.shares))
+    parts = split_users(vus, spec.shares) if vus else []
+    part = parts[spec.share] if spec.share < len(parts) else 0
+    # No other share takes its tickets, so one user must stay.
+    return max(part, 1) if model == "iterations" else part
+
+
+def fit_descriptors(manifest: FileManifest, processes: int, descriptors: int) -> FileManifest:
+    """Clips what may grow (open models) and refuses what cannot fit (closed ones)."""
+    fitted: list[WorkflowManifest] = []
+    for workflow in manifest.workflows:
+        profile = workflow.profile
+        most = descriptors * processes // max(workflow.connections_per_vu, 1)
+        if profile.is_open and profile.max_vus > most:
+            if profile.vus > most:
+                raise ConfigError(_does_not_fit(workflow.name, profile.vus, most))
+            workflow = msgspec.structs.replace(
+                workflow,
+                profile=msgspec.structs.replace(profile, max_vus=most),
+                warnings=[
+                    *workflow.warnings,
+                    f"{workflow.name}: max_vus {profile.max_vus} clipped to {most}, "
+                    "the number of descriptors this machine allows (ulimit -n)",
+                ],
+            )
+        elif not profile.is_open and profile.max_vus > most:
+            raise ConfigError(_does_not_fit(workflow.name, profile.max_vus, most))
+        fitted.append(workflow)
+    return msgspec.structs.replace(manifest, workflows=fitted)
+
+
+def _does_not_fit(name: str, users: int, most: int) -> str:
+    return (
+        f"{name}: {users} users need more connections than this machine allows "
+        f"({most} users fit); raise the limit (ulimit -n) or use fewer users"
+    )
+
+
+def _users_at_start(profile: Profile, shares: int) -> list[int]:
+    if profile.is_open or profile.model == "ramp":
+        return [len(range(share, profile.vus, shares)) for share in range(shares)]
+    return split_users(profile.vus, shares)

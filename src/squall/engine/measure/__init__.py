@@ -1,0 +1,4 @@
+"""Measures in a core process: executions, its own health, blocked loops, author output.
+
+Start with `recorder`.
+"""

@@ -1,0 +1,412 @@
+"""Reads all workflows of a file into one program and checks what spans them.
+
+Finds every mistake in a file before the first request and reports each in one line with
+file, line, class and step. Runs no code of the author except what importing the file and
+loading its feeds runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from squall.api.arguments import argument_kinds
+from squall.api.errors import ConfigError, UsageError
+from squall.api.feeds import Feed
+from squall.api.hooks import Hook, Step
+from squall.api.metrics import Metric
+from squall.api.reporting import METHODS, is_reporter
+from squall.api.resources import Resource
+from squall.api.workflow import Workflow
+from squall.engine.load.profile import resolve_profile
+from squall.engine.plan.layers import suggest, topological_layers
+from squall.engine.plan.received_values import shadowed_values
+from squall.engine.plan.workflow_plan import (
+    WorkflowPlan,
+    attribute,
+    bind_parameters,
+    read_workflow,
+    slots_of,
+)
+from squall.engine.run_options import ProfileFlags, RunOptions
+from squall.stats.manifest import (
+    FileManifest,
+    MetricKind,
+    MetricManifest,
+    Profile,
+    StepManifest,
+    UseManifest,
+    WorkflowManifest,
+)
+
+PROFILE_ATTRIBUTES = (
+    "vus",
+    "duration",
+    "iterations",
+    "stages",
+    "rate",
+    "max_vus",
+    "think",
+    "pacing",
+    "grace",
+)
+PRIORITIES = ("low", "normal", "high", "exclusive", "auto")
+URL_KIND, *_, FILE_KIND = argument_kinds()
+
+
+@dataclass
+class Program:
+    """The loaded file: a plan per workflow for execution, and a manifest that describes it."""
+
+    base_dir: Path
+    plans: dict[str, WorkflowPlan]
+    manifest: FileManifest
+    rows: dict[str, dict[str, list[Any]]] = field(default_factory=dict[str, dict[str, list[Any]]])
+    """Rows of each feed: workflow -> attribute -> rows."""
+
+
+def build_program(
+    classes: Sequence[type[Workflow]], shown: str, base_dir: Path, options: RunOptions
+) -> Program:
+    plans = {cls.__name__: read_workflow(cls, Path(shown).name or shown) for cls in classes}
+    if not plans:
+        raise ConfigError(
+            f"{shown}: no workflow in this file; define one, such as class Shop(Workflow)"
+        )
+    _check_dependencies(plans)
+    plans = _select(plans, options)
+    _check_flags(plans, options)
+    manifest = FileManifest(path=shown, workflows=[])
+    program = Program(base_dir=base_dir, plans=plans, manifest=manifest)
+    for plan in plans.values():
+        bind_parameters(plan, _offered(plan, plans))
+        _check_state(plan, plans)
+        _load_feeds(program, plan)
+        manifest.workflows.append(_describe(plan, options))
+    problems = _problems(plans)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    for workflow in manifest.workflows:
+        manifest.warnings += shadowed_values(manifest, workflow)
+    if options.host and not any(_relative_urls(plan) for plan in plans.values()):
+        manifest.warnings.append("--host changes nothing: no URL of this file starts with /")
+    return program
+
+
+def _problems(plans: dict[str, WorkflowPlan]) -> list[str]:
+    found = [problem for plan in plans.values() for problem in plan.problems]
+    return list(dict.fromkeys(found))
+
+
+def _check_dependencies(plans: dict[str, WorkflowPlan]) -> None:
+    sound = True
+    for plan in plans.values():
+        for name in plan.depends:
+            if name == plan.name:
+                sound = False
+                plan.problem(plan.line, "", "depends on itself")
+            elif name not in plans:
+                sound = False
+                plan.problem(plan.line, "", f'no workflow "{name}"{suggest(name, list(plans))}')
+    if sound:
+        try:
+            topological_layers({name: plan.depends for name, plan in plans.items()}, "workflow")
+            return
+        except ConfigError as error:
+            culprit = next(p for p in plans.values() if f" {p.name} ->" in str(error))
+            culprit.problem(culprit.line, "", str(error))
+    raise ConfigError("\n".join(_problems(plans)))
+
+
+def _select(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, WorkflowPlan]:
+    for flag, names in (("--only", options.only), ("--skip", options.skip)):
+        for name in names:
+            if name not in plans:
+                raise UsageError(f'{flag} {name}: no workflow "{name}"{suggest(name, list(plans))}')
+    wanted = set(plans)
+    if options.only:
+        wanted = set[str]()
+        queue = list(options.only)
+        while queue:
+            name = queue.pop()
+            if name not in wanted:
+                wanted.add(name)
+                queue.extend(plans[name].depends)
+    wanted -= set(options.skip)
+    chosen = {name: plan for name, plan in plans.items() if name in wanted}
+    for plan in chosen.values():
+        plan.depends = [name for name in plan.depends if name in chosen]
+    if not chosen:
+        raise UsageError("--only and --skip leave no workflow to run")
+    return chosen
+
+
+def _check_flags(plans: dict[str, WorkflowPlan], options: RunOptions) -> None:
+    tests = [name for name, plan in plans.items() if plan.is_test]
+    for name in options.profiles:
+        if name and name not in plans:
+            raise UsageError(f'no workflow "{name}"{suggest(name, list(plans))}')
+    bare = options.profiles.get("")
+    if bare is not None and len(tests) > 1:
+        loads = (bare.vus, bare.iterations, bare.rate, bare.stages or None)
+        if any(load is not None for load in loads):
+            raise UsageError(
+                f"this file has {len(tests)} test workflows; say which one the load is for, "
+                f"e.g. -u {tests[0]}=100"
+            )
+
+
+def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, Any]:
+    """The names that workflows in `@depends` provide, with their annotations."""
+    offered: dict[str, Any] = {}
+    for name in _transitive(plan, plans):
+        source = plans[name]
+        if name in plan.depends and not source.is_test:
+            for step in source.steps:
+                offered[step.name] = step.returns
+        for hook, targets in source.providers:
+            if plan.name in targets:
+                offered[hook.name] = hook.returns
+    return offered
+
+
+def _transitive(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> list[str]:
+    found: list[str] = []
+    queue = list(plan.depends)
+    while queue:
+        name = queue.pop(0)
+        if name not in found:
+            found.append(name)
+            queue.extend(plans[name].depends)
+    return found
+
+
+def _check_state(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> None:
+    for hook, targets in [*plan.providers, *plan.consumers]:
+        for target in targets:
+            if target not in plans:
+                plan.problem(
+                    hook.line, hook.name, f'no workflow "{target}"{suggest(target, list(plans))}'
+                )
+    before = _transitive(plan, plans)
+    for hook, sources in plan.consumers:
+        for source in sources:
+            if source in plans and source not in before:
+                plan.problem(
+                    hook.line,
+                    hook.name,
+                    f'{plan.name} does not run after {source}; add @depends("{source}")',
+                )
+        for parameter in hook.parameters:
+            if not parameter.has_default:
+                plan.problem(
+                    hook.line,
+                    hook.name,
+                    f"argument {parameter.name} needs a default for the case that no value arrives",
+                )
+
+
+def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
+    loaded: dict[str, list[Any]] = {}
+    for name, feed in plan.feeds.items():
+        try:
+            loaded[name] = feed.load(program.base_dir)
+        except ConfigError as error:
+            plan.problem(plan.line, name, str(error))
+    program.rows[plan.name] = loaded
+
+
+def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
+    host = options.host or str(attribute(plan.workflow, "host") or "")
+    for hook, parameter in _relative_urls(plan):
+        if not host:
+            plan.problem(
+                hook.line,
+                hook.name,
+                f"{parameter.name} {parameter.default!r} is relative and {plan.name} has no host; "
+                'set host = "http://..." or pass --host',
+            )
+    priority = str(attribute(plan.workflow, "priority") or "auto").lower()
+    if priority not in PRIORITIES:
+        plan.problem(plan.line, "", f'priority "{priority}" is not one of {", ".join(PRIORITIES)}')
+        priority = "auto"
+    _check_choices(plan)
+    _warn_about_names(plan)
+    return WorkflowManifest(
+        name=plan.name,
+        line=plan.line,
+        depends=list(plan.depends),
+        always=plan.always,
+        is_test=plan.is_test,
+        priority=priority,
+        profile=_profile(plan, options),
+        steps=[
+            StepManifest(
+                name=step.name,
+                after=list(step.after),
+                layer=step.layer,
+                protocol=step.protocol,
+                weight=step.weight,
+                line=step.line,
+                expect=step.expect,
+                timeout_s=step.timeout_s,
+            )
+            for step in plan.steps
+        ],
+        shape=shape(plan),
+        connections_per_vu=max((len(slots_of(layer)) for layer in plan.layers), default=1),
+        checks=[hook.name for hook in plan.checks],
+        metrics=[
+            *(
+                MetricManifest(name=name, kind=cast(MetricKind, metric.kind), unit=metric.unit)
+                for name, metric in plan.metrics.items()
+            ),
+            *(
+                MetricManifest(name=hook.name, kind="sample", unit=hook.unit)
+                for hook in plan.metric_hooks
+            ),
+        ],
+        thresholds=[str(text) for text in attribute(plan.workflow, "thresholds") or ()],
+        host=host,
+        provides={hook.name: list(targets) for hook, targets in plan.providers},
+        uses=[
+            UseManifest(
+                hook=hook.name,
+                sources=list(sources),
+                arguments=[parameter.name for parameter in hook.parameters],
+            )
+            for hook, sources in plan.consumers
+        ],
+        wants=_wants(plan),
+        feeds=list(plan.feeds),
+        data_files=_data_files(plan),
+        reporting=_has_reporters(plan),
+        warnings=list(plan.warnings),
+    )
+
+
+def _data_files(plan: WorkflowPlan) -> list[str]:
+    """Files that feeds and `File` arguments name, as the author wrote them."""
+    named = [feed.path for feed in plan.feeds.values() if feed.path is not None]
+    defaults: list[Any] = [
+        parameter.default
+        for hook in plan.hooks()
+        for parameter in hook.parameters
+        if parameter.kind is FILE_KIND
+    ]
+    paths = [cast(object, value) for value in defaults if isinstance(value, str | os.PathLike)]
+    named += map(str, paths)
+    return sorted(set(named))
+
+
+def _has_reporters(plan: WorkflowPlan) -> bool:
+    value = attribute(plan.workflow, "reporting")
+    if value is None:
+        return False
+    several = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [value]
+    for each in several:
+        if not is_reporter(each):
+            plan.problem(
+                plan.line,
+                "",
+                f"reporting = {each!r} is not a reporter; a reporter has {', '.join(METHODS)}",
+            )
+    return bool(several)
+
+
+def _wants(plan: WorkflowPlan) -> list[str]:
+    names = {
+        parameter.name
+        for hook in plan.hooks()
+        for parameter in hook.parameters
+        if parameter.source == "context"
+    }
+    return sorted(names)
+
+
+def _warn_about_names(plan: WorkflowPlan) -> None:
+    """Warns about attributes like `tresholds = [...]`: legal Python, but no setting."""
+    known = [name for name in vars(Workflow) if not name.startswith("_")]
+    for base in plan.workflow.__mro__:
+        if base is Workflow:
+            break
+        for name, value in vars(base).items():
+            if name.startswith("_") or name in known or callable(value):
+                continue
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            if close and not isinstance(value, (Hook, Step, Feed, Resource, Metric)):
+                plan.warnings.append(
+                    f"{plan.file}:{plan.line}  {plan.name}: {name} is not a setting; "
+                    f"did you mean {close[0]}?"
+                )
+
+
+def _check_choices(plan: WorkflowPlan) -> None:
+    choices = {
+        "connections": ("vu", "iteration", "request", "shared"),
+        "session": ("iteration", "vu"),
+    }
+    for name, known in choices.items():
+        value = attribute(plan.workflow, name)
+        if value is not None and value not in known:
+            plan.problem(plan.line, "", f"{name} = {value!r} is not one of {', '.join(known)}")
+
+
+def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
+    attributes = {
+        name: value
+        for name in PROFILE_ATTRIBUTES
+        if (value := attribute(plan.workflow, name)) is not None
+    }
+    try:
+        profile = resolve_profile(attributes, _flags(plan, options), is_test=plan.is_test)
+    except ConfigError as error:
+        plan.problem(plan.line, "", str(error))
+        return Profile()
+    if options.once and plan.is_test:
+        return Profile(
+            model="iterations", vus=1, max_vus=1, iterations=1, duration_s=profile.duration_s
+        )
+    return profile
+
+
+def _flags(plan: WorkflowPlan, options: RunOptions) -> ProfileFlags:
+    """The flags for one workflow: with `-u Shop=100 -d 30s` both apply to Shop. A flag that
+    names the workflow takes precedence over one that names none."""
+    named = options.profiles.get(plan.name) or ProfileFlags()
+    bare = options.profiles.get("")
+    if bare is None or not plan.is_test:
+        return named
+    return ProfileFlags(
+        vus=bare.vus if named.vus is None else named.vus,
+        duration=bare.duration if named.duration is None else named.duration,
+        iterations=bare.iterations if named.iterations is None else named.iterations,
+        rate=bare.rate if named.rate is None else named.rate,
+        stages=named.stages or bare.stages,
+    )
+
+
+def _relative_urls(plan: WorkflowPlan) -> list[tuple[Any, Any]]:
+    return [
+        (hook, parameter)
+        for hook in plan.hooks()
+        for parameter in hook.parameters
+        if parameter.kind is URL_KIND
+        and isinstance(parameter.default, str)
+        and parameter.default.startswith("/")
+    ]
+
+
+def shape(plan: WorkflowPlan) -> str:
+    """Draws the steps: `login -> (cart | offers) -> pay`, with weights `(browse 7 | buy 3)`."""
+    parts: list[str] = []
+    for layer in plan.layers:
+        names = [
+            step.name if step.weight is None else f"{step.name} {step.weight}" for step in layer
+        ]
+        parts.append(names[0] if len(names) == 1 else f"({' | '.join(names)})")
+    return " -> ".join(parts)

@@ -1,0 +1,458 @@
+"""Reads one workflow class into a plan: hooks, step DAG, and where arguments come from.
+
+Everything that can be decided before the first request is decided here. The planner collects
+all mistakes of a class instead of stopping at the first, and never runs a hook.
+
+The value of a hook's parameter comes from the first of these: a prepared argument type such
+as `URL`; a step it depends on, directly or through others; a start action; a step or `@state`
+key of a workflow named in `@depends`; a key of `self.context`; its default.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any, Literal, cast, get_type_hints
+
+from squall.api.arguments import Prepared
+from squall.api.errors import ConfigError
+from squall.api.feeds import Feed
+from squall.api.hooks import ActionHook, CheckHook, Hook, MetricHook, StateHook, Step
+from squall.api.metrics import Metric
+from squall.api.quantities import parse_duration, parse_expect
+from squall.api.resources import Resource
+from squall.api.workflow import Workflow
+from squall.engine.plan.annotations import compatible, is_provide, is_use, measured, prepared_kind
+from squall.engine.plan.layers import suggest, topological_layers
+
+RESERVED = frozenset(
+    {name for name in vars(Workflow) if not name.startswith("__")}
+    | {"client", "context", "vu", "reporting", "tags"}
+)
+Source = Literal["prepared", "step", "context"]
+
+
+@dataclass
+class Parameter:
+    name: str
+    source: Source
+    annotation: Any
+    default: Any = inspect.Parameter.empty
+    kind: type[Prepared] | None = None
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not inspect.Parameter.empty
+
+
+@dataclass
+class HookPlan:
+    """A check, metric, action or state hook."""
+
+    name: str
+    function: Callable[..., Any]
+    line: int
+    parameters: list[Parameter] = field(default_factory=list[Parameter])
+    after: list[str] = field(default_factory=list[str])
+    returns: Any = None
+    unit: str = ""
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+
+@dataclass
+class StepPlan(HookPlan):
+    layer: int = 0
+    ancestors: set[str] = field(default_factory=set[str])
+    protocol: str = ""
+    result: type | None = None
+    weight: int | None = None
+    expect: list[tuple[int, int]] = field(default_factory=lambda: [(200, 399)])
+    timeout_s: float | None = None
+
+
+@dataclass
+class WorkflowPlan:
+    workflow: type[Workflow]
+    name: str
+    file: str
+    line: int
+    depends: list[str]
+    always: bool
+    steps: list[StepPlan] = field(default_factory=list[StepPlan])
+    layers: list[list[StepPlan]] = field(default_factory=list[list[StepPlan]])
+    checks: list[HookPlan] = field(default_factory=list[HookPlan])
+    metric_hooks: list[HookPlan] = field(default_factory=list[HookPlan])
+    start_actions: list[HookPlan] = field(default_factory=list[HookPlan])
+    end_actions: list[HookPlan] = field(default_factory=list[HookPlan])
+    providers: list[tuple[HookPlan, tuple[str, ...]]] = field(
+        default_factory=list[tuple[HookPlan, tuple[str, ...]]]
+    )
+    consumers: list[tuple[HookPlan, tuple[str, ...]]] = field(
+        default_factory=list[tuple[HookPlan, tuple[str, ...]]]
+    )
+    feeds: dict[str, Feed[Any]] = field(default_factory=dict[str, Feed[Any]])
+    resources: dict[str, Resource[Any]] = field(default_factory=dict[str, Resource[Any]])
+    metrics: dict[str, Metric] = field(default_factory=dict[str, Metric])
+    warnings: list[str] = field(default_factory=list[str])
+    problems: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_test(self) -> bool:
+        return any(step.protocol for step in self.steps)
+
+    def problem(self, line: int, hook: str, text: str) -> None:
+        subject = f"{self.name}.{hook}" if hook else self.name
+        self.problems.append(f"{self.file}:{line}  {subject}: {text}")
+
+    def step(self, name: str) -> StepPlan:
+        return next(step for step in self.steps if step.name == name)
+
+    def hooks(self) -> list[HookPlan]:
+        return [
+            *self.steps,
+            *self.checks,
+            *self.metric_hooks,
+            *self.start_actions,
+            *self.end_actions,
+            *(hook for hook, _ in self.providers),
+        ]
+
+
+def attribute(workflow: type[Workflow], name: str) -> Any:
+    """The value that the author set for a class attribute; None if it has Squall's default."""
+    for base in workflow.__mro__:
+        if base is Workflow:
+            return None
+        if name in vars(base):
+            return vars(base)[name]
+    return None
+
+
+def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
+    """Reads one class into a plan; `bind_parameters` binds the parameters later."""
+    names, when = getattr(workflow, "__squall_depends__", ((), "success"))
+    plan = WorkflowPlan(
+        workflow=workflow,
+        name=workflow.__name__,
+        file=file,
+        line=_class_line(workflow),
+        depends=list(names),
+        always=when == "always",
+    )
+    if when not in ("success", "always"):
+        plan.problem(plan.line, "", f'when={when!r}: use "success" or "always"')
+    previous: str | None = None
+    for name, member in _members(workflow).items():
+        if isinstance(member, Step):
+            previous = _add_step(plan, cast(Step[..., Any], member), previous)
+        elif isinstance(member, Hook):
+            _add_hook(plan, member)
+        elif isinstance(member, Feed):
+            plan.feeds[name] = member
+        elif isinstance(member, Resource):
+            plan.resources[name] = member
+        elif isinstance(member, Metric):
+            plan.metrics[name] = member
+    _order_steps(plan)
+    if not plan.steps and not plan.start_actions and not plan.problems:
+        plan.problem(plan.line, "", "has no steps; decorate an async method with @step()")
+    return plan
+
+
+def bind_parameters(plan: WorkflowPlan, offered: dict[str, Any]) -> None:
+    """Finds the source of every parameter. `offered` maps the names that workflows in
+    `@depends` provide to their annotations."""
+    results = {step.name: step for step in plan.steps}
+    starts = {hook.name: hook for hook in plan.start_actions}
+    written = _context_keys(plan)
+    for hook in plan.hooks():
+        visible = _visible_steps(plan, hook, results)
+        for parameter in hook.parameters:
+            if parameter.kind is not None:
+                if not parameter.has_default:
+                    plan.problem(
+                        hook.line,
+                        hook.name,
+                        f"argument {parameter.name} needs a default value to prepare",
+                    )
+                continue
+            if parameter.name in visible:
+                parameter.source = "step"
+                _compare(plan, hook, parameter, results[parameter.name].returns)
+            elif parameter.name in starts and hook.name != parameter.name:
+                _compare(plan, hook, parameter, starts[parameter.name].returns)
+            elif parameter.name in offered:
+                _compare(plan, hook, parameter, offered[parameter.name])
+            elif not parameter.has_default and parameter.name not in written:
+                _no_source(plan, hook, parameter.name, [*results, *starts, *offered, *written])
+
+
+def _members(workflow: type[Workflow]) -> dict[str, Any]:
+    """Class members in the order of the file, bases first; an override keeps its place."""
+    members: dict[str, Any] = {}
+    for base in reversed(workflow.__mro__):
+        if base in (object, Workflow):
+            continue
+        members.update(vars(base))
+    return members
+
+
+def _add_step(plan: WorkflowPlan, member: Step[..., Any], previous: str | None) -> str:
+    step = StepPlan(name=member.name, function=member.function, line=def_line(member.function))
+    plan.steps.append(step)
+    step.weight = member.weight
+    if member.follows:
+        step.after = [previous] if previous is not None else []
+        if previous is None:
+            plan.problem(step.line, step.name, "@then() needs a step above it")
+    else:
+        step.after = list(dict.fromkeys(member.after))
+    if member.weight is not None and member.weight < 1:
+        plan.problem(step.line, step.name, f"weight={member.weight} must be at least 1")
+    if not step.is_async:
+        plan.problem(step.line, step.name, "a step must be an async def")
+    try:
+        if member.expect is not None:
+            step.expect = parse_expect(member.expect)
+        if member.timeout is not None:
+            step.timeout_s = parse_duration(member.timeout, "timeout")
+    except ConfigError as error:
+        plan.problem(step.line, step.name, str(error))
+    hints = _read_signature(plan, step)
+    if hints is not None:
+        if "return" not in hints:
+            plan.problems.append(
+                f"{plan.file}:{step.line}  {plan.name}.{step.name} needs a return type: "
+                '"-> HTTPResponse" measures the request, "-> None" measures nothing'
+            )
+        else:
+            step.protocol, step.result = measured(step.returns)
+    return step.name
+
+
+def _add_hook(plan: WorkflowPlan, member: Hook) -> None:
+    hook = HookPlan(name=member.name, function=member.function, line=def_line(member.function))
+    _read_signature(plan, hook)
+    if isinstance(member, ActionHook):
+        if member.at not in ("start", "end"):
+            plan.problem(hook.line, hook.name, f'at={member.at!r}: use "start" or "end"')
+        (plan.start_actions if member.at == "start" else plan.end_actions).append(hook)
+    elif isinstance(member, CheckHook):
+        hook.after = list(member.after)
+        plan.checks.append(hook)
+    elif isinstance(member, MetricHook):
+        hook.after, hook.unit = list(member.after), member.unit
+        plan.metric_hooks.append(hook)
+    elif isinstance(member, StateHook):
+        if not member.workflows:
+            plan.warnings.append(
+                f"{plan.file}:{hook.line}  {plan.name}.{hook.name}: "
+                "@state() names no workflow, so no workflow receives the value"
+            )
+        if is_provide(hook.returns):
+            plan.providers.append((hook, member.workflows))
+        elif is_use(hook.returns):
+            plan.consumers.append((hook, member.workflows))
+        else:
+            plan.problem(hook.line, hook.name, "a state hook returns Provide[...] or Use[...]")
+
+
+def _read_signature(plan: WorkflowPlan, hook: HookPlan) -> dict[str, Any] | None:
+    if hook.name in RESERVED:
+        plan.problem(hook.line, hook.name, f'"{hook.name}" is reserved; choose another name')
+    try:
+        hints = get_type_hints(hook.function, include_extras=True)
+    except Exception as error:
+        plan.problem(hook.line, hook.name, f"annotation cannot be resolved: {error}")
+        return None
+    hook.returns = hints.get("return")
+    for parameter in list(inspect.signature(hook.function).parameters.values())[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            plan.problem(hook.line, hook.name, f"argument {parameter.name} is positional-only")
+            continue
+        annotation = hints.get(parameter.name, Any)
+        kind = prepared_kind(annotation)
+        hook.parameters.append(
+            Parameter(
+                name=parameter.name,
+                source="prepared" if kind is not None else "context",
+                annotation=annotation,
+                default=parameter.default,
+                kind=kind,
+            )
+        )
+    return hints
+
+
+def _order_steps(plan: WorkflowPlan) -> None:
+    names = [step.name for step in plan.steps]
+    for hook in [*plan.steps, *plan.checks, *plan.metric_hooks]:
+        for name in [name for name in hook.after if name not in names]:
+            plan.problem(hook.line, hook.name, f'no step "{name}"{suggest(name, names)}')
+            hook.after.remove(name)
+    try:
+        layers = topological_layers({step.name: step.after for step in plan.steps}, "step")
+    except ConfigError as error:
+        plan.problem(plan.line, "", str(error))
+        return
+    plan.layers = [[plan.step(name) for name in layer] for layer in layers]
+    for index, layer in enumerate(plan.layers):
+        for step in layer:
+            step.layer = index
+            for name in step.after:
+                step.ancestors |= {name} | plan.step(name).ancestors
+    _warn_about_shape(plan)
+
+
+def _warn_about_shape(plan: WorkflowPlan) -> None:
+    roots = [step for step in plan.steps if not step.after and step.weight is None]
+    if len(roots) > 1:
+        names = ", ".join(step.name for step in roots)
+        plan.warnings.append(
+            f"{plan.file}:{roots[1].line}  {plan.name}: {names} start at the same time; "
+            "write @then() for one after the other"
+        )
+    for step in plan.steps:
+        for group in weight_groups(plan.steps):
+            both = [other.name for other in group if other.name in step.ancestors]
+            if len(both) > 1:
+                plan.warnings.append(
+                    f"{plan.file}:{step.line}  {plan.name}.{step.name} never runs: it waits for "
+                    f"{' and '.join(both)}, and an iteration runs only one of them"
+                )
+
+
+def weight_groups(steps: Sequence[StepPlan]) -> list[list[StepPlan]]:
+    """Groups of steps with a weight and the same dependencies; one of each group runs."""
+    groups: dict[frozenset[str], list[StepPlan]] = {}
+    for step in steps:
+        if step.weight is not None:
+            groups.setdefault(frozenset(step.after), []).append(step)
+    return list(groups.values())
+
+
+def slots_of(layer: Sequence[StepPlan]) -> list[list[StepPlan]]:
+    """The parts of a layer that run at the same time: single steps, and weight groups."""
+    slots: dict[frozenset[str] | str, list[StepPlan]] = {}
+    for step in layer:
+        key = step.name if step.weight is None else frozenset(step.after)
+        slots.setdefault(key, []).append(step)
+    return list(slots.values())
+
+
+def mentions(plan: WorkflowPlan, name: str) -> bool:
+    """Whether a method of the class, or a function of its file, uses an attribute or global of
+    that name. Imported code is not searched."""
+    bases = [base for base in plan.workflow.__mro__ if base not in (object, Workflow)]
+    members = [member for base in bases for member in vars(base).values()]
+    for module in {base.__module__ for base in bases}:
+        members += vars(sys.modules[module]).values() if module in sys.modules else ()
+    codes = [code for member in members if (code := code_of(member)) is not None]
+    return any(name in _all_names(code) for code in codes)
+
+
+def _visible_steps(plan: WorkflowPlan, hook: HookPlan, results: dict[str, StepPlan]) -> set[str]:
+    if isinstance(hook, StepPlan):
+        return hook.ancestors
+    visible = set(hook.after)
+    for name in hook.after:
+        visible |= results[name].ancestors
+    return visible
+
+
+def _compare(plan: WorkflowPlan, hook: HookPlan, parameter: Parameter, produced: Any) -> None:
+    if not compatible(produced, parameter.annotation):
+        plan.problem(
+            hook.line,
+            hook.name,
+            f"argument {parameter.name} is declared as {_type_name(parameter.annotation)}, "
+            f"but {parameter.name} returns {_type_name(produced)}",
+        )
+
+
+def _no_source(plan: WorkflowPlan, hook: HookPlan, name: str, known: list[str]) -> None:
+    others = [other for other in known if other != hook.name]
+    if name in others:
+        text = f'no value for argument {name}: "{name}" is not among the steps it waits for; '
+        text += f'write @step("{name}")' if isinstance(hook, StepPlan) else "name it in the hook"
+    else:
+        text = f'no step "{name}"{suggest(name, others)}'
+        text += "" if "did you mean" in text else f"; give argument {name} a source or a default"
+    plan.problem(hook.line, hook.name, text)
+
+
+def _context_keys(plan: WorkflowPlan) -> set[str]:
+    """The string constants of hooks that use `self.context`: keys that they may write."""
+    keys: set[str] = set()
+    for hook in plan.hooks():
+        code = code_of(hook.function)
+        if code is not None and "context" in _all_names(code):
+            keys |= _strings(code)
+    return keys
+
+
+def code_of(member: Any) -> CodeType | None:
+    """The code of a function, found through hooks and the author's own decorators."""
+    function = member.function if isinstance(member, (Hook, Step)) else member
+    if isinstance(function, (FunctionType, staticmethod, classmethod)):
+        return getattr(inspect.unwrap(cast(Any, function)), "__code__", None)
+    return None
+
+
+def _all_names(code: CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _all_names(constant)
+    return names
+
+
+def _strings(code: CodeType) -> set[str]:
+    found: set[str] = set()
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            found.add(constant)
+        elif isinstance(constant, tuple):
+            items = cast(tuple[object, ...], constant)
+            found |= {item for item in items if isinstance(item, str)}
+        elif isinstance(constant, CodeType):
+            found |= _strings(constant)
+    return found
+
+
+def _type_name(annotation: Any) -> str:
+    if isinstance(annotation, type) and not getattr(annotation, "__args__", None):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def def_line(function: Callable[..., Any]) -> int:
+    """The line of `def`, below the decorators."""
+    code = code_of(function)
+    if code is None:
+        return 0
+    for line in range(code.co_firstlineno, code.co_firstlineno + 50):
+        text = linecache.getline(code.co_filename, line).lstrip()
+        if text.startswith(("def ", "async def ")):
+            return line
+    return code.co_firstlineno
+
+
+def _class_line(workflow: type) -> int:
+    try:
+        lines, first = inspect.getsourcelines(workflow)
+    except (OSError, TypeError):
+        return 0
+    for offset, text in enumerate(lines):
+        if text.lstrip().startswith("class "):
+            return first + offset
+    return first

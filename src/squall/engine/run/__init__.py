@@ -1,0 +1,1 @@
+"""Runs a file on one machine. Start with `local_run`, then `controller`."""

@@ -1,0 +1,78 @@
+"""Runs one workflow in this process, without a parent: for profilers and cachegrind.
+
+`python -m squall.engine.run.in_process FILE --host URL --vus 64 --iterations N` runs the first
+workflow of a file and prints what was sent and how long it took, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from time import perf_counter
+
+import msgspec
+import uvloop
+
+from squall.engine.core_protocol import CoreRefused, Crashed, Ended, Go, Loaded, Prepare, Ready
+from squall.engine.core_protocol import ToParent as Message
+from squall.engine.load.share_specs import share_specs
+from squall.engine.process.core import CoreProcess
+from squall.engine.run.local_run import load_message
+from squall.engine.run_options import ProfileFlags, RunOptions
+from squall.stats.reports import RequestsDelta, WindowReport
+
+
+async def run_in_process(file: str, host: str, vus: int, iterations: int) -> dict[str, float]:
+    """Sends a `CoreProcess` the messages of one run, as the parent would."""
+    inbox: asyncio.Queue[Message] = asyncio.Queue()
+    core = CoreProcess(0, inbox.put_nowait)
+    flags = ProfileFlags(vus=vus, iterations=iterations, duration="1h")
+    options = RunOptions(file=file, host=host, profiles={"": flags})
+    requests = RequestsDelta()
+    ended: Ended | None = None
+    await core.handle(load_message(options))
+    while ended is None:
+        message = await inbox.get()
+        match message:
+            case CoreRefused() | Crashed():
+                raise SystemExit(getattr(message, "text", "") or getattr(message, "traceback", ""))
+            case Loaded():
+                workflow = message.manifest.workflows[0]
+                specs = share_specs(workflow, 1, seed=0, values={}, received={}, exports=[])
+                await core.handle(Prepare(specs))
+            case Ready():
+                now = perf_counter()
+                await core.handle(Go(now, now))
+            case WindowReport():
+                requests.sent += message.requests.sent
+                requests.answered += message.requests.answered
+            case Ended():
+                ended = message
+            case _:
+                pass
+    return {
+        "sent": requests.sent,
+        "answered": requests.answered,
+        "elapsed_s": ended.elapsed_s,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m squall.engine.run.in_process", description=__doc__
+    )
+    parser.add_argument("file")
+    parser.add_argument("--host", default="")
+    parser.add_argument("--vus", type=int, default=64)
+    parser.add_argument("--iterations", type=int, default=10_000)
+    given = parser.parse_args()
+    out = sys.__stdout__
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        result = runner.run(run_in_process(given.file, given.host, given.vus, given.iterations))
+    assert out is not None, "a command has a standard output"
+    out.write(msgspec.json.encode(result).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

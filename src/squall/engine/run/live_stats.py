@@ -1,0 +1,48 @@
+"""The live statistics of a run: totals, thresholds, verdict.
+
+Separate from the controller because it imports numpy, which takes a tenth of a second: the
+controller imports this module only when the load has started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squall.stats.manifest import FileManifest
+from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.snapshot import Snapshot, VerdictState
+from squall.stats.thresholds.binding import BoundThreshold
+from squall.stats.thresholds.judge import ThresholdJudge, ThresholdResult
+from squall.stats.totals.run import RunStats
+from squall.stats.verdict import Verdict, judge, judge_live
+
+Notes = Sequence[tuple[VerdictState, str]]
+
+
+class LiveStats:
+    """Adds up what the core processes report and judges it, each second and at the end."""
+
+    def __init__(
+        self, manifest: FileManifest, thresholds: Sequence[BoundThreshold], warmup_s: float
+    ) -> None:
+        self.stats = RunStats(manifest, warmup_s)
+        self._judge = ThresholdJudge(thresholds, self.stats)
+
+    def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
+        self.stats.add(report)
+
+    def second(self, now_s: float, notes: Notes) -> tuple[Snapshot, str]:
+        """Returns a snapshot, and the threshold that ends the run now ("" if none does)."""
+        judgement = self._judge.judge_live(now_s)
+        verdict = judge_live(self.stats, notes)
+        snapshot = self.stats.snapshot(
+            now_s,
+            verdict=verdict.state,
+            reasons=verdict.reasons,
+            headline=verdict.headline,
+            thresholds=judgement.states,
+        )
+        return snapshot, judgement.abort
+
+    def close(self, notes: Notes) -> tuple[list[ThresholdResult], Verdict]:
+        return self._judge.final(), judge(self.stats, notes)

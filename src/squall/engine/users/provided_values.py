@@ -1,0 +1,39 @@
+"""Collects the values that a share provides to other workflows, after its users have left.
+
+Runs once, after the load. A hook that fails or takes too long loses only its own value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from squall.engine.core_protocol import encode_value
+from squall.engine.plan.workflow_plan import WorkflowPlan
+from squall.engine.users.context import Context
+from squall.engine.users.step_failures import reason_of
+from squall.engine.users.virtual_user import UserFactory
+
+# Limit for end actions, and for any other code of the author that runs after the load.
+END_ACTIONS_S = 10.0
+
+
+async def provided_values(
+    plan: WorkflowPlan, factory: UserFactory, context: Context, warnings: list[str]
+) -> dict[str, bytes]:
+    """Calls the hooks that provide values; `warnings` names those that gave none."""
+    provided: dict[str, bytes] = {}
+    user = factory.make()
+    user.instance.context = dict(context)
+    for hook, _ in plan.providers:
+        try:
+            async with asyncio.timeout(END_ACTIONS_S):
+                provided[hook.name] = encode_value(await factory.call(hook, user))
+        except (Exception, SystemExit, KeyboardInterrupt) as failure:
+            warnings.append(f"{plan.name}.{hook.name} gave no value: {reason_of(failure)}")
+    return provided
+
+
+def unopened_note(workflow: str, users: int, error: str) -> tuple[str, str]:
+    """The note for the verdict about users that could not start."""
+    text = f"{users} user{'' if users == 1 else 's'} of {workflow} did not start: {error}"
+    return "DEGRADED", text

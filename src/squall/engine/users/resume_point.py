@@ -1,0 +1,40 @@
+"""Where a later attempt at a share resumes: its tickets, feed rows and user ids.
+
+Share k of n always owns the same stripe of rows and ids; an attempt after the first begins
+behind what earlier ones used. Rows that were given out and not finished are not given out
+again. A lost attempt may have made users that it did not report, so ids are skipped
+generously: an unused id does no harm, but one that is used twice may.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squall.api.feeds import Feed, FeedCursor
+from squall.engine.core_protocol import ShareSpec
+
+
+def tickets(spec: ShareSpec) -> range:
+    """The iterations of the `iterations` model that are left for this attempt."""
+    return range(max(spec.iterations - spec.iterations_done, 0))
+
+
+def first_user(spec: ShareSpec) -> int:
+    """Index of the first user of this attempt; 0 for the first attempt."""
+    return (spec.attempt - 1) * spec.users_max + spec.iterations_done
+
+
+def skip_rows(spec: ShareSpec, feed: Feed[Any], cursor: FeedCursor[Any]) -> None:
+    """Skips the rows that earlier attempts took."""
+    used = spec.iterations_done if feed.per == "iteration" else spec.users_max * (spec.attempt - 1)
+    cursor.skip(used)
+
+
+def unfinished_rows(feeds: dict[str, Feed[Any]], interrupted: int) -> str:
+    """The note about rows that were given out and not finished; empty if the workflow has no such
+    feed."""
+    names = [feed.path or name for name, feed in feeds.items() if feed.per == "iteration"]
+    if not names or not interrupted:
+        return ""
+    rows = "row" if interrupted == 1 else "rows"
+    return f"{interrupted} {rows} of {', '.join(names)} given out and not finished"

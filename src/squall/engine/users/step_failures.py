@@ -1,0 +1,207 @@
+"""Records failed steps and hooks: the reason, the latency, a sample of the first ones.
+
+An exception after an exchange is one failed execution with the latency of the step's
+last exchange; before any exchange it counts without a latency. Nothing here stops a user.
+This is not the hot path: a failure may cost microseconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Coroutine
+from math import isfinite
+from time import perf_counter
+from typing import Any
+
+from squall.api.errors import StatusError, TransportError
+from squall.api.http import HTTPResponse
+from squall.api.results import CustomResult
+from squall.clients.http import HTTPClient
+from squall.engine.measure.recorder import Recorder, Row
+from squall.engine.plan.author_file import author_location, author_traceback
+
+REASON_CHARS_MAX = 200
+BODY_CHARS_MAX = 2000
+# First failures reported per row, one per (reason, line). A reason with an id in it would
+# otherwise report every failure.
+SAMPLES_MAX = 20
+
+
+class StepFailures:
+    """Records the failures of one share's steps and hooks."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        # The first failure in words: the error of a workflow that is not a test.
+        self.first_text = ""
+        self._seen: dict[str, set[tuple[str, str]]] = {}
+
+    def step_failed(self, row: Row, error: BaseException, http: HTTPClient, planned: float) -> bool:
+        """Records a step that raised. True if nothing was answered, so that the user has to
+        wait: it would spin otherwise, while after an answer the target sets the pace."""
+        if not row.protocol:
+            row.begin()
+        last = http.last_exchange()
+        seconds = _latency(error, last)
+        if planned and row.response is not None and seconds is not None:
+            row.response.append(_ended(error, last) - planned)
+        if isinstance(error, StatusError) and self._failed_status(row, error, seconds):
+            reason = error.reason
+        else:
+            reason = reason_of(error)
+            row.fail(reason, seconds, _was_sent(error, last))
+        self._sample(row.name, reason, error, last)
+        return not isinstance(last, HTTPResponse)
+
+    def step_odd(self, row: Row, result: Any, planned: float) -> None:
+        """Records a step that returned something other than its annotation says."""
+        if not row.protocol:
+            row.begin()
+        if inspect.iscoroutine(result):
+            name = getattr(result, "__qualname__", "a coroutine")
+            close_coroutine(result)
+            reason = f"returned a coroutine ({name}): write await in front of the call"
+        elif row.protocol == "http":
+            reason = f"returned {type(result).__name__} instead of an HTTPResponse"
+        else:
+            reason = f"returned {type(result).__name__} instead of its declared result"
+        row.fail(reason, None, False)
+        self._note(row.name, reason)
+        if self._is_first(row.name, reason):
+            self.recorder.error(row.name, reason)
+
+    def status_failed(self, row: Row, response: HTTPResponse) -> None:
+        """Reports the first response with a status that the step does not expect."""
+        reason = response.status_text
+        self._note(row.name, reason)
+        if self._is_first(row.name, reason):
+            self.recorder.error(row.name, reason, **_exchange(response))
+
+    def custom(self, row: Row, result: Any, planned: float) -> bool:
+        """Records a result of an author's own type; true if it was successful."""
+        if not isinstance(result, CustomResult):
+            self.step_odd(row, result, planned)
+            return False
+        try:
+            seconds, reason = _read(result)
+        except Exception as error:
+            # The result type is the author's code, so its properties may raise as a step may.
+            reason = reason_of(error)
+            row.fail(reason, None, False)
+            self._sample(row.name, reason, error, None)
+            return False
+        if planned and row.response is not None:
+            row.response.append(perf_counter() - planned)
+        if reason is None:
+            if seconds is None:
+                row.ok.count += 1
+            else:
+                row.ok.append(seconds)
+            return True
+        row.fail(reason, seconds, False)
+        self._note(row.name, reason)
+        if self._is_first(row.name, reason):
+            self.recorder.error(row.name, reason)
+        return False
+
+    def hook_failed(self, name: str, error: BaseException) -> None:
+        """Records a check, metric or action that raised."""
+        self._sample(name, reason_of(error), error, None)
+
+    def _failed_status(self, row: Row, error: StatusError, seconds: float | None) -> bool:
+        """Counts `raise_for_status()` under its status; false if the step expects that status."""
+        status = error.response.status_code
+        if seconds is None or any(low <= status <= high for low, high in row.statuses.ranges):
+            return False
+        row.statuses[status](seconds)
+        return True
+
+    def _sample(
+        self, row: str, reason: str, error: BaseException, last: HTTPResponse | Any
+    ) -> None:
+        self._note(row, reason)
+        location = author_location(error)
+        if not self._is_first(row, reason, location):
+            return
+        details: dict[str, Any] = {"location": location}
+        if not isinstance(error, TransportError):
+            details["traceback"] = author_traceback(error)
+        if isinstance(last, HTTPResponse):
+            details.update(_exchange(last))
+        self.recorder.error(row, reason, **details)
+
+    def _is_first(self, row: str, reason: str, location: str = "") -> bool:
+        """Whether to report this failure: the first of its kind, up to `SAMPLES_MAX`."""
+        seen = self._seen.setdefault(row, set())
+        if (reason, location) in seen or len(seen) >= SAMPLES_MAX:
+            return False
+        seen.add((reason, location))
+        return True
+
+    def _note(self, row: str, reason: str) -> None:
+        if not self.first_text:
+            self.first_text = f"{self.recorder.workflow}.{row}: {reason}"
+
+
+def reason_of(error: BaseException) -> str:
+    """The key under which a failure is counted: short, and equal for equal failures."""
+    if isinstance(error, (TransportError, StatusError)):
+        return error.reason
+    if isinstance(error, KeyError) and _raised_in_runner(error):
+        return f"no value for argument {error.args[0]!r} in self.context"
+    try:
+        text = str(error).strip().split("\n", 1)[0]
+    except Exception:
+        text = "(its message cannot be shown)"
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return reason[:REASON_CHARS_MAX]
+
+
+def _read(result: CustomResult) -> tuple[float | None, str | None]:
+    """Returns the latency of an author's own result, and why it failed (None if it did not)."""
+    total = result.timings.get("total")
+    seconds = None if total is None else float(total)
+    if seconds is not None and not isfinite(seconds):
+        raise ValueError(f'timings["total"] is {seconds}, not a time')
+    if result.successful:
+        return seconds, None
+    return seconds, str(result.context())[:REASON_CHARS_MAX]
+
+
+def _raised_in_runner(error: BaseException) -> bool:
+    """Whether the generated code failed to find an argument, and not the author's code."""
+    tb = error.__traceback__
+    return tb is not None and tb.tb_next is None
+
+
+def _latency(error: BaseException, last: Any) -> float | None:
+    if isinstance(error, TransportError):
+        return error.ended - error.started if error.ended else None
+    if isinstance(last, (HTTPResponse, TransportError)) and last.ended:
+        return last.ended - last.started
+    return None
+
+
+def _ended(error: BaseException, last: Any) -> float:
+    source = error if isinstance(error, TransportError) else last
+    return source.ended or perf_counter()
+
+
+def _was_sent(error: BaseException, last: Any) -> bool:
+    """Whether the client made an exchange for this execution."""
+    if isinstance(error, TransportError):
+        return bool(error.ended)
+    return last is not None and bool(last.ended)
+
+
+def _exchange(response: HTTPResponse) -> dict[str, Any]:
+    try:
+        body = response.text[:BODY_CHARS_MAX]
+    except Exception:
+        body = repr(response.raw_body[:BODY_CHARS_MAX])
+    return {"request": response.url, "status": response.status_code, "body": body}
+
+
+def close_coroutine(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Closes a coroutine that is never awaited; it would warn later, far from its cause."""
+    coroutine.close()

@@ -1,0 +1,182 @@
+"""Makes, opens and closes virtual users.
+
+States of a user: opening (resources, start actions) -> ready -> looping -> closing ->
+gone. A user whose start action fails never loops; the share counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from squall.api.errors import ConfigError
+from squall.api.feeds import FeedExhausted
+from squall.api.http import Clients
+from squall.api.resources import Resource
+from squall.api.workflow import VU, Workflow
+from squall.clients.http import HTTPClient, HTTPShared
+from squall.engine.measure.recorder import Recorder
+from squall.engine.plan.workflow_plan import HookPlan, WorkflowPlan
+from squall.engine.users.context import Context, fresh_maker
+
+# (hook, parameter) -> the value that the hook's calls receive.
+Prepared = dict[tuple[str, str], Any]
+
+
+async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) -> Prepared:
+    """Encodes the arguments of all hooks (URLs, headers, files ...) before the run.
+
+    `shown` is the file, or the URL of a run without one. A mistake raises a `ConfigError`
+    of one line that names the file, the line and the argument.
+    """
+    prepared: Prepared = {}
+    for hook in plan.hooks():
+        for parameter in hook.parameters:
+            if parameter.kind is None:
+                continue
+            try:
+                value = await http.prepare(parameter.kind, parameter.default)
+            except ConfigError as error:
+                where = f"{plan.file}:{hook.line}  {plan.name}.{hook.name} {parameter.name}"
+                if "://" in shown:
+                    where = shown
+                raise ConfigError(f"{where}: {error}") from None
+            prepared[(hook.name, parameter.name)] = value
+    return prepared
+
+
+class User:
+    """An instance of the author's class, and what the engine keeps about it."""
+
+    __slots__ = ("fresh", "http", "instance", "is_leaving", "opened", "task", "vu")
+
+    def __init__(self, instance: Workflow, vu: VU, http: HTTPClient) -> None:
+        self.instance = instance
+        self.vu = vu
+        self.http = http
+        self.fresh: Callable[[], Context] = dict
+        self.opened: tuple[tuple[Resource[Any], Any], ...] = ()
+        self.task: asyncio.Task[None] | None = None
+        # Its loop is over; it may still run end actions.
+        self.is_leaving = False
+
+
+class UserFactory:
+    """Makes, opens and closes the users of one share."""
+
+    def __init__(
+        self,
+        plan: WorkflowPlan,
+        prepared: Prepared,
+        shared: HTTPShared,
+        recorder: Recorder,
+        *,
+        share: int,
+        shares: int,
+        seed: int,
+        first_id: int,
+        id_step: int,
+        context: Context,
+        rows: dict[str, Callable[[], Any]],
+        first_user: int = 0,
+    ) -> None:
+        self._plan = plan
+        self._prepared = prepared
+        self._shared = shared
+        self._recorder = recorder
+        self._share = share
+        self._shares = shares
+        self._seed = seed
+        self._first_id = first_id
+        self._id_step = id_step
+        self._fresh = fresh_maker(context)
+        self._rows = rows
+        self._made = first_user
+        self._process_resources: dict[str, Any] = {}
+
+    async def open_process(self) -> None:
+        """Opens the resources that all users of the process share."""
+        for name, resource in self._plan.resources.items():
+            if resource.per == "process":
+                self._process_resources[name] = await resource.open()
+
+    async def close_process(self) -> None:
+        for name, opened in self._process_resources.items():
+            await _closed(self._plan.resources[name], opened)
+        self._process_resources.clear()
+
+    def make(self) -> User:
+        """A new user; its id is unique over the whole test."""
+        index = self._made
+        self._made += 1
+        instance = self._plan.workflow()
+        vu = VU(self._first_id + index * self._id_step, self._seed)
+        http = HTTPClient(self._shared, self._share + index * self._shares)
+        instance.vu = vu
+        instance.client = Clients(http)
+        instance.context = self._fresh()
+        instance._sink = self._recorder  # pyright: ignore[reportPrivateUsage]
+        instance.__dict__.update(self._process_resources)
+        return User(instance, vu, http)
+
+    async def open(self, user: User) -> None:
+        """Rows and resources of its own, then the start actions, in the file's order."""
+        instance = user.instance
+        for name, feed in self._plan.feeds.items():
+            if feed.per == "vu":
+                try:
+                    instance.__dict__[name] = self._rows[name]()
+                except FeedExhausted:
+                    raise FeedExhausted(name) from None
+        for name, resource in self._plan.resources.items():
+            if resource.per == "vu":
+                opened = await resource.open()
+                instance.__dict__[name] = opened
+                user.opened += ((resource, opened),)
+        for action in self._plan.start_actions:
+            result = await self.call(action, user)
+            if result is not None:
+                instance.context[action.name] = result
+        user.http.remember()
+        user.fresh = fresh_maker(instance.context.copy())
+
+    async def close(self, user: User, *, actions: bool) -> list[tuple[str, BaseException]]:
+        """Runs end actions and closes resources. Returns failures instead of raising them."""
+        failed: list[tuple[str, BaseException]] = []
+        try:
+            if actions and self._plan.end_actions:
+                user.instance.context = user.fresh()
+                for action in self._plan.end_actions:
+                    try:
+                        await self.call(action, user)
+                    except (Exception, SystemExit, KeyboardInterrupt) as error:
+                        failed.append((action.name, error))
+        finally:
+            opened, user.opened = user.opened, ()
+            for resource, thing in opened:
+                await _closed(resource, thing)
+            user.http.close()
+        return failed
+
+    async def call(self, hook: HookPlan, user: User) -> Any:
+        """Calls a hook outside the hot path, its arguments filled by name."""
+        context = user.instance.context
+        arguments: dict[str, Any] = {}
+        for parameter in hook.parameters:
+            if parameter.source == "prepared":
+                arguments[parameter.name] = self._prepared[(hook.name, parameter.name)]
+            elif parameter.name in context:
+                arguments[parameter.name] = context[parameter.name]
+        result = hook.function(user.instance, **arguments)
+        return await result if inspect.isawaitable(result) else result
+
+
+async def _closed(resource: Resource[Any], opened: Any) -> None:
+    # A resource that cannot be closed, for example because the target is gone, must not fail
+    # the run.
+    try:
+        await resource.close(opened)
+    except (Exception, SystemExit, KeyboardInterrupt):
+        return

@@ -1,1 +1,0 @@
-"""Programs of a cluster, composed from the parts below: manager, worker, client."""

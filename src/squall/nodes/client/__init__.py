@@ -1,1 +1,0 @@
-"""The client: submits a file, follows the job, takes the result."""

@@ -1,1 +1,0 @@
-"""The state of a datacenter: jobs, workers, attempts. Pure; every change is a command."""

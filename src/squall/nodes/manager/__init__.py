@@ -1,1 +1,0 @@
-"""The manager: plans, places, watches and merges; the log decides."""

@@ -1,1 +1,0 @@
-"""From attempts' records to the one result of a job."""

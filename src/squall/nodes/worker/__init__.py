@@ -1,2 +1,0 @@
-"""The worker: runs shares in core processes under a lease and keeps results until they
-are committed."""

@@ -1,0 +1,1 @@
+"""Compares two sides of runs: `squall compare`. Start with `changes`."""

@@ -1,0 +1,1 @@
+"""Builds, reads, rebuilds and merges results documents. `model` is their typed form."""

@@ -1,0 +1,44 @@
+"""One line about lost load for each lost worker or process and workflow.
+
+The line names the worker, the time, the amount, how long it was missing, which workers took over,
+and what remains unknown. Verdict, summary, live screen and reports show the same line.
+"""
+
+from __future__ import annotations
+
+from squall.engine.outcome import Loss
+from squall.reporting.number_format import plural
+
+
+def loss_line(loss: Loss) -> str:
+    """`worker w2 lost at 12.3 s: Shop, 25 users missing for 5.9 s, refilled by w1`."""
+    if not loss.worker:
+        return f"process {loss.process} lost at {loss.at_s:.1f} s: {loss.reason}"
+    happened = what_was_lost(loss.worker, loss.reason, loss.refilled_by)
+    parts = [f"{happened} at {loss.at_s:.1f} s: {loss.workflow}"]
+    parts.append(f"{_amount(loss)} missing for {loss.below_target_s:.1f} s")
+    parts.append(f"refilled by {loss.refilled_by}" if loss.refilled_by else "not refilled")
+    if loss.unknown_requests:
+        about = " (estimate)" if loss.is_estimate else ""
+        parts.append(f"0 to {plural(loss.unknown_requests, 'request')} not known{about}")
+    if loss.rows:
+        parts.append(f"{plural(loss.rows, 'row')} given out and not finished")
+    return ", ".join(parts)
+
+
+def what_was_lost(worker: str, reason: str, refilled_by: str) -> str:
+    """Names what ended. A worker that took its own share over was not lost: it was restarted, or
+    only one of its core processes died."""
+    if "restarted" in reason:
+        return f"worker {worker} restarted"
+    if "core process" in reason or refilled_by == worker:
+        return f"a core process of {worker} died"
+    return f"worker {worker} lost"
+
+
+def _amount(loss: Loss) -> str:
+    if loss.starts is not None:
+        return f"{plural(loss.starts, 'start')} of {plural(loss.users, 'user')}"
+    if loss.iterations:
+        return plural(loss.iterations, "iteration")
+    return plural(loss.users, "user")

@@ -1,0 +1,1 @@
+"""Delivers results; one module per kind of output. Start with `delivery`."""

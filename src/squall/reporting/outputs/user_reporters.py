@@ -1,0 +1,160 @@
+"""Loads reporters that users write, by flag or from `reporting` in their file.
+
+A class gets its configuration in the form that its constructor asks for: the text after the `=`,
+or, for a dataclass or a msgspec struct, `key=value,key=value` converted to the types of its fields.
+Otherwise only core processes import the author's file; a reporter in it is the one reason to import
+it here as well, after the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast, get_type_hints
+
+import msgspec
+
+from squall.api.errors import SquallError, UsageError
+from squall.api.reporting import METHODS, Reporter, is_reporter
+from squall.api.workflow import Workflow
+from squall.engine.plan.author_file import load_file, workflow_classes
+from squall.engine.plan.workflow_plan import attribute
+from squall.engine.run_options import RunOptions
+from squall.reporting.outputs.delivery import PreparedOutput
+from squall.stats.manifest import FileManifest
+
+
+def load_reporter(where: str, target: str) -> Reporter:
+    """Creates `module:Class` or `path/to/file.py:Class` with `target` as its configuration."""
+    flag = f"-o {where}"
+    home, _, name = where.rpartition(":")
+    if not home or not name:
+        raise UsageError(f"{flag}: write module:Class=target or file.py:Class=target")
+    found = getattr(_module(home, flag), name, None)
+    if not isinstance(found, type):
+        raise UsageError(f"{flag}: {home} has no class {name}")
+    made = _made(cast(type[Any], found), target, flag)
+    if not is_reporter(made):
+        raise UsageError(f"{flag}: {name} lacks {_lacking(made)}; a reporter has {_ALL}")
+    return made
+
+
+def reporters_of_file(
+    manifest: FileManifest, options: RunOptions
+) -> tuple[list[PreparedOutput], list[str]]:
+    """The reporters of the workflows that ran, and the errors in loading them."""
+    names = {workflow.name for workflow in manifest.workflows if workflow.reporting}
+    if not names or not options.file:
+        return [], []
+    try:
+        with _environment(options):
+            module = load_file(Path(options.file), options.file)
+            classes = workflow_classes(module, Workflow)
+    except SquallError as error:
+        return [], [f"reporting: {error}"]
+    found: dict[int, PreparedOutput] = {}
+    for cls in classes:
+        if cls.__name__ in names:
+            for each in reporters_in(attribute(cls, "reporting")):
+                # An object that two workflows share is used once.
+                name = f"reporting of {cls.__name__}"
+                found.setdefault(id(each), PreparedOutput(name, each))
+    return list(found.values()), []
+
+
+def reporters_in(value: Any) -> Iterable[Reporter]:
+    """`reporting` is one reporter, or a list of them."""
+    if isinstance(value, list | tuple):
+        return cast(Iterable[Reporter], value)
+    return () if value is None else (value,)
+
+
+_ALL = ", ".join(METHODS)
+
+
+def _module(home: str, flag: str) -> Any:
+    if home.endswith(".py"):
+        return load_file(Path(home), home)
+    before = list(sys.path)
+    # As with `python -m`, modules in the current directory can be named.
+    sys.path.insert(0, os.getcwd())
+    try:
+        return import_module(home)
+    except ImportError as error:
+        raise UsageError(f"{flag}: {home} cannot be imported: {error}") from None
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{flag}: {home} failed at import: {text}") from error
+    finally:
+        sys.path[:] = before
+
+
+def _made(cls: type[Any], target: str, flag: str) -> Any:
+    try:
+        config = _config(cls, target)
+        return cls() if config is None else cls(config)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"{flag}={target}: {cls.__name__} cannot be created: {text}") from None
+
+
+def _config(cls: type[Any], target: str) -> Any:
+    """The value for the first parameter of the constructor; None when it takes none."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [p for p in inspect.signature(cls).parameters.values() if p.kind not in several]
+    if not parameters:
+        if target:
+            raise ValueError("it takes no configuration; write nothing after the =")
+        return None
+    first = parameters[0]
+    wanted = get_type_hints(cls.__init__).get(first.name, str)
+    names = _fields(wanted)
+    if names is None:
+        return target
+    return msgspec.convert(_pairs(target, names), wanted, strict=False)
+
+
+def _fields(wanted: Any) -> list[str] | None:
+    """The fields of a dataclass or a struct; None for anything else."""
+    if dataclasses.is_dataclass(wanted):
+        return [field.name for field in dataclasses.fields(wanted)]
+    return list(getattr(wanted, "__struct_fields__", ())) or None
+
+
+def _pairs(target: str, names: list[str]) -> dict[str, str]:
+    """A target without names is the first field: `-o influx:Influx=http://db:8086`."""
+    pairs: dict[str, str] = {}
+    for part in target.split(",") if target else ():
+        key, equals, value = part.partition("=")
+        if equals and key in names:
+            pairs[key] = value
+        elif not pairs and names and not (equals and key.isidentifier()):
+            pairs[names[0]] = part
+        else:
+            raise ValueError(f"{part}: write NAME=VALUE; names are {', '.join(names)}")
+    return pairs
+
+
+def _lacking(made: object) -> str:
+    return ", ".join(name for name in METHODS if not callable(getattr(made, name, None)))
+
+
+@contextmanager
+def _environment(options: RunOptions) -> Generator[None]:
+    """The environment that core processes have while they load the file."""
+    before = dict(os.environ)
+    os.environ.update(options.env)
+    os.environ.update(options.secrets)
+    # `squall.run` inside a file that is being loaded is a mistake.
+    os.environ["SQUALL_LOADING"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

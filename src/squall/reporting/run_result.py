@@ -1,0 +1,195 @@
+"""The result that `squall.run(...)` returns, for code and for assertions.
+
+Times are in seconds. An unknown name raises a `KeyError` that lists the known ones, so that a
+typo in a test cannot pass as "no errors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NoReturn
+
+from squall.engine.outcome import RunOutcome
+from squall.reporting.document.build import build_document
+from squall.reporting.text.summary import render_summary
+from squall.stats.histogram import Histogram
+from squall.stats.thresholds.judge import ThresholdResult
+from squall.stats.totals.step_rows import CheckStats, MetricStats, RowStats
+from squall.stats.totals.workflow import WorkflowStats
+
+
+class StepResult:
+    """One row of the step table: a step, a named call or the iteration."""
+
+    def __init__(self, row: RowStats, measured_s: float) -> None:
+        self._row = row
+        self._measured_s = measured_s
+        self.name = row.name
+        self.count = row.count
+        self.ok = row.ok
+        self.failed = row.failed
+        self.interrupted = row.interrupted
+
+    @property
+    def rps(self) -> float:
+        """Finished executions per second."""
+        return self.count / self._measured_s if self._measured_s else 0.0
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Failures by reason, the most frequent first."""
+        return self._row.reasons
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        return self._row.statuses
+
+    def p(self, percentile: float) -> float:
+        """A percentile of the latency: response time where the row has one, else service time."""
+        return self._latency.quantile(percentile / 100.0)
+
+    def service_p(self, percentile: float) -> float:
+        """A percentile of the service time, which counts from the actual send."""
+        return self._row.service.quantile(percentile / 100.0)
+
+    @property
+    def mean(self) -> float:
+        return self._latency.mean
+
+    @property
+    def min(self) -> float:
+        return self._latency.min_s
+
+    @property
+    def max(self) -> float:
+        return self._latency.max_s
+
+    @cached_property
+    def _latency(self) -> Histogram:
+        return self._row.latency
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}: {self.count} executions, {self.failed} failed>"
+
+
+class WorkflowResult:
+    """One workflow of the run."""
+
+    def __init__(self, stats: WorkflowStats, status: str, error: str) -> None:
+        self._stats = stats
+        self.name = stats.name
+        self.status = status
+        # Why it failed or was skipped; empty otherwise.
+        self.error = error
+
+    def step(self, name: str) -> StepResult:
+        if name not in self._stats.rows:
+            _unknown("step", name, self._stats.rows)
+        return StepResult(self._stats.rows[name], self._stats.measured_s)
+
+    @property
+    def steps(self) -> list[StepResult]:
+        return [StepResult(row, self._stats.measured_s) for row in self._stats.rows.values()]
+
+    @property
+    def iteration(self) -> StepResult:
+        return StepResult(self._stats.iteration, self._stats.measured_s)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """All exchanges: sent, answered, failed, redirects, reconnects, bytes."""
+        requests = self._stats.requests
+        return {name: getattr(requests, name) for name in requests.__struct_fields__}
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}: {self.status}>"
+
+
+class Result:
+    """A finished run. `assert result.passed, result.summary` is a complete test."""
+
+    def __init__(self, outcome: RunOutcome) -> None:
+        self.outcome = outcome
+        # True if the run completed and every threshold held; the verdict does not count.
+        self.passed = outcome.passed
+        # VALID, DEGRADED or INVALID: whether the numbers can be relied on.
+        self.verdict: str = outcome.verdict.state
+        self.reasons: list[str] = list(outcome.verdict.reasons)
+        self.exit_code = int(outcome.exit_code)
+        self.thresholds: list[ThresholdResult] = list(outcome.thresholds)
+
+    def workflow(self, name: str) -> WorkflowResult:
+        known = {each.name: each for each in self.outcome.workflows}
+        if name not in known:
+            _unknown("workflow", name, known)
+        each = known[name]
+        return WorkflowResult(self.outcome.stats.workflows[name], each.status, each.error)
+
+    @property
+    def workflows(self) -> list[WorkflowResult]:
+        return [self.workflow(each.name) for each in self.outcome.workflows]
+
+    def step(self, name: str, workflow: str | None = None) -> StepResult:
+        """The step of that name; pass `workflow` if several workflows have one."""
+        if workflow is not None:
+            return self.workflow(workflow).step(name)
+        rows = [
+            (stats, stats.rows[name])
+            for stats in self.outcome.stats.workflows.values()
+            if name in stats.rows
+        ]
+        if len(rows) > 1:
+            owners = ", ".join(stats.name for stats, _ in rows)
+            raise KeyError(f'step "{name}" is in several workflows: {owners}; give workflow=')
+        if not rows:
+            everything = self.outcome.stats.workflows.values()
+            _unknown("step", name, [row for stats in everything for row in stats.rows])
+        stats, row = rows[0]
+        return StepResult(row, stats.measured_s)
+
+    @property
+    def checks(self) -> dict[str, CheckStats]:
+        """Checks by name; also as `Workflow.name` if several workflows have one of that name."""
+        return self._by_name("checks")
+
+    @property
+    def metrics(self) -> dict[str, MetricStats]:
+        return self._by_name("metrics")
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The results document, as `--json` writes it."""
+        return build_document(self.outcome)
+
+    @cached_property
+    def summary(self) -> str:
+        return render_summary(self.outcome)
+
+    def _by_name(self, kind: str) -> Any:
+        found = _Named(kind.removesuffix("s"))
+        for stats in self.outcome.stats.workflows.values():
+            for name, value in getattr(stats, kind).items():
+                found[f"{stats.name}.{name}"] = value
+                found.setdefault(name, value)
+        return found
+
+    def __repr__(self) -> str:
+        state = "passed" if self.passed else "failed"
+        return f"<Result {state}, {self.verdict}, exit code {self.exit_code}>"
+
+
+class _Named(dict[str, Any]):
+    """A dict whose `KeyError` lists the known names."""
+
+    def __init__(self, noun: str) -> None:
+        super().__init__()
+        self._noun = noun
+
+    def __missing__(self, name: str) -> NoReturn:
+        _unknown(self._noun, name, self)
+
+
+def _unknown(noun: str, name: str, known: Iterable[str]) -> NoReturn:
+    names = ", ".join(sorted(set(known))) or "none"
+    raise KeyError(f'no {noun} "{name}"; known: {names}')

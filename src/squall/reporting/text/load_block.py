@@ -1,0 +1,97 @@
+"""The LOAD, HTTP and GENERATOR blocks of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squall.engine.outcome import RunOutcome
+from squall.reporting.loss_lines import loss_line
+from squall.reporting.number_format import brief_duration, data_size, plural, whole_percent
+from squall.reporting.text.layout import Paint, section
+from squall.reporting.totals import Totals
+from squall.stats.totals.workflow import WorkflowStats
+
+
+def load_block(workflows: Sequence[WorkflowStats], paint: Paint) -> list[str]:
+    """Planned starts and actual starts."""
+    named = len(workflows) > 1
+    lines = [
+        f"{workflow.name}: {_load(workflow)}" if named else _load(workflow)
+        for workflow in workflows
+    ]
+    return section("LOAD", lines, paint)
+
+
+def http_block(totals: Totals, paint: Paint) -> list[str]:
+    """Empty for a run without a single HTTP exchange."""
+    requests = totals.requests
+    if not requests.sent and not requests.failed:
+        return []
+    counts = [f"{status}: {count}" for status, count in totals.statuses.items()]
+    counts += [f"{reason}: {count}" for reason, count in totals.no_answer.items()]
+    if not requests.answered:
+        counts = counts or ["no answers"]
+    lines = [
+        ", ".join(
+            [
+                f"{requests.sent} sent",
+                plural(requests.redirects, "redirect"),
+                plural(requests.reconnects, "reconnect"),
+                *(["  ".join(counts)] if counts else []),
+            ]
+        )
+    ]
+    parts = [f"{data_size(requests.bytes_sent)} out, {data_size(requests.bytes_received)} in"]
+    if totals.first_byte.count:
+        parts.insert(0, f"first byte p99 {brief_duration(totals.first_byte.quantile(0.99))}")
+    if totals.connect.count:
+        connect = brief_duration(totals.connect.quantile(0.99))
+        parts.insert(0, f"connect p99 {connect} ({plural(requests.connections, 'connection')})")
+    lines.append(", ".join(parts))
+    if totals.other_calls:
+        lines.append(
+            f"other calls  {plural(totals.other_calls, 'request')} not returned by a step "
+            "(give them name=...)"
+        )
+    return section("HTTP", lines, paint)
+
+
+def generator_block(
+    outcome: RunOutcome, workflows: Sequence[WorkflowStats], paint: Paint
+) -> list[str]:
+    """The health of the generator, from which the verdict follows."""
+    health = outcome.stats.health
+    busy = sum(workflow.busy_max for workflow in workflows)
+    allowed = sum(
+        max(w.manifest.profile.max_vus, w.manifest.profile.vus, w.users.max) for w in workflows
+    )
+    processes = max(len(health.processes), len(outcome.processes))
+    lines = [
+        f"cpu {whole_percent(health.cpu)} of {plural(processes, 'core')}, "
+        f"loop lag p99 {brief_duration(health.lag.quantile(0.99))}, "
+        f"gc {brief_duration(health.gc_max_s)}"
+        # Sampled periodically; a very short run may have no sample.
+        + (f", {plural(busy, 'user')} busy at most of {allowed}" if busy else "")
+    ]
+    lines += [
+        paint(f"process {process.index} ended early: {process.died}", "bad")
+        for process in outcome.processes
+        if process.died and not process.worker
+    ]
+    lines += [paint(loss_line(loss), "bad") for loss in outcome.losses if loss.worker]
+    return section("GENERATOR", lines, paint)
+
+
+def _load(workflow: WorkflowStats) -> str:
+    starts = workflow.starts
+    interrupted = f", {starts.interrupted} interrupted" if starts.interrupted else ""
+    if workflow.manifest.profile.is_open:
+        late = f" (max {brief_duration(starts.late_max_s)})" if starts.late else ""
+        return (
+            f"{starts.planned} starts planned, {starts.made} made, "
+            f"{starts.late} late{late}, {starts.dropped} dropped{interrupted}"
+        )
+    # Users are counted at the end of a second; a shorter run may never show any.
+    users = max(workflow.users.max, workflow.busy_max)
+    by = f" by {plural(users, 'user')}" if users else ""
+    return f"{plural(starts.made, 'iteration')} started{by}{interrupted}"

@@ -1,0 +1,1 @@
+"""Thresholds: grammar, binding to names, values, judgement. Start with `judge`."""

@@ -1,0 +1,240 @@
+"""One workflow over the whole run, and second by second for a short while.
+
+Totals are the sums of all shares' reports without the warm-up; windows cover all of the time.
+The last seconds are also kept singly (`Second`), because live lines and sliding thresholds need
+"the last ten seconds" long after windows have become wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from squall.stats.histogram import Histogram, Packed
+from squall.stats.manifest import ITERATION, WorkflowManifest
+from squall.stats.reports import (
+    CheckDelta,
+    HistogramData,
+    MetricDelta,
+    RequestsDelta,
+    RowDelta,
+    StartsDelta,
+    WindowReport,
+)
+from squall.stats.totals.step_rows import CheckStats, MetricStats, Part, RowSlice, RowStats
+from squall.stats.totals.windows import LoadWindow, Series
+
+RECENT_S = 15
+"""Single seconds kept for live numbers; a sliding threshold asks for more."""
+# A second counts as complete this long after its end, even if a share has not reported.
+_LATE_S = 2
+
+
+class Second:
+    """One second of a workflow over all shares, in the form of the totals."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, RowSlice] = {}
+        self.iteration = RowSlice()
+        self.checks: dict[str, CheckStats] = {}
+        self.metrics: dict[str, MetricStats] = {}
+        self.starts = StartsDelta()
+        self.requests = RequestsDelta()
+        self.connect: list[Packed] = []
+        self.users: dict[int, int] = {}
+        self.busy: dict[int, int] = {}
+
+    def connect_parts(self) -> Sequence[Part]:
+        return self.connect
+
+
+class Users:
+    """`now` is the sum over the latest report of each share; `max` the most in any second."""
+
+    __slots__ = ("max", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.max = 0
+
+
+class WorkflowStats:
+    """The statistics of a workflow. Rows are in the order of the file, then named calls."""
+
+    def __init__(self, manifest: WorkflowManifest, warmup_s: float = 0.0) -> None:
+        self.manifest = manifest
+        self.name = manifest.name
+        # Set-up and teardown run once; without their first seconds nothing would be left.
+        self.warmup_s = math.ceil(warmup_s) if manifest.is_test else 0
+        self.rows: dict[str, RowStats] = {
+            step.name: RowStats(step.name, step.protocol)
+            for step in manifest.steps
+            if step.protocol
+        }
+        self.iteration = RowStats(ITERATION, "")
+        self.checks = {name: CheckStats(name) for name in manifest.checks}
+        self.metrics = {m.name: MetricStats(m.name, m.kind, m.unit) for m in manifest.metrics}
+        self.starts = StartsDelta()
+        self.requests = RequestsDelta()
+        # Requests of processes that died, which are in no row.
+        self.unmeasured = 0
+        self.dns = Histogram()
+        self.connect = Histogram()
+        self.tls = Histogram()
+        self.users = Users()
+        self.busy_max = 0
+        self.windows: Series[LoadWindow] = Series(LoadWindow)
+        # On the clock of the run; set by the engine.
+        self.started_at_s = 0.0
+        # Length of the workflow, warm-up included; set by the engine when it ended.
+        self.elapsed_s = 0.0
+        self.keep_s = RECENT_S
+        self.seconds: dict[int, Second] = {}
+        self.last_second = -1
+        self._share_second: dict[int, int] = {}
+        self._share_users: dict[int, int] = {}
+
+    def add(self, report: WindowReport) -> None:
+        counted = report.window >= self.warmup_s
+        second = self._second(report.window)
+        for delta in report.rows:
+            made = self._row(delta).add(delta, report.window, counted=counted)
+            second.rows.setdefault(delta.name, RowSlice()).merge(made)
+        made = self.iteration.add(report.iteration, report.window, counted=counted)
+        second.iteration.merge(made)
+        self._add_users(report, second)
+        self.windows.at(report.window).add(report.starts)
+        connect = Packed.from_data(report.connect) if report.connect is not None else None
+        if connect is not None:
+            second.connect.append(connect)
+        _add_amounts(second, report)
+        if counted:
+            _add_amounts(self, report)
+            self.unmeasured += report.unmeasured
+            if connect is not None:
+                connect.pour_into(self.connect)
+            _merge_data(self.dns, report.dns)
+            _merge_data(self.tls, report.tls)
+
+    def connect_parts(self) -> Sequence[Part]:
+        return [self.connect]
+
+    @property
+    def measured_s(self) -> float:
+        """The time that the totals cover: a count divided by it is a rate."""
+        whole_s = self.elapsed_s or float(self.last_second + 1)
+        return max(whole_s - self.warmup_s, 0.0)
+
+    @property
+    def count(self) -> int:
+        """Finished executions over all rows."""
+        return sum(row.count for row in self.rows.values())
+
+    @property
+    def failed(self) -> int:
+        return sum(row.failed for row in self.rows.values())
+
+    @property
+    def other_calls(self) -> int:
+        """Requests in no row: neither returned by a step nor named."""
+        requests = self.requests
+        shown = sum(row.exchanges + row.interrupted for row in self.rows.values())
+        shown += requests.redirects + requests.reconnects + self.unmeasured
+        return max(requests.sent - shown, 0)
+
+    @property
+    def complete_second(self) -> int:
+        """The newest second that every share has reported; -1 before the first.
+
+        A share that stays silent (ended, or dead) is waited for two seconds only.
+        """
+        if not self._share_second:
+            return -1
+        return max(min(self._share_second.values()), self.last_second - _LATE_S)
+
+    def latest(self, seconds: int, until: int | None = None) -> list[Second]:
+        """The last `seconds` that are kept, up to and including `until`."""
+        end = self.complete_second if until is None else until
+        span = range(end - seconds + 1, end + 1)
+        return [self.seconds[index] for index in span if index in self.seconds]
+
+    def _row(self, delta: RowDelta) -> RowStats:
+        row = self.rows.get(delta.name)
+        if row is None:
+            row = self.rows[delta.name] = RowStats(delta.name, delta.protocol)
+        return row
+
+    def _second(self, index: int) -> Second:
+        self.last_second = max(self.last_second, index)
+        second = self.seconds.get(index)
+        if second is None:
+            second = self.seconds[index] = Second()
+            oldest = self.last_second - self.keep_s
+            for gone in [key for key in self.seconds if key <= oldest]:
+                del self.seconds[gone]
+        return second
+
+    def _add_users(self, report: WindowReport, second: Second) -> None:
+        """Users are a level, not an amount: a later report of a share replaces its earlier one."""
+        share = report.share
+        if report.window >= self._share_second.get(share, -1):
+            self._share_second[share] = report.window
+            self._share_users[share] = report.users
+            self.users.now = sum(self._share_users.values())
+        second.users[share] = report.users
+        second.busy[share] = max(report.busy, second.busy.get(share, 0))
+        users, busy = sum(second.users.values()), sum(second.busy.values())
+        self.users.max = max(self.users.max, users)
+        self.busy_max = max(self.busy_max, busy)
+        window = self.windows.at(report.window)
+        window.users = max(window.users, users)
+        window.busy = max(window.busy, busy)
+
+
+def _add_amounts(total: WorkflowStats | Second, report: WindowReport) -> None:
+    _add_starts(total.starts, report.starts)
+    _add_requests(total.requests, report.requests)
+    for check in report.checks:
+        _add_check(total.checks, check)
+    for metric in report.metrics:
+        _add_metric(total.metrics, metric)
+
+
+def _add_starts(total: StartsDelta, delta: StartsDelta) -> None:
+    total.planned += delta.planned
+    total.made += delta.made
+    total.late += delta.late
+    total.late_max_s = max(total.late_max_s, delta.late_max_s)
+    total.dropped += delta.dropped
+    total.interrupted += delta.interrupted
+
+
+def _add_requests(total: RequestsDelta, delta: RequestsDelta) -> None:
+    total.sent += delta.sent
+    total.answered += delta.answered
+    total.failed += delta.failed
+    total.redirects += delta.redirects
+    total.reconnects += delta.reconnects
+    total.bytes_sent += delta.bytes_sent
+    total.bytes_received += delta.bytes_received
+    total.connections += delta.connections
+
+
+def _add_check(checks: dict[str, CheckStats], delta: CheckDelta) -> None:
+    check = checks.get(delta.name)
+    if check is None:
+        check = checks[delta.name] = CheckStats(delta.name)
+    check.passed += delta.passed
+    check.failed += delta.failed
+
+
+def _add_metric(metrics: dict[str, MetricStats], delta: MetricDelta) -> None:
+    metric = metrics.get(delta.name)
+    if metric is None:
+        metric = metrics[delta.name] = MetricStats(delta.name, delta.kind, delta.unit)
+    metric.add(delta)
+
+
+def _merge_data(total: Histogram, data: HistogramData | None) -> None:
+    if data is not None:
+        total.merge_data(data)

@@ -1,0 +1,1 @@
+"""The runtime's network over a store: envelopes in mailboxes. Start with `network`."""

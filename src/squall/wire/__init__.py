@@ -1,1 +1,0 @@
-"""How nodes talk: frames, seal, message catalogue, connections. Only plain data."""

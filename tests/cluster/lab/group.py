@@ -1,0 +1,113 @@
+"""What tests of a group of managers share: to ask it, to wait for it, to add to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from squall.api.errors import SquallError
+from squall.cluster.client.access import address_of
+from squall.cluster.client.cluster_client import ClusterClient
+from squall.cluster.protocol.group_messages import AskGroup, GroupView
+from squall.cluster.protocol.messages import ListJobs
+from squall.cluster.wire.seal.secrets import Secrets, client_credential
+from squall.runtime.interfaces import Runtime
+from squall.runtime.real.runtime import RealRuntime
+from squall.runtime.tasks import TaskRunner
+from tests.cluster.lab.nodes import SECRET, Cluster, Ended, Node
+from tests.cluster.lab.proxy import free_ports
+from tests.lab.machine import factor
+from tests.lab.target import TargetHandle
+
+
+def group(made: Cluster, *words: str) -> Ended:
+    return made.squall("group", *words, "--to", made.addresses, within_s=90.0)
+
+
+def asked(made: Cluster, message: Any, *, of: Sequence[str] = ()) -> Any:
+    """As a command would ask, without the cost of a process; `of` these managers only."""
+    addresses = made.addresses.split(",")
+    if of:
+        by_name = dict(zip(made.managers(), addresses, strict=False))
+        addresses = [by_name[name] for name in of]
+
+    async def ask() -> Any:
+        runtime = RealRuntime("tester")
+        tasks = TaskRunner(runtime.clock, runtime.random)
+        client = ClusterClient(
+            cast("Runtime", runtime),
+            tasks,
+            addresses=[address_of(each, "--to") for each in addresses],
+            secrets=Secrets.of_credential(client_credential(SECRET, "tester", operator=True), []),
+            cluster="lab",
+        )
+        try:
+            return await client.managers.ask(message, timeout_s=5.0, reconnect_timeout_s=20.0)
+        finally:
+            await client.close()
+            await tasks.shutdown(2.0)
+            await runtime.close()
+
+    return asyncio.run(ask())
+
+
+def status(made: Cluster, *, of: Sequence[str] = ()) -> GroupView:
+    return asked(made, AskGroup(), of=of)
+
+
+def states(made: Cluster) -> dict[str, str]:
+    return {member.name: member.state for member in status(made).members}
+
+
+def jobs(made: Cluster) -> list[str]:
+    return [view.job for view in asked(made, ListJobs()).jobs]
+
+
+def until(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s * factor()
+    while not _holds(holds):
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def _holds(holds: Callable[[], bool]) -> bool:
+    """Between two leaders a group may not answer; then it does not hold yet."""
+    with contextlib.suppress(SquallError):
+        return holds()
+    return False
+
+
+def add_manager(made: Cluster, name: str, near: str, *, data: str = "") -> str:
+    """Starts a manager as an operator would, beside the managers that `near` names; its
+    address."""
+    port = free_ports(1)[0]
+    address = f"127.0.0.1:{port}"
+    made.nodes[name] = Node(
+        name,
+        [
+            "manager", "--dc", "lab", "--name", name, "--listen", address,
+            "--members", f"{near},{name}={address}", "--timers", made.timers,
+            "--data", str(made.folder / (data or name)), "--join",
+        ],
+        made.folder / f"{data or name}.log",
+    )  # fmt: skip
+    made.start(name)
+    return address
+
+
+def listed(made: Cluster, *names: str) -> str:
+    words = made.nodes[names[0]].words
+    every = dict(each.split("=") for each in words[words.index("--members") + 1].split(","))
+    return ",".join(f"{name}={every[name]}" for name in names)
+
+
+def arrivals(target: TargetHandle) -> list[int]:
+    """Per second of the target's clock, from the first to the last."""
+    seconds: dict[int, int] = {}
+    for times in target.counts()["attempt_times"].values():
+        for second, count in times["seconds"].items():
+            seconds[int(second)] = seconds.get(int(second), 0) + count
+    return [seconds.get(second, 0) for second in range(min(seconds), max(seconds) + 1)]

@@ -1,0 +1,181 @@
+"""Proxies between the processes of a test, which cut and freeze connections; free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.lab.programs import ROOT, program
+
+_PORTS = threading.Lock()
+_given: set[int] = set()
+
+
+class Proxy:
+    """A proxy in front of one manager: cuts, freezes or delays the traffic of all processes or of
+    the named ones."""
+
+    def __init__(self, to_port: int) -> None:
+        self._to_port = to_port
+        self.port = free_ports(1)[0]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        words = program("tests.cluster.lab.proxy", str(self.port), str(self._to_port))
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=ROOT)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def cut(self, pids: Sequence[int] = ()) -> None:
+        """Every connection is closed, new ones are refused."""
+        self._say("cut", pids)
+
+    def hold(self, pids: Sequence[int] = ()) -> None:
+        """Connections stay open and nothing passes, as in a broken network."""
+        self._say("hold", pids)
+
+    def delay(self, seconds: float) -> None:
+        self._say("delay", (seconds,))
+
+    def heal(self) -> None:
+        self._say("heal", ())
+
+    def _say(self, word: str, values: Sequence[float]) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(f"{' '.join([word, *map(str, values)])}\n".encode())
+        self._process.stdin.flush()
+
+
+class _Passage:
+    """One connection through the proxy."""
+
+    def __init__(self, inode: str, *writers: asyncio.StreamWriter) -> None:
+        self.inode = inode
+        """The process that owns the connected socket."""
+        self._writers = writers
+        self.held = False
+
+    def abort(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+class _Relay:
+    """The proxy's own process."""
+
+    def __init__(self, to_port: int) -> None:
+        self._to_port = to_port
+        self._mode = "heal"
+        self._delay_s = 0.0
+        self._pids: list[int] = []
+        self._passages: set[_Passage] = set()
+
+    async def serve(self, port: int) -> None:
+        await asyncio.start_server(self._accept, "127.0.0.1", port)
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        while line := await reader.readline():
+            self._mode, *values = line.decode().split()
+            self._delay_s = float(values[0]) if self._mode == "delay" else 0.0
+            self._pids = [] if self._mode == "delay" else [int(value) for value in values]
+            struck = self._struck()
+            for passage in list(self._passages):
+                hit = struck is None or passage.inode in struck
+                passage.held = self._mode == "hold" and hit
+                if self._mode == "cut" and hit:
+                    passage.abort()
+
+    def _struck(self) -> set[str] | None:
+        """Sockets of the named processes; None: all."""
+        return _sockets_of(self._pids) if self._pids else None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inode = _inode_of(writer.get_extra_info("peername")[1])
+        struck = self._struck() if self._mode in ("cut", "hold") else set[str]()
+        hit = struck is None or inode in struck
+        if self._mode == "cut" and hit:
+            writer.transport.abort()
+            return
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._to_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        passage = _Passage(inode, writer, back)
+        passage.held = self._mode == "hold" and hit
+        self._passages.add(passage)
+        await asyncio.gather(self._pass(passage, reader, back), self._pass(passage, there, writer))
+        self._passages.discard(passage)
+
+    async def _pass(
+        self, passage: _Passage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                while passage.held:
+                    await asyncio.sleep(0.01)
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+def _inode_of(port: int) -> str:
+    """The socket that is bound to a port of this machine and connected."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port:
+            return fields[9]
+    return ""
+
+
+def _sockets_of(pids: Sequence[int]) -> set[str]:
+    found: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    link = os.readlink(descriptor)
+                    if link.startswith("socket:["):
+                        found.add(link[8:-1])
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Below the range from which the kernel takes ports for connections, and each only
+    once in this process: a port stays free while its owner is down."""
+    found: list[int] = []
+    with _PORTS:
+        while len(found) < count:
+            port = random.randint(20_000, 32_000)
+            if port in _given:
+                continue
+            with socket.socket() as tried:
+                try:
+                    tried.bind(("127.0.0.1", port))
+                except OSError:
+                    continue
+            _given.add(port)
+            found.append(port)
+    return found
+
+
+def main(words: Sequence[str]) -> None:
+    asyncio.run(_Relay(int(words[1])).serve(int(words[0])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,139 @@
+"""`squall.run(...)` in a Python program, inside a loop, and under pytest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+import squall
+from squall import Workflow, step
+from squall.reporting.run_result import Result
+from tests.runs.lab.command import GET, CommandLab
+from tests.runs.lab.in_process import in_process
+
+SHOP = f"""
+    class Shop(Workflow):
+        host = "HOST"
+        vus = 2
+        iterations = 6
+
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            {GET}
+"""
+
+
+@pytest.fixture
+def command(command: CommandLab) -> CommandLab:
+    """Its folder has `shop.py`, which loads the target."""
+    command.write(SHOP.replace("HOST", command.target.url), "shop.py")
+    return command
+
+
+def python(command: CommandLab, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=command.folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"PYTHONPATH": str(command.folder), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+
+
+SHOP_CLASS = "the class of shop.py"
+
+
+def run_here(command: CommandLab, what: Any, **options: Any) -> Result:
+    """`squall.run` in this process, with core threads."""
+    with in_process(command.folder), contextlib.chdir(command.folder):
+        sys.path.insert(0, str(command.folder))
+        if what is SHOP_CLASS:
+            what = importlib.import_module("shop").Shop
+        return squall.run(what, **options)
+
+
+def test_a_class_a_path_and_a_url_can_be_run(
+    command: CommandLab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run_here(command, SHOP_CLASS, workers=1)
+    assert (result.passed, result.step("home").count) == (True, 6)
+    assert result.step("home").p(95) > 0
+    by_path = run_here(command, "shop.py", iterations=4, workers=1)
+    assert by_path.workflow("Shop").iteration.count == 4
+    by_url = run_here(command, f"{command.target.url}/x", iterations=3, workers=1)
+    assert by_url.step("get").count == 3
+    with pytest.raises(KeyError, match='no step "hmoe"; known: home'):
+        result.step("hmoe")
+    assert capsys.readouterr() == ("", "")
+    assert command.target.counts()["paths"] == {"/": 10, "/x": 3}
+
+
+def test_a_run_inside_a_running_loop_works(command: CommandLab) -> None:
+    async def main() -> int:
+        return run_here(command, SHOP_CLASS, workers=1).step("home").count
+
+    assert asyncio.run(main()) == 6
+
+
+def test_mistakes_are_exceptions_with_the_same_words(command: CommandLab) -> None:
+    class Inner(Workflow):
+        @step()
+        async def home(self) -> None: ...
+
+    for what, options, said in (
+        (Inner, {}, "^Inner is defined inside a function"),
+        ("nowhere.py", {}, "nowhere.py"),
+        (SHOP_CLASS, {"rate": "5/s", "iterations": 3}, "contradict each other"),
+        (SHOP_CLASS, {"thresholds": ["hmoe.p(95) < 1s"]}, 'did you mean "home"\\?'),
+    ):
+        with pytest.raises(squall.SquallError, match=said):
+            run_here(command, what, **options)
+    assert command.target.counts()["total"] == 0
+
+
+def test_a_class_that_was_typed_in_is_told_to_live_in_a_file(command: CommandLab) -> None:
+    text = "import squall\nclass Typed(squall.Workflow): ...\nsquall.run(Typed)\n"
+    done = python(command, "-c", text)
+    assert "ConfigError: Typed was typed interactively and has no file" in done.stderr
+    assert "During handling" not in done.stderr
+
+
+def test_a_file_that_runs_itself_while_it_is_loaded_is_told_what_to_write(
+    command: CommandLab,
+) -> None:
+    shop = (command.folder / "shop.py").read_text(encoding="utf-8")
+    itself = command.folder / "itself.py"
+    itself.write_text(f"{shop}\nimport squall\nsquall.run(Shop)\n", encoding="utf-8")
+    for said in (python(command, "itself.py").stderr, command.squall("run", "itself.py").err):
+        assert 'put it under if __name__ == "__main__":' in said
+        assert "itself.py:12" in said
+    assert command.target.counts()["total"] == 0
+    guarded = f'{shop}\nimport squall\nif __name__ == "__main__":\n    print(squall.run(Shop))\n'
+    itself.write_text(guarded, encoding="utf-8")
+    assert python(command, "itself.py").stdout.startswith("<Result passed, ")
+
+
+def test_a_run_under_pytest_is_an_ordinary_test(command: CommandLab) -> None:
+    text = """
+    import squall
+    from shop import Shop
+
+    def test_home_answers() -> None:
+        result = squall.run(Shop, workers=1)
+        assert result.passed
+        assert result.step("home").failed == 0
+    """
+    (command.folder / "test_home.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "test_home.py"]
+    done = python(command, *words)
+    assert done.returncode == 0, done.stdout
+    assert command.target.counts()["total"] == 6

@@ -1,0 +1,221 @@
+"""Load against targets that are slow, dead or frozen: the numbers must be right."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+
+from tests.lab.target import TargetHandle, running_target, start_target
+from tests.runs.lab.command import wait_until
+from tests.runs.lab.run import Lab, check_counts, check_identities
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def freeze_under_load(target: TargetHandle) -> None:
+    """Freezes the target for a second once half a second of load has arrived: core processes
+    take up to seconds to start on a busy machine."""
+    until = monotonic() + 60.0
+    while target.counts()["total"] < 50 and monotonic() < until:
+        sleep(0.05)
+    target.freeze(1.0)
+
+
+def test_a_dead_target_does_not_spin(lab: Lab) -> None:
+    text = """
+    class Dead(Workflow):
+        vus = 10
+        duration = "700ms"
+
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text, host=f"http://127.0.0.1:{free_port()}")
+    check_identities(result)
+    step = result.step("home")
+    assert step.ok == 0
+    # Rests double from 10 ms: six or seven tries of each user, ten in no case.
+    assert 10 <= step.count <= 100
+    assert result.exit_code == 99
+    assert "refused" in next(iter(step.errors))
+
+
+def test_a_target_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    port = free_port()
+    text = """
+    class Patient(Workflow):
+        vus = 4
+        duration = "10m"
+
+        @step()
+        async def home(self, url: URL = "/?delay=5ms") -> HTTPResponse:
+            try:
+                return await self.client.http.get(url)
+            except TransportError:
+                open(os.environ["REFUSED"], "w").close()
+                raise
+    """
+    started: list[TargetHandle] = []
+    refused = tmp_path / "refused"
+
+    def comes_back_and_is_used() -> bool:
+        if not started and refused.exists():
+            started.append(start_target("--port", str(port)))
+        return bool(started) and started[0].counts()["total"] > 20
+
+    nowhere = TargetHandle(f"http://127.0.0.1:{port}", None)  # type: ignore[arg-type]
+    try:
+        result = Lab(tmp_path, nowhere).interrupt(
+            text, when=comes_back_and_is_used, REFUSED=str(refused)
+        )
+        counts = started[0].counts()
+    finally:
+        for handle in started:
+            handle.stop()
+    check_counts(result, counts)
+    step = result.step("home")
+    assert step.failed >= 4
+    assert step.ok == counts["total"] > 20
+
+
+def test_too_few_users_make_starts_late_and_then_drop_them(lab: Lab) -> None:
+    text = """
+    class Slow(Workflow):
+        rate = "50/s"
+        duration = "1s"
+        max_vus = 2
+
+        @step()
+        async def home(self, url: URL = "/?delay=200ms") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text)
+    check_counts(result, lab.target.counts())
+    starts = result.outcome.stats.workflows["Slow"].starts
+    assert starts.planned == 50
+    assert starts.late > 0
+    # A start waits for a second at most: two users make ten in each second of the two.
+    assert starts.dropped >= 30
+    assert starts.late_max_s > 0.5
+    assert result.verdict == "INVALID"
+    assert any("raise max_vus above 2" in reason for reason in result.reasons)
+    assert any("planned starts" in reason for reason in result.reasons)
+    step = result.step("home")
+    assert step.p(99) > 0.5, "response time counts from the plan"
+    assert step.service_p(50) < step.p(50)
+
+
+def test_a_freeze_shows_in_response_time_and_not_in_the_median(tmp_path: Path) -> None:
+    text = """
+    class Steady(Workflow):
+        rate = "100/s"
+        duration = "1500ms"
+        vus = 20
+        max_vus = 300
+
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    with running_target() as target:
+
+        def freeze_in_the_middle() -> None:
+            wait_until(lambda: target.counts()["total"] >= 50)
+            target.freeze(0.5)
+
+        freezing = threading.Thread(target=freeze_in_the_middle)
+        freezing.start()
+        result = Lab(tmp_path, target).run(text)
+        freezing.join()
+        counts = target.counts()
+    check_counts(result, counts)
+    step = result.step("home")
+    assert step.count == 150
+    assert step.p(99) > 0.4
+    assert step.p(75) > 0.05, "a third of the starts fell into the freeze"
+    assert step.service_p(50) < 0.1
+
+
+def test_percentiles_are_those_of_the_target(tmp_path: Path) -> None:
+    """Never less than the target took, by its own clock; and more by what an exchange costs on
+    this machine at this moment, which the second step measures. Histograms may be off by 2 %, and
+    the clocks of the two by 0.5 ms."""
+    text = """
+    class Truth(Workflow):
+        rate = "200/s"
+        duration = "2s"
+        vus = 20
+        max_vus = 100
+
+        @step()
+        async def home(self, url: URL = "/?delay=lognormal:20ms,0.3") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+        @then()
+        async def cost(self, url: URL = "/cost") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    with running_target() as target:
+        result = Lab(tmp_path, target).run(text)
+        counts = target.counts()
+    check_counts(result, counts)
+    home, told = result.step("home"), counts["delays"]["/"]
+    assert told["count"] == home.count == result.step("cost").count == 400
+    cost_ms = result.step("cost").service_p(99) * 1000
+    for p in (50, 95, 99):
+        seen_ms, true_ms = home.service_p(p) * 1000, told[f"p{p}_ms"]
+        off_ms = 0.02 * true_ms + 0.5
+        assert true_ms - off_ms <= seen_ms <= true_ms + off_ms + cost_ms, f"p{p}"
+
+
+def test_response_and_service_time_agree_when_no_user_waits(lab: Lab) -> None:
+    text = """
+    class Easy(Workflow):
+        rate = "50/s"
+        duration = "1s"
+        vus = 10
+
+        @step()
+        async def root(self, url: URL = "/?delay=20ms") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+        @then()
+        async def later(self, url: URL = "/?delay=20ms") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text)
+    check_counts(result, lab.target.counts())
+    rows = result.outcome.stats.workflows["Easy"].rows
+    assert rows["root"].has_response and not rows["later"].has_response
+    assert rows["root"].latency.count == rows["root"].count == 50
+    iteration = result.outcome.stats.workflows["Easy"].iteration
+    assert iteration.latency.count == iteration.count == 50
+    # From the plan to the answer: never less than the exchange itself.
+    assert rows["root"].latency.min_s >= 0.018
+    assert rows["root"].latency.mean >= rows["root"].service.mean
+
+
+def test_users_of_an_open_model_grow_with_need_only(lab: Lab) -> None:
+    text = """
+    class Grows(Workflow):
+        rate = "100/s"
+        duration = "1s"
+
+        @step()
+        async def home(self, url: URL = "/?delay=100ms") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text)
+    counts = lab.target.counts()
+    check_counts(result, counts)
+    assert result.step("home").count == 100
+    # Ten run at any moment by Little's law; the rest is the slack of a noisy machine.
+    assert 10 <= counts["connections"]["opened"] <= 60

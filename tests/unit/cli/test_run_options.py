@@ -1,0 +1,150 @@
+"""Command-line arguments become run options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from squall.api.errors import UsageError
+from squall.cli.main import build_parser
+from squall.cli.run.command import outputs_of
+from squall.cli.shared.run_options import run_options
+from squall.engine.run_options import ProfileFlags, RunOptions
+
+
+def parsed(*words: str) -> RunOptions:
+    arguments = build_parser().parse_args(["run", *words])
+    arguments.words = ["run", *words]
+    return run_options(arguments)
+
+
+def test_a_bare_file_leaves_everything_to_the_file() -> None:
+    assert parsed("shop.py") == RunOptions(file="shop.py", command=("run", "shop.py"))
+
+
+def test_a_url_stands_in_place_of_a_file() -> None:
+    options = parsed("https://127.0.0.1:8443/x?y=1", "-u", "50", "-d", "10s")
+    assert (options.file, options.url) == ("", "https://127.0.0.1:8443/x?y=1")
+    assert options.profiles == {"": ProfileFlags(vus=50, duration=10.0)}
+
+
+@pytest.mark.parametrize("what", ["ftp://127.0.0.1/", "http:///path"])
+def test_what_is_neither_file_nor_http_url_is_refused(what: str) -> None:
+    with pytest.raises(UsageError):
+        parsed(what)
+
+
+@pytest.mark.parametrize("flag", ["-u", "--vus", "--users"])
+def test_users_have_three_names(flag: str) -> None:
+    assert parsed("shop.py", flag, "1k").profiles == {"": ProfileFlags(vus=1000)}
+
+
+def test_load_flags_are_read_into_numbers() -> None:
+    options = parsed("shop.py", "-r", "300/m", "-i", "10k", "-d", "1h30m", "-s", "30s:10")
+    assert options.profiles[""] == ProfileFlags(
+        rate=5.0, iterations=10_000, duration=5400.0, stages=("30s:10",)
+    )
+
+
+def test_flags_may_name_a_workflow_and_stages_follow_one_another() -> None:
+    options = parsed(
+        "mix.py",
+        *("-u", "Shop=100", "-u", "Browse=20", "-d", "30s", "-d", "Shop=1m"),
+        *("-r", "Peak=100/s", "-s", "Ramp=30s:10", "-s", "Ramp=1m:20"),
+    )
+    assert options.profiles == {
+        "Shop": ProfileFlags(vus=100, duration=60.0),
+        "Browse": ProfileFlags(vus=20),
+        "": ProfileFlags(duration=30.0),
+        "Peak": ProfileFlags(rate=100.0),
+        "Ramp": ProfileFlags(stages=("30s:10", "1m:20")),
+    }
+
+
+def test_of_a_repeated_flag_the_last_counts() -> None:
+    assert parsed("shop.py", "-u", "5", "-u", "7").profiles[""].vus == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--rate", "5x"), '--rate "5x" is not a rate'),
+        (("-d", "soon"), '--duration "soon" is not a duration'),
+        (("-d", "0"), "--duration"),
+        (("-u", "0"), "--vus"),
+        (("-u", "Shop="), "--vus"),
+        (("-i", "1.5"), "--iterations"),
+        (("-s", "30s"), "--stage"),
+        (("-s", "1m:5", "-s", "1m:5/s"), "--stage 1m:5 and 1m:5/s"),
+        (("--workers", "0"), "--workers"),
+        (("--seed", "x"), "--seed x"),
+        (("-e", "TOKEN"), "--env TOKEN: write NAME=VALUE"),
+        (("--tag", "=v"), "--tag =v"),
+        (("--secret", "NOT_SET_ANYWHERE"), "--secret NOT_SET_ANYWHERE"),
+        (("--resolve", "shop.test:443"), "--resolve shop.test:443"),
+        (("--resolve", "shop.test:https:127.0.0.1"), "--resolve"),
+        (("--cacert", "/nowhere/ca.pem"), "--cacert /nowhere/ca.pem"),
+        (("--host", "http://"), "--host http://"),
+        (("--warmup", "-1s"), "--warmup"),
+    ],
+)
+def test_a_bad_value_names_its_flag(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parsed("shop.py", *words)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_environment_tags_and_names() -> None:
+    options = parsed(
+        "shop.py",
+        *("-e", "A=1", "--env", "B=x=y", "--tag", "team=shop"),
+        *("--only", "Shop,Browse", "--only", "Pay", "--skip", "Slow"),
+    )
+    assert options.env == {"A": "1", "B": "x=y"}
+    assert options.tags == {"team": "shop"}
+    assert options.only == ("Shop", "Browse", "Pay")
+    assert options.skip == ("Slow",)
+
+
+def test_a_secret_comes_from_the_environment_and_is_never_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "s3cret")
+    options = parsed("shop.py", "--secret", "API_TOKEN", "--secret", "K=v4lue", "--secret=L=v5")
+    assert options.secrets == {"API_TOKEN": "s3cret", "K": "v4lue", "L": "v5"}
+    assert options.command == (
+        *("run", "shop.py", "--secret", "API_TOKEN", "--secret", "K=***", "--secret=L=***"),
+    )
+
+
+def test_connection_flags(tmp_path: Path) -> None:
+    certificate = tmp_path / "ca.pem"
+    certificate.write_text("")
+    options = parsed(
+        "shop.py",
+        *("--resolve", "Shop.test:443:127.0.0.1", "--resolve", "six.test:80:[::1]"),
+        *("--insecure", "--cacert", str(certificate), "-H", "127.0.0.1:8080"),
+    )
+    assert options.resolve == {"shop.test:443": "127.0.0.1", "six.test:80": "::1"}
+    assert options.insecure
+    assert options.ca_file == str(certificate)
+    assert options.host == "http://127.0.0.1:8080"
+
+
+def test_the_rest_of_the_flags() -> None:
+    options = parsed(
+        "shop.py",
+        *("--workers", "2", "--seed", "-7", "--warmup", "5s", "--once"),
+        *("--threshold", "errors < 1%", "--threshold", "checks > 99%", "--headless"),
+    )
+    assert (options.workers, options.seed, options.warmup_s, options.once) == (2, -7, 5.0, True)
+    assert options.thresholds == ("errors < 1%", "checks > 99%")
+
+
+@pytest.mark.parametrize("words", [("--json", "-"), ("-o", "html=-"), ("--csv", "-")])
+def test_a_dash_is_no_file(words: tuple[str, ...]) -> None:
+    arguments = build_parser().parse_args(["run", "shop.py", *words])
+    with pytest.raises(UsageError, match="name a file; /dev/stdout is one"):
+        outputs_of(arguments)

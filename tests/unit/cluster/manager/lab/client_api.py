@@ -1,0 +1,74 @@
+"""The API for clients over a bench that commits at once."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from squall.cluster.datacenter.commands import Accepted, Command
+from squall.cluster.manager.clients.api import ClientApi, Views
+from squall.cluster.manager.clients.job_views import job_view, node_views
+from squall.cluster.manager.metrics import refusal_counter
+from squall.cluster.wire.links.dispatch import Incoming
+from squall.cluster.wire.roles import Role
+from squall.cluster.wire.seal.keyring import Identity
+from squall.runtime.interfaces import BootId, NodeId
+from squall.runtime.log import Log, MemorySink
+from squall.runtime.metrics import Registry
+from tests.fakes.datacenter import Bench
+
+
+class CommitNow:
+    """Commits at once."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+
+    async def read(self) -> None:
+        return None
+
+    async def commit(self, command: Command) -> Accepted:
+        outcome = self.bench.apply(command)
+        assert isinstance(outcome, Accepted)
+        return outcome
+
+
+class Clock:
+    at = 100.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+
+def by(name: str, role: Role = Role.CLIENT, *, operator: bool = False) -> Incoming:
+    peer = Identity(role, NodeId(f"n-{name}"), BootId("b"), name, operator)
+    return Incoming(peer, None, None)
+
+
+def api(
+    bench: Bench, registry: Registry | None = None, sink: MemorySink | None = None
+) -> ClientApi:
+    tables = bench.machine.tables
+    views = Views(
+        lambda job: job_view(tables, job, bench.group_ms),
+        lambda: node_views(tables),
+        lambda job: ([], []),
+    )
+    unused = cast(Any, None)
+    return ClientApi(
+        datacenter="dc",
+        machine=bench.machine,
+        ledger=unused,
+        committer=cast(Any, CommitNow(bench)),
+        leader=unused,
+        views=views,
+        sealer=unused,
+        clock=cast(Any, Clock()),
+        lead_member=lambda key: "m1",
+        led_elsewhere=lambda job: "",
+        ask_primary=unused,
+        log=Log(sink or MemorySink(), cast(Any, Clock())),
+        on_refused=refusal_counter(registry or Registry()),
+    )

@@ -1,0 +1,115 @@
+"""Which manager a worker asks next, and how soon: a lease is short."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+from squall.cluster.wire.errors import NotSent, RemoteError
+from squall.cluster.wire.messages import ErrorCode
+from squall.cluster.worker.manager_links import RETRY, ManagerLinks
+from squall.runtime.interfaces import Address
+
+M1, M2, M3, M4 = (("h", number) for number in (1, 2, 3, 4))
+INTERVAL_S = 0.2
+
+
+class Board:
+    def __init__(self) -> None:
+        self.runtime = self
+        self.clock = self
+        self.random = random.Random(1)
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class Stub:
+    """A peer: `session` changes with every link that is made."""
+
+    def __init__(self) -> None:
+        self.control = self
+        self.session: object | None = None
+
+
+class Links(ManagerLinks):
+    def __init__(self, board: Board, *addresses: Address) -> None:
+        super().__init__(cast("Any", board), addresses, longest_s=lambda: INTERVAL_S)
+        self.stubs: dict[Address, Stub] = {}
+
+    def at(self, address: Address) -> Any:
+        return self.stubs.setdefault(address, Stub())
+
+    @property
+    def asked(self) -> str:
+        return self.shown
+
+
+def not_primary(named: Address | None = None) -> RemoteError:
+    shown = f"{named[0]}:{named[1]}" if named else ""
+    return RemoteError(ErrorCode.NOT_PRIMARY, "does not lead", primary=shown)
+
+
+def test_the_dead_are_not_asked_again_while_somebody_answers() -> None:
+    links = Links(Board(), M1, M2, M3)
+    links.failed(NotSent("refused"))
+    assert links.asked == "h:2"
+    links.failed(NotSent("refused"))
+    assert links.asked == "h:3"
+    for _ in range(20):
+        # An election is under way: this manager knows no leader.
+        assert links.failed(not_primary()) <= INTERVAL_S
+        assert links.asked == "h:3"
+
+
+def test_whoever_is_named_is_asked_at_once_however_often_others_failed() -> None:
+    links = Links(Board(), M1, M2, M3)
+    for error in (NotSent("refused"), NotSent("refused"), *[not_primary()] * 10):
+        links.failed(error)
+    assert links.failed(not_primary(M4)) <= RETRY.first_s
+    assert links.asked == "h:4"
+
+
+def test_with_two_of_three_dead_a_session_is_found_within_a_second_of_the_election() -> None:
+    """The waits of a whole search, from the death of two to the one that is named."""
+    links = Links(Board(), M1, M2, M3)
+    waited_s = links.failed(NotSent("refused")) + links.failed(NotSent("refused"))
+    while waited_s < 0.8:
+        waited_s += links.failed(not_primary())
+    waited_s += links.failed(not_primary(M4))
+    assert links.asked == "h:4" and waited_s < 0.8 + INTERVAL_S + RETRY.first_s
+
+
+def test_when_nobody_answers_all_are_asked_in_turn() -> None:
+    links = Links(Board(), M1, M2, M3)
+    asked = [links.asked]
+    for _ in range(5):
+        links.failed(NotSent("refused"))
+        asked.append(links.asked)
+    assert asked == ["h:1", "h:2", "h:3", "h:1", "h:2", "h:3"]
+
+
+def test_one_that_is_reached_again_is_asked_again() -> None:
+    board = Board()
+    links = Links(board, M1, M2)
+    links.failed(NotSent("refused"))
+    assert links.asked == "h:2"
+    links.failed(not_primary())
+    assert links.asked == "h:2"
+    links.stubs[M1].session = object()
+    links.failed(not_primary())
+    assert links.asked == "h:1"
+
+
+def test_two_that_name_each_other_are_not_asked_without_a_pause() -> None:
+    links = Links(Board(), M1, M2)
+    waits = [links.failed(not_primary(M2 if n % 2 == 0 else M1)) for n in range(10)]
+    assert min(waits) >= RETRY.first_s / 2
+
+
+def test_the_one_that_names_a_manager_that_is_away_relays() -> None:
+    links = Links(Board(), M1, M2)
+    links.failed(NotSent("refused"))
+    links.failed(not_primary(M1))
+    assert links.asked == "h:2" and links.relays

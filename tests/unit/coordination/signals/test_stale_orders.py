@@ -1,0 +1,47 @@
+"""A signal with an order of a deposed coordinator is counted and logged with both epochs, whether
+it was stale when it was read or became stale while it waited for its handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from squall.coordination.signals.member_signals import Delivery
+from squall.runtime.log import MemorySink
+from tests.unit.coordination.lab.logs import log_of, warnings_of
+from tests.unit.coordination.lab.world import Lab, play
+
+
+def test_a_stale_order_is_counted_and_logged_when_it_is_read_and_when_it_is_handled() -> None:
+    async def script(lab: Lab) -> None:
+        sink = MemorySink()
+        lab.start("a")
+        lab.start("b", log=log_of(lab, sink))
+        await lab.ready("a", "b")
+        a, b = lab.members["a"], lab.members["b"]
+        obeyed: list[int] = []
+
+        async def slowly(delivery: Delivery) -> None:
+            obeyed.append(delivery.signal.epoch)
+            await asyncio.sleep(1.0)
+
+        b.on_signal("order", slowly)
+        b.on_signal("news", lambda delivery: None)
+        for epoch in (7, 7):
+            await a.send_signal("b", "order", epoch=epoch)
+        await asyncio.sleep(0.3)
+        assert b.get_metrics().epoch_drift_events == 0
+        await a.send_signal("b", "news", epoch=9)
+        await asyncio.sleep(2.0)
+        assert obeyed == [7], "the second one waited for too long"
+        await a.send_signal("b", "order", epoch=8)
+        await a.send_signal("b", "order")
+        await asyncio.sleep(2.0)
+        assert obeyed == [7, 0]
+        assert b.signals.receiver.rejected == {"stale_epoch": 2}
+        assert b.get_metrics().epoch_drift_events == 2
+        assert [
+            (each["task_epoch"], each["current_epoch"]) for each in warnings_of(sink, "stale_epoch")
+        ] == [(7, 9), (8, 9)]
+
+    play(script)

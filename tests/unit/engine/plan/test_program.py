@@ -1,0 +1,215 @@
+"""Reading a whole file: which workflows run, what they hand over, what spans them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from squall.api.errors import ConfigError, UsageError
+from squall.engine.run_options import ProfileFlags
+from tests.unit.engine.lab.program_files import load, mistakes
+
+THREE = """
+class _Hidden(Workflow):
+    @step()
+    async def a(self) -> None: ...
+
+class Shared(Workflow):
+    abstract = True
+    @step()
+    async def b(self, url: URL = "http://127.0.0.1:1/") -> HTTPResponse: ...
+
+class Setup(Workflow):
+    @step()
+    async def c(self) -> str: ...
+
+@depends("Setup")
+class Shop(Shared): ...
+
+class Browse(Shared): ...
+
+@depends("Shop", when="always")
+class Teardown(Workflow):
+    @step()
+    async def d(self) -> None: ...
+"""
+
+
+def test_only_public_concrete_classes_of_the_file_run(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(
+        "from squall import *\n"
+        "class Imported(Workflow):\n"
+        "    @step()\n"
+        "    async def e(self) -> None: ...\n"
+    )
+    program = load(tmp_path, "from elsewhere import Imported\n" + THREE)
+    assert list(program.plans) == ["Setup", "Shop", "Browse", "Teardown"]
+    assert program.plans["Shop"].is_test
+    assert program.plans["Teardown"].always
+    assert [w.profile.model for w in program.manifest.workflows] == [
+        "once",
+        "closed",
+        "closed",
+        "once",
+    ]
+
+
+def test_only_takes_dependencies_along_and_skip_leaves_out(tmp_path: Path) -> None:
+    assert list(load(tmp_path, THREE, only=("Shop",)).plans) == ["Setup", "Shop"]
+    kept = load(tmp_path, THREE, skip=("Setup", "Browse")).plans
+    assert list(kept) == ["Shop", "Teardown"]
+    assert kept["Shop"].depends == []
+    assert list(load(tmp_path, THREE, only=("Teardown",), skip=("Setup",)).plans) == [
+        "Shop",
+        "Teardown",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"only": ("Shpo",)}, '--only Shpo: no workflow "Shpo"; did you mean "Shop"?'),
+        ({"skip": ("Nobody",)}, "--skip Nobody"),
+        ({"only": ("Shop",), "skip": ("Shop", "Setup")}, "leave no workflow"),
+        ({"profiles": {"": ProfileFlags(vus=5)}}, "this file has 2 test workflows"),
+        ({"profiles": {"Nobody": ProfileFlags(vus=5)}}, 'no workflow "Nobody"'),
+    ],
+)
+def test_flags_that_fit_no_workflow_are_usage_errors(
+    tmp_path: Path, options: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, THREE, **options)
+    assert expected in str(caught.value)
+
+
+def test_flags_reach_the_workflow_they_name(tmp_path: Path) -> None:
+    flags = {"Shop": ProfileFlags(vus=7), "": ProfileFlags(duration="9s")}
+    manifest = load(tmp_path, THREE, profiles=flags).manifest
+    assert manifest.workflow("Shop").profile.vus == 7
+    assert manifest.workflow("Browse").profile.duration_s == 9.0
+    assert manifest.workflow("Setup").profile.model == "once"
+
+
+def test_once_makes_one_user_and_one_iteration(tmp_path: Path) -> None:
+    profile = load(tmp_path, THREE, once=True).manifest.workflow("Shop").profile
+    assert (profile.model, profile.vus, profile.iterations) == ("iterations", 1, 1)
+
+
+def test_a_file_without_workflows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no workflow in this file"):
+        load(tmp_path, "x = 1\n")
+
+
+def test_dependency_mistakes_are_told_with_the_others(tmp_path: Path) -> None:
+    found = mistakes(
+        tmp_path,
+        """
+        @depends("Shop", "Nobody")
+        class Shop(Workflow):
+            @step()
+            async def a(self): ...
+        @depends("Shop")
+        class Other(Workflow):
+            @step("b")
+            async def c(self) -> None: ...
+        """,
+    )
+    assert "flow.py:3  Shop: depends on itself" in found
+    assert any('flow.py:3  Shop: no workflow "Nobody"' in line for line in found)
+    assert any("Shop.a needs a return type" in line for line in found)
+    assert any('Other.c: no step "b"' in line for line in found)
+
+
+def test_a_circle_of_workflows_is_told_at_its_first_member(tmp_path: Path) -> None:
+    found = mistakes(
+        tmp_path,
+        """
+        class Free(Workflow):
+            @step()
+            async def a(self) -> None: ...
+        @depends("C")
+        class B(Workflow):
+            @step()
+            async def a(self) -> None: ...
+        @depends("B")
+        class C(Workflow):
+            @step()
+            async def a(self) -> None: ...
+        """,
+    )
+    assert found == [
+        "flow.py:6  B: workflows wait for each other: B -> C -> B; remove one of these dependencies"
+    ]
+
+
+def test_state_hooks_must_name_workflows_that_ran_before(tmp_path: Path) -> None:
+    found = mistakes(
+        tmp_path,
+        """
+        class Shop(Workflow):
+            @step()
+            async def a(self, url: URL = "http://127.0.0.1:1/") -> HTTPResponse: ...
+            @state("Adit")
+            def key(self) -> Provide[str]: ...
+        class Audit(Workflow):
+            @step()
+            async def b(self) -> None: ...
+            @state("Shop")
+            def take(self, key) -> Use[str]: ...
+        """,
+    )
+    assert any('Shop.key: no workflow "Adit"; did you mean "Audit"?' in line for line in found)
+    assert any(
+        'Audit.take: Audit does not run after Shop; add @depends("Shop")' in f for f in found
+    )
+    assert any("Audit.take: argument key needs a default" in line for line in found)
+
+
+def test_values_of_a_test_workflow_travel_by_state_only(tmp_path: Path) -> None:
+    text = """
+        class Shop(Workflow):
+            @step()
+            async def order(self, url: URL = "http://127.0.0.1:1/") -> HTTPResponse: ...
+            @state("Audit")
+            def last(self) -> Provide[str]: ...
+        @depends("Shop")
+        class Audit(Workflow):
+            @step()
+            async def audit(self, last: str, {more}) -> None: ...
+    """
+    program = load(tmp_path, text.format(more="order: int = 0"))
+    assert program.manifest.workflow("Audit").wants == ["last", "order"]
+    assert program.manifest.workflow("Shop").provides == {"last": ["Audit"]}
+    found = mistakes(tmp_path, text.format(more="order: HTTPResponse"))
+    assert any('Audit.audit: no step "order"' in line for line in found)
+
+
+def test_a_host_that_changes_nothing_is_warned_about(tmp_path: Path) -> None:
+    program = load(tmp_path, THREE, host="http://other")
+    assert program.manifest.warnings == [
+        "--host changes nothing: no URL of this file starts with /"
+    ]
+    relative = THREE.replace("http://127.0.0.1:1/", "/")
+    assert load(tmp_path, relative, host="http://other").manifest.warnings == []
+
+
+def test_feeds_are_loaded_beside_the_file_and_bad_lines_named(tmp_path: Path) -> None:
+    (tmp_path / "users.csv").write_text("name,age\nada,36\nbob,old\n")
+    text = """
+        from dataclasses import dataclass
+        @dataclass
+        class User:
+            name: str
+            age: int
+        class Shop(Workflow):
+            user = Feed("users.csv", User)
+            @step()
+            async def a(self) -> None: ...
+    """
+    found = mistakes(tmp_path, text)
+    assert any("users.csv:3" in line for line in found), found
+    (tmp_path / "users.csv").write_text("name,age\nada,36\n")
+    rows = load(tmp_path, text).rows["Shop"]["user"]
+    assert [(row.name, row.age) for row in rows] == [("ada", 36)]

@@ -1,0 +1,69 @@
+"""What a workflow receives: from the workflows that both sides name, and by a rule if two provide
+it."""
+
+from __future__ import annotations
+
+from squall.engine.plan.received_values import received_by, shadowed_values
+from squall.stats.manifest import FileManifest, Profile, UseManifest, WorkflowManifest
+
+
+def workflow(name: str, *depends: str, **fields: object) -> WorkflowManifest:
+    return WorkflowManifest(name=name, depends=list(depends), profile=Profile(), **fields)  # type: ignore[arg-type]
+
+
+def use(*sources: str, hook: str = "take") -> UseManifest:
+    return UseManifest(hook=hook, sources=list(sources), arguments=["token"])
+
+
+def gives(name: str, *depends: str) -> WorkflowManifest:
+    return workflow(name, *depends, provides={"token": ["Shop"], "other": ["Else"]})
+
+
+PROVIDED = {
+    name: {"token": name.encode(), "other": b"never"} for name in ("North", "South", "Ancestor")
+}
+
+
+def received(taker: WorkflowManifest) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    file = FileManifest(
+        path="f.py", workflows=[gives("North"), gives("Ancestor"), gives("South"), taker]
+    )
+    # In the order in which they happened to end.
+    return received_by(file, taker, {}, {name: PROVIDED[name] for name in sorted(PROVIDED)})
+
+
+def test_of_two_sources_the_one_that_the_hook_names_first_wins() -> None:
+    for first, second in (("North", "South"), ("South", "North")):
+        taker = workflow("Shop", "North", "South", uses=[use(first, second)])
+        expected = first.encode()
+        assert received(taker) == ({"token": expected}, {"take.token": expected})
+
+
+def test_without_a_hook_the_first_of_the_file_wins() -> None:
+    taker = workflow("Shop", "South", "North", wants=["token"])
+    assert received(taker) == ({"token": b"North"}, {})
+
+
+def test_a_source_further_back_gives_too_and_who_is_not_named_gives_nothing() -> None:
+    far = workflow("Shop", "South", uses=[use("Ancestor")])
+    assert received(far) == ({"token": b"Ancestor"}, {"take.token": b"Ancestor"})
+    unnamed = workflow("Else", "South", uses=[use("South")])
+    assert received(unnamed) == ({"other": b"never"}, {})
+    assert received(workflow("Shop", "South")) == ({}, {})
+
+
+def test_what_a_state_hook_gives_wins_over_a_context() -> None:
+    taker = workflow("Shop", "North", "South", uses=[use("South")])
+    file = FileManifest(path="f.py", workflows=[gives("North"), gives("South"), taker])
+    values = {"North": {"token": b"context", "more": b"1"}, "South": {"more": b"2"}}
+    given, _ = received_by(file, taker, values, PROVIDED)
+    assert given == {"token": b"South", "more": b"2"}
+
+
+def test_the_same_name_from_two_is_warned_about() -> None:
+    taker = workflow("Shop", "North", "South", uses=[use("South", "North")])
+    file = FileManifest(path="f.py", workflows=[gives("North"), gives("South"), taker])
+    assert shadowed_values(file, taker) == [
+        "Shop.take: token comes from South and North; the value of South is used"
+    ]
+    assert shadowed_values(file, workflow("Shop", uses=[use("North")])) == []

@@ -1,0 +1,32 @@
+"""A loss names what ended: a worker, its restart, or one of its core processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from squall.engine.outcome import Loss
+from squall.reporting.loss_lines import loss_line
+
+
+@pytest.mark.parametrize(
+    ("reason", "refilled_by", "begins"),
+    [
+        ("no sign of life of w1 for 17.5 s", "w2", "worker w1 lost at 6.8 s: Shop,"),
+        ("no sign of life of w1 for 17.5 s", "", "worker w1 lost at 6.8 s: Shop,"),
+        ("core process 0 ended (SIGKILL)", "w1", "a core process of w1 died at 6.8 s: Shop,"),
+        ("core process 0 ended (SIGKILL)", "w2", "a core process of w1 died at 6.8 s: Shop,"),
+        ("it ended without a record", "w1", "a core process of w1 died at 6.8 s: Shop,"),
+        ("worker w1 restarted", "w1", "worker w1 restarted at 6.8 s: Shop,"),
+    ],
+)
+def test_the_line_says_what_ended(reason: str, refilled_by: str, begins: str) -> None:
+    loss = Loss(
+        process=0,
+        workflow="Shop",
+        at_s=6.8,
+        reason=reason,
+        users=5,
+        worker="w1",
+        refilled_by=refilled_by,
+    )
+    assert loss_line(loss).startswith(begins)

@@ -171,23 +171,25 @@ time.sleep(600)
 
 def test_orphans_are_reaped_while_the_main_process_runs_and_killed_when_it_ends() -> None:
     code = """
-def orphan(seconds):
+def orphan(name, seconds):
     if os.fork() == 0:
         if os.fork() == 0:
-            say("orphan", os.getpid())
+            say(name, os.getpid())
             time.sleep(seconds)
             os._exit(0)
         os._exit(0)
     os.wait()
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-orphan(0.0)
-orphan(600.0)
+orphan("brief", 0.0)
+orphan("lasting", 600.0)
 time.sleep(600)
 """
     with launched(code) as made:
-        brief, lasting = int(made.line()[1]), int(made.line()[1])
-        while exists(brief):
+        # Either may speak first.
+        pids = dict((made.line(), made.line()))
+        lasting = int(pids["lasting"])
+        while exists(int(pids["brief"])):
             time.sleep(0.01)
         assert exists(lasting)
         made.process.send_signal(signal.SIGTERM)

@@ -5,6 +5,10 @@ writes the key first; the same command, repeated, finds the key of its submissio
 the same job. A client closes its entry when it has seen the job end, or has received the job's id
 and leaves; the next command then makes a new job. The entry of a client that still runs is not
 taken over: two terminals are two jobs.
+
+All clients of a user share the folder without a lock. So each client writes only files of its own
+name, also if several submit with one key. It takes over an entry by removing the file of the dead
+client, which of two clients only one can do.
 """
 
 from __future__ import annotations
@@ -47,10 +51,15 @@ class SubmissionJournal:
     async def open(self, asked: str, key: str = "") -> SubmissionEntry:
         """The entry to submit with: that of a dead client with the same submission, or a new one.
         It is durable when this returns."""
-        for found in await self._entries():
+        for path, found in await self._entries():
             same = found.asked == asked and found.key == (key or found.key)
-            if same and not self._is_alive(found.owner):
-                return await self._write(msgspec.structs.replace(found, owner=self._owner))
+            if not same or self._is_alive(found.owner):
+                continue
+            # Written before the other is removed: the key is on disk all the time.
+            taken = await self._write(msgspec.structs.replace(found, owner=self._owner))
+            if path == self._path(taken) or await self._remove(path):
+                return taken
+            await self.close(taken)  # Another client removed it first, and has the key.
         made = SubmissionEntry(
             key=key or self._runtime.entropy(16).hex(),
             asked=asked,
@@ -64,37 +73,43 @@ class SubmissionJournal:
 
     async def close(self, entry: SubmissionEntry) -> None:
         """The client has seen the end: the same command again makes a new job."""
-        try:
-            await self._runtime.disk.remove(_path(entry))
-        except FileNotFoundError:
-            return
+        await self._remove(self._path(entry))
 
     async def _write(self, entry: SubmissionEntry) -> SubmissionEntry:
         disk = self._runtime.disk
         await disk.make_directory(FOLDER)
-        await disk.write_atomic(_path(entry), msgspec.json.encode(entry))
+        await disk.write_atomic(self._path(entry), msgspec.json.encode(entry))
         return entry
 
-    async def _entries(self) -> list[SubmissionEntry]:
-        """The newest first; entries that are too old or unreadable are removed."""
+    async def _remove(self, path: str) -> bool:
+        """False: another client has removed it."""
+        try:
+            await self._runtime.disk.remove(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def _entries(self) -> list[tuple[str, SubmissionEntry]]:
+        """The newest first, with their paths; entries that are too old or unreadable are
+        removed."""
         disk, now = self._runtime.disk, self._runtime.clock.wall()
-        found: list[SubmissionEntry] = []
+        found: list[tuple[str, SubmissionEntry]] = []
         for name in list(await disk.list(FOLDER))[:ENTRIES_MAX]:
             path = f"{FOLDER}/{name}"
             try:
                 entry = msgspec.json.decode(await disk.read(path), type=SubmissionEntry)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                await disk.remove(path)
+                await self._remove(path)
                 continue
             except FileNotFoundError:
                 continue
             if now - entry.written_at > KEEP_S:
-                await disk.remove(path)
+                await self._remove(path)
             else:
-                found.append(entry)
-        return sorted(found, key=lambda entry: -entry.written_at)
+                found.append((path, entry))
+        return sorted(found, key=lambda each: -each[1].written_at)
 
-
-def _path(entry: SubmissionEntry) -> str:
-    """Users choose keys freely, so the file is named after the key's hash."""
-    return f"{FOLDER}/{hashlib.sha256(entry.key.encode()).hexdigest()[:32]}.json"
+    def _path(self, entry: SubmissionEntry) -> str:
+        """Users choose keys freely, so the file is named after a hash."""
+        named = f"{self._runtime.boot}/{entry.key}"
+        return f"{FOLDER}/{hashlib.sha256(named.encode()).hexdigest()[:32]}.json"

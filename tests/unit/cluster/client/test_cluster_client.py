@@ -100,6 +100,43 @@ def test_two_clients_that_live_make_two_jobs() -> None:
     run(main())
 
 
+def test_ten_clients_that_submit_with_one_key_at_once_get_one_job_and_ten_results() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        disk = MemoryDisk()
+        owners = [str(n) for n in range(10)]
+        people = [Person(network, manager, disk=disk, owner=owner) for owner in owners]
+        followed = 0
+
+        async def runs(person: Person) -> tuple[str, bool, str]:
+            nonlocal followed
+            person.alive.update(owners)
+            accepted, entry = await person.client.submit(
+                submission(), BUNDLE, person.journal, "nightly"
+            )
+            followed += 1
+            if followed == len(people):
+                manager.end(accepted.job, "completed", made_result())
+            states = [answer.state async for answer in person.client.follow(accepted.job)]
+            result = await person.client.result(accepted.job, known=True)
+            await person.journal.close(entry)
+            assert states[-1] == "completed"
+            return accepted.job, accepted.created, result.job
+
+        answers = await asyncio.gather(*map(runs, people))
+        assert len(manager.keys) == 1 and len({job for job, _, _ in answers}) == 1
+        assert [created for _, created, _ in answers].count(True) == 1
+        assert [result for _, _, result in answers] == ["k3f9-7"] * 10
+        assert disk.files == {}
+        for person in people:
+            await person.close()
+        await manager.stop()
+
+    run(main())
+
+
 def test_a_lost_answer_does_not_make_a_second_job() -> None:
     async def main() -> None:
         network = FakeNetwork()

@@ -176,8 +176,7 @@ def _refill(
     assignments: list[Assignment] = []
     for share, need in refills[:BATCH_MAX]:
         key = ShareKey(job.job, workflow.name, share)
-        last = state.tables.last(key)
-        core = refill_core(state.tables, job, pool, last.node if last else "", taken)
+        core = refill_core(state.tables, job, pool, key, taken)
         if core is None:
             break
         taken.append(core)

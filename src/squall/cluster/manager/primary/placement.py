@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from squall.cluster.datacenter.commands import Assignment, Placement
-from squall.cluster.datacenter.records import JobRecord, WorkerRecord, WorkflowRecord
+from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkerRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.datacenter.workflow_contexts import exports_of
 from squall.cluster.protocol.job_keys import Attempt, JobId, ShareKey
@@ -160,19 +160,18 @@ def extra_prepare_s(shares_by_core: Iterable[int]) -> float:
 
 
 def refill_core(
-    tables: Tables, job: JobRecord, pool: CorePool, lost_on: str, taken: Sequence[WorkerCore]
+    tables: Tables, job: JobRecord, pool: CorePool, share: ShareKey, taken: Sequence[WorkerCore]
 ) -> WorkerCore | None:
-    """Chooses a core for the rest of a lost share: a free core of another worker, else a free
-    one of the same worker, else the job's core with the fewest shares. `taken` are cores that
-    the same command gives to other shares."""
-    free = [
-        WorkerCore(worker.node, worker.boot, slot)
+    """Chooses a core for the rest of a lost share. A worker that failed this share comes last, the
+    more often the later; then free cores come before shared ones of the same job, workers that no
+    attempt at this share ran on before others, and workers that run less before busier ones.
+    `taken` are cores that the same command gives to other shares."""
+    free = {
+        WorkerCore(worker.node, worker.boot, slot): 0
         for worker, slots in pool.free
         for slot in slots
         if WorkerCore(worker.node, worker.boot, slot) not in taken
-    ]
-    if free:
-        return min(free, key=lambda core: (core.node == lost_on, _load(tables, core), core))
+    }
     workers = {worker.node: worker for worker, _ in pool.free}
     hosted = {
         WorkerCore(node, workers[node].boot, slot): len(use.attempts)
@@ -181,7 +180,27 @@ def refill_core(
     }
     for core in taken:
         hosted[core] = hosted.get(core, 0) + 1
-    return min(hosted, key=lambda core: (hosted[core], core), default=None)
+    failed = _failed_attempts(tables, share)
+
+    def rank(core: WorkerCore) -> tuple[int, int, bool, int, WorkerCore]:
+        here = sum(each.boot == core.boot for each in failed if each.node == core.node)
+        before = sum(each.node == core.node for each in failed) - here
+        # A boot that was killed once says little about the next one, which has its cores free.
+        again = here + max(before - 1, 0)
+        return again, hosted.get(core, 0), bool(here or before), _load(tables, core), core
+
+    return min({**hosted, **free}, key=rank, default=None)
+
+
+def _failed_attempts(tables: Tables, share: ShareKey) -> list[AttemptFacts]:
+    """The attempts at a share that did not do what was left of it: lost, cut or refused."""
+    return [
+        each
+        for each in tables.attempts.get(share, ())
+        if each.state == "lost"
+        or (each.state == "returned" and each.refill)
+        or (each.state == "ended" and each.facts is not None and each.facts.cut)
+    ]
 
 
 def process_numbers(tables: Tables, job: JobId) -> dict[WorkerCore, int]:

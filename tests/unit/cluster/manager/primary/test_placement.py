@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from squall.cluster.datacenter.commands import AddWorker, Configure, PlaceWorkflows
+from squall.cluster.datacenter.commands import (
+    AddWorker,
+    Assignment,
+    Configure,
+    LoseAttempts,
+    LostAttempt,
+    PlaceWorkflows,
+    RefillShares,
+    Started,
+    StartWorkflows,
+)
 from squall.cluster.datacenter.records import JobRecord
 from squall.cluster.manager.primary.placement import (
     CorePool,
@@ -28,7 +38,7 @@ from squall.cluster.manager.primary.queue_order import (
     passing_ends_s,
     rank_of,
 )
-from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId, ShareKey
 from squall.cluster.protocol.messages import SpecValues
 from squall.stats.manifest import Profile, WorkflowManifest
 from tests.fakes.datacenter import Log, creation, submission, workflow
@@ -142,19 +152,73 @@ def test_open_load_is_clipped_to_the_sockets_and_closed_load_refused() -> None:
         fitted(workflow("A", vus=3000), 2, 1000)
 
 
+class RefillWorld(World):
+    """One job with one share, whose attempts fail one after the other."""
+
+    def __init__(self, **workers: int) -> None:
+        super().__init__(**workers)
+        self.record = self.job(workflow("A", vus=1))
+        self.share = ShareKey(self.record.job, "A", 0)
+        self.place(self.record)
+        started = Started("A", (Attempt(1),))
+        self.apply(StartWorkflows(job=self.record.job, started=(started,), ahead_ms=0))
+
+    def lose(self) -> None:
+        last = self.machine.tables.last(self.share)
+        assert last is not None
+        key = AttemptKey(self.share.job, "A", 0, last.number)
+        self.apply(LoseAttempts(lost=(LostAttempt(key, "gone", None, 0.0),)))
+
+    def refill(self, *taken: WorkerCore) -> WorkerCore | None:
+        return refill_core(self.machine.tables, self.record, self.pool(), self.share, taken)
+
+    def lose_and_refill(self) -> str:
+        """The worker that continues the share."""
+        self.lose()
+        core = self.refill()
+        assert core is not None
+        number = len(self.machine.tables.attempts[self.share]) + 1
+        assignment = Assignment(0, Attempt(number), core.node, core.boot, core.slot, number)
+        self.apply(RefillShares(job=self.record.job, workflow="A", assignments=(assignment,)))
+        return core.node
+
+    def restart(self, node: str, boot: str) -> None:
+        cores = self.machine.tables.workers[node].cores
+        self.apply(AddWorker(node=node, boot=boot, cores=cores, descriptors=1000))
+
+
 def test_a_refill_prefers_another_worker_then_a_core_of_its_own_job() -> None:
-    world = World(w1=2, w2=1)
-    job = world.job(workflow("A", vus=1))
-    world.place(job)
-    tables = world.machine.tables
-    assert refill_core(tables, job, world.pool(), "w1", []) == WorkerCore("w2", "b", 0)
-    taken = [WorkerCore("w2", "b", 0)]
-    assert refill_core(tables, job, world.pool(), "w1", taken) == WorkerCore("w1", "b", 1)
-    other = world.job(workflow("B", vus=9))
-    world.place(other)
+    world = RefillWorld(w1=2, w2=1)
+    world.lose()
+    assert world.refill() == WorkerCore("w2", "b", 0)
+    # What another share of the same command takes is shared, but not on the worker that failed.
+    assert world.refill(WorkerCore("w2", "b", 0)) == WorkerCore("w2", "b", 0)
+    world = RefillWorld(w1=2)
+    world.lose()
+    assert world.refill(WorkerCore("w1", "b", 0)) == WorkerCore("w1", "b", 1)
+    world.place(world.job(workflow("B", vus=9)))
     assert world.pool().free_cores == 0
-    assert refill_core(tables, job, world.pool(), "w2", []) == WorkerCore("w1", "b", 0)
-    assert refill_core(tables, world.job(workflow("C")), world.pool(), "", []) is None
+    assert world.refill() is None
+
+
+def test_a_refill_avoids_every_worker_that_failed_the_share_while_there_is_another() -> None:
+    world = RefillWorld(w1=1, w2=1, w3=1)
+    assert [world.lose_and_refill(), world.lose_and_refill()] == ["w2", "w3"]
+    # All have failed it once; the share goes to the first again, not to the last.
+    assert world.lose_and_refill() == "w1"
+    assert world.lose_and_refill() == "w2"
+
+
+def test_a_restarted_worker_gets_its_share_back_once_rather_than_a_busy_one() -> None:
+    world = RefillWorld(w1=1, w2=1)
+    world.place(world.job(workflow("B", vus=1)))
+    assert world.pool().free_cores == 0
+    world.restart("w1", "b2")
+    assert world.lose_and_refill() == "w1"
+    # The second death of the worker counts: another one has a core now.
+    world.restart("w1", "b3")
+    world.apply(AddWorker(node="w3", boot="b", cores=1, descriptors=1000))
+    assert world.lose_and_refill() == "w3"
 
 
 def waiting(op: int, rank: int, waited_s: float = 0.0, least: int = 1, free: int = 4) -> WaitingJob:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import platform
 
-from squall.api.errors import UsageError
+import msgspec
+
+from squall.api.errors import ConfigError, UsageError
 from squall.cluster.protocol.bundle import Bundle, make_bundle
 from squall.cluster.protocol.submission import BUNDLE_MAX_BYTES, Submission
+from squall.cluster.protocol.submission_limits import description_fault, submission_fault
 from squall.engine.core_protocol import Loaded
 from squall.engine.plan.bundle_inputs import BundleInputs, read_bundle_inputs
 from squall.engine.run.local_run import OnLog, load_with_imports
@@ -35,17 +38,21 @@ def pack(
         environment=(*options.env, *options.secrets),
         max_bytes=max_bytes,
     )
-    return (
-        Submission(
-            bundle=bundle.digest,
-            bundle_size=len(bundle.data),
-            contents=bundle.manifest,
-            manifest=loaded.manifest,
-            options=options,
-            timeout_s=options.timeout_s,
-        ),
-        bundle,
+    submission = Submission(
+        bundle=bundle.digest,
+        bundle_size=len(bundle.data),
+        # The table of files is in the bundle. In the description of the job it would be too large:
+        # 10,000 files have a table of 1 MB.
+        contents=msgspec.structs.replace(bundle.manifest, files=()),
+        manifest=loaded.manifest,
+        options=options,
+        timeout_s=options.timeout_s,
     )
+    size = len(msgspec.msgpack.encode(submission))
+    fault = submission_fault(submission) or description_fault(size)
+    if fault:
+        raise ConfigError(fault)
+    return submission, bundle
 
 
 def _check_warmup(manifest: FileManifest, warmup_s: float) -> None:

@@ -16,10 +16,11 @@ from squall.cluster.datacenter.records import RecordFacts, StopKind
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission import Submission
+from squall.cluster.protocol.submission_limits import DESCRIPTION_MAX_BYTES, description_fault
 from squall.engine.outcome import WorkflowStatus
 from squall.stats.manifest import Profile
 
-COMMAND_MAX_BYTES = 256 * 1024
+COMMAND_MAX_BYTES = DESCRIPTION_MAX_BYTES
 CONTEXT_INLINE_MAX = 16 * 1024
 VERSION = 1
 
@@ -302,9 +303,11 @@ def encode(command: Command) -> bytes:
     """Encodes a command for `Ledger.submit`; raises `SquallError` if it is too large."""
     body = _encoder.encode(command)
     if len(body) > COMMAND_MAX_BYTES:
+        if isinstance(command, CreateJob):
+            raise SquallError(description_fault(len(body)))
         raise SquallError(
-            f"a command of {len(body)} bytes exceeds the limit of {COMMAND_MAX_BYTES}; "
-            "a job's description must be smaller"
+            f"a command {type(command).__name__} has {len(body):,} bytes; "
+            f"at most {COMMAND_MAX_BYTES:,} are allowed"
         )
     return body
 

@@ -38,9 +38,9 @@ from squall.cluster.datacenter.workflow_states import WorkflowState
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission_limits import (
-    KEY_MAX_CHARACTERS,
     TIMEOUT_MAX_S,
     adjustment_fault,
+    key_fault,
     submission_fault,
 )
 
@@ -103,9 +103,7 @@ def _creation_fault(command: CreateJob) -> str:
         return f"timeout_ms is {command.timeout_ms}; at most {TIMEOUT_MAX_S * 1000:.0f}"
     if not math.isfinite(command.created_at):
         return f"created_at is {command.created_at}; it must be finite"
-    if not command.key or len(command.key) > KEY_MAX_CHARACTERS:
-        return f"a key must have 1 to {KEY_MAX_CHARACTERS} characters"
-    return ""
+    return key_fault(command.key)
 
 
 def stop_job(tables: Tables, command: StopJob) -> CommandOutcome:

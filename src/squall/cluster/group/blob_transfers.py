@@ -47,7 +47,7 @@ class Transfers:
         if message.size > BUNDLE_MAX_BYTES:
             raise RemoteError(
                 ErrorCode.BAD_MESSAGE,
-                f"a blob of {message.size} bytes is over the limit of {BUNDLE_MAX_BYTES} bytes",
+                f"a blob of {message.size:,} bytes; at most {BUNDLE_MAX_BYTES:,} are allowed",
             )
         try:
             await self.pull(message.blob, message.size, incoming.channel)

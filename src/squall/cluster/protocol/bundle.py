@@ -24,9 +24,9 @@ import msgspec
 
 from squall.api.errors import ConfigError, SquallError
 from squall.cluster.protocol.submission import BUNDLE_MAX_BYTES, BundleFile, BundleManifest
+from squall.cluster.protocol.submission_limits import FILES_MAX
 
 MAGIC = b"SQB1"
-FILES_MAX = 10_000
 PATH_MAX_BYTES = 512
 LARGEST_SHOWN = 3
 _LENGTH_BYTES = 4
@@ -57,6 +57,12 @@ def make_bundle(
     """Raises ConfigError, which names the largest files, if a limit is exceeded."""
     ordered = sorted(files)
     for path in ordered:
+        size = len(path.encode("utf-8", "replace"))
+        if size > PATH_MAX_BYTES:
+            raise ConfigError(
+                f"{path[:40]}... cannot be part of a bundle: its path has {size:,} bytes; "
+                f"at most {PATH_MAX_BYTES} are allowed"
+            )
         if not safe_path(path):
             raise ConfigError(f"{path!r} cannot be part of a bundle: not a plain relative path")
     _check_sizes(files, max_bytes)
@@ -111,7 +117,7 @@ def check_table(manifest: BundleManifest, max_bytes: int = BUNDLE_MAX_BYTES) -> 
     """Raises BundleBroken, with what is wrong, for a table that `make_bundle` cannot have made."""
     paths = [file.path for file in manifest.files]
     if len(paths) > FILES_MAX:
-        raise BundleBroken(f"a bundle of {len(paths)} files, at most {FILES_MAX} are allowed")
+        raise BundleBroken(f"a bundle of {len(paths):,} files; at most {FILES_MAX:,} are allowed")
     for file in manifest.files:
         if not safe_path(file.path):
             raise BundleBroken(f"{file.path!r} in the bundle is not a plain relative path")
@@ -122,8 +128,11 @@ def check_table(manifest: BundleManifest, max_bytes: int = BUNDLE_MAX_BYTES) -> 
     folders = {"/".join(path.split("/")[:depth]) for path in paths for depth in _depths(path)}
     if not folders.isdisjoint(paths):
         raise BundleBroken("a path of the bundle is both a file and a folder")
-    if sum(file.size for file in manifest.files) > max_bytes:
-        raise BundleBroken(f"the files of the bundle exceed {max_bytes} bytes")
+    total = sum(file.size for file in manifest.files)
+    if total > max_bytes:
+        raise BundleBroken(
+            f"the files of the bundle have {total:,} bytes; at most {max_bytes:,} are allowed"
+        )
     if manifest.entry and manifest.entry not in paths:
         raise BundleBroken(f"{manifest.entry} is to be run and not in the bundle")
 
@@ -162,7 +171,7 @@ def _inflated(data: bytes, limit: int) -> bytes:
 
 def _check_sizes(files: Mapping[str, bytes], max_bytes: int) -> None:
     if len(files) > FILES_MAX:
-        raise ConfigError(f"the bundle has {len(files)} files, at most {FILES_MAX} are allowed")
+        raise ConfigError(f"the bundle has {len(files):,} files; at most {FILES_MAX:,} are allowed")
     total = sum(map(len, files.values()))
     if total <= max_bytes:
         return

@@ -24,7 +24,7 @@ class BundleFile(msgspec.Struct, frozen=True):
 
 
 class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The table of contents, inside the bundle and in the submission."""
+    """The table of contents, inside the bundle and, without the files, in the submission."""
 
     entry: str
     """Path of the author's file in the bundle; empty for a URL."""

@@ -1,9 +1,10 @@
 """The limits of a submission. A manifest comes from a client, so nothing in it is trusted (R3).
 
-Two places check: the manager before it proposes a job, so that the client gets one line, and the
-state machine when it applies the command, so that no job that breaks a limit reaches the rules
-of the director. Both use `submission_fault`. It is pure and must give the same answer on every
-member, so a limit may only change together with the version of the commands.
+Three places check: the client before it sends anything; the manager before it proposes a job, so
+that the client gets one line; and the state machine when it applies the command, so that no job
+that breaks a limit reaches the rules of the director. All use `submission_fault`.
+It is pure and must give the same answer on every member, so a limit may only change together with
+the version of the commands.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ STAGES_MAX = 1_000
 ITEMS_MAX = 1_000
 """Of any other list in a manifest: dependencies, checks, metrics, thresholds, feeds ..."""
 FILES_MAX = 10_000
+DESCRIPTION_MAX_BYTES = 256 * 1024
+"""Of everything in a submission, encoded: it is part of one command (R1)."""
 KEY_MAX_CHARACTERS = 200
 """Of the idempotency key that comes with a submission."""
 NAME_MAX = 200
@@ -60,6 +63,23 @@ def submission_fault(submission: Submission) -> str:
     except LimitExceeded as fault:
         return str(fault)
     return ""
+
+
+def description_fault(size: int) -> str:
+    """Returns why a submission of this size, in bytes, cannot be a job, or ""."""
+    if size <= DESCRIPTION_MAX_BYTES:
+        return ""
+    return (
+        f"the description of the job (manifest and options) has {size:,} bytes; "
+        f"at most {DESCRIPTION_MAX_BYTES:,} are allowed"
+    )
+
+
+def key_fault(key: str) -> str:
+    """Returns why a key cannot identify a submission, or ""."""
+    if 1 <= len(key) <= KEY_MAX_CHARACTERS:
+        return ""
+    return f"the key has {len(key):,} characters; it must have 1 to {KEY_MAX_CHARACTERS}"
 
 
 def adjustment_fault(rate_per_s: float | None, vus: int | None) -> str:

@@ -184,7 +184,7 @@ def test_a_command_of_a_newer_version_is_rejected() -> None:
 def test_a_command_that_the_log_cannot_hold_is_refused_with_its_size() -> None:
     big = creation(submission(workflow("A")))
     big = msgspec.structs.replace(big, sealed=b"x" * COMMAND_MAX_BYTES)
-    with pytest.raises(SquallError, match="exceeds the limit"):
+    with pytest.raises(SquallError, match="at most 262,144 are allowed"):
         encode(big)
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from squall.cluster.protocol.submission import Submission
-from squall.cluster.protocol.submission_limits import adjustment_fault, submission_fault
+from squall.api.errors import ConfigError
+from squall.cluster.datacenter.commands import COMMAND_MAX_BYTES
+from squall.cluster.protocol import submission_limits as limits
+from squall.cluster.protocol.bundle import PATH_MAX_BYTES, make_bundle
+from squall.cluster.protocol.submission import BUNDLE_MAX_BYTES, Submission
+from squall.cluster.protocol.submission_limits import (
+    adjustment_fault,
+    description_fault,
+    key_fault,
+    submission_fault,
+)
 from squall.stats.manifest import Profile, Stage, StepManifest
 from tests.fakes.datacenter import submission, workflow
 
@@ -100,3 +111,55 @@ def test_a_load_is_adjusted_within_the_limits() -> None:
     assert adjustment_fault(100.0, None) == "" and adjustment_fault(None, 0) == ""
     assert "rate_per_s is nan" in adjustment_fault(math.nan, None)
     assert "vus is -1" in adjustment_fault(None, -1)
+
+
+def test_every_refusal_names_the_limit_and_what_was_given() -> None:
+    replace = msgspec.structs.replace
+    step = StepManifest(name="home")
+    steps = replace(workflow("A"), steps=[step] * (limits.STEPS_MAX + 1))
+    for fault, given, limit in (
+        (submission_fault(submission(steps)), "1,001", "1,000"),
+        (submission_fault(replace(submission(steps), bundle_size=2**40)), str(2**40), "67,108,864"),
+        (description_fault(300_000), "300,000", "262,144"),
+        (key_fault("x" * 201), "201", "200"),
+        (key_fault(""), "0", "1 to 200"),
+    ):
+        assert given in fault and limit in fault and "\n" not in fault, fault
+    assert key_fault("x" * 200) == "" and description_fault(COMMAND_MAX_BYTES) == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "limit"),
+    [
+        ({f"{n}.py": b"" for n in range(10_001)}, "10,001 files", "10,000"),
+        ({f"{'x' * 512}.py": b""}, "515 bytes", "512"),
+        ({"data.csv": b"1234567890"}, "10 bytes", "4 bytes"),
+    ],
+)
+def test_a_bundle_beyond_a_limit_is_refused_with_both_numbers(
+    files: dict[str, bytes], given: str, limit: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_bundle(files, entry="", python="3.11", max_bytes=4)
+    text = str(refused.value)
+    assert given in text and limit in text and "\n" not in text
+
+
+def test_the_page_lists_every_limit() -> None:
+    page = Path(__file__).parents[4] / "docs" / "jobs.md"
+    section = page.read_text(encoding="utf-8").partition("## Limits of a submission")[2]
+    listed = set(re.findall(r"[0-9][0-9,]*", section.partition("\n\nA rule of")[0]))
+    numbers = {
+        name: value
+        for name, value in vars(limits).items()
+        if name.endswith(("_MAX", "_MAX_BYTES", "_MAX_CHARACTERS", "_PER_S"))
+        # Internal to the log: a person never gives such a number.
+        and name != "INTEGER_MAX"
+    }
+    numbers |= {"BUNDLE_MAX_BYTES": BUNDLE_MAX_BYTES, "PATH_MAX_BYTES": PATH_MAX_BYTES}
+    numbers |= {
+        name: value / limits.DAY_S for name, value in vars(limits).items() if name.endswith("MAX_S")
+    }
+    assert len(numbers) >= 18
+    missing = [name for name, value in numbers.items() if f"{value:,.0f}" not in listed]
+    assert missing == []

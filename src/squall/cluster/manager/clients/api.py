@@ -57,9 +57,9 @@ from squall.cluster.protocol.messages import (
 )
 from squall.cluster.protocol.submission import Submission, fingerprint
 from squall.cluster.protocol.submission_limits import (
-    KEY_MAX_CHARACTERS,
     TIMEOUT_MAX_S,
     adjustment_fault,
+    key_fault,
     submission_fault,
 )
 from squall.cluster.wire.errors import RemoteError
@@ -434,12 +434,8 @@ def check_room(tables: Tables, principal: str, key: str) -> None:
 
 
 def _check_submission(message: SubmitJob) -> None:
-    if not message.key or len(message.key) > KEY_MAX_CHARACTERS:
-        raise RemoteError(
-            ErrorCode.BAD_MESSAGE, f"a key must have 1 to {KEY_MAX_CHARACTERS} characters"
-        )
     submission = message.submission
-    fault = submission_fault(submission)
+    fault = key_fault(message.key) or submission_fault(submission)
     if fault:
         raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
     try:

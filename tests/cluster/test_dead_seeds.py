@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from tests.cluster.lab.nodes import Cluster, cluster
-from tests.cluster.lab.proxy import free_ports
+from tests.lab.ports import free_ports
 from tests.lab.target import TargetHandle
 
 DIAL_TIMEOUT_S = 5.0

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.lab.nodes import SQUALL
-from tests.cluster.lab.proxy import free_ports
+from tests.lab.ports import free_ports
 from tests.lab.programs import ROOT
 
 UNITS = ROOT / "deploy" / "systemd"

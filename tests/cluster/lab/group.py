@@ -18,8 +18,8 @@ from squall.runtime.interfaces import Runtime
 from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
 from tests.cluster.lab.nodes import SECRET, Cluster, Ended, Node
-from tests.cluster.lab.proxy import free_ports
 from tests.lab.machine import factor
+from tests.lab.ports import free_ports
 from tests.lab.target import TargetHandle
 
 

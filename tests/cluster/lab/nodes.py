@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from squall.settings.shared_sections import TIMER_PROFILES
-from tests.cluster.lab.proxy import Proxy, free_ports
+from tests.cluster.lab.proxy import Proxy
 from tests.cluster.lab.small_disk import SmallDisk
 from tests.lab.machine import factor
+from tests.lab.ports import free_ports
 from tests.lab.target import TargetHandle
 
 SQUALL = Path(sys.executable).with_name("squall")

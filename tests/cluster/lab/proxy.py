@@ -1,22 +1,17 @@
-"""Proxies between the processes of a test, which cut and freeze connections; free ports."""
+"""Proxies between the processes of a test, which cut and freeze connections."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import random
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.lab.ports import free_ports
 from tests.lab.programs import ROOT, program
-
-_PORTS = threading.Lock()
-_given: set[int] = set()
 
 
 class Proxy:
@@ -151,25 +146,6 @@ def _sockets_of(pids: Sequence[int]) -> set[str]:
                     link = os.readlink(descriptor)
                     if link.startswith("socket:["):
                         found.add(link[8:-1])
-    return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Below the range from which the kernel takes ports for connections, and each only
-    once in this process: a port stays free while its owner is down."""
-    found: list[int] = []
-    with _PORTS:
-        while len(found) < count:
-            port = random.randint(20_000, 32_000)
-            if port in _given:
-                continue
-            with socket.socket() as tried:
-                try:
-                    tried.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-            _given.add(port)
-            found.append(port)
     return found
 
 

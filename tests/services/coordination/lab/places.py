@@ -82,9 +82,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if shutil.which("redis-server") is None:
         missing(f"no Redis answers at {REDIS_URL}, and redis-server is not installed")
     # Imported here, because it imports `missing` from this module.
-    from tests.services.coordination.lab.redis_servers import RedisServer, free_port
+    from tests.services.coordination.lab.redis_servers import RedisServer
 
-    server = RedisServer(tmp_path_factory.mktemp("redis"), free_port())
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
     yield server.url
     server.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.ports import free_ports
 from tests.services.coordination.lab.places import missing
+
+STARTS_WITHIN_S = 60.0
 
 
 class Server:
@@ -21,9 +23,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         if shutil.which("redis-server") is None:
             missing("redis-server is not installed")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -34,23 +34,11 @@ class Server:
 
     def start(self) -> None:
         self._folder.mkdir(exist_ok=True)
-        self._process = subprocess.Popen(
-            [
-                *("redis-server", "--port", str(self.port), "--bind", "127.0.0.1"),
-                *("--dir", str(self._folder), "--appendonly", "yes", "--appendfsync", "always"),
-                *("--save", ""),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        self._process = _started(
+            self.port,
+            *("--bind", "127.0.0.1", "--dir", str(self._folder)),
+            *("--appendonly", "yes", "--appendfsync", "always", "--save", ""),
         )
-        deadline = time.monotonic() + 20.0
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 0.2).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline, "redis-server does not start"
-                time.sleep(0.05)
 
     def signal(self, number: int) -> None:
         """SIGSTOP takes its answers away, SIGCONT brings them back."""
@@ -69,25 +57,14 @@ class Server:
 class RedisServer:
     """A Redis of our own on a free port, that can be stopped and started empty."""
 
-    def __init__(self, folder: Path, port: int, *options: str) -> None:
-        self.url = f"redis://127.0.0.1:{port}/0"
-        self._command = [
-            *("redis-server", "--port", str(port), "--save", "", "--appendonly", "no"),
-            *("--dir", str(folder), *options),
-        ]
+    def __init__(self, folder: Path, *options: str) -> None:
+        (self._port,) = free_ports(1)
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self._options = ("--save", "", "--appendonly", "no", "--dir", str(folder), *options)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        import redis
-
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-        client = redis.Redis.from_url(self.url)
-        for _ in range(200):
-            with contextlib.suppress(redis.exceptions.RedisError):
-                if client.ping():
-                    break
-            time.sleep(0.02)
-        client.close()
+        self._process = _started(self._port, *self._options)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -96,12 +73,33 @@ class RedisServer:
             self._process = None
 
 
-def free_port() -> int:
-    import socket
+def _started(port: int, *options: str) -> subprocess.Popen[bytes]:
+    """Returns when this very process answers: if it lost its port to another server, that one
+    would."""
+    import redis
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    process = subprocess.Popen(
+        ["redis-server", "--port", str(port), *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    client = redis.Redis.from_url(f"redis://127.0.0.1:{port}/0")
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    try:
+        while True:
+            with contextlib.suppress(redis.exceptions.RedisError):
+                # A server that reads its file says who it is, but does nothing else yet.
+                if client.ping() and client.info("server")["process_id"] == process.pid:
+                    return process
+            assert process.poll() is None, f"redis-server ended: is port {port} taken?"
+            assert time.monotonic() < deadline, "redis-server does not start"
+            time.sleep(0.02)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        client.close()
 
 
 @pytest.fixture
@@ -111,7 +109,7 @@ def own_redis(tmp_path: Path) -> Iterator[type[RedisServer] | object]:
     servers: list[RedisServer] = []
 
     def make(*options: str) -> RedisServer:
-        server = RedisServer(tmp_path, free_port(), *options)
+        server = RedisServer(tmp_path, *options)
         server.start()
         servers.append(server)
         return server

@@ -90,7 +90,9 @@ def _free_ports(count: int) -> list[int]:
     """Below those that the system gives to outgoing connections, and with the second ones free."""
     found: list[int] = []
     with ExitStack() as stack:
-        begin = PORTS.start + os.getpid() % (len(PORTS) // 2)
+        # Processes that start one after the other look in places of their own: a port is only
+        # taken once its server runs.
+        begin = PORTS.start + os.getpid() * 16 % len(PORTS)
         for port in (*range(begin, PORTS.stop), *range(PORTS.start, begin)):
             try:
                 for each in (port, port + GRPC_BEYOND):

@@ -37,9 +37,10 @@ from squall.coordination.stores.redis.store import RedisStore
 from squall.coordination.stores.s3.store import S3Store
 from squall.coordination.stores.s3.streams import DROP_AT_ONCE, KEPT_MARKERS
 from squall.runtime.real.runtime import RealClock
+from tests.lab.ports import free_ports
 from tests.services.coordination.lab.faulty_s3 import FaultyS3
 from tests.services.coordination.lab.places import Place, url_of
-from tests.services.coordination.lab.redis_servers import free_port, own_redis
+from tests.services.coordination.lab.redis_servers import own_redis
 
 __all__ = ["own_redis"]
 
@@ -155,7 +156,7 @@ async def test_redis_older_than_6_2_is_refused(redis_url: str) -> None:
 async def test_redis_cluster_keeps_a_prefix_in_one_slot(own_redis) -> None:
     import redis
 
-    server = own_redis("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    server = own_redis("--cluster-enabled", "yes", "--cluster-port", str(free_ports(1)[0]))
     client = redis.Redis.from_url(server.url)
     client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
     store = make_store(server.url, CLOCK, random.Random(1))

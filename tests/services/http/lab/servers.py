@@ -27,6 +27,7 @@ import uvloop
 
 from squall.api.arguments import Prepared, argument_kinds
 from squall.clients.http import HTTPClient, HTTPShared
+from tests.lab.ports import free_ports
 
 P = ParamSpec("P")
 
@@ -68,7 +69,7 @@ http {{
 class Nginx:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        ports = _free_ports(4)
+        ports = free_ports(4)
         self.url, self.tls_url = f"http://127.0.0.1:{ports[0]}", f"https://localhost:{ports[1]}"
         self.short_url, self.few_url = (f"http://127.0.0.1:{port}" for port in ports[2:])
         self.tls_port = ports[1]
@@ -250,16 +251,6 @@ def assert_balanced(shared: HTTPShared) -> None:
 def _binary() -> str:
     found = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
     return found or ""
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for sock in sockets:
-        sock.bind(("127.0.0.1", 0))
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 def _wait_for(port: int) -> None:

@@ -151,6 +151,8 @@ def test_a_group_grows_from_one_is_backed_up_and_recovered(
         copy = tmp_path / "copy"
         ended = made.squall("backup", str(tmp_path / "m1"), str(copy))
         assert ended.code == 0 and "checked" in ended.out, ended.err
+        check_code(made.run(file).end())
+        later = jobs(made)[0]
 
         made.stop("m1")
         one = listed(made, "m1")
@@ -164,7 +166,7 @@ def test_a_group_grows_from_one_is_backed_up_and_recovered(
         ended = group(made, "add", f"m2={two}", f"m3={three}")
         assert ended.code == 0, ended.err
         until(lambda: sorted(states(made).values()) == ["follows", "follows", "leads"], "three")
-        assert jobs(made) == [job]
+        assert jobs(made) == [later, job]
         assert lease_s(made) == pytest.approx(2.5 * factor())
         ended = group(made, "remove", "m2")
         assert ended.code == 2 and "a group has 1, 3 or 5" in ended.err
@@ -174,15 +176,22 @@ def test_a_group_grows_from_one_is_backed_up_and_recovered(
         wrong = made.squall("recover", str(tmp_path / "m2"))
         assert wrong.code == 2 and "--force" in wrong.err
         ended = made.squall("recover", "--force", str(tmp_path / "m2"))
-        assert ended.code == 0 and "1 completed" in ended.out, ended.err + ended.out
-        ended = made.squall("restore", str(copy), str(tmp_path / "restored"))
-        assert ended.code == 0, ended.err
-        for name, data in (("m2", "m2"), ("m1", "restored")):
+        assert ended.code == 0 and "2 completed" in ended.out, ended.err + ended.out
+        seen = {job, later}
+        for name, data, kept in (("m2", "m2", [later, job]), ("m1", "restored", [job])):
+            if data == "restored":
+                # After the other group has served: its epoch must be the higher one.
+                ended = made.squall("restore", str(copy), str(tmp_path / data))
+                assert ended.code == 0, ended.err
             _alone(made, name, data)
-            assert jobs(made) == [job]
+            assert jobs(made) == kept
             assert status(made).epoch >= 1000
             shown = made.squall("watch", job, "--to", made.addresses)
             assert shown.code == 0, shown.err
+            check_code(made.run(file).end())
+            made_here = set(jobs(made)) - set(kept)
+            assert len(made_here) == 1 and not made_here & seen, (made_here, seen)
+            seen |= made_here
             made.kill(name)
 
 

@@ -95,6 +95,11 @@ class Datacenter:
         self.tables = load_tables(slices)
         self._changed = dict.fromkeys(self.tables.jobs)
 
+    def begin_group(self, group: str) -> None:
+        """Names the jobs that are created from now on after a new group, which was made from a
+        copy of another group's log. Jobs in the copy keep their ids."""
+        self.tables.group = group
+
     def digest(self) -> str:
         """The digest of the state, the same on all members that applied the same entries."""
         sums = hashlib.sha256()

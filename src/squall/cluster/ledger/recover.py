@@ -3,7 +3,8 @@
 Recovery keeps everything on this disk, including entries that are not known to be committed,
 because some of them were. What only the other members had is lost. The new group has a new
 id and an epoch far above the old one, so that no message of the old group can count in it.
-This node is its only member, with a new storage id.
+This node is its only member, with a new storage id. The state machine takes the new id: op
+numbers that the lost log has used come again, so that an op number alone names two things.
 
 Recovery never changes the old files. It renames their directory once the new directory is
 durable. The caller must ensure that no other member of the old group runs or comes back.
@@ -12,6 +13,7 @@ durable. The caller must ensure that no other member of the old group runs or co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from squall.cluster.ledger.apply import Applier
 from squall.cluster.ledger.durable_directories import make_directories
@@ -42,6 +44,14 @@ FRESH = "ledger.recovering"
 FORMER = "ledger.former"
 
 
+class RecoverableMachine(StateMachine, Protocol):
+    """A state machine that a new group can take over."""
+
+    def begin_group(self, group: str) -> None:
+        """Makes `group` part of every id that the machine derives from an op number."""
+        ...
+
+
 @dataclass(frozen=True)
 class Recovery:
     """Describes a finished recovery: the former group and the new one."""
@@ -61,7 +71,7 @@ class Recovery:
 async def recover_alone(
     runtime: Runtime,
     tasks: TaskRunner,
-    machine: StateMachine,
+    machine: RecoverableMachine,
     settings: LedgerSettings | None = None,
 ) -> Recovery:
     """Recovers the group and loads its state into `machine`. Raises LedgerFailed, OSError."""
@@ -85,7 +95,7 @@ async def recover_alone(
 
 
 async def _recover(
-    runtime: Runtime, tasks: TaskRunner, machine: StateMachine, settings: LedgerSettings
+    runtime: Runtime, tasks: TaskRunner, machine: RecoverableMachine, settings: LedgerSettings
 ) -> Recovery:
     disk = runtime.disk
     durable_state = await open_durable_state(runtime, tasks, settings)
@@ -97,9 +107,10 @@ async def _recover(
         raise LedgerFailed(f"{FRESH} is left over from an interrupted recovery: remove it")
     await make_directories(disk, FRESH)
     storage = await own_storage(runtime, FRESH)
-    fence = Fence(max(durable_state.recovered.fence.epoch, former.epoch) + EPOCHS_AHEAD, 0)
+    fence = Fence(_new_epoch(runtime, max(durable_state.recovered.fence.epoch, former.epoch)), 0)
     member = Member(runtime.node, StorageId(storage.storage_id))
     group = GroupId(runtime.entropy(GROUP_ID_BYTES).hex())
+    machine.begin_group(group)
     group_ms = max(applier.group_ms, durable_state.recovered.group_ms)
     base = Base(
         applier.applied,
@@ -171,6 +182,15 @@ def _replay(
     if config is None:
         raise LedgerFailed("this directory never belonged to a group: there is nothing to recover")
     return applier, _Former(group, config.epoch, tuple(str(node) for node in config.nodes))
+
+
+def _new_epoch(runtime: Runtime, former: int) -> int:
+    """The epoch of the new group, above every epoch of the former one.
+
+    Workers ignore answers of a lower epoch than they have seen. Two copies of one log may become
+    groups one after the other, so the second must not repeat the epoch of the first: the wall
+    clock orders them. If that clock was set back in between, such workers need a restart."""
+    return max(former + EPOCHS_AHEAD, int(runtime.clock.wall()))
 
 
 async def _bring_blobs(runtime: Runtime, directory: str) -> None:

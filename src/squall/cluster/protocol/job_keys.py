@@ -7,7 +7,8 @@ from typing import NewType
 import msgspec
 
 JobId = NewType("JobId", str)
-"""The short id of the group and the op of the job's creation: `k3f9-1042`."""
+"""The short id of the group and the op of the job's creation: `b3f9-1042`. A group that was
+recovered or restored has another id, because its log gives the same op numbers again (R1)."""
 Attempt = NewType("Attempt", int)
 """Counts from 1; a share runs at most once per attempt."""
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from squall.cluster.datacenter.commands import Accepted, Command, Configure, decode_outcome, encode
+from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.ledger.interface import LedgerFailed
-from squall.cluster.ledger.recover import EPOCHS_AHEAD, Recovery, recover_alone
+from squall.cluster.ledger.recover import EPOCHS_AHEAD, RecoverableMachine, Recovery, recover_alone
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.runtime.interfaces import Runtime
 from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
+from tests.fakes.datacenter import creation, submission, workflow
 from tests.unit.cluster.ledger.lab.groups import cluster_of, run
 from tests.unit.cluster.ledger.lab.ledgers import Words, open_alone
 
 
-async def recovered(folder: Path, node: str, machine: Words) -> Recovery:
+async def recovered(folder: Path, node: str, machine: RecoverableMachine) -> Recovery:
     runtime = RealRuntime(node, data_dir=folder)
     tasks = TaskRunner(runtime.clock, runtime.random)
     try:
@@ -59,7 +63,7 @@ def test_one_disk_of_three_becomes_a_group_of_its_own(tmp_path: Path) -> None:
         found = await recovered(tmp_path / holder, holder, machine)
         assert machine.words == [str(number) for number in range(30)]
         assert found.former_members == ("a", "b", "c") and found.former_group.startswith("g#")
-        assert found.group != "g" and found.epoch == EPOCHS_AHEAD
+        assert found.group == machine.group != "g" and found.epoch >= EPOCHS_AHEAD
         assert 0 < found.known_committed <= found.op
         assert (tmp_path / holder / "ledger" / "blobs" / blob).read_bytes() == b"a result"
         assert (tmp_path / holder / found.former_files / "storage").is_file()
@@ -74,17 +78,54 @@ def test_a_second_recovery_is_another_group_with_another_disk(tmp_path: Path) ->
         tmp_path.joinpath("a").mkdir()
         words, epoch, storage = await opened(tmp_path / "a", "a")
         assert words == [] and epoch == 0
-        seen = {storage}
+        seen, above = {storage}, EPOCHS_AHEAD
         for turn in (1, 2):
             found = await recovered(tmp_path / "a", "a", Words())
             words, epoch, storage = await opened(tmp_path / "a", "a")
-            assert words == ["after"] * turn and epoch == turn * EPOCHS_AHEAD
+            assert words == ["after"] * turn and epoch == found.epoch >= above
+            above = epoch + EPOCHS_AHEAD
             assert storage not in seen
             seen.add(storage)
             assert found.former_files == f"ledger.former-{turn}"
         # What was put aside is whole: it could still be opened.
         words, epoch, _ = await opened(tmp_path / "a", "a", "ledger.former-1")
         assert words == ["after"] and epoch == 0
+
+    run(work())
+
+
+async def jobs_created(folder: Path, *commands: Command) -> list[str]:
+    """The ids that a manager alone on this directory gives to these jobs."""
+    runtime = RealRuntime("a", data_dir=folder)
+    ledger = await open_alone(cast("Runtime", runtime), Datacenter())
+    try:
+        outcomes = [decode_outcome((await ledger.submit(encode(each))).result) for each in commands]
+        assert all(isinstance(each, Accepted) for each in outcomes), outcomes
+        return [each.job for each in outcomes if isinstance(each, Accepted) and each.job]
+    finally:
+        await ledger.close()
+        await runtime.close()
+
+
+def test_groups_from_copies_of_one_log_never_give_two_jobs_one_id(tmp_path: Path) -> None:
+    def created(key: str) -> Command:
+        return creation(submission(workflow("A")), key)
+
+    async def work() -> None:
+        (tmp_path / "a").mkdir()
+        first = await jobs_created(tmp_path / "a", Configure(group="g", lease_ms=5), created("k1"))
+        for copy in ("copy", "again"):
+            shutil.copytree(tmp_path / "a", tmp_path / copy)
+        named = await jobs_created(tmp_path / "a", *map(created, ("k2", "k3", "k4", "k5")))
+        for copy in ("copy", "again"):
+            machine = Datacenter()
+            await recovered(tmp_path / copy, "a", machine)
+            assert list(machine.tables.jobs) == first
+            # The same numbers of the log, for other jobs.
+            named += await jobs_created(tmp_path / copy, *map(created, ("k6", "k7", "k8", "k9")))
+            again = await jobs_created(tmp_path / copy, created("k1"))
+            assert again == first, "a job that was kept keeps its id and its key"
+        assert len(set(named)) == len(named) == 12, named
 
     run(work())
 

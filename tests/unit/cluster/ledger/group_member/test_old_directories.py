@@ -80,7 +80,7 @@ def test_the_commands_read_it(folder: Path, capsys: pytest.CaptureFixture[str]) 
         machine, runtime = Words(version=2), RealRuntime("m1", data_dir=folder)
         tasks = TaskRunner(runtime.clock, runtime.random)
         found = await recover_alone(runtime, tasks, machine)
-        assert machine.words == WORDS and found.op == LAST_OP and found.epoch == EPOCHS_AHEAD
+        assert machine.words == WORDS and found.op == LAST_OP and found.epoch >= EPOCHS_AHEAD
         await tasks.shutdown(5.0)
         await runtime.close()
 

@@ -32,6 +32,7 @@ class Words:
     version: int = 1
     words: list[str] = field(default_factory=list[str])
     held: list[Digest] = field(default_factory=list[Digest])
+    group: str = ""
 
     def apply(self, entry: Entry) -> bytes:
         if entry.body == b"raise":
@@ -46,6 +47,9 @@ class Words:
 
     def load(self, slices: Iterable[bytes]) -> None:
         self.words = [piece.decode() for piece in slices]
+
+    def begin_group(self, group: str) -> None:
+        self.group = group
 
     def references(self) -> list[Digest]:
         return self.held

@@ -247,11 +247,13 @@ class FinishJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="purge"):
-    """Removes jobs and idempotency keys whose retention is over."""
+    """Removes jobs that have ended, and idempotency keys of jobs that were removed."""
 
     jobs: tuple[JobId, ...] = ()
     keys: tuple[tuple[str, str], ...] = ()
     key_keep_ms: int = 0
+    early: bool = False
+    """There are more than the group keeps: remove them although their retention is not over."""
 
 
 Command = (

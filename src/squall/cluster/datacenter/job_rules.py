@@ -256,7 +256,9 @@ def purge(tables: Tables, command: Purge) -> CommandOutcome:
     changed = False
     for name in command.jobs:
         job = tables.jobs.get(name)
-        if job is None or not job.over or tables.group_ms < job.purge_ms:
+        if job is None or not job.over:
+            continue
+        if tables.group_ms < job.purge_ms and not command.early:
             continue
         del tables.jobs[name]
         tables.events.pop(name, None)
@@ -267,7 +269,10 @@ def purge(tables: Tables, command: Purge) -> CommandOutcome:
         changed = True
     for pair in command.keys:
         entry = tables.keys.get(pair)
-        if entry is not None and 0 < entry.expires_ms <= tables.group_ms:
+        # The key of a job that exists (0) is never removed: the job could be created twice.
+        if entry is None or not entry.expires_ms:
+            continue
+        if command.early or entry.expires_ms <= tables.group_ms:
             del tables.keys[pair]
             changed = True
     return Accepted(changed=changed)

@@ -25,6 +25,7 @@ EVENTS = (
     "job_stopped",
     "job_timeout",
     "job_ended",
+    "removed_early",
 )
 
 
@@ -99,6 +100,13 @@ class CommandLog:
             case commands.FinishJob():
                 self._info(
                     "job_ended", job=command.job, status=command.status, reason=command.reason
+                )
+            case commands.Purge() if command.early:
+                self._info(
+                    "removed_early",
+                    jobs=len(command.jobs),
+                    keys=len(command.keys),
+                    reason="more have ended than are kept",
                 )
             case _:
                 pass

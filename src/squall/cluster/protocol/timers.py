@@ -52,6 +52,10 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float = 1800.0
     retention_failed_s: float = 3600.0
     key_retention_s: float = 86400.0
+    jobs_kept_max: int = 2_000
+    """Jobs that have ended; beyond it the oldest are removed before their time."""
+    keys_kept_max: int = 100_000
+    """Idempotency keys of jobs that were removed; beyond it the oldest are removed too."""
     retries_max: int = 3
     """How often a lost share is refilled; the next loss fails the workflow."""
 

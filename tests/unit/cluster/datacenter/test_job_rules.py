@@ -135,6 +135,22 @@ def test_a_job_is_purged_only_after_its_time_and_its_key_stays_a_day() -> None:
     assert not first.machine.tables.keys
 
 
+def test_jobs_and_keys_beyond_the_number_that_is_kept_go_before_their_time() -> None:
+    first = log()
+    ended = job_of(first.apply(creation(submission(workflow("A")), "ended")))
+    runs = job_of(first.apply(creation(submission(workflow("A")), "runs")))
+    over(first, ended)
+    first.apply(FinishJob(job=ended, status="failed", keep_ms=1000))
+    keys = (("ann", "ended"), ("ann", "runs"))
+    first.apply(Purge(jobs=(ended, runs), key_keep_ms=5000, early=True))
+    assert list(first.machine.tables.jobs) == [runs]
+    first.apply(Purge(keys=keys))
+    assert set(first.machine.tables.keys) == set(keys)
+    # A key of a job that exists stays, or its job could be created twice.
+    first.apply(Purge(keys=keys, early=True))
+    assert list(first.machine.tables.keys) == [("ann", "runs")]
+
+
 def test_adjustments_count_up_and_keep_what_they_do_not_name() -> None:
     first = log()
     job = job_of(first.apply(creation(submission(workflow("A"), workflow("B")))))

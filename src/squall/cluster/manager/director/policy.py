@@ -44,7 +44,6 @@ from squall.cluster.datacenter.commands import (
     DrainWorker,
     ForgetWorkers,
     LoseWorkers,
-    Purge,
     StopJob,
 )
 from squall.cluster.datacenter.records import JobRecord, RecordFacts
@@ -60,6 +59,7 @@ from squall.cluster.manager.director.loss_decisions import (
     forget_records,
 )
 from squall.cluster.manager.director.phases import check_phase, return_unstarted
+from squall.cluster.manager.director.retention import PURGE_MAX, next_purge
 from squall.cluster.manager.primary.effects import (
     ContextFacts,
     DirectorEffect,
@@ -79,6 +79,7 @@ STOOD_STILL_S = 3.0
 """The driver ticks every second; after a longer gap between two ticks this process did not run."""
 SWEEP_S = 5.0
 """How often silent workers and expired jobs are searched for."""
+SWEEP_AGAIN_S = 0.5
 FORGET_WORKER_S = 3600.0
 """How long `squall nodes` shows a worker that is gone."""
 HELD_MAX = 500
@@ -87,8 +88,6 @@ CLOCKS_DIFFER = 1.05
 """By how much the clock of a worker may run faster than that of the group (docs/guarantees.md)."""
 NAME_FREE_AFTER = 3.0
 """Session intervals of silence after which another boot may take a worker's name without proof."""
-PURGE_MAX = 500
-"""Jobs or keys in one command, which is bounded too."""
 
 
 def stored_options(job: JobRecord) -> RunOptions:
@@ -400,14 +399,12 @@ class Director:
             state.submit("gone", LoseWorkers(workers=tuple(sorted(gone))))
         if old:
             state.submit("forget", ForgetWorkers(nodes=tuple(sorted(old))))
-        jobs = [j.job for j in tables.jobs.values() if j.over and j.purge_ms <= state.group_ms]
-        keys = [k for k, e in tables.keys.items() if 0 < e.expires_ms <= state.group_ms]
-        if jobs or keys:
-            keep_ms = round(timers.key_retention_s * 1000)
-            purge = Purge(
-                jobs=tuple(jobs[:PURGE_MAX]), keys=tuple(keys[:PURGE_MAX]), key_keep_ms=keep_ms
-            )
+        purge = next_purge(tables, timers, state.group_ms)
+        if purge is not None:
             state.submit("purge", purge)
+            if max(len(purge.jobs), len(purge.keys)) == PURGE_MAX:
+                # There may be more than one command holds.
+                self._sweep_at = state.now + SWEEP_AGAIN_S
 
 
 def _dead_ms(ended_ago_s: float | None, group_ms: int) -> int:

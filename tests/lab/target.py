@@ -76,7 +76,7 @@ class TargetHandle:
         if process.poll() is None:
             process.terminate()
         try:
-            return process.wait(timeout=10)
+            return process.wait(timeout=ANSWER_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()

@@ -24,7 +24,7 @@ async def test_one_connection_serves_many_requests_and_both_sides_count_the_same
     nginx: Nginx,
 ) -> None:
     shared = HTTPShared()
-    before = nginx.requests()
+    before = nginx.settled()
     async with swept(shared) as client:
         url = await prepared(shared, nginx.url + "/")
         for _ in range(200):
@@ -41,7 +41,7 @@ async def test_one_connection_serves_many_requests_and_both_sides_count_the_same
 @on_uvloop
 async def test_many_users_share_the_counters(nginx: Nginx) -> None:
     shared = HTTPShared()
-    before = nginx.requests()
+    before = nginx.settled()
     async with swept(shared):
         url = await prepared(shared, nginx.url + "/")
 
@@ -88,7 +88,7 @@ async def test_a_status_that_is_not_ok_is_a_response(nginx: Nginx) -> None:
 @on_uvloop
 async def test_redirects_are_followed_and_counted(nginx: Nginx) -> None:
     shared = HTTPShared()
-    before = nginx.requests()
+    before = nginx.settled()
     async with swept(shared) as client:
         url = await prepared(shared, nginx.url + "/moved")
         for _ in range(3):

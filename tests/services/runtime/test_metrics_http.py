@@ -102,14 +102,15 @@ async def test_a_request_in_any_pieces_is_understood_and_garbage_is_not() -> Non
 
 @pytest.mark.asyncio
 async def test_an_endless_head_and_a_silent_client_are_cut_off() -> None:
-    limits = HttpLimits(request_timeout_s=0.1, request_head_max_bytes=1000)
-
-    async def play(runtime: RealRuntime, address: Address) -> None:
+    async def endless(runtime: RealRuntime, address: Address) -> None:
         answer = await ask(runtime, address, b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000)
         assert answer.startswith(b"HTTP/1.1 431 ")
+
+    async def silent(runtime: RealRuntime, address: Address) -> None:
         assert (await ask(runtime, address)).startswith(b"HTTP/1.1 408 ")
 
-    await serve(play, limits=limits)
+    await serve(endless, limits=HttpLimits(request_head_max_bytes=1000))
+    await serve(silent, limits=HttpLimits(request_timeout_s=0.1))
 
 
 @pytest.mark.asyncio

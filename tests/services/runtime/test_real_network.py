@@ -299,7 +299,12 @@ def test_sends_of_one_turn_become_one_record_of_tls(play: Play, tmp_path: Path) 
     play(check)
 
 
-def test_a_close_is_clean_for_a_peer_that_talks_on_and_reads_late(play: Play) -> None:
+def test_a_close_is_clean_for_a_peer_that_talks_on_and_reads_late(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However late it reads on a busy machine.
+    monkeypatch.setattr(real_network, "DRAIN_S", 30.0)
+
     async def check(network: RealNetwork) -> None:
         far = Ear()
         listener = await network.listen(("127.0.0.1", 0), lambda: far)
@@ -384,7 +389,7 @@ def test_hundreds_of_connections_come_and_go_without_a_descriptor_left(play: Pla
         for ear in ears:
             await ear.closed.wait()
         await network.close()
-        await asyncio.sleep(0.05)
-        assert len(os.listdir("/proc/self/fd")) <= before
+        while len(os.listdir("/proc/self/fd")) > before:
+            await asyncio.sleep(0.01)
 
     play(check)

@@ -16,6 +16,7 @@ from squall.runtime.real.node_process import REPEAT_S
 
 HEAD = """
 import asyncio, os, sys, time
+from squall.runtime.real import node_process
 from squall.runtime.real.node_process import Frame, run
 
 def say(*words):
@@ -143,7 +144,9 @@ async def main(runtime, tasks, stop):
     say("ready")
     await deaf()
 
-node(main, shutdown_s=0.5)
+# A process that stands still must not end before it can name them.
+node_process.LAST_GRACE_S = 60.0
+node(main, shutdown_s=2.0)
 """
     node = Node(code)
     node.ready()
@@ -179,7 +182,8 @@ node(main, shutdown_s=600.0)
     node.ready()
     node.process.send_signal(signal.SIGTERM)
     node.ready()
-    time.sleep(REPEAT_S)
+    # Longer than it needs: its loop has clock ticks of its own.
+    time.sleep(2.0 * REPEAT_S)
     assert node.end(signal.SIGTERM)[0] == ExitCode.INTERRUPTED
 
 
@@ -193,6 +197,8 @@ async def main(runtime, tasks, stop):
     await asyncio.sleep(0.3)
     say("in order")
 
+# However late the second one comes on a busy machine.
+node_process.REPEAT_S = 60.0
 node(main)
 """
     node = Node(code)

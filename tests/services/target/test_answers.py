@@ -196,13 +196,17 @@ def test_cookies_and_headers_are_added(client: http.client.HTTPConnection) -> No
 
 
 def test_slow_headers_send_the_status_line_first(fresh: TargetHandle) -> None:
-    with socket.create_connection((fresh.host, fresh.port), timeout=60) as connection:
-        connection.sendall(b"GET /?slow_headers=400ms HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert connection.recv(65536) == b"HTTP/1.1 200 OK\r\n"
-        first = time.perf_counter()
-        rest = connection.recv(65536)
-        assert time.perf_counter() - first > 0.1
-    assert rest.endswith(b"\r\n\r\nhello world\n")
+    def is_seen() -> bool:
+        with socket.create_connection((fresh.host, fresh.port), timeout=60) as connection:
+            connection.sendall(b"GET /?slow_headers=400ms HTTP/1.1\r\nHost: a\r\n\r\n")
+            line, first = connection.recv(65536), time.perf_counter()
+            rest = connection.recv(65536)
+            later_s = time.perf_counter() - first
+        assert (line + rest).endswith(b"\r\n\r\nhello world\n")
+        return line == b"HTTP/1.1 200 OK\r\n" and later_s > 0.1
+
+    # A client that stands still meanwhile finds all of it at once.
+    assert any(is_seen() for _ in range(5))
 
 
 def test_a_bad_parameter_is_answered_with_400_and_a_reason(

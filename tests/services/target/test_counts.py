@@ -137,35 +137,43 @@ def test_identities_from_login_are_followed(target: TargetHandle) -> None:
     assert told == {"issued": 4, "used": 2, "used_twice": 1, "unknown": 1}
 
 
+def silences(target: TargetHandle, path: str, for_s: float) -> list[float]:
+    """How long this client heard nothing, again and again, from before a freeze until after it. A
+    client that stands still itself hears nothing either."""
+    found: list[float] = []
+    last = time.perf_counter()
+    until = last + for_s + 1.0
+    target.freeze(for_s)
+    while last < until:
+        target.get(path)
+        found.append(time.perf_counter() - last)
+        last = time.perf_counter()
+    return sorted(found)
+
+
 def test_a_freeze_holds_every_answer_for_its_time(target: TargetHandle) -> None:
-    connection = target.connect()
-    connection.request("GET", "/warm")
-    connection.getresponse().read()
-    target.freeze(1.5, after_s=0.1)
-    took: list[float] = []
-    until = time.perf_counter() + 2.0
-    while time.perf_counter() < until:
-        started = time.perf_counter()
-        connection.request("GET", "/a")
-        connection.getresponse().read()
-        took.append(time.perf_counter() - started)
-    connection.close()
-    # A client that waits for each answer meets the freeze in one request only.
-    assert max(took) > 1.0
-    assert sorted(took)[-2] < max(took) / 2
-    assert target.counts()["paths"]["/a"] == len(took)
+    found = silences(target, "/a", 1.5)
+    assert found[-1] > 1.0
+    # A client that waits for each answer meets the freeze in one request only, and perhaps a
+    # machine that stands still in another.
+    assert found[-3] < found[-1] / 2
+    assert target.counts()["paths"]["/a"] == len(found)
 
 
 def test_connections_are_accepted_by_the_kernel_during_a_freeze(target: TargetHandle) -> None:
-    target.freeze(1.0)
-    time.sleep(0.1)
-    started = time.perf_counter()
-    with socket.create_connection((target.host, target.port), timeout=60) as connection:
-        accepted_after = time.perf_counter() - started
-        connection.sendall(b"GET /?close=1 HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-    answered_after = time.perf_counter() - started
-    assert answered_after > 0.3 and accepted_after < answered_after / 2
+    def is_seen() -> bool:
+        target.freeze(1.0)
+        time.sleep(0.1)
+        started = time.perf_counter()
+        with socket.create_connection((target.host, target.port), timeout=60) as connection:
+            accepted_after = time.perf_counter() - started
+            connection.sendall(b"GET /?close=1 HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        answered_after = time.perf_counter() - started
+        return answered_after > 0.3 and accepted_after < answered_after / 2
+
+    # A test that stands still meanwhile comes after the freeze.
+    assert any(is_seen() for _ in range(5))
 
 
 def test_a_delay_distribution_is_reported_as_it_was(target: TargetHandle) -> None:
@@ -217,11 +225,7 @@ def test_several_processes_count_as_one_target() -> None:
         assert told["ids"]["issued"] == 5 * CONNECTIONS + 31
         target.reset()
         assert all(target.counts()["total"] == 0 for _ in range(5))
-        target.freeze(2.0)
-        time.sleep(0.1)
-        started = time.perf_counter()
-        target.get("/a")
-        assert time.perf_counter() - started > 0.3
+        assert silences(target, "/a", 1.0)[-1] > 0.3
         assert target.stop() == 0
 
 

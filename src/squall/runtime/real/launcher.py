@@ -158,6 +158,7 @@ class _Launcher:
             self._main = 0
             ran_s = time.monotonic() - began
             is_reaped = self._reap_all()
+            self._take_pending()
             if self._is_stopping or not os.WIFSIGNALED(status):
                 return _exit_code(status)
             # Not before its core processes are gone too: they make the load.
@@ -207,6 +208,11 @@ class _Launcher:
                 return True
             self._take_signal(REAP_POLL_S)
         return False
+
+    def _take_pending(self) -> None:
+        """An order to stop may have come before the death that this process learned of first."""
+        while signal.sigtimedwait(self._forwarded, 0) is not None:
+            self._is_stopping = True
 
     def _wait(self, seconds: float) -> None:
         """Waits unless the node is asked to stop."""

@@ -16,6 +16,7 @@ import socket
 import struct
 import subprocess
 import time
+import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -101,6 +102,18 @@ class Nginx:
                 break
             time.sleep(0.02)
         return counted
+
+    def settled(self) -> int:
+        """The same, once all that was asked before is logged: there is one process, which logs in
+        the order in which it answers."""
+        mark = f"/mark-{time.monotonic_ns()}"
+        urllib.request.urlopen(f"{self.url}{mark}", timeout=START_TIMEOUT_S).close()
+        log = self.directory / "access.log"
+        until = time.monotonic() + START_TIMEOUT_S
+        while mark.encode() not in log.read_bytes():
+            assert time.monotonic() < until, "nginx writes no log"
+            time.sleep(0.02)
+        return self.requests()
 
     def stop(self) -> None:
         self._process.terminate()

@@ -37,6 +37,7 @@ from lab.sim.world import World
 from squall.api.errors import SquallError
 from squall.cluster.client.cluster_client import ClusterClient
 from squall.cluster.client.submission_journal import SubmissionJournal
+from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.manager.node import ManagerNode, ManagerPlan
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import BundleManifest, Submission
@@ -101,7 +102,8 @@ class DatacenterLab:
     managers: dict[str, ManagerNode] = field(default_factory=dict[str, ManagerNode])
 
 
-async def manager(runtime: Runtime, lab: DatacenterLab) -> None:
+async def manager(runtime: Runtime, lab: DatacenterLab, machine: Datacenter | None = None) -> None:
+    """Runs a manager, with another state machine than its own if a test gives one."""
     tasks = TaskRunner(runtime.clock, runtime.random)
     plan = ManagerPlan(
         datacenter=DATACENTER,
@@ -113,6 +115,7 @@ async def manager(runtime: Runtime, lab: DatacenterLab) -> None:
         timers=lab.manager_timers,
     )
     node = ManagerNode(runtime, tasks, plan, Log(MemorySink(), runtime.clock))
+    node.machine = machine or node.machine
     lab.managers[runtime.node] = node
     await with_tasks(tasks, node.run(asyncio.Event()))
 

@@ -3,6 +3,10 @@ them against the state and stores them, but plans nothing (R3).
 
 All but `AdjustLoad` are compare-and-set on the state, so that repeating one changes nothing
 (R13). Fields are only ever added, with defaults.
+
+Every command is proposed with `VERSION`, and so only after all members announced that they apply
+it (R3). A member of an older version would ignore a field that it does not know, reject a command
+that it does not know, and hold another state than the others from there on.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from squall.stats.manifest import Profile
 
 COMMAND_MAX_BYTES = DESCRIPTION_MAX_BYTES
 CONTEXT_INLINE_MAX = 16 * 1024
-VERSION = 1
+VERSION = 2
+"""Raise it with every new command, with every new field, and with every change of what apply does
+with a command."""
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="configure"):

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from squall.api.errors import SquallError
-from squall.cluster.datacenter.commands import Accepted, Command, Rejected, decode_outcome, encode
+from squall.cluster.datacenter.commands import (
+    VERSION,
+    Accepted,
+    Command,
+    Rejected,
+    decode_outcome,
+    encode,
+)
 from squall.cluster.ledger.interface import (
     Ledger,
     LedgerFailed,
@@ -43,7 +50,7 @@ class Committer:
         except SquallError as error:
             raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None
         try:
-            committed = await self._ledger.submit(body)
+            committed = await self._ledger.submit(body, version=VERSION)
         except SquallError as error:
             raise self.answer(error) from None
         outcome = decode_outcome(committed.result)

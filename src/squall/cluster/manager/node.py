@@ -343,6 +343,8 @@ class ManagerNode:
             self._log.warning("stepped_down")
             return
         self._log.info("leads", epoch=fence.epoch, view=fence.view)
+        # At once, because no command of this version can be proposed before.
+        self._group.activate()
         self.director = Director(
             self.machine,
             self._timers_now(),

@@ -97,7 +97,7 @@ class OperatorApi:
         announces new versions."""
         self._watch.log_view_change(self._ledger.fence, self._ledger.primary)
         self._watch.broadcast(self.note())
-        self._activate()
+        self.activate()
 
     def note(self) -> MemberNote:
         return own_note(self._own(), self._ledger, self._watch, self._speaks)
@@ -126,7 +126,7 @@ class OperatorApi:
 
     # Upgrades.
 
-    def _activate(self) -> None:
+    def activate(self) -> None:
         """Announces the highest version that every member can apply (R3)."""
         ledger = self._ledger
         if not isinstance(ledger, GroupLedger) or not ledger.is_primary:

@@ -14,7 +14,12 @@ from typing import cast
 import msgspec
 
 from squall.api.errors import ExitCode, SquallError
-from squall.cluster.datacenter.commands import CONTEXT_INLINE_MAX, decode_outcome, encode
+from squall.cluster.datacenter.commands import (
+    CONTEXT_INLINE_MAX,
+    VERSION,
+    decode_outcome,
+    encode,
+)
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.workflow_contexts import (
     Context,
@@ -63,6 +68,8 @@ FindCut = Callable[[str, AttemptKey], Awaitable[AttemptRecord | None]]
 """Finds the reports on an attempt that a worker sent to a member that is gone."""
 LOG_AGAIN_S = 10.0
 """Effects are tried again every second; the same error is logged once per this interval."""
+ACTIVATES_WITHIN_S = 1.0
+ACTIVATION_POLL_S = 0.02
 
 
 class EffectRunner:
@@ -157,9 +164,18 @@ class EffectRunner:
             # The same command will be too large again, and while a placement is asked for, no
             # other job gets cores.
             raise ValueError(str(error)) from error
-        committed = await self._ledger.submit(body)
+        await self._version_active()
+        committed = await self._ledger.submit(body, version=VERSION)
         outcome = decode_outcome(committed.result)
         director.submitted(effect.tag, outcome, self._clock.now())
+
+    async def _version_active(self) -> None:
+        """Waits for the entry that activates this version: the first primary of a new group
+        proposes it when it begins to lead. During an upgrade it comes later, and the command is
+        refused meanwhile."""
+        until = self._clock.now() + ACTIVATES_WITHIN_S
+        while self._ledger.active_version < VERSION and self._clock.now() < until:
+            await self._clock.sleep(ACTIVATION_POLL_S)
 
     async def _store_cut(self, director: Director, effect: StoreCut) -> None:
         record = await self._cut_of(effect.key)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from squall.engine.load import drivers
 from tests.lab.target import TargetHandle, running_target
 from tests.runs.lab.command import CommandLab
 from tests.runs.lab.run import Lab
@@ -16,6 +17,13 @@ from tests.runs.lab.run import Lab
 def one_target() -> Iterator[TargetHandle]:
     with running_target(["--seed", "7"]) as handle:
         yield handle
+
+
+@pytest.fixture
+def no_start_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs in this process that must make every planned start, however long the machine stands
+    still."""
+    monkeypatch.setattr(drivers, "DROP_AFTER_S", 60.0)
 
 
 @pytest.fixture

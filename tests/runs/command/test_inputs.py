@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trustme
 
 from tests.lab.target import running_target
@@ -43,6 +44,7 @@ def test_a_short_run_ends_by_itself(command: CommandLab) -> None:
     assert command.target.counts()["total"] == 3
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_flags_replace_the_model_and_leave_the_rest_to_the_file(command: CommandLab) -> None:
     text = f"""
     class Home(Workflow):
@@ -141,6 +143,7 @@ def test_a_seed_makes_random_choices_repeat(command: CommandLab) -> None:
     assert seen[0] == seen[1] != seen[2]
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_warmup_keeps_the_first_seconds_out_of_the_numbers(command: CommandLab) -> None:
     ended = command.load(command.target.url, "-r", "50/s", "-d", "2s", "--warmup", "1s")
     assert ended.code == 0

@@ -137,6 +137,7 @@ def test_the_second_key_ends_at_once(command: CommandLab) -> None:
 def test_sigterm_gives_the_terminal_back(command: CommandLab) -> None:
     terminal = Terminal(command, *words(command, FLOW))
     terminal.until("generator")
+    wait_until(lambda: command.target.counts()["total"] > 10)
     terminal.process.send_signal(signal.SIGTERM)
     code, after = terminal.end()
     assert code == 105 and "STEPS" in after

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
+import textwrap
 from pathlib import Path
 
-import pytest
-
-from tests.runs.lab.command import GET, CommandLab, Started, sent, wait_until
+from tests.runs.lab.command import GET, CommandLab, Ended, Started, sent, wait_until
 
 ENDLESS = """
     class Setup(Workflow):
@@ -55,6 +51,14 @@ def started(command: CommandLab, text: str, *words: str, requests: int) -> Start
     return run
 
 
+def ctrl_c_twice(run: Started) -> None:
+    """Two signals at once may arrive as one."""
+    run.ctrl_c()
+    wait_until(lambda: "! stopping; " in run.said)
+    assert run.process.poll() is None, run.end()
+    run.ctrl_c()
+
+
 def arrived(command: CommandLab) -> int:
     return command.target.counts()["total"]
 
@@ -92,10 +96,7 @@ def test_after_ctrl_c_running_steps_get_their_grace_and_count_as_interrupted(
 def test_ctrl_c_twice_ends_at_once_still_with_summary_and_document(command: CommandLab) -> None:
     """The grace is longer than the test may take: only the second Ctrl-C can end it."""
     run = started(command, HANGING.replace("GRACE", "1h"), requests=3)
-    run.ctrl_c()
-    with pytest.raises(subprocess.TimeoutExpired):
-        run.process.wait(0.5)
-    run.ctrl_c()
+    ctrl_c_twice(run)
     ended = run.end()
     assert ended.code == 105
     assert ended.first_line.endswith("interrupted")
@@ -111,11 +112,7 @@ def test_ctrl_c_twice_ends_a_start_action_that_hangs(command: CommandLab) -> Non
             {GET}
     """
     run = started(command, text, requests=3)
-    run.ctrl_c()
-    # Two signals at once may arrive as one.
-    with pytest.raises(subprocess.TimeoutExpired):
-        run.process.wait(0.5)
-    run.ctrl_c()
+    ctrl_c_twice(run)
     ended = run.end()
     assert ended.code == 105
     assert ended.without_traceback()
@@ -137,14 +134,35 @@ def test_core_processes_end_when_the_parent_is_killed(command: CommandLab) -> No
     cores = run.cores()
     assert len(cores) == 2
     run.process.kill()
-    run.process.communicate()
+    run.end()
     wait_until(lambda: not any(is_running(pid) for pid in cores))
 
 
+DIES_ONCE = """
+import itertools, signal
+calls = itertools.count(1)
+
+def die_once():
+    if next(calls) == 10:
+        try:
+            open("died", "x").close()
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def run_in_which_a_core_dies(command: CommandLab, text: str, *words: str) -> Ended:
+    """One of two, in its tenth call: a kill from outside may come after the end."""
+    whole = DIES_ONCE + textwrap.dedent(text).replace(
+        "return await self.client.http.", "die_once(); return await self.client.http."
+    )
+    options = ("-H", command.target.url, "--json", "results.json", "--workers", "2")
+    return command.process("run", command.write(whole), *options, *words)
+
+
 def test_a_killed_core_process_makes_the_run_invalid_and_is_named(command: CommandLab) -> None:
-    run = started(command, ENDLESS, "-d", "3s", requests=20)
-    os.kill(run.cores()[-1], signal.SIGKILL)
-    ended = run.end()
+    ended = run_in_which_a_core_dies(command, ENDLESS, "-d", "2s")
     assert ended.code == 98
     assert ended.without_traceback()
     reasons = ended.document["verdict"]["reasons"]
@@ -166,13 +184,13 @@ class Steady(Workflow):
 
 
 def test_the_load_that_a_killed_core_owed_is_accounted_for(command: CommandLab) -> None:
-    run = started(command, OPEN, "--workers", "2", requests=20)
-    os.kill(run.cores()[-1], signal.SIGKILL)
-    ended = run.end()
+    ended = run_in_which_a_core_dies(command, OPEN)
     [loss] = ended.document["losses"]
     starts = ended.document["workflows"][0]["starts"]
     assert starts["planned"] == 300
-    assert loss["workflow"] == "Steady" and loss["starts"] == 300 - starts["made"] > 0
+    assert loss["workflow"] == "Steady"
+    # What it had planned and not made when it reported last is in neither.
+    assert 0 < loss["starts"] <= 300 - starts["made"] - starts["dropped"]
 
 
 def is_running(pid: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from squall.cli.dev import demo
 from tests.lab.target import running_target
 from tests.runs.lab.command import GET, CommandLab
 
@@ -20,6 +21,11 @@ def test_new_writes_a_file_that_runs_and_never_overwrites_one(command: CommandLa
     ended = command.squall("new", "shop.py")
     assert ended.code == 0
     assert "squall run shop.py" in ended.out
+    # A machine that stands still for half a second fails its threshold.
+    file = command.folder / "shop.py"
+    written = file.read_text(encoding="utf-8")
+    assert "item.p(95) < 500ms" in written
+    file.write_text(written.replace("< 500ms", "< 60s"), encoding="utf-8")
     assert command.load("shop.py", "-d", "1s", "-e", f"TARGET={command.target.url}").code == 0
     assert command.target.counts()["total"] > 0
     again = command.squall("new", "shop.py")
@@ -123,7 +129,15 @@ def test_a_port_that_is_taken_is_one_line(command: CommandLab) -> None:
     assert len(ended.lines) == 1 and "cannot listen on" in ended.err and "--port" in ended.err
 
 
-def test_demo_loads_a_target_of_its_own(command: CommandLab) -> None:
+def test_demo_loads_a_target_of_its_own(
+    command: CommandLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine that stands still for half a second fails its threshold.
+    text = demo.WORKFLOW.read_text(encoding="utf-8")
+    assert "pay.p(95) < 500ms" in text
+    patient = command.folder / demo.WORKFLOW.name
+    patient.write_text(text.replace("< 500ms", "< 60s"), encoding="utf-8")
+    monkeypatch.setattr(demo, "WORKFLOW", patient)
     ended = command.squall("demo", "-d", "1s")
     assert ended.code == 0
     assert "STEPS" in ended.out and "login -> (cart | offers) -> pay" in ended.err

@@ -35,7 +35,8 @@ def test_closed_runs_count_what_the_target_counts(lab: Lab, profile: str, worker
     result = lab.run(home(profile, "/?delay=2ms"), workers=workers)
     counts = lab.target.counts()
     check_counts(result, counts)
-    assert counts["total"] == result.step("home").count > 20
+    # Each user makes an iteration, however late it begins.
+    assert counts["total"] == result.step("home").count >= 4
     assert result.step("home").interrupted == 0
     assert result.passed
 
@@ -56,6 +57,7 @@ def test_the_iterations_model_makes_exactly_so_many_over_processes(lab: Lab) -> 
         ("stages = ['300ms:400/s', '200ms:0/s', '200ms:101/s']", 2),
     ],
 )
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_open_runs_make_every_planned_start(lab: Lab, profile: str, workers: int) -> None:
     result = lab.run(home(profile), workers=workers)
     counts = lab.target.counts()
@@ -67,6 +69,7 @@ def test_open_runs_make_every_planned_start(lab: Lab, profile: str, workers: int
     assert counts["total"] == schedule.total
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_two_workflows_of_a_layer_count_apart_and_together(lab: Lab) -> None:
     text = """
     class One(Workflow):
@@ -159,10 +162,11 @@ def test_hanging_steps_are_interrupted_after_the_grace_time(lab: Lab) -> None:
 
 
 def test_no_iteration_starts_after_the_duration(lab: Lab) -> None:
-    result = lab.run(home("vus = 4; duration = '500ms'", "/?delay=20ms"))
+    """A third iteration of a user would begin after 600 ms, or later on a busy machine."""
+    result = lab.run(home("vus = 4; duration = '500ms'", "/?delay=300ms"))
     counts = lab.target.counts()
     check_counts(result, counts)
-    assert counts["last_arrival_s"] - counts["first_arrival_s"] < 0.52
+    assert 4 <= counts["total"] <= 8
 
 
 def test_one_user_two_workers_more_workers_than_users(lab: Lab) -> None:
@@ -186,8 +190,11 @@ def test_an_open_run_with_one_user_on_two_workers_keeps_its_limit(lab: Lab) -> N
 
 def test_the_number_of_connections_is_the_number_of_users(tmp_path: Path) -> None:
     with running_target() as target:
-        profile = "vus = 47; duration = '500ms'"
-        result = Lab(tmp_path, target).run(home(profile, "/?delay=10ms"), workers=2)
+        result = Lab(tmp_path, target).interrupt(
+            home("vus = 47; duration = '10m'", "/?delay=10ms"),
+            workers=2,
+            when=lambda: target.counts()["connections"]["max_open"] >= 47,
+        )
         connections = target.counts()["connections"]
     assert connections["opened"] == connections["max_open"] == 47
     assert result.workflow("Home").requests["connections"] == 47
@@ -203,6 +210,8 @@ def test_a_run_in_which_every_request_failed_is_a_failed_run(lab: Lab) -> None:
 
 def test_requests_after_the_load_are_counted_or_not_sent(lab: Lab) -> None:
     text = """
+    second_begins = asyncio.Event()
+
     class First(Workflow):
         iterations = 3
 
@@ -212,7 +221,7 @@ def test_requests_after_the_load_are_counted_or_not_sent(lab: Lab) -> None:
             return await self.client.http.get(url)
 
         async def later(self, url):
-            await asyncio.sleep(0.1)
+            await second_begins.wait()
             return await self.client.http.get(url)
 
         @state("Second")
@@ -221,10 +230,11 @@ def test_requests_after_the_load_are_counted_or_not_sent(lab: Lab) -> None:
 
     @depends("First")
     class Second(Workflow):
-        duration = "400ms"
+        iterations = 10
 
         @step()
         async def two(self, given: int, url: URL = "/two?delay=20ms") -> HTTPResponse:
+            second_begins.set()
             self.check("given", given == 200)
             return await self.client.http.get(url)
     """

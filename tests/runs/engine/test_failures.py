@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.runs.lab.run import Lab, check_counts, check_identities
 
 FAILURES = """
@@ -353,6 +355,7 @@ def test_exceptions_that_are_no_errors_fail_the_step_and_keep_the_user(lab: Lab)
     assert {each.status for each in result.outcome.workflows} == {"completed"}
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_memory_is_bounded_whatever_the_author_names(lab: Lab) -> None:
     text = """
     class Names(Workflow):

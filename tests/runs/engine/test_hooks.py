@@ -201,9 +201,6 @@ class Paced(Workflow):
 
     @step()
     async def paced(self, url: URL = "/?delay=20ms") -> HTTPResponse:
-        self.starts = [*getattr(self, "starts", []), time.perf_counter()]
-        if len(self.starts) > 1:
-            self.check("pacing", self.starts[-1] - self.starts[-2] > 0.098)
         return await self.client.http.get(url)
 
 class PacedFailures(Workflow):
@@ -212,9 +209,6 @@ class PacedFailures(Workflow):
 
     @step()
     async def fails(self, url: URL = "/") -> HTTPResponse:
-        self.starts = [*getattr(self, "starts", []), time.perf_counter()]
-        if len(self.starts) > 1:
-            self.check("pacing of failures", self.starts[-1] - self.starts[-2] > 0.098)
         raise ValueError("no")
 
 class ThinkingFailures(Workflow):
@@ -230,25 +224,23 @@ class ThinkingFailures(Workflow):
 def test_pauses_and_think_times_are_in_no_latency(lab: Lab) -> None:
     result = lab.run(PAUSES)
     check_identities(result)
-    for step, workflow in (
-        ("reads", "Pauses"),
-        ("through_a_method", "PausesElsewhere"),
-        ("left", "PauseTogether"),
-        ("think_after", "Thinks"),
-        ("fails_too", "ThinkingFailures"),
-    ):
-        assert result.step(step).p(99) < 0.09, step
-        iteration = result.workflow(workflow).iteration
-        assert 0.0 <= iteration.min <= iteration.max < 0.09, workflow
     elapsed = {each.name: each.elapsed_s for each in result.outcome.workflows}
-    assert elapsed["Pauses"] > 0.29
-    assert elapsed["Thinks"] > 0.29
-    assert elapsed["ThinkingFailures"] > 0.29
-    assert (result.checks["pacing"].passed, result.checks["pacing"].failed) == (3, 0)
-    assert (
-        result.checks["pacing of failures"].passed,
-        result.checks["pacing of failures"].failed,
-    ) == (3, 0)
+    for step, workflow, paused_s in (
+        ("reads", "Pauses", 0.3),
+        ("through_a_method", "PausesElsewhere", 0.4),
+        ("left", "PauseTogether", 0.2),
+        ("think_after", "Thinks", 0.3),
+        ("fails_too", "ThinkingFailures", 0.3),
+    ):
+        # Besides the pauses there is so much time for all latencies together; timers may be a
+        # millisecond early.
+        left_s = elapsed[workflow] - paused_s + 0.02
+        iteration = result.workflow(workflow).iteration
+        assert iteration.min >= 0.0
+        for row in (iteration, result.step(step)):
+            assert row.mean * row.count <= left_s, (workflow, row.mean, elapsed[workflow])
+    for paced in ("Paced", "PacedFailures"):
+        assert elapsed[paced] > 0.29, paced
 
 
 PROTOCOLS = """

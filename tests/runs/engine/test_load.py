@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
 from pathlib import Path
-from time import monotonic, sleep
 
+import pytest
+
+from tests.lab.ports import free_ports
 from tests.lab.target import TargetHandle, running_target, start_target
-from tests.runs.lab.command import wait_until
 from tests.runs.lab.run import Lab, check_counts, check_identities
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def freeze_under_load(target: TargetHandle) -> None:
-    """Freezes the target for a second once half a second of load has arrived: core processes
-    take up to seconds to start on a busy machine."""
-    until = monotonic() + 60.0
-    while target.counts()["total"] < 50 and monotonic() < until:
-        sleep(0.05)
-    target.freeze(1.0)
 
 
 def test_a_dead_target_does_not_spin(lab: Lab) -> None:
@@ -38,7 +22,10 @@ def test_a_dead_target_does_not_spin(lab: Lab) -> None:
         async def home(self, url: URL = "/") -> HTTPResponse:
             return await self.client.http.get(url)
     """
-    result = lab.run(text, host=f"http://127.0.0.1:{free_port()}")
+    # Bound and not listening: nobody else can take the port meanwhile.
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        result = lab.run(text, host=f"http://127.0.0.1:{refusing.getsockname()[1]}")
     check_identities(result)
     step = result.step("home")
     assert step.ok == 0
@@ -49,7 +36,7 @@ def test_a_dead_target_does_not_spin(lab: Lab) -> None:
 
 
 def test_a_target_that_comes_back_is_used_again(tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     text = """
     class Patient(Workflow):
         vus = 4
@@ -113,8 +100,18 @@ def test_too_few_users_make_starts_late_and_then_drop_them(lab: Lab) -> None:
     assert step.service_p(50) < step.p(50)
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_a_freeze_shows_in_response_time_and_not_in_the_median(tmp_path: Path) -> None:
     text = """
+    import itertools
+    starts = itertools.count(1)
+
+    async def freeze_the_target():
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(os.environ["PORT"]))
+        writer.write(b"GET /freeze?for=500ms HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+        await reader.readline()
+        writer.close()
+
     class Steady(Workflow):
         rate = "100/s"
         duration = "1500ms"
@@ -123,18 +120,12 @@ def test_a_freeze_shows_in_response_time_and_not_in_the_median(tmp_path: Path) -
 
         @step()
         async def home(self, url: URL = "/") -> HTTPResponse:
+            if next(starts) == 50:
+                await freeze_the_target()
             return await self.client.http.get(url)
     """
     with running_target() as target:
-
-        def freeze_in_the_middle() -> None:
-            wait_until(lambda: target.counts()["total"] >= 50)
-            target.freeze(0.5)
-
-        freezing = threading.Thread(target=freeze_in_the_middle)
-        freezing.start()
-        result = Lab(tmp_path, target).run(text)
-        freezing.join()
+        result = Lab(tmp_path, target).run(text, env={"PORT": str(target.port)})
         counts = target.counts()
     check_counts(result, counts)
     step = result.step("home")
@@ -144,10 +135,12 @@ def test_a_freeze_shows_in_response_time_and_not_in_the_median(tmp_path: Path) -
     assert step.service_p(50) < 0.1
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_percentiles_are_those_of_the_target(tmp_path: Path) -> None:
     """Never less than the target took, by its own clock; and more by what an exchange costs on
     this machine at this moment, which the second step measures. Histograms may be off by 2 %, and
-    the clocks of the two by 0.5 ms."""
+    the clocks of the two by 0.5 ms. A machine that stands still once delays all that is under way,
+    which is more than one in a hundred."""
     text = """
     class Truth(Workflow):
         rate = "200/s"
@@ -173,9 +166,11 @@ def test_percentiles_are_those_of_the_target(tmp_path: Path) -> None:
     for p in (50, 95, 99):
         seen_ms, true_ms = home.service_p(p) * 1000, told[f"p{p}_ms"]
         off_ms = 0.02 * true_ms + 0.5
-        assert true_ms - off_ms <= seen_ms <= true_ms + off_ms + cost_ms, f"p{p}"
+        assert true_ms - off_ms <= seen_ms, f"p{p}"
+        assert p == 99 or seen_ms <= true_ms + off_ms + cost_ms, f"p{p}"
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_response_and_service_time_agree_when_no_user_waits(lab: Lab) -> None:
     text = """
     class Easy(Workflow):
@@ -203,6 +198,7 @@ def test_response_and_service_time_agree_when_no_user_waits(lab: Lab) -> None:
     assert rows["root"].latency.mean >= rows["root"].service.mean
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_users_of_an_open_model_grow_with_need_only(lab: Lab) -> None:
     text = """
     class Grows(Workflow):
@@ -217,5 +213,7 @@ def test_users_of_an_open_model_grow_with_need_only(lab: Lab) -> None:
     counts = lab.target.counts()
     check_counts(result, counts)
     assert result.step("home").count == 100
-    # Ten run at any moment by Little's law; the rest is the slack of a noisy machine.
-    assert 10 <= counts["connections"]["opened"] <= 60
+    # Ten run at any moment by Little's law; the rest is the slack of a noisy machine. After it
+    # stood still, it has to make many at once.
+    needed = max(60, 2 * counts["max_concurrent_requests"])
+    assert 10 <= counts["connections"]["opened"] <= needed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from time import monotonic
 
 import pytest
 
@@ -119,15 +120,17 @@ class Uses(Workflow):
         return await self.timed(self.own.call())
 """
     )
+    began = monotonic()
     result = lab.run(text)
+    whole_s = monotonic() - began
     check_identities(result)
     assert sorted(lines_of(lab, "opened.txt")) == ["own"] * 3 + ["shared"]
     assert sorted(lines_of(lab, "closed.txt")) == ["own"] * 3 + ["shared"]
     assert result.step("call").ok == 30
     assert result.checks["own is mine"].failed == 0
     # Opening takes 1.5 s, and the load a few milliseconds.
-    assert result.step("call").p(99) < 1.0
-    assert result.outcome.workflows[0].elapsed_s < 1.0, "opening is part of the load"
+    assert result.step("call").p(99) < whole_s - 1.5
+    assert result.outcome.workflows[0].elapsed_s < whole_s - 1.5, "opening is part of the load"
 
 
 def test_users_whose_start_action_fails_do_not_start(lab: Lab) -> None:
@@ -315,7 +318,7 @@ def test_feeds_per_user_in_turn_and_at_random(lab: Lab) -> None:
 
     class OnceEach(Workflow):
         vus = 9
-        duration = "300ms"
+        iterations = 20
         row = Feed([1, 2, 3, 4], per="vu", take="once")
 
         @step()
@@ -332,7 +335,7 @@ def test_feeds_per_user_in_turn_and_at_random(lab: Lab) -> None:
     assert (seen.minimum, seen.maximum, seen.count) == (1, 3, 200)
     assert 1.7 < seen.mean < 2.3
     # Four rows, nine users: four of them run, and the verdict reports the others.
-    assert result.step("own").count > 4
+    assert result.step("own").count == 20
     assert result.outcome.stats.workflows["OnceEach"].users.max == 4
     assert any("5 users of OnceEach did not start: no rows left" in r for r in result.reasons)
 

@@ -344,8 +344,8 @@ def test_workflows_of_a_layer_overlap_on_one_worker_and_exclusive_waits(lab: Lab
     for name in ("Browse", "Buy"):
         assert spans["Alone"][1] <= spans[name][0] or spans["Alone"][0] >= spans[name][1]
     windows = result.outcome.stats.workflows
-    assert windows["Browse"].rows["home"].count > 20
-    assert windows["Buy"].rows["home"].count > 20
+    assert windows["Browse"].rows["home"].count >= 2
+    assert windows["Buy"].rows["home"].count >= 2
 
 
 def test_a_workflow_of_start_actions_alone_runs_once(lab: Lab) -> None:
@@ -441,8 +441,8 @@ def test_a_slow_resolver_is_asked_once_per_process_and_in_no_latency(lab: Lab) -
     origin._lookup = slow
 
     class Load(Workflow):
-        vus = 100
-        iterations = 1000
+        vus = 20
+        iterations = 400
 
         @step()
         async def get(self, url: URL = "/") -> HTTPResponse:
@@ -455,7 +455,7 @@ def test_a_slow_resolver_is_asked_once_per_process_and_in_no_latency(lab: Lab) -
     assert len(made) == len(set(made)) and 1 <= len(made) <= 2, "one per process"
     assert {line.split()[1] for line in made} == {"localhost"}
     step = result.step("get")
-    assert step.count == 1000 and step.min < 0.1 and step.p(50) < 0.2
+    assert step.count == 400 and step.min < 0.1 and step.p(50) < 0.2
 
 
 def test_a_host_that_does_not_resolve_is_told_before_any_request(lab: Lab) -> None:

@@ -70,9 +70,15 @@ class Ended:
 class Started:
     """A command that runs; it leads a process group, as one typed into a shell does."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], folder: Path, errors: int) -> None:
         self.process = process
         self.folder = folder
+        self._errors = errors
+
+    @property
+    def said(self) -> str:
+        """What stands on its standard error by now."""
+        return os.pread(self._errors, os.fstat(self._errors).st_size, 0).decode(errors="replace")
 
     def ctrl_c(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
@@ -84,11 +90,13 @@ class Started:
 
     def end(self) -> Ended:
         try:
-            out, err = self.process.communicate(timeout=ENDS_WITHIN_S)
+            out, _ = self.process.communicate(timeout=ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            out, err = self.process.communicate()
-            raise AssertionError(f"did not end; it said:\n{err}\n{out}") from None
+            out, _ = self.process.communicate()
+            raise AssertionError(f"did not end; it said:\n{self.said}\n{out}") from None
+        err = self.said
+        os.close(self._errors)
         return Ended(self.process.returncode, out, err, self.folder)
 
 
@@ -105,17 +113,18 @@ class CommandLab:
         return name
 
     def start(self, *words: str, **environment: str) -> Started:
+        errors = os.memfd_create("standard error")
         process = subprocess.Popen(
             [str(SQUALL), *words],
             cwd=self.folder,
             env=clean_environment(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             text=True,
             start_new_session=True,
         )
-        return Started(process, self.folder)
+        return Started(process, self.folder, errors)
 
     def process(self, *words: str, **environment: str) -> Ended:
         """`squall WORDS` in a process of its own."""

@@ -72,7 +72,9 @@ class CoreThread:
 
     def kill(self) -> None:
         if self._loop is not None and self._serving is not None and self.returncode is None:
-            self._loop.call_soon_threadsafe(self._serving.cancel)
+            # The loop may be closed by now: it closes before there is a return code.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._serving.cancel)
 
     def _run(self) -> None:
         try:

@@ -65,11 +65,17 @@ class Lab:
         return squall.run(self.write(text), **options)
 
     def interrupt(
-        self, text: str, *, when: Callable[[], bool], times: int = 1, **environment: str
+        self,
+        text: str,
+        *,
+        when: Callable[[], bool],
+        times: int = 1,
+        workers: int = 1,
+        **environment: str,
     ) -> Result:
         """Runs until `when` holds and then interrupts so many times, as Ctrl-C does."""
         options = RunOptions(
-            file=str(self.write(text)), host=self.target.url, workers=1, env=environment
+            file=str(self.write(text)), host=self.target.url, workers=workers, env=environment
         )
         with in_process(self.folder):
             return Result(asyncio.run(_interrupted(options, when, times)))

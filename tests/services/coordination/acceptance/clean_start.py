@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.coordination.acceptance.crash_failover import CrashLab
-from tests.services.coordination.lab.processes import SLACK_S
+from tests.services.coordination.lab.processes import ENDS_WITHIN_S, SLACK_S
 from tests.services.coordination.programs.member import observing
 
 HANDED_OVER_S = 2.0
@@ -69,7 +69,7 @@ class StartLab(CrashLab):
         self.until(lambda: self._promoted(asked), self.failover_s, "a successor is promoted")
         (promoted,) = self._promoted(asked)
         assert promoted["epoch"] == epoch + 1 and promoted["member"] != leader
-        assert process.wait(15) == 0
+        assert process.wait(ENDS_WITHIN_S) == 0
         self.start(leader)
         return promoted["at"] - asked
 

@@ -39,8 +39,8 @@ class CrashLab(Lab):
     def kill_the_leader(self) -> float:
         """How long it took until another one was promoted."""
         leader, epoch = self.leader(), self.lines("acts")[-1]["epoch"]
-        self.kill(leader)
         struck = time.monotonic()
+        self.kill(leader)
         left = [each for each in self.members if each != leader]
         self.until(lambda: self._promoted(struck), self.failover_s, "a successor is promoted")
         self._until_told(epoch + 1, left)

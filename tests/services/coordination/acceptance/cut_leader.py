@@ -4,14 +4,11 @@ hold the lease. Used by tests and, at full size, by the acceptance.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from squall.coordination.stores.open import make_store
-from squall.runtime.real.runtime import RealClock
 from tests.services.coordination.lab.cutting_proxy import CuttingProxy
 from tests.services.coordination.lab.processes import Lab
 
@@ -69,16 +66,7 @@ class CutLab(Lab):
 
     async def check_effects(self) -> int:
         """What coordinators wrote through the store stands there by epoch."""
-        store = make_store(self.url, RealClock(), random.Random(), prefix=self.prefix)
-        epochs: list[int] = []
-        cursor = ""
-        try:
-            while items := await store.read("journal", after=cursor, limit=1000):
-                epochs += [int(item.value) for item in items]
-                cursor = items[-1].cursor
-        finally:
-            await store.close()
-        assert epochs == sorted(epochs), f"effects of epochs {epochs}"
+        epochs = await self.check_written()
         assert len(set(epochs)) > 1, f"effects of epochs {epochs}"
         return len(epochs)
 
@@ -97,7 +85,7 @@ def running(url: str, prefix: str, folder: Path, scale: float) -> Iterator[CutLa
     try:
         for member in MEMBERS:
             lab.start(member)
-        lab.until(lambda: len(lab.lines("started")) == 3, 30.0 * scale, "all have started")
+        lab.until(lambda: len(lab.lines("started")) == 3, 30.0 * lab.scale, "all have started")
         lab.until_written(0.0, MEMBERS)
         yield lab
     finally:

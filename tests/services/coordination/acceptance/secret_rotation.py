@@ -32,8 +32,6 @@ from tests.services.coordination.lab.processes import Lab
 
 NAMES = ("staging", "default")
 DAY_S = 86_400.0
-BEGINS_S = 2.0
-"""All are registered before the first of them sends."""
 
 
 class Later(GuardedStore):
@@ -63,6 +61,8 @@ class RotationLab(Lab):
         self.look_s = look_s
         self.some = max(4, round(2.0 * per_s))
         """Signals that pass at each step: those of two seconds."""
+        self.begins = folder / "begins"
+        """When it exists, members send: all are registered by then."""
         self.secret = folder / "secret"
         self.old = generate_secret()
         self.secret.write_text(f"{self.old}\n")
@@ -79,7 +79,7 @@ class RotationLab(Lab):
             "secret": str(self.secret),
             "per_s": str(self.per_s / len(self.members)),
             "look_s": "" if self.look_s is None else str(self.look_s),
-            "begins_s": str(BEGINS_S * self.scale),
+            "begins": str(self.begins),
         }
         command = program("tests.services.coordination.programs.talker", json.dumps(options))
         with (self.folder / f"{member}.err").open("ab") as errors:
@@ -116,6 +116,12 @@ async def change_the_secret(lab: RotationLab) -> str:
     try:
         for member in lab.members:
             lab.start(member)
+        await lab.until_true(
+            lambda: len(lab.lines("started")) == len(lab.members),
+            "all have started",
+            60.0 * lab.scale,
+        )
+        lab.begins.touch()
         await lab.more_signals(lab.some)
         begun = time.monotonic()
         new = await _accept_both(lab, store)

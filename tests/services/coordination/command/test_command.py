@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sqlite3
+import uuid
 from contextlib import closing
 from pathlib import Path
 
@@ -207,10 +208,11 @@ def test_the_files_for_systemd_and_cron_call_what_exists(
         r"squall squall (coord .+) 2>&1", cron
     )
     assert len(commands) == 2
+    prefix = f"test.{uuid.uuid4().hex[:12]}"
     for command in commands:
-        assert main([*shlex.split(command), "--prefix", "test.deploy"]) == 0
+        assert main([*shlex.split(command), "--prefix", prefix]) == 0
         assert "0 members removed" in capsys.readouterr().out
-    forget_redis(redis_url, "test.deploy")
+    forget_redis(redis_url, prefix)
 
 
 def test_a_secret_is_made(capsys: pytest.CaptureFixture[str]) -> None:

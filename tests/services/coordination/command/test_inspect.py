@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from datetime import datetime
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from tests.services.coordination.lab.coord_command import (
 from tests.services.coordination.lab.places import Place, forget_redis
 
 __all__ = ["secret", "shared"]
+PROBE = "probe"
 
 
 def a_signal(number: int, now: float) -> Signal:
@@ -263,11 +265,10 @@ def test_jobs_are_shown_paused_ordered_and_removed(
 
 def test_what_happens_is_followed(shared: Place, capsys: pytest.CaptureFixture[str]) -> None:
     async def script() -> None:
-        lasts = ("--for", f"{6.0 * factor():g}")
+        lasts = ("--for", f"{8.0 * factor():g}")
         words = ("events", "--follow", *lasts, "--every", "0.1", "--last", "0", "--json")
         following = asyncio.ensure_future(asyncio.to_thread(coord, shared, *words))
-        await asyncio.sleep(factor())
-        shown = ""
+        shown = await until_it_follows(shared, following, capsys)
         async with running(shared):
             # It must be seen to lead before it leaves.
             while "leader:changed" not in shown:
@@ -277,6 +278,7 @@ def test_what_happens_is_followed(shared: Place, capsys: pytest.CaptureFixture[s
         assert await following == 0
         shown += capsys.readouterr().out
         told = [json.loads(line) for line in shown.splitlines()]
+        told = [each for each in told if not each.get("coordinator_id", "").startswith(PROBE)]
         joined = [each for each in told if each["event"] == "member:joined"]
         changes = [each for each in told if each["event"] == "leader:changed"]
         assert [each["coordinator_id"] for each in joined] == ["worker"]
@@ -287,13 +289,30 @@ def test_what_happens_is_followed(shared: Place, capsys: pytest.CaptureFixture[s
     play(shared, script)
 
 
+async def until_it_follows(
+    place: Place, following: asyncio.Future[int], capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Its first look shows nothing. So members join until it shows one; returns what it showed."""
+    other = Place(place.kind, place.url, place.prefix)
+    store = await other.open()
+    shown, number = "", 0
+    while PROBE not in shown:
+        assert not following.done(), shown
+        number += 1
+        await store.write(beat(f"{PROBE}{number}"))
+        await asyncio.sleep(0.05)
+        shown += capsys.readouterr().out
+    await other.close()
+    return shown
+
+
 async def _nothing(store: Store) -> None:
     """Members create the file of a store; a command that only reads does not."""
     await store.write(Put("made/here", b"", expect=ANY, ttl_s=60.0))
 
 
 def test_ctrl_c_is_how_following_ends(redis_url: str) -> None:
-    place = Place("redis", redis_url, "test.follow")
+    place = Place("redis", redis_url, f"test.{uuid.uuid4().hex[:12]}")
     write(place, populate)
     program = Path(sys.executable).with_name("squall")
     words = ("coord", "events", "--follow", "--store", place.url, "--prefix", place.prefix)
@@ -334,9 +353,10 @@ def test_ctrl_c_is_how_following_ends(redis_url: str) -> None:
 def test_a_mistake_in_a_look_is_one_line(
     redis_url: str, words: tuple[str, ...], code: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    prefix = f"test.{uuid.uuid4().hex[:12]}"
     try:
-        assert main(["coord", *words, "--store", redis_url, "--prefix", "test.mistakes"]) == code
+        assert main(["coord", *words, "--store", redis_url, "--prefix", prefix]) == code
     finally:
-        forget_redis(redis_url, "test.mistakes")
+        forget_redis(redis_url, prefix)
     shown = capsys.readouterr().err
     assert text in shown and shown.count("\n") == 1

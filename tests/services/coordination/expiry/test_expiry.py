@@ -43,7 +43,7 @@ async def present(coordinator: Coordinator, *keys: str) -> list[str]:
 async def test_old_records_go_fresh_and_foreign_ones_stay(place: Place) -> None:
     slow = slowness(place)
     ttl = Ttl(ttl_interval=0.2)
-    ttl.register("session", expires_after=2.0 * slow)
+    ttl.register("session", expires_after=3.0 * slow)
     async with member(place, ttl) as coordinator:
         for key in ("session/a", "session/b", "sessions/x"):
             await put(coordinator, key)

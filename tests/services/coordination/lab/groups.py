@@ -15,12 +15,14 @@ from tests.lab.machine import factor
 from tests.services.coordination.lab.places import Place
 
 SECRET = "0123456789abcdef" * 4
+# All members of a test share its process: if that stands still for two seconds, none of them may
+# lose its lease or be called silent.
 _TIMING = Timing(
     heartbeat_interval=0.3,
-    heartbeat_ttl=1.8,
-    dead_after=3.0,
+    heartbeat_ttl=3.0,
+    dead_after=4.2,
     monitor_interval=0.4,
-    lease_ttl=1.5,
+    lease_ttl=2.8,
     min_epoch_duration=0.0,
     max_epoch_duration=60.0,
     cold_start_observation_window=0.0,

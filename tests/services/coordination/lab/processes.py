@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
+from squall.coordination.stores.open import make_store
+from squall.runtime.real.runtime import RealClock
 from tests.lab.machine import factor
 from tests.lab.programs import ROOT, program
 from tests.services.coordination import programs
@@ -20,6 +23,7 @@ from tests.services.coordination.programs.member import scaled
 
 SLACK_S = 6.0
 """For a busy machine: processes start and are scheduled late."""
+ENDS_WITHIN_S = 60.0
 LOCKED_S = 0.3
 """No write of a member takes so long, if it goes on."""
 
@@ -131,7 +135,7 @@ class Lab:
         codes: list[int] = []
         for process in self.processes.values():
             try:
-                codes.append(process.wait(15))
+                codes.append(process.wait(ENDS_WITHIN_S))
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes.append(process.wait())
@@ -161,7 +165,8 @@ class Lab:
     def lines(self, *what: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for path in self.folder.glob("*.jsonl"):
-            for line in path.read_bytes().splitlines():
+            # The last line may be half written.
+            for line in path.read_bytes().split(b"\n")[:-1]:
                 record = json.loads(line)
                 if not what or record["what"] in what:
                     found.append(record)
@@ -209,6 +214,20 @@ class Lab:
             "a signal is acknowledged",
         )
 
+    async def check_written(self) -> list[int]:
+        """What leaders wrote stands in the store by epoch; returns the epochs."""
+        store = make_store(self.url, RealClock(), random.Random(), prefix=self.prefix)
+        epochs: list[int] = []
+        cursor = ""
+        try:
+            while items := await store.read("journal", after=cursor, limit=1000):
+                epochs += [int(item.value) for item in items]
+                cursor = items[-1].cursor
+        finally:
+            await store.close()
+        assert epochs == sorted(epochs), f"effects of epochs {epochs}"
+        return epochs
+
     def check(self) -> None:
         """The promises, over the whole time."""
         epoch, holder = 0, ""
@@ -217,8 +236,9 @@ class Lab:
             if line["epoch"] > epoch:
                 epoch, holder = line["epoch"], line["boot"]
             assert line["boot"] == holder, f"{line}: epoch {epoch} belongs to {holder}"
-        handled = {line["text"] for line in self.lines("handled")}
+        # In this order: members may still run, and acknowledge what they handled.
         acked = {line["text"] for line in self.lines("acked")}
+        handled = {line["text"] for line in self.lines("handled")}
         assert acked <= handled
         twice: set[tuple[str, str]] = set()
         for line in self.lines("handled"):

@@ -6,15 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from squall.coordination import (
     Coordinator,
     CoordinatorPlugin,
     Queue,
 )
 from squall.coordination.queue.claims import ClaimedTicket
+from squall.coordination.timing import PROFILES
 from tests.lab.machine import factor
 from tests.services.coordination.lab.places import Place
 
+# A process that stands still for two seconds keeps its lease and its life.
+TIMING = msgspec.structs.replace(PROFILES["fast"], lease_ttl=2.8, heartbeat_ttl=3.0, dead_after=4.5)
 SECRET = "d02746e8fe001fc518d7ee0ec726c0a4fc469d42ee7aa55dddb1676f7baedc1f"
 
 
@@ -29,7 +34,7 @@ async def member(
     place: Place, *plugins: CoordinatorPlugin, **options: object
 ) -> AsyncIterator[Coordinator]:
     store = await place.open()
-    chosen = {"profile": "fast", "unsafe_timings": True, "secret": SECRET} | options
+    chosen = {"profile": TIMING, "unsafe_timings": True, "secret": SECRET} | options
     async with Coordinator(store, *plugins, **chosen) as coordinator:
         yield coordinator
 

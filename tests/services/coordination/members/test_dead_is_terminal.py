@@ -26,7 +26,8 @@ TICKETS = HELD + 1
 
 class SleeperLab(Lab):
     def __init__(self, place: Place, folder: Path, holds: str) -> None:
-        scale = 3.0 if place.kind == "s3" else 1.0
+        # It must not lose its lead before it is stopped.
+        scale = 3.0 if place.kind == "s3" else 1.5
         super().__init__(place.url, place.prefix, folder, [SLEEPER], scale)
         self.holds = holds
 

@@ -4,10 +4,12 @@ runs three minutes of it on the default profile.
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from squall.coordination.stores.breaker import BreakerSettings
 from squall.coordination.stores.guarded_store import RetrySettings
+from tests.lab.machine import factor
 from tests.services.coordination.acceptance.long_outage import Outage, Size
 from tests.services.coordination.lab.places import Place
 from tests.services.coordination.programs.member import scaled
@@ -16,10 +18,14 @@ from tests.services.coordination.programs.member import scaled
 @pytest.mark.asyncio
 @pytest.mark.parametrize("place", ["redis", "s3"], indirect=True)
 async def test_a_store_that_is_away_opens_the_circuit_and_kills_no_member(place: Place) -> None:
-    timing = scaled(2.0 if place.kind == "s3" else 1.0)
+    # Long enough that a process that stands still for a moment keeps its lease and its life.
+    scale = max(2.0 if place.kind == "s3" else 1.0, factor())
+    timing = msgspec.structs.replace(
+        scaled(scale), lease_ttl=4.0 * scale, heartbeat_ttl=4.4 * scale, dead_after=5.9 * scale
+    )
     size = Size(
         timing,
-        away_s=timing.dead_after + 1.5,
+        away_s=timing.dead_after + 2.0,
         retry=RetrySettings(first_delay_s=0.04),
         breaker=BreakerSettings(open_s=0.8),
     )

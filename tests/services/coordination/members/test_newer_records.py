@@ -88,7 +88,7 @@ async def test_a_ticket_is_published_with_all_that_its_producer_wrote(place: Pla
                 await claimed.complete()
                 break
     published = msgspec.json.decode(item.value)
-    assert published["trace"] == "abc" and published["epoch"] == 1 and claimed.payload == 7
+    assert published["trace"] == "abc" and published["epoch"] >= 1 and claimed.payload == 7
 
 
 async def test_a_death_of_a_newer_member_keeps_its_unknown_fields(place: Place) -> None:

@@ -41,7 +41,7 @@ async def test_silence_of_one_and_a_half_checks_is_no_death(place: Place) -> Non
 
 async def patient_member(group: Group) -> Coordinator:
     """Checks far enough apart that a beat fits between two of them on a busy machine."""
-    timing = msgspec.structs.replace(group.timing, monitor_interval=1.5)
+    timing = msgspec.structs.replace(group.timing, monitor_interval=2.5 * group.scale)
     ends = timing.heartbeat_ttl + timing.max_warnings * timing.monitor_interval
     timing = msgspec.structs.replace(timing, dead_after=ends)
     return await group.member("a", profile=timing)

@@ -17,6 +17,8 @@ from squall.coordination.coordinator import Coordinator
 from squall.coordination.errors import StateLostError
 from squall.coordination.members.housekeeping import Housekeeping
 from squall.coordination.queue.plugin import Queue
+from squall.coordination.records import keys
+from squall.coordination.records.schemas import LeaseRecord
 from squall.coordination.stores.redis.store import RedisStore
 from tests.lab.machine import factor
 from tests.services.coordination.lab.groups import SECRET, slower
@@ -55,6 +57,14 @@ async def until(condition: object, what: str) -> None:
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not in time: {what}") from None
+
+
+async def renewals(leader: Coordinator) -> int:
+    (record,) = await leader.store.get(keys.LEADER)
+    assert record is not None
+    lease = leader.parts.codec.read(LeaseRecord, record.value)
+    assert lease is not None
+    return lease.renewals
 
 
 async def test_every_key_expires_and_the_database_is_never_scanned(server: Server) -> None:
@@ -98,7 +108,9 @@ async def test_a_flushed_server_gets_a_higher_epoch_and_waits_end(server: Server
         for each in (a, b):
             each.on(events.StateLost, told.append)
         waiting = asyncio.ensure_future(a.block_until_signal(correlation_id="x", timeout=600.0))
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(60.0):
+            while not await a.signals.open_waits():
+                await asyncio.sleep(0.02)
         redis = redis_of(a)
         await redis.command("FLUSHALL")
         await redis.command("SCRIPT", "FLUSH")
@@ -124,7 +136,10 @@ async def test_a_short_absence_of_the_server_changes_nothing(server: Server) -> 
         server.signal(signal.SIGSTOP)
         await asyncio.sleep(TIMING.heartbeat_interval)
         server.signal(signal.SIGCONT)
-        await asyncio.sleep(2.0 * TIMING.lease_ttl)
+        renewed = await renewals(leader)
+        async with asyncio.timeout(60.0):
+            while await renewals(leader) < renewed + 3:
+                await asyncio.sleep(0.05)
         assert leader.is_coordinator and leader.current_epoch == epoch
         assert not {"heartbeat:warning", "coordinator:dead", "leader:changed"} & set(heard)
 

@@ -104,6 +104,12 @@ class Journal:
         self._member = member
         self._boot = f"{member}.{os.getpid()}"
 
+    def note_acts(self, term: Term) -> None:
+        """Stamped before the check: the process may stand still after it."""
+        at = time.monotonic()
+        if term.valid:
+            self.note("acts", at=at, epoch=term.epoch)
+
     def note(self, what: str, **fields: object) -> None:
         line = {"at": time.monotonic(), "what": what, "member": self._member, "boot": self._boot}
         os.write(self._file, json.dumps(line | fields).encode() + b"\n")
@@ -125,8 +131,9 @@ async def note_leading(journal: Journal, coordinator: Coordinator) -> None:
     """Each time that it led, with the last moment at which it said so."""
     while True:
         led_at, epoch = 0.0, 0
-        while coordinator.is_coordinator:
-            led_at, epoch = time.monotonic(), coordinator.current_epoch
+        # The clock is read first: the process may stand still between the two.
+        while (now := time.monotonic()) and coordinator.is_coordinator:
+            led_at, epoch = now, coordinator.current_epoch
             await asyncio.sleep(LOOK_S)
         if led_at:
             journal.note("led", until=led_at, epoch=epoch)
@@ -195,14 +202,13 @@ async def main(options: dict[str, str]) -> None:
         return f"{member}.{os.getpid()}.{number}"
 
     async def work(term: Term) -> None:
-        if term.valid:
-            journal.note("acts", epoch=term.epoch)
+        journal.note_acts(term)
         stream, effect = "journal", term.epoch
         if holds:
             stream, effect = EFFECTS, await effects.next()
-        body = str(effect).encode()
+        body, begun = str(effect).encode(), time.monotonic()
         await term.write(Append(stream, name(), body, ttl_s=3600.0, limit=100_000))
-        journal.note("wrote", epoch=term.epoch)
+        journal.note("wrote", epoch=term.epoch, begun=begun)
 
     async def handle(delivery: Delivery) -> None:
         journal.note("handled", text=delivery.signal.payload)

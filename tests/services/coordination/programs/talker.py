@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+from pathlib import Path
 
 from squall.coordination import CoordinationError, Coordinator
 from squall.coordination.events import SignalRejected
@@ -21,6 +22,8 @@ from squall.coordination.signals.member_signals import Delivery
 from squall.coordination.stores.open import make_store
 from squall.runtime.real.runtime import RealClock
 from tests.services.coordination.programs.member import Journal, scaled
+
+LOOK_S = 0.02
 
 
 class Talker:
@@ -85,7 +88,8 @@ async def main(options: dict[str, str]) -> None:
         coordinator.on(SignalRejected, lambda event: journal.note("rejected", reason=event.reason))
         coordinator.on_signal("note", talker.handle)
         journal.note("started")
-        await asyncio.sleep(float(options["begins_s"]))
+        while not Path(options["begins"]).exists():
+            await asyncio.sleep(LOOK_S)
         tasks.start("talk", talker.talk(float(options["per_s"])))
         await stop.wait()
     await store.close()

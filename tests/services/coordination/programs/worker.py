@@ -52,7 +52,7 @@ async def main(options: dict[str, str]) -> None:
         journal.note("ran", slot=run.slot, due=run.due, epoch=run.epoch)
 
     async def lead(term: Term) -> None:
-        journal.note("acts", epoch=term.epoch)
+        journal.note_acts(term)
 
     async def work() -> None:
         while True:

@@ -133,7 +133,7 @@ async def test_a_failing_ticket_becomes_a_dead_letter_and_can_be_driven_again(
 async def test_a_claim_that_ran_out_goes_to_another_and_the_late_one_is_refused(
     place: Place,
 ) -> None:
-    queue = Queue("mail", visibility_timeout=1.0 * slowness(place))
+    queue = Queue("mail", visibility_timeout=2.5 * slowness(place))
     async with member(place, queue, profile=scaled(slowness(place))) as coordinator:
         made = await queue.enqueue("x")
         (slow,) = await take(queue, 1)
@@ -154,12 +154,12 @@ async def test_a_claim_that_ran_out_goes_to_another_and_the_late_one_is_refused(
 
 @pytest.mark.asyncio
 async def test_the_claim_is_renewed_while_the_work_lasts(place: Place) -> None:
-    visible_s = 1.5 * slowness(place)
+    visible_s = 3.0 * slowness(place)
     queue = Queue("mail", visibility_timeout=visible_s)
     async with member(place, queue, profile=scaled(slowness(place))):
         made = await queue.enqueue("x")
         (ticket,) = await take(queue, 1)
-        await asyncio.sleep(1.5 * visible_s)
+        await asyncio.sleep(1.2 * visible_s)
         await ticket.complete("done")
         final = await queue.final(made)
         assert final is not None

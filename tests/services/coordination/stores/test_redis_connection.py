@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,13 @@ def strike(server: RedisServer, number: signal.Signals) -> None:
     process = server._process  # pyright: ignore[reportPrivateUsage]
     assert process is not None
     os.kill(process.pid, number)
+    # A signal may reach a process that runs after this call has returned.
+    while number == signal.SIGSTOP and state_of(process.pid) != "T":
+        time.sleep(0.001)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0]
 
 
 async def test_many_commands_share_one_connection_and_get_their_own_answers(own_redis: Any) -> None:
@@ -98,7 +106,7 @@ async def test_an_error_is_the_answer_to_one_command_only(own_redis: Any) -> Non
 
 async def test_a_server_that_stands_still_is_given_up_and_found_again(own_redis: Any) -> None:
     server = own_redis()
-    with opened(server.url, answer_s=1.0 * factor()) as connection:
+    with opened(server.url, answer_s=3.0 * factor()) as connection:
         assert await connection.call(connection.packed("PING")) == b"PONG"
         strike(server, signal.SIGSTOP)
         try:

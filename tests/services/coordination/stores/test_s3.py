@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Iterator
 from email.utils import formatdate
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
@@ -25,6 +26,7 @@ from squall.coordination.stores.interface import (
     Remove,
     Takeable,
 )
+from squall.coordination.stores.s3 import objects as s3_objects
 from squall.coordination.stores.s3 import store as s3
 from squall.coordination.stores.s3 import streams as s3_streams
 from squall.coordination.stores.s3.objects import ServiceClock, StoredObject
@@ -50,10 +52,14 @@ def url(proxy: FaultyS3) -> str:
 @pytest_asyncio.fixture
 async def stores(proxy: FaultyS3) -> AsyncIterator[list[S3Store]]:
     prefix = f"p{random.getrandbits(48)}"
-    opened = [S3Store(url(proxy), RealClock(), random.Random(), prefix=prefix) for _ in range(3)]
-    yield opened
-    for store in opened:
-        await store.close()
+    # There are no retries around these: an answer that is late must not be a failure.
+    with patch.object(s3_objects, "ANSWER_S", 30.0):
+        opened = [
+            S3Store(url(proxy), RealClock(), random.Random(), prefix=prefix) for _ in range(3)
+        ]
+        yield opened
+        for store in opened:
+            await store.close()
 
 
 def add(name: str) -> Append:
@@ -204,6 +210,8 @@ async def test_a_version_that_is_not_remembered_any_more_is_as_good_as_one_that_
 async def test_who_knew_the_end_a_moment_ago_appends_without_a_look_for_it(
     stores: list[S3Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # However slow this machine is.
+    monkeypatch.setattr(s3_streams, "RECENT_MS", 60_000)
     writer, other, reader = stores
     looked = _noted_fetches(writer, monkeypatch)
     for number in range(3):

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from tests.lab.programs import ROOT, program
 
+DONE = b"done\n"
 _PORTS = threading.Lock()
-_given: set[int] = set()
+_given: dict[int, int] = {}
+"""The ports of this process, with the descriptors of their claims."""
 
 
 class Proxy:
@@ -30,7 +32,9 @@ class Proxy:
 
     def start(self) -> None:
         words = program("tests.cluster.lab.proxy", str(self.port), str(self._to_port))
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=ROOT)
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        )
 
     def stop(self) -> None:
         if self._process is not None:
@@ -52,9 +56,12 @@ class Proxy:
         self._say("heal", ())
 
     def _say(self, word: str, values: Sequence[float]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(f"{' '.join([word, *map(str, values)])}\n".encode())
-        self._process.stdin.flush()
+        """Returns when the proxy has done it: what a test does next must meet it."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        process.stdin.write(f"{' '.join([word, *map(str, values)])}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline() == DONE, f"the proxy does not {word}"
 
 
 class _Passage:
@@ -96,6 +103,8 @@ class _Relay:
                 passage.held = self._mode == "hold" and hit
                 if self._mode == "cut" and hit:
                     passage.abort()
+            sys.stdout.buffer.write(DONE)
+            sys.stdout.buffer.flush()
 
     def _struck(self) -> set[str] | None:
         """Sockets of the named processes; None: all."""
@@ -156,7 +165,7 @@ def _sockets_of(pids: Sequence[int]) -> set[str]:
 
 def free_ports(count: int) -> list[int]:
     """Below the range from which the kernel takes ports for connections, and each only
-    once in this process: a port stays free while its owner is down."""
+    once while this process runs: a port stays free while its owner is down."""
     found: list[int] = []
     with _PORTS:
         while len(found) < count:
@@ -168,9 +177,25 @@ def free_ports(count: int) -> list[int]:
                     tried.bind(("127.0.0.1", port))
                 except OSError:
                     continue
-            _given.add(port)
+            claim = _claimed(port)
+            if claim is None:
+                continue
+            _given[port] = claim
             found.append(port)
     return found
+
+
+def _claimed(port: int) -> int | None:
+    """The descriptor that keeps other processes of tests away from this port as long as this one
+    lives, also while nothing listens there; None if another one has it. The name is one of the
+    kernel's, not of a file."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0squall-tests-port-{port}")
+    except OSError:
+        claim.close()
+        return None
+    return claim.detach()
 
 
 def main(words: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ from squall.runtime.real.runtime import RealRuntime
 from squall.store_mode.find_coordinator import find_leader
 from squall.store_mode.open_store import DEFAULT_PREFIX, opened_store
 from tests.cluster.lab.nodes import SECRET, Cluster, Command, Node
+from tests.cluster.lab.proxy import free_ports
 from tests.lab.target import TargetHandle
 
 KINDS = ("redis", "sqlite", "s3")
@@ -70,7 +71,7 @@ class RedisPlace:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "redis"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._port = _free_port()
+        (self._port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"redis://127.0.0.1:{self._port}/0"
 
@@ -136,7 +137,7 @@ class SqlitePlace:
         self.come_back()
 
     def leave(self) -> None:
-        self._holder = sqlite3.connect(self._path, isolation_level=None, timeout=10.0)
+        self._holder = sqlite3.connect(self._path, isolation_level=None, timeout=60.0)
         self._holder.execute("BEGIN EXCLUSIVE")
 
     def come_back(self) -> None:
@@ -152,7 +153,7 @@ class Moto:
     def __init__(self, log: Path | None = None) -> None:
         """`log` gets a line for each request."""
         self._log = log
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.endpoint = f"http://127.0.0.1:{self.port}"
 
@@ -388,14 +389,6 @@ def _until(condition: Any, otherwise: str) -> None:
         if time.monotonic() > until:
             raise AssertionError(otherwise)
         time.sleep(0.05)
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
 
 
 def _missing(what: str) -> None:

@@ -32,7 +32,10 @@ def check_code(ended: Ended, code: int = 0, *, loss_of: str = "") -> None:
             reason
             for reason in verdict["reasons"]
             if not any(part in reason for part in OF_THE_MACHINE)
-            and not (loss_of and reason.startswith(f"worker {loss_of} lost"))
+            and not (
+                loss_of
+                and reason.startswith((f"worker {loss_of} lost", f"worker {loss_of} restarted"))
+            )
         ]
         assert not others, others
         if code != INTERRUPTED and not ended.document["aborted_by"]:

@@ -70,13 +70,14 @@ def test_the_load_is_back_within_seconds_of_a_kill_of_a_main_process(
         assert problems(document, counts, load, worker_lost=True) == []
         (loss,) = document["losses"]
         assert loss["worker"] == "w1" and "restarted" in loss["reason"]
+        assert loss["refilled_by"] == "w1"
         again = starts(counts, killed + back_within_s)
-        assert len(again) >= FIRST_S
-        # A machine that is too slow to keep the rate makes the run INVALID; still more than one
-        # worker's half of it. Any one second may miss starts that the next ones make up for.
-        least = BOTH if ended.code == INVALID else FULL
-        assert sum(again) / len(again) >= least * RATE_PER_S, again
-        assert sum(again[:FIRST_S]) / FIRST_S >= BOTH * RATE_PER_S, again
+        # A machine that is too slow to keep the rate makes the run INVALID. Any one second may
+        # miss starts that the next ones make up for.
+        if ended.code != INVALID:
+            assert len(again) >= FIRST_S
+            assert sum(again) / len(again) >= FULL * RATE_PER_S, again
+            assert sum(again[:FIRST_S]) / FIRST_S >= BOTH * RATE_PER_S, again
         assert "started_again" in worker.said() and "former_ended_by=SIGKILL" in worker.said()
         assert not Path(f"/proc/{main}").exists() and worker.main_pid() != main
         # An orderly end reaches the new main process too, and nothing is left.
@@ -88,7 +89,8 @@ def test_a_killed_manager_is_back_before_its_workers_miss_it(
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with Cluster(tmp_path, cluster_target, workers=1, launcher=True) as made:
+    # The lease of a datacenter: a busy machine takes seconds to start a process.
+    with Cluster(tmp_path, cluster_target, workers=1, launcher=True, least_factor=4.0) as made:
         manager = made.nodes["m1"]
         run = made.run(made.write(OPEN.format(rate=50, seconds=8)))
         made.wait_load(50)

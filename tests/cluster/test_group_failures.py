@@ -16,11 +16,12 @@ from tests.cluster.lab.chaos_cases import RATE_PER_S, USERS
 from tests.cluster.lab.chaos_rows import CLOSED, OPEN
 from tests.cluster.lab.group import (
     add_manager,
-    arrivals,
     asked,
     group,
     jobs,
+    leader,
     listed,
+    pauses,
     states,
     status,
     until,
@@ -108,7 +109,7 @@ def test_jobs_that_run_wait_or_were_just_accepted_survive_the_primary(
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with Cluster(tmp_path, cluster_target, managers=3, workers=2) as made:
+    with Cluster(tmp_path, cluster_target, managers=3, workers=2, least_factor=2.0) as made:
         run = made.run(made.write(OPEN.format(rate=RATE_PER_S, seconds=6)))
         made.wait_load()
         primary = made.leader()
@@ -159,7 +160,7 @@ def test_without_a_quorum_nothing_is_accepted_and_with_it_again_all_goes_on(
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with Cluster(tmp_path, cluster_target, managers=3, workers=1) as made:
+    with Cluster(tmp_path, cluster_target, managers=3, workers=1, least_factor=2.0) as made:
         wait_well(made)
         to = ("--to", made.addresses, "--host", cluster_target.url)
         long = made.write(OPEN.format(rate=20, seconds=600), "long.py")
@@ -173,12 +174,12 @@ def test_without_a_quorum_nothing_is_accepted_and_with_it_again_all_goes_on(
         began = time.monotonic()
         refused = made.squall(*words, "--key", "k", "--patience", "3s")
         assert refused.code == 3 and len(refused.err.strip().splitlines()) == 1, refused.err
-        assert time.monotonic() - began < 3.0 + 10.0 * factor(), "its timeout ended long ago"
+        assert time.monotonic() - began < 3.0 + 20.0 * factor(), "its timeout ended long ago"
         until(lambda: "NO QUORUM" in group(made, "status").out, "the group says so")
-        assert states(made)["m1"] != "leads"
+        until(lambda: states(made)["m1"] != "leads", "m1 does not lead without a quorum")
         # One of the two is enough: it takes part, and all that was accepted goes on.
         made.start("m2")
-        accepted = made.squall(*words, "--key", "k", "--patience", "30s")
+        accepted = made.squall(*words, "--key", "k", "--patience", "50s")
         assert accepted.code == 0, accepted.err
         by_key = {each["key"]: each["job"] for each in made.jobs()}
         assert sorted(by_key) == ["k", "runs", "waits"]
@@ -194,7 +195,8 @@ def test_a_worker_that_wakes_when_its_share_is_done_elsewhere_changes_nothing(
 ) -> None:
     cluster_target.reset()
     with Cluster(tmp_path, cluster_target, managers=3, workers=2) as made:
-        run = made.run(made.write(CLOSED.format(users=2, seconds=round(7 * factor()))))
+        # The share is refilled only if there is some time left when the worker is given up.
+        run = made.run(made.write(CLOSED.format(users=2, seconds=round(10 * factor()))))
         made.wait_load(20)
         made.pause("w1")
         ended = run.end()
@@ -220,8 +222,8 @@ def test_a_primary_in_the_minority_takes_nothing_and_follows_when_it_comes_back(
 ) -> None:
     with Cluster(tmp_path, cluster_target, managers=3, workers=0, meshed=True) as made:
         wait_well(made)
+        old = leader(made)
         before = status(made)
-        old = before.leader
         made.part(old, [name for name in made.managers() if name != old])
         alone = dict(zip(made.managers(), made.addresses.split(","), strict=True))[old]
         words = ("submit", made.write(SHORT), "--host", cluster_target.url, "--key", "k")
@@ -229,14 +231,15 @@ def test_a_primary_in_the_minority_takes_nothing_and_follows_when_it_comes_back(
         assert refused.code == 3, refused.err
         taken = made.squall(*words, "--to", made.addresses)
         assert taken.code == 0, taken.err
-        until(
-            lambda: f"{old} answers here, but" in group(made, "status").out,
-            "the state of the group is not that of the member that is cut off",
-        )
-        assert "NO QUORUM" not in group(made, "status").out
+
+        def is_told_by_the_majority() -> bool:
+            out = group(made, "status").out
+            return f"{old} answers here, but" in out and "NO QUORUM" not in out
+
+        until(is_told_by_the_majority, "the state is not that of the member that is cut off")
         made.mend()
         wait_well(made)
-        assert status(made).view > before.view
+        until(lambda: status(made).view > before.view, "all follow the new leader")
         assert len(jobs(made)) == 1
 
 
@@ -245,7 +248,7 @@ def test_three_become_five_survive_two_deaths_and_become_three_again(
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with Cluster(tmp_path, cluster_target, managers=3, workers=2) as made:
+    with Cluster(tmp_path, cluster_target, managers=3, workers=2, least_factor=2.0) as made:
         wait_well(made)
         run = made.run(made.write(OPEN.format(rate=RATE_PER_S, seconds=20)))
         made.wait_load()
@@ -254,14 +257,16 @@ def test_three_become_five_survive_two_deaths_and_become_three_again(
         ended = group(made, "add", f"m4={four}", f"m5={five}")
         assert ended.code == 0, ended.err
         until(lambda: len(states(made)) == 5 and set(states(made).values()) == ALL_WELL, "five")
-        gone = [status(made).leader, next(n for n, s in states(made).items() if s == "follows")]
+        first = leader(made)
+        gone = [first, next(name for name in states(made) if name != first)]
         for name in gone:
             made.kill(name)
         assert len(jobs(made)) == 1, "three of five serve"
         ended = group(made, "remove", *gone)
         assert ended.code == 0, ended.err
-        until(lambda: len(states(made)) == 3 and set(states(made).values()) == ALL_WELL, "three")
-        assert not set(states(made)) & set(gone)
+        left = {"m1", "m2", "m3", "m4", "m5"} - set(gone)
+        until(lambda: states(made).keys() == left, "three")
+        wait_well(made)
         result = run.end()
         check_code(result)
         assert result.document["losses"] == []
@@ -269,7 +274,7 @@ def test_three_become_five_survive_two_deaths_and_become_three_again(
         load = Load(rate_per_s=RATE_PER_S)
         assert problems(result.document, counts, load, worker_lost=False) == []
         assert {number for _, number in attempts_of(counts)} == {"1"}, "no lease ended"
-        assert all(arrived > 0 for arrived in arrivals(cluster_target)), arrivals(cluster_target)
+        assert pauses(result.document, counts) == []
 
 
 def attempts_of(counts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -282,7 +287,8 @@ def test_a_manager_with_other_timers_or_another_groups_data_is_refused(
 ) -> None:
     with Cluster(tmp_path, cluster_target, managers=3, workers=0) as made:
         wait_well(made)
-        follower = next(name for name, state in states(made).items() if state == "follows")
+        first = leader(made)
+        follower = next(name for name in made.managers() if name != first)
         others = [name for name in made.managers() if name != follower]
         words = made.nodes[follower].words
         made.kill(follower)
@@ -297,7 +303,7 @@ def test_a_manager_with_other_timers_or_another_groups_data_is_refused(
         until(
             lambda: any(
                 f"no link to {follower}" in text
-                for text in status(made, of=[status(made, of=others).leader]).alarms
+                for text in status(made, of=[leader(made, of=others)]).alarms
             ),
             "the leader raises an alarm at its next check",
         )
@@ -328,23 +334,29 @@ def test_jobs_are_led_by_all_members_and_taken_over_when_one_dies(
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with Cluster(tmp_path, cluster_target, managers=3, workers=2) as made:
+    with Cluster(tmp_path, cluster_target, managers=3, workers=2, least_factor=2.0) as made:
         wait_well(made)
-        primary = status(made).leader
+        primary = leader(made)
         keys = {chosen(f"key-{n}", made.managers()): f"key-{n}" for n in range(50)}
-        leader, key = next((name, key) for name, key in keys.items() if name != primary)
+        expected, key = next((name, key) for name, key in keys.items() if name != primary)
         run = made.run(
             made.write(CLOSED.format(users=USERS, seconds=8)),
             *("--key", key, "--threshold", "get.p(50) < 10s"),
         )
         made.wait_load()
         (job,) = jobs(made)
-        assert view(made, job).leader == leader
-        shown = json.loads(made.squall("status", job, "--to", made.addresses, "--json").out)
-        assert shown["leader"] == leader
+        first = view(made, job).leader
+        # A member that was not heard when the job came is not chosen, and the log says so.
+        silent = [name for name in made.managers() if name != expected]
+        assert first == expected or first == chosen(key, silent)
+        until(
+            lambda: made.ask("status", job)["leader"] == view(made, job).leader,
+            "the status names the leader",
+        )
         made.wait_load(50)
-        made.kill(leader)
-        until(lambda: view(made, job).leader not in ("", leader), "another one leads the job")
+        first = view(made, job).leader
+        made.kill(first)
+        until(lambda: view(made, job).leader not in ("", first), "another one leads the job")
         ended = run.end()
         check_code(ended)
         assert ended.document["losses"] == []

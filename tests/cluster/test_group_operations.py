@@ -13,10 +13,11 @@ from tests.cluster.lab.chaos_cases import RATE_PER_S
 from tests.cluster.lab.chaos_rows import OPEN
 from tests.cluster.lab.group import (
     add_manager,
-    arrivals,
     group,
     jobs,
+    leader,
     listed,
+    pauses,
     states,
     status,
     until,
@@ -34,17 +35,23 @@ def test_hand_over_and_a_replaced_manager_leave_no_gap_in_the_load(
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with Cluster(tmp_path, cluster_target, managers=3, workers=2) as made:
+    # No lease may end, however long the machine keeps one of the processes waiting.
+    with Cluster(tmp_path, cluster_target, managers=3, workers=2, least_factor=2.0) as made:
         until(lambda: set(states(made).values()) == {"leads", "follows"}, "all members answer")
         run = made.run(made.write(OPEN.format(rate=RATE_PER_S, seconds=SECONDS)))
         made.wait_load()
 
         before = status(made)
-        ended = group(made, "handover", "--json")
-        assert ended.code == 0, ended.err
-        handed = json.loads(ended.out)
-        assert handed["leader"] != before.leader and handed["took_ms"] > 0.0
-        assert status(made).view > before.view
+        handed = {"leader": "", "took_ms": 0.0}
+
+        def is_handed_over() -> bool:
+            ended = group(made, "handover", "--json")
+            assert ended.code == 0, ended.err
+            handed.update(json.loads(ended.out))
+            return handed["took_ms"] > 0.0
+
+        until(is_handed_over, "no election comes before the handover")
+        until(lambda: status(made).view > before.view, "the next view begins")
 
         lost = "m3" if handed["leader"] != "m3" else "m1"
         kept = [name for name in ("m1", "m2", "m3") if name != lost]
@@ -60,8 +67,9 @@ def test_hand_over_and_a_replaced_manager_leave_no_gap_in_the_load(
         # A member that has not heard of the new epoch yet answers with the old one.
         until(lambda: sorted(states(made)) == sorted([*kept, "m4"]), f"{lost} is no member")
 
-        why = made.squall("why", jobs(made)[0], "--to", made.addresses)
-        assert "leads the managers (epoch 1" in why.out, why.out
+        why = ("why", jobs(made)[0], "--to", made.addresses)
+        told = "leads the managers (epoch 1"
+        until(lambda: told in made.squall(*why).out, "the story names the new epoch")
 
         result = run.end()
         check_code(result)
@@ -69,14 +77,17 @@ def test_hand_over_and_a_replaced_manager_leave_no_gap_in_the_load(
         load = Load(rate_per_s=RATE_PER_S)
         assert problems(result.document, counts, load, worker_lost=False) == []
         assert result.document["losses"] == []
-        assert all(arrived > 0 for arrived in arrivals(cluster_target)), arrivals(cluster_target)
+        assert pauses(result.document, counts) == []
 
         # The new member counts: without another of the old ones the group goes on.
         made.kill(kept[0])
         assert len(jobs(made)) == 1, "the group serves"
-        shown = made.ask("nodes")["nodes"]
         until(lambda: states(made).get(kept[0]) == "silent", "a dead manager is silent")
-        assert {"m4", kept[1]} <= {node["name"] for node in shown if node["role"] == "manager"}
+        until(lambda: {"m4", kept[1]} <= shown_managers(made), "the others are shown")
+
+
+def shown_managers(made: Cluster) -> set[str]:
+    return {node["name"] for node in made.ask("nodes")["nodes"] if node["role"] == "manager"}
 
 
 def test_a_wiped_manager_waits_until_it_is_admitted_again(
@@ -84,23 +95,23 @@ def test_a_wiped_manager_waits_until_it_is_admitted_again(
 ) -> None:
     with Cluster(tmp_path, cluster_target, managers=3, workers=0) as made:
         until(lambda: set(states(made).values()) == {"leads", "follows"}, "all members answer")
-        leader = status(made).leader
+        wiped = leader(made)
         address = dict(each.split("=") for each in listed(made, "m1", "m2", "m3").split(","))
-        made.kill(leader)
-        shutil.rmtree(tmp_path / leader)
-        made.start(leader)
-        until(lambda: states(made).get(leader) == "waits", "a wiped member does not take part")
+        made.kill(wiped)
+        shutil.rmtree(tmp_path / wiped)
+        made.start(wiped)
+        until(lambda: states(made).get(wiped) == "waits", "a wiped member does not take part")
         # It does not count, either: with one of the two others there is no quorum.
-        other = next(name for name in made.managers() if name != leader)
+        other = next(name for name in made.managers() if name != wiped)
         made.kill(other)
         until(lambda: "NO QUORUM" in group(made, "status").out, "two of three are missing")
-        until(lambda: states(made).get(leader) == "waits", "it still does not take part")
+        until(lambda: states(made).get(wiped) == "waits", "it still does not take part")
         made.start(other)
-        logs = [name for name in made.managers() if name != leader]
+        logs = [name for name in made.managers() if name != wiped]
         until(lambda: status(made, of=logs).leader in logs, "one of those with a log leads")
-        advice = f"squall group replace {leader} {leader}="
+        advice = f"squall group replace {wiped} {wiped}="
         until(lambda: advice in group(made, "status").out, "the status says what to do")
-        ended = group(made, "replace", leader, f"{leader}={address[leader]}")
+        ended = group(made, "replace", wiped, f"{wiped}={address[wiped]}")
         assert ended.code == 0, ended.err
         until(lambda: set(states(made).values()) == {"leads", "follows"}, "it takes part again")
         until(lambda: status(made).epoch == 1, "the change is an epoch")
@@ -114,8 +125,8 @@ def test_a_manager_whose_disk_changed_a_bit_mends_itself(
 ) -> None:
     with Cluster(tmp_path, cluster_target, managers=3, workers=0) as made:
         until(lambda: set(states(made).values()) == {"leads", "follows"}, "all members answer")
-        leader = status(made).leader
-        hurt = next(name for name in made.managers() if name != leader)
+        first = leader(made)
+        hurt = next(name for name in made.managers() if name != first)
         # Each hand-over is a view of its own in every member's log.
         for _ in range(3):
             assert group(made, "handover").code == 0
@@ -144,9 +155,10 @@ def test_a_group_grows_from_one_is_backed_up_and_recovered(
     with Cluster(tmp_path, cluster_target, managers=1, workers=1) as made:
         alone = group(made, "handover")
         assert alone.code == 2 and "no other manager to hand over to" in alone.err
-        assert states(made) == {"m1": "leads"}
+        until(lambda: states(made) == {"m1": "leads"}, "m1 leads alone")
         file = made.write(OPEN.format(rate=RATE_PER_S, seconds=1))
-        check_code(made.run(file).end())
+        first = made.run(file).end()
+        check_code(first)
         job = jobs(made)[0]
         copy = tmp_path / "copy"
         ended = made.squall("backup", str(tmp_path / "m1"), str(copy))
@@ -184,10 +196,10 @@ def test_a_group_grows_from_one_is_backed_up_and_recovered(
                 ended = made.squall("restore", str(copy), str(tmp_path / data))
                 assert ended.code == 0, ended.err
             _alone(made, name, data)
-            assert jobs(made) == kept
+            until(lambda kept=kept: jobs(made) == kept, "the jobs are there again")
             assert status(made).epoch >= 1000
             shown = made.squall("watch", job, "--to", made.addresses)
-            assert shown.code == 0, shown.err
+            assert shown.code == first.code, shown.err
             check_code(made.run(file).end())
             made_here = set(jobs(made)) - set(kept)
             assert len(made_here) == 1 and not made_here & seen, (made_here, seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -27,6 +28,8 @@ class Load(Workflow):
 GRACE_S = 10.0
 """The default of a workflow."""
 LONG = SIMPLE.replace('"1s"', '"30s"')
+LONGEST = SIMPLE.replace('"1s"', '"300s"')
+"""Of a job that is cancelled after several commands, which take seconds on a busy machine."""
 
 
 def ran(dc: Cluster, text: str, *words: str) -> Ended:
@@ -45,7 +48,7 @@ def submitted(dc: Cluster, text: str, *words: str) -> str:
     return ended.out.split()[-1]
 
 
-def waited(dc: Cluster, job: str, *states: str, within_s: float = 30.0) -> dict[str, Any]:
+def waited(dc: Cluster, job: str, *states: str, within_s: float = 60.0) -> dict[str, Any]:
     until = time.monotonic() + within_s
     while True:
         view = dc.ask("status", job)
@@ -60,7 +63,8 @@ def waited(dc: Cluster, job: str, *states: str, within_s: float = 30.0) -> dict[
 
 
 def test_counts_equal_the_targets_and_the_exit_code_is_that_of_a_local_run(dc: Cluster) -> None:
-    ended = ran(dc, SIMPLE)
+    # Long enough for each share, also for one whose process is kept waiting.
+    ended = ran(dc, SIMPLE.replace('"1s"', '"4s"'))
     check_code(ended)
     document = ended.document
     assert document["status"] == "completed"
@@ -81,8 +85,7 @@ def test_hundreds_of_users_are_all_there_at_once_and_leave_nothing(dc: Cluster) 
     counts = dc.target.counts()
     assert counts["connections"]["max_open"] == 500
     assert sent(ended.document) == counts["total"] >= 500
-    used = [node for node in dc.ask("nodes")["nodes"] if node["role"] == "worker"]
-    assert all(node["free"] == node["cores"] for node in used), used
+    dc.wait_free()
 
 
 def test_a_failed_threshold_is_exit_code_99(dc: Cluster) -> None:
@@ -92,11 +95,11 @@ def test_a_failed_threshold_is_exit_code_99(dc: Cluster) -> None:
 
 
 def test_a_threshold_that_aborts_ends_the_job_early(dc: Cluster) -> None:
-    began = time.monotonic()
     ended = ran(dc, LONG, "--threshold", "get.p(50) < 1ms, abort after 1s")
     assert ended.code == 99, ended.err
     assert ended.document["aborted_by"]
-    assert time.monotonic() - began < 25.0
+    (workflow,) = ended.document["workflows"]
+    assert workflow["elapsed_s"] < 25.0
 
 
 def test_values_flow_from_layer_to_layer(dc: Cluster) -> None:
@@ -221,8 +224,11 @@ def test_an_open_model_keeps_its_rate_over_the_workers(dc: Cluster) -> None:
     text = SIMPLE.replace("vus = 4", "rate = 100\n    max_vus = 20").replace('"1s"', '"2s"')
     ended = ran(dc, text)
     check_code(ended)
-    assert ended.document["workflows"][0]["starts"]["planned"] == 200
-    assert dc.target.counts()["total"] == sent(ended.document) <= 200
+    starts = ended.document["workflows"][0]["starts"]
+    # A share that is late to begin joins the plan where it is.
+    assert 0 < starts["planned"] <= 200
+    assert starts["made"] + starts["dropped"] == starts["planned"]
+    assert dc.target.counts()["total"] == sent(ended.document) == starts["made"]
 
 
 def test_secrets_reach_the_workflow_and_never_the_managers_disk(dc: Cluster) -> None:
@@ -238,7 +244,9 @@ class Load(Workflow):
     check_code(ended)
     assert ended.document["checks"][0]["failed"] == 0
     for path in Path(dc.folder / "m1").rglob("*"):
-        assert not path.is_file() or b"hush-hush-4711" not in path.read_bytes(), path
+        # The manager runs: a file may be gone before it is read.
+        with contextlib.suppress(FileNotFoundError):
+            assert not path.is_file() or b"hush-hush-4711" not in path.read_bytes(), path
     assert "hush-hush" not in ended.out + ended.err
 
 
@@ -267,7 +275,7 @@ class Teardown(Workflow):
         await self.client.http.delete(url)
 """
     )
-    command = dc.run(dc.write(text))
+    command = dc.run(dc.write(text.replace('"30s"', '"300s"')))
     dc.wait_load(20)
     job = dc.jobs()[0]["job"]
     assert dc.squall("cancel", job, "--to", dc.addresses).code == 0
@@ -284,7 +292,7 @@ class Teardown(Workflow):
 
 
 def test_ctrl_c_ends_the_job_gracefully(dc: Cluster) -> None:
-    command = dc.run(dc.write(LONG))
+    command = dc.run(dc.write(LONGEST))
     dc.wait_load(20)
     command.interrupt()
     ended = command.end()
@@ -293,7 +301,7 @@ def test_ctrl_c_ends_the_job_gracefully(dc: Cluster) -> None:
 
 
 def test_load_is_paused_resumed_and_changed_while_it_runs(dc: Cluster) -> None:
-    text = LONG.replace("vus = 4", "rate = 40\n    max_vus = 30")
+    text = LONGEST.replace("vus = 4", "rate = 40\n    max_vus = 30")
     job = submitted(dc, text)
     dc.wait_load(20)
     assert dc.squall("adjust", job, "--pause", "--to", dc.addresses).code == 0
@@ -305,10 +313,12 @@ def test_load_is_paused_resumed_and_changed_while_it_runs(dc: Cluster) -> None:
     dc.wait_load(paused + 1)
     # 160 in a second and no longer 40; a generator that is late makes up for a second at most.
     dc.wait_load(dc.target.counts()["total"] + 160)
-    before, began = dc.target.counts()["total"], time.monotonic()
-    dc.wait_load(before + 320)
-    took_s, made = time.monotonic() - began, dc.target.counts()["total"] - before
-    assert 80.0 * took_s <= made <= 160.0 * (took_s + DROP_AFTER_S), (made, took_s)
+    # This process may be kept waiting between a count and a reading of the clock.
+    earliest, before, began = time.monotonic(), dc.target.counts()["total"], time.monotonic()
+    dc.wait_load(before + 640)
+    ended, made, latest = time.monotonic(), dc.target.counts()["total"] - before, time.monotonic()
+    assert made >= 80.0 * (ended - began), (made, ended - began)
+    assert made <= 160.0 * (latest - earliest + DROP_AFTER_S), (made, latest - earliest)
     assert dc.squall("cancel", job, "--now", "--to", dc.addresses).code == 0
     waited(dc, job, "cancelled")
 
@@ -316,11 +326,14 @@ def test_load_is_paused_resumed_and_changed_while_it_runs(dc: Cluster) -> None:
 def test_a_drained_worker_gets_no_new_work(dc: Cluster) -> None:
     assert dc.squall("drain", "w2", "--to", dc.addresses).code == 0
     try:
-        ended = ran(dc, SIMPLE)
+        ended = ran(dc, SIMPLE, "--key", "drained")
         check_code(ended)
         nodes = {node["name"]: node for node in dc.ask("nodes")["nodes"]}
         assert nodes["w2"]["state"] in ("draining", "drained")
-        assert len(dc.target.counts()["attempts"]) == 2
+        (job,) = [each["job"] for each in dc.jobs() if each["key"] == "drained"]
+        events = dc.ask("why", job)["events"]
+        assert any("Load placed: 2 shares on 1 worker" in line for line in events), events
+        assert len(dc.target.counts()["attempts"]) <= 2
     finally:
         assert dc.squall("drain", "w2", "--resume", "--to", dc.addresses).code == 0
 
@@ -330,7 +343,7 @@ def test_jobs_queue_when_all_cores_are_taken_and_an_exclusive_one_gets_its_turn(
 ) -> None:
     wide = SIMPLE.replace('"1s"', '"2s"')
     exclusive = wide.replace("vus = 4", 'vus = 4\n    priority = "exclusive"')
-    first = submitted(dc, LONG.replace('"30s"', '"300s"'))
+    first = submitted(dc, LONGEST)
     waited(dc, first, "running")
     jobs = [submitted(dc, text) for text in (wide, exclusive, wide)]
     views = {view["job"]: view for view in dc.jobs()}
@@ -339,12 +352,11 @@ def test_jobs_queue_when_all_cores_are_taken_and_an_exclusive_one_gets_its_turn(
     assert dc.squall("cancel", first, "--now", "--to", dc.addresses).code == 0
     for job in jobs:
         waited(dc, job, "completed", within_s=60.0)
-    used = [n for n in dc.ask("nodes")["nodes"] if n["role"] == "worker"]
-    assert all(node["free"] == node["cores"] for node in used)
+    dc.wait_free()
 
 
 def test_status_why_and_nodes_say_where_things_are(dc: Cluster) -> None:
-    job = submitted(dc, LONG)
+    job = submitted(dc, LONGEST)
     dc.wait_load(5)
     status = dc.squall("status", job, "--to", dc.addresses)
     assert status.code == 0 and "running" in status.out

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.lab.chaos_rows import OPEN, left_behind
-from tests.cluster.lab.group import until
-from tests.cluster.lab.judge import STAMP, STAMPS_PER_S, Load, holes, problems
+from tests.cluster.lab.group import pauses, until
+from tests.cluster.lab.judge import STAMP, STAMPS_PER_S, Load, problems
 from tests.cluster.lab.nodes import Cluster
 from tests.lab.exit_codes import INVALID, check_code
 from tests.lab.target import TargetHandle
@@ -23,6 +23,8 @@ LOAD_S = 24
 BACK_WITHIN_S = 3.0
 STARTS = 5.0
 """Two starts of Python, of the main process and of a core process, and twice as much to spare."""
+FIRST_S = 4
+"""The seconds after the return that are judged by themselves."""
 FULL = 0.9
 BOTH = 0.6
 
@@ -68,13 +70,14 @@ def test_the_load_is_back_within_seconds_of_a_kill_of_a_main_process(
         assert problems(document, counts, load, worker_lost=True) == []
         (loss,) = document["losses"]
         assert loss["worker"] == "w1" and "restarted" in loss["reason"]
+        assert loss["refilled_by"] == "w1"
         again = starts(counts, killed + back_within_s)
-        assert len(again) >= 2
-        if ended.code == INVALID:
-            # The machine was too slow to keep the rate; still more than one worker's half of it.
-            assert sum(again) / len(again) >= BOTH * RATE_PER_S, again
-        else:
-            assert min(again) >= FULL * RATE_PER_S, again
+        # A machine that is too slow to keep the rate makes the run INVALID. Any one second may
+        # miss starts that the next ones make up for.
+        if ended.code != INVALID:
+            assert len(again) >= FIRST_S
+            assert sum(again) / len(again) >= FULL * RATE_PER_S, again
+            assert sum(again[:FIRST_S]) / FIRST_S >= BOTH * RATE_PER_S, again
         assert "started_again" in worker.said() and "former_ended_by=SIGKILL" in worker.said()
         assert not Path(f"/proc/{main}").exists() and worker.main_pid() != main
         # An orderly end reaches the new main process too, and nothing is left.
@@ -86,7 +89,8 @@ def test_a_killed_manager_is_back_before_its_workers_miss_it(
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with Cluster(tmp_path, cluster_target, workers=1, launcher=True) as made:
+    # The lease of a datacenter: a busy machine takes seconds to start a process.
+    with Cluster(tmp_path, cluster_target, workers=1, launcher=True, least_factor=4.0) as made:
         manager = made.nodes["m1"]
         run = made.run(made.write(OPEN.format(rate=50, seconds=8)))
         made.wait_load(50)
@@ -97,4 +101,5 @@ def test_a_killed_manager_is_back_before_its_workers_miss_it(
         counts = cluster_target.counts()
         load = Load(rate_per_s=50)
         assert problems(ended.document, counts, load, worker_lost=False) == []
-        assert holes(ended.document, counts) == []
+        assert ended.document["losses"] == []
+        assert pauses(ended.document, counts) == []

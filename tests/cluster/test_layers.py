@@ -14,6 +14,9 @@ LAYERS = f"""
 class Setup(Workflow):
     @step()
     async def prepare(self, url: URL = "/setup") -> None:
+        # It has no end without the other workflow of its layer.
+        while "/load" not in (await self.client.http.get("/counts")).json()["paths"]:
+            await asyncio.sleep(0.05)
         await self.client.http.get(url, headers=SENDER)
 
 class LoadTest(Workflow):
@@ -58,7 +61,7 @@ def test_a_layer_begins_when_the_one_before_is_over(dc: Cluster) -> None:
     counts = dc.target.counts()
     assert counts["paths"]["/setup"] == counts["paths"]["/report"] == 1
     setup, load, validate, report = (times_of(counts, name) for name in layers)
-    assert setup[0] < load[1], "the first layer runs at the same time"
+    assert load[0] <= setup[0], "the first layer runs at the same time"
     assert load[1] <= validate[0] and setup[1] <= validate[0]
     assert validate[1] <= report[0]
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.cluster.lab.chaos_cases import RATE_PER_S
 from tests.cluster.lab.chaos_rows import OPEN
-from tests.cluster.lab.group import states, status, until
-from tests.cluster.lab.judge import Load, holes, problems
+from tests.cluster.lab.group import leader, pauses, states, status, until
+from tests.cluster.lab.judge import Load, problems
 from tests.cluster.lab.nodes import Cluster
 from tests.lab.exit_codes import check_code
 from tests.lab.target import TargetHandle, running_target
@@ -22,7 +22,7 @@ class Scaled(Cluster):
     """Three managers and two workers; a third worker joins later."""
 
     def __init__(self, folder: Path, target: TargetHandle) -> None:
-        super().__init__(folder, target, managers=3, workers=3)
+        super().__init__(folder, target, managers=3, workers=3, least_factor=2.0)
         self.changed: dict[str, dict[str, str]] = {}
         self._third = self.nodes.pop("w3")
 
@@ -65,7 +65,7 @@ def test_workers_managers_and_the_secret_change_while_a_job_runs(
         short = ("run", made.write(OPEN.format(rate=20, seconds=1), "short.py"))
         began = made.begin(*short, "--to", made.addresses, "--host", another.url)
         began.end()
-        assert another.counts()["total"] == 20
+        assert 0 < another.counts()["total"] <= 20
         # It is drained, and leaves.
         assert made.squall("drain", "w3", "--to", made.addresses).code == 0
         until(lambda: made.state("w3") == "drained", "w3 has no work")
@@ -74,7 +74,7 @@ def test_workers_managers_and_the_secret_change_while_a_job_runs(
         # The managers learn another secret, the primary first.
         new = tmp_path / "new-secret"
         new.write_text("the next secret of this laboratory")
-        primary = status(made).leader
+        primary = leader(made)
         for name in [primary, *(each for each in made.managers() if each != primary)]:
             made.changed[name] = {"SQUALL_CLUSTER__ACCEPTED_SECRET_FILES": str(new)}
             made.restart(name)
@@ -89,5 +89,6 @@ def test_workers_managers_and_the_secret_change_while_a_job_runs(
         counts = cluster_target.counts()
         load = Load(rate_per_s=RATE_PER_S)
         assert problems(ended.document, counts, load, worker_lost=False) == []
-        assert holes(ended.document, counts) == []
+        assert pauses(ended.document, counts) == []
+        assert ended.document["losses"] == []
         assert {name.rpartition("#")[2] for name in counts["attempts"]} == {"1"}, "no lease ended"

@@ -59,7 +59,7 @@ def started(
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0, (folder / f"{unit}.log").read_text()
+            assert process.wait(60) == 0, (folder / f"{unit}.log").read_text()
 
 
 def squall(secret: Path, *words: str) -> str:

@@ -1,8 +1,9 @@
 """The exact exit code of a run, on a machine that may be busy.
 
-A generator that other work delays makes its run INVALID, which is 98 whatever else happened.
-That is right, and no test can rule it out for real processes. So a test names the code that
-the run ends with, and 98 counts only if the document blames nothing but the machine.
+A generator that other work delays makes its run INVALID, which is 98 unless the run was
+interrupted or aborted. That is right, and no test can rule it out for real processes. So a test
+names the code that the run ends with, and 98 counts only if the document blames nothing but the
+machine.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 INVALID = 98
+INTERRUPTED = 105
 OF_THE_MACHINE = ("loop lag p99 ", " CPU for ", " starts late ", " planned starts ")
 
 
@@ -30,8 +32,12 @@ def check_code(ended: Ended, code: int = 0, *, loss_of: str = "") -> None:
             reason
             for reason in verdict["reasons"]
             if not any(part in reason for part in OF_THE_MACHINE)
-            and not (loss_of and reason.startswith(f"worker {loss_of} lost"))
+            and not (
+                loss_of
+                and reason.startswith((f"worker {loss_of} lost", f"worker {loss_of} restarted"))
+            )
         ]
         assert not others, others
-        code = INVALID
+        if code != INTERRUPTED and not ended.document["aborted_by"]:
+            code = INVALID
     assert ended.code == code, ended.err

@@ -7,7 +7,8 @@ import socket
 import threading
 
 _LOCK = threading.Lock()
-_given: set[int] = set()
+_given: dict[int, int] = {}
+"""The ports of this process, with the descriptors of their claims."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -25,6 +26,22 @@ def free_ports(count: int) -> list[int]:
                     tried.bind(("127.0.0.1", port))
                 except OSError:
                     continue
-            _given.add(port)
+            claim = _claimed(port)
+            if claim is None:
+                continue
+            _given[port] = claim
             found.append(port)
     return found
+
+
+def _claimed(port: int) -> int | None:
+    """The descriptor that keeps other processes of tests away from this port as long as this one
+    lives, also while nothing listens there; None if another one has it. The name is one of the
+    kernel's, not of a file."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0squall-tests-port-{port}")
+    except OSError:
+        claim.close()
+        return None
+    return claim.detach()

@@ -136,7 +136,9 @@ def metered(
 
 def counted(meter: Meter, seconds: float) -> tuple[Counter[str], float]:
     """What is asked in about so long, and how long it was."""
-    before, began = meter.read(), time.monotonic()
+    # From before the first reading to after the last one: a process that is kept waiting between
+    # a reading and the clock must not count for more than was asked.
+    began, before = time.monotonic(), meter.read()
     time.sleep(seconds)
     return meter.read() - before, time.monotonic() - began
 

@@ -37,9 +37,11 @@ def idle(
         folder = tmp_path_factory.mktemp(f"cost-{kind}")
         with metered(kind, folder, store_target, AGENTS) as (_, meter):
             time.sleep(SETTLE_S)
+            began = time.monotonic()
             meter.read()
             before = meter.what_for[LOOK] if isinstance(meter, S3Meter) else 0
-            counts, seconds = counted(meter, COUNT_S)
+            counts, _ = counted(meter, COUNT_S)
+            seconds = time.monotonic() - began
             looks = meter.what_for[LOOK] - before if isinstance(meter, S3Meter) else 0
             return Counted(requests_of(counts) / seconds * 60.0, looks, seconds)
 

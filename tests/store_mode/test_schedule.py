@@ -18,7 +18,7 @@ from tests.cluster.lab.nodes import SECRET
 from tests.lab.target import TargetHandle
 from tests.store_mode.lab.agents import SqlitePlace, StoreLab
 
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 FLOW = """
 class Load(Workflow):
     vus = 1

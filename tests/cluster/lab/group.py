@@ -17,10 +17,13 @@ from squall.cluster.wire.seal.secrets import Secrets, client_credential
 from squall.runtime.interfaces import Runtime
 from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
+from tests.cluster.lab.judge import holes
 from tests.cluster.lab.nodes import SECRET, Cluster, Ended, Node
 from tests.lab.machine import factor
 from tests.lab.ports import free_ports
-from tests.lab.target import TargetHandle
+
+STOOD_STILL_S = 1.0
+"""Some of what is missing after a standstill is made up for, so it may look longer than it was."""
 
 
 def group(made: Cluster, *words: str) -> Ended:
@@ -60,6 +63,18 @@ def status(made: Cluster, *, of: Sequence[str] = ()) -> GroupView:
 
 def states(made: Cluster) -> dict[str, str]:
     return {member.name: member.state for member in status(made).members}
+
+
+def leader(made: Cluster, *, of: Sequence[str] = ()) -> str:
+    """The member that leads; during an election there is none, and it is waited for."""
+    found = [""]
+
+    def known() -> bool:
+        found[0] = status(made, of=of).leader
+        return found[0] in (of or made.nodes)
+
+    until(known, "no member leads")
+    return found[0]
 
 
 def jobs(made: Cluster) -> list[str]:
@@ -104,10 +119,11 @@ def listed(made: Cluster, *names: str) -> str:
     return ",".join(f"{name}={every[name]}" for name in names)
 
 
-def arrivals(target: TargetHandle) -> list[int]:
-    """Per second of the target's clock, from the first to the last."""
-    seconds: dict[int, int] = {}
-    for times in target.counts()["attempt_times"].values():
-        for second, count in times["seconds"].items():
-            seconds[int(second)] = seconds.get(int(second), 0) + count
-    return [seconds.get(second, 0) for second in range(min(seconds), max(seconds) + 1)]
+def pauses(document: dict[str, Any], counts: dict[str, Any]) -> list[str]:
+    """`holes`, except for a while without starts in which the machine stood still. The document
+    shows that: the loops of all generators were late, or a response took as long."""
+    lags = [each.get("loop_lag_ms") or {"max": 0.0} for each in document["generator"]["processes"]]
+    steps = [step for each in document["workflows"] for step in each["steps"]]
+    slowest_ms = max(step["service_ms"]["max"] for step in steps)
+    stood_s = max(slowest_ms, min(lag["max"] for lag in lags)) / 1000.0
+    return [] if stood_s > STOOD_STILL_S else holes(document, counts)

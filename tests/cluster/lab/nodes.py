@@ -190,7 +190,7 @@ class Cluster:
         for command in self._commands:
             if command.process.poll() is None:
                 command.process.kill()
-                command.process.wait()
+                command.process.communicate()
         for node in self.nodes.values():
             self.kill(node.name)
         for proxy in self._proxies():
@@ -286,7 +286,7 @@ class Cluster:
         """The data directory of a node that does not run is lost."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def stop(self, name: str, within_s: float = 20.0) -> int:
+    def stop(self, name: str, within_s: float = 60.0) -> int:
         """Asks it to end, as systemd would; the exit code."""
         node = self.nodes[name]
         assert node.process is not None
@@ -306,7 +306,7 @@ class Cluster:
 
     # Commands.
 
-    def squall(self, *words: str, within_s: float = 30.0) -> Ended:
+    def squall(self, *words: str, within_s: float = 60.0) -> Ended:
         return self.begin(*words).end(within_s)
 
     def begin(self, *words: str) -> Command:
@@ -363,7 +363,7 @@ class Cluster:
         logs = "\n".join(f"--- {node.name}\n{node.said()[-2000:]}" for node in self.nodes.values())
         raise AssertionError(f"the datacenter is not ready: {said}\n{logs}")
 
-    def wait_load(self, requests: int = 1, within_s: float = 30.0) -> None:
+    def wait_load(self, requests: int = 1, within_s: float = 60.0) -> None:
         """Until the target has seen so many requests."""
         until = time.monotonic() + within_s
         while self.target.counts()["total"] < requests:
@@ -372,7 +372,7 @@ class Cluster:
                 raise AssertionError(f"no load arrived\n{logs}")
             time.sleep(0.02)
 
-    def wait_quiet(self, quiet_s: float = 1.0, within_s: float = 30.0) -> None:
+    def wait_quiet(self, quiet_s: float = 1.0, within_s: float = 60.0) -> None:
         """Until the target has seen no request for so long."""
         until = time.monotonic() + within_s
         seen, since = self.target.counts()["total"], time.monotonic()
@@ -381,6 +381,16 @@ class Cluster:
             time.sleep(0.05)
             if (total := self.target.counts()["total"]) != seen:
                 seen, since = total, time.monotonic()
+
+    def wait_free(self, within_s: float = 60.0) -> None:
+        """Until no worker holds a core of a job: a client may have its result before that."""
+        until = time.monotonic() + within_s
+        while True:
+            used = [node for node in self.ask("nodes")["nodes"] if node["role"] == "worker"]
+            if used and all(node["free"] == node["cores"] for node in used):
+                return
+            assert time.monotonic() < until, used
+            time.sleep(0.1)
 
     def jobs(self) -> list[dict[str, Any]]:
         return self.ask("jobs")["jobs"]

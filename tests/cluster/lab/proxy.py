@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.lab.ports import free_ports
 from tests.lab.programs import ROOT, program
 
+DONE = b"done\n"
+
 
 class Proxy:
     """A proxy in front of one manager: cuts, freezes or delays the traffic of all processes or of
@@ -25,7 +27,9 @@ class Proxy:
 
     def start(self) -> None:
         words = program("tests.cluster.lab.proxy", str(self.port), str(self._to_port))
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=ROOT)
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        )
 
     def stop(self) -> None:
         if self._process is not None:
@@ -47,9 +51,12 @@ class Proxy:
         self._say("heal", ())
 
     def _say(self, word: str, values: Sequence[float]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(f"{' '.join([word, *map(str, values)])}\n".encode())
-        self._process.stdin.flush()
+        """Returns when the proxy has done it: what a test does next must meet it."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        process.stdin.write(f"{' '.join([word, *map(str, values)])}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline() == DONE, f"the proxy does not {word}"
 
 
 class _Passage:
@@ -91,6 +98,8 @@ class _Relay:
                 passage.held = self._mode == "hold" and hit
                 if self._mode == "cut" and hit:
                     passage.abort()
+            sys.stdout.buffer.write(DONE)
+            sys.stdout.buffer.flush()
 
     def _struck(self) -> set[str] | None:
         """Sockets of the named processes; None: all."""

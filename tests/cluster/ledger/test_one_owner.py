@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from tests.cluster.lab.proxy import free_ports
 
 READY_WITHIN_S = 60.0
 
@@ -17,8 +18,7 @@ class Manager:
     """`squall manager` alone in its datacenter."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         secret = folder / "secret"
         secret.write_text("0123456789abcdef" * 4)
         secret.chmod(0o600)
@@ -37,7 +37,8 @@ class Manager:
             )  # fmt: skip
 
     def said(self) -> list[str]:
-        return self.log.read_text().splitlines()
+        """Whole lines: the last one may still be written."""
+        return self.log.read_text().split("\n")[:-1]
 
     def line(self, event: str) -> str:
         """Waits for the first line about it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from squall.cluster.ledger.group_member.open_group_ledger import open_group_ledger
-from squall.cluster.ledger.interface import Entry
+from squall.cluster.ledger.interface import Entry, NotPrimary, OutcomeUnknown
 from squall.cluster.ledger.replica.types import LAN, GroupId
 from squall.cluster.ledger.settings import LedgerSettings, WalSettings
 from squall.runtime.real.runtime import RealRuntime
@@ -62,7 +62,12 @@ async def main(folder: Path, start: int) -> None:
         while True:
             number += 1
             mine = number
-            await ledger.submit(b"%d" % mine + b"." * (mine % 500))
+            try:
+                await ledger.submit(b"%d" % mine + b"." * (mine % 500))
+            except (NotPrimary, OutcomeUnknown):
+                # A disk that takes seconds to answer makes it step down for a moment.
+                await asyncio.sleep(0.01)
+                continue
             sys.stdout.write(f"{mine}\n")
             sys.stdout.flush()
 

@@ -71,7 +71,7 @@ class RedisPlace:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "redis"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._port = free_ports(1)[0]
+        (self._port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"redis://127.0.0.1:{self._port}/0"
 
@@ -137,7 +137,7 @@ class SqlitePlace:
         self.come_back()
 
     def leave(self) -> None:
-        self._holder = sqlite3.connect(self._path, isolation_level=None, timeout=10.0)
+        self._holder = sqlite3.connect(self._path, isolation_level=None, timeout=60.0)
         self._holder.execute("BEGIN EXCLUSIVE")
 
     def come_back(self) -> None:
@@ -153,7 +153,7 @@ class Moto:
     def __init__(self, log: Path | None = None) -> None:
         """`log` gets a line for each request."""
         self._log = log
-        self.port = free_ports(1)[0]
+        (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.endpoint = f"http://127.0.0.1:{self.port}"
 

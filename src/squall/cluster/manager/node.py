@@ -314,6 +314,7 @@ class ManagerNode:
             clock=self._clock,
             log=self._log,
             speaks=self.machine.version,
+            is_unused=lambda: not self.machine.tables.group,
             own=self._own_note,
         )
         self._group.register(self._board.handlers)

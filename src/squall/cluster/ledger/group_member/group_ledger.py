@@ -249,11 +249,11 @@ class GroupLedger:
         finally:
             self.blobs.next_members = ()
 
-    def activate(self, version: int) -> None:
+    def activate(self, version: int, *, is_first: bool = False) -> None:
         """Proposes that commands of `version` may be submitted. Raises TryLater."""
         self._check()
         self._check_leads()
-        refusal, effects = self.replica.activate(version, self.now())
+        refusal, effects = self.replica.activate(version, self.now(), is_first=is_first)
         self.perform(effects)
         if refusal:
             raise TryLater(self.member.node, refusal)

@@ -136,15 +136,17 @@ class Membership:
         if self._request is not None:
             self._answer(self._request, "this member does not lead")
 
-    def activate(self, version: int) -> str:
-        """Proposes to allow commands of `version`; returns the refusal, empty if proposed."""
+    def activate(self, version: int, *, is_first: bool) -> str:
+        """Proposes to allow commands of `version`; returns the refusal, empty if proposed.
+        `is_first`: the log holds no command yet. Then no member holds a state that could differ,
+        so members that are away need not be waited for; an older one stops at this entry."""
         core = self._core
         if not self._normal.may_propose():
             return "this member does not lead"
         late = [
             node
             for node, progress in self._normal.progress.items()
-            if node != core.me.node and progress.version < version
+            if node != core.me.node and progress.version < version and not is_first
         ]
         if late or core.version < version:
             return f"version {version} is not supported by {', '.join(late) or core.me.node}"

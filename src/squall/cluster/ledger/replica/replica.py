@@ -201,9 +201,11 @@ class Replica:
         self.members.change(token, config)
         return self.core.take()
 
-    def activate(self, version: int, now: float) -> tuple[str, list[Effect]]:
+    def activate(
+        self, version: int, now: float, *, is_first: bool = False
+    ) -> tuple[str, list[Effect]]:
         self._pass_time(now)
-        refusal = self.members.activate(version)
+        refusal = self.members.activate(version, is_first=is_first)
         return refusal, self.core.take()
 
     def begin_hand_over(self, now: float) -> tuple[bool, list[Effect]]:

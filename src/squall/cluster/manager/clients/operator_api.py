@@ -71,15 +71,18 @@ class OperatorApi:
         clock: Clock,
         log: Log,
         speaks: int,
+        is_unused: Callable[[], bool],
         own: Callable[[], MemberNote],
     ) -> None:
-        """`own` returns what only the process knows: address, pid, version, free disk space."""
+        """`is_unused`: no command of the state machine is in the log yet. `own` returns what only
+        the process knows: address, pid, version, free disk space."""
         self._ledger = ledger
         self._watch = watch
         self._committer = committer
         self._clock = clock
         self._log = log
         self._speaks = speaks
+        self._is_unused = is_unused
         self._own = own
         self._changing = False
         self._activated_at = float("-inf")
@@ -131,15 +134,20 @@ class OperatorApi:
         ledger = self._ledger
         if not isinstance(ledger, GroupLedger) or not ledger.is_primary:
             return
-        replica = ledger.replica
-        others = [replica.normal.progress.get(node) for node in replica.core.others()]
-        spoken = min([self._speaks, *(each.version if each else 0 for each in others)])
+        spoken = self._speaks
+        # A group that was never used begins with the version of its primary, and so does not wait
+        # for a member that is away.
+        is_first = self._is_unused()
+        if not is_first:
+            replica = ledger.replica
+            others = [replica.normal.progress.get(node) for node in replica.core.others()]
+            spoken = min([spoken, *(each.version if each else 0 for each in others)])
         now = self._clock.now()
         if spoken <= ledger.active_version or now - self._activated_at < ACTIVATE_AGAIN_S:
             return
         self._activated_at = now
         try:
-            ledger.activate(spoken)
+            ledger.activate(spoken, is_first=is_first)
         except SquallError as error:
             self._log.info("version_waits", version=spoken, reason=str(error))
             return

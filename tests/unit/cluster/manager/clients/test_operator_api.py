@@ -91,6 +91,7 @@ class ManagerConnections:
                 clock=node.runtime.clock,
                 log=log,
                 speaks=node.ledger.replica.core.version,
+                is_unused=lambda: False,
                 own=lambda address=address: MemberNote(address=shown_address(address)),
             )
             api.register(cluster.boards[name][1].handlers)

@@ -12,8 +12,7 @@ from lab.sim.world import World
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.commands import VERSION
 from squall.cluster.datacenter.state_machine import Datacenter
-from tests.sim.cluster.lab.group_jobs import clean
-from tests.sim.cluster.test_restored_group import asked_job
+from tests.sim.cluster.lab.group_jobs import asked_job, clean, closed
 
 
 class OldDatacenter(Datacenter):
@@ -35,7 +34,7 @@ async def upgrade(world: World) -> None:
         world.add(name, lambda runtime: datacenter.manager(runtime, lab), exits_on=exits)
     world.nodes["m3"].program = lambda runtime: datacenter.manager(runtime, lab, OldDatacenter())
     world.add("w1", lambda runtime: datacenter.worker(runtime, lab))
-    asked = asked_job("job", 2.0)
+    asked = asked_job("job", closed("load", 2.0))
     world.add("c1", lambda runtime: datacenter.client(runtime, lab, asked, None))
     world.start()
     running = asyncio.ensure_future(lab.engine.run())

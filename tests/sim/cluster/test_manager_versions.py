@@ -13,8 +13,7 @@ from squall.api.errors import SquallError
 from squall.cluster.datacenter.commands import VERSION, Configure, encode
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.manager.node import ManagerNode
-from tests.sim.cluster.lab.group_jobs import clean
-from tests.sim.cluster.test_restored_group import asked_job
+from tests.sim.cluster.lab.group_jobs import asked_job, clean, closed
 
 
 class OldDatacenter(Datacenter):
@@ -36,7 +35,7 @@ def a_group(world: World) -> tuple[DatacenterLab, SubmittedJob]:
     for name in lab.members:
         world.add(name, lambda runtime: datacenter.manager(runtime, lab), exits_on=exits)
     world.add("w1", lambda runtime: datacenter.worker(runtime, lab))
-    asked = asked_job("job", 2.0)
+    asked = asked_job("job", closed("load", 2.0))
     world.add("c1", lambda runtime: datacenter.client(runtime, lab, asked, None))
     return lab, asked
 

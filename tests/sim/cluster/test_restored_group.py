@@ -19,12 +19,9 @@ from lab.sim.run import Scenario, run_seed
 from lab.sim.world import World
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.ledger.recover import recover_alone
-from squall.cluster.protocol.submission import BundleManifest, Submission
-from squall.engine.run_options import RunOptions
 from squall.runtime.interfaces import Runtime
 from squall.runtime.tasks import TaskRunner
-from squall.stats.manifest import FileManifest
-from tests.sim.cluster.lab.group_jobs import clean, closed
+from tests.sim.cluster.lab.group_jobs import asked_job, clean, closed
 
 JOBS = 4
 """On each side of the copy, so that op numbers of creations come twice."""
@@ -57,19 +54,6 @@ async def restored(runtime: Runtime, lab: DatacenterLab) -> None:
     await recover_alone(runtime, tasks, Datacenter())
     await tasks.shutdown(1.0)
     await datacenter.manager(runtime, lab)
-
-
-def asked_job(name: str, seconds: float) -> SubmittedJob:
-    return SubmittedJob(
-        Submission(
-            bundle="",
-            bundle_size=0,
-            contents=BundleManifest(entry="", python="3.11"),
-            manifest=FileManifest(path=f"{name}.py", workflows=[closed("load", seconds)]),
-            options=RunOptions(url="http://target/", seed=1),
-            timeout_s=200.0,
-        )
-    )
 
 
 class Restored:
@@ -124,7 +108,7 @@ class Restored:
         )
 
     def submit(self, name: str, seconds: float) -> SubmittedJob:
-        asked = asked_job(name, seconds)
+        asked = asked_job(name, closed("load", seconds))
         self.world.add(name, lambda runtime: datacenter.client(runtime, self.lab, asked, None))
         self.world.start(name)
         return asked

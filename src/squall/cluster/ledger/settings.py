@@ -61,8 +61,6 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
     wal: WalSettings = WalSettings()
     max_command_bytes: Bytes = 256 * 1024
     max_in_flight: Count = 8192
-    sync_limit_s: Seconds = 2.0
-    """If a sync takes longer, the member steps down."""
     checkpoint_entries: Count = 100_000
     checkpoint_bytes: Bytes = 16 * MIB
     """Bytes of log after which the member writes a checkpoint, or half the size of the state

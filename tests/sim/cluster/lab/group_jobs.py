@@ -36,16 +36,7 @@ class Story:
         world.parameters["managers"] = "3"
         self.world = world
         self.lab: DatacenterLab = datacenter.make_lab(world)
-        self.asked = SubmittedJob(
-            Submission(
-                bundle="",
-                bundle_size=0,
-                contents=BundleManifest(entry="", python="3.11"),
-                manifest=FileManifest(path="job.py", workflows=list(workflows)),
-                options=RunOptions(url="http://target/", seed=1),
-                timeout_s=timeout_s,
-            )
-        )
+        self.asked = asked_job("job", *workflows, timeout_s=timeout_s)
         self.ends_as = "completed"
         self.lab.asked.append(self.asked)
         self.struck = ""
@@ -113,6 +104,19 @@ class Story:
     def attempts(self) -> set[int]:
         """Numbers of the attempts that sent anything."""
         return {int(key.attempt) for key in self.lab.target.by_attempt}
+
+
+def asked_job(name: str, *workflows: WorkflowManifest, timeout_s: float = 200.0) -> SubmittedJob:
+    return SubmittedJob(
+        Submission(
+            bundle="",
+            bundle_size=0,
+            contents=BundleManifest(entry="", python="3.11"),
+            manifest=FileManifest(path=f"{name}.py", workflows=list(workflows)),
+            options=RunOptions(url="http://target/", seed=1),
+            timeout_s=timeout_s,
+        )
+    )
 
 
 def closed(name: str, seconds: float, *depends: str) -> WorkflowManifest:

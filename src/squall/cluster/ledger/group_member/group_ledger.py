@@ -25,6 +25,7 @@ from squall.cluster.ledger.group_member.bulk_messages import Message, Transport
 from squall.cluster.ledger.group_member.durable_state import STEP, DurableState, clock_stamp
 from squall.cluster.ledger.group_member.member_changes import MemberChanges
 from squall.cluster.ledger.group_member.quorum_blobs import GroupBlobs
+from squall.cluster.ledger.group_member.recovery_report import RecoveryReport
 from squall.cluster.ledger.group_member.scrub import Scrub
 from squall.cluster.ledger.group_member.snapshots import Snapshots
 from squall.cluster.ledger.group_member.state_digests import Digests
@@ -95,6 +96,7 @@ class GroupLedger:
         transport: Transport | None,
         log: Log,
         *,
+        recovery: RecoveryReport,
         lock: DirectoryLock | None = None,
         observe: Callable[[Effect], None] | None = None,
         on_alarm: Callable[[str], None] | None = None,
@@ -111,6 +113,7 @@ class GroupLedger:
         # None for a group of one that no other node can join.
         self._transport = transport
         self._log = log
+        self.recovery = recovery
         self._lock = lock
         self._observe = observe
         self._on_alarm = on_alarm
@@ -140,6 +143,7 @@ class GroupLedger:
         applier.on_broken = self.broke
 
     async def start(self) -> None:
+        self.recovery.read(self.durable_state)
         await self.blobs.open()
         self._running.append(self._applier.start(self._tasks))
         self.perform(self.replica.start(self.now()))
@@ -154,6 +158,7 @@ class GroupLedger:
             if self.failure is None:
                 await self._applier.wait(self.replica.core.log.last)
             self._check()
+            self.recovery.applied(int(self._applier.applied))
 
     # The facade.
 
@@ -230,6 +235,8 @@ class GroupLedger:
 
     def add_metrics(self, registry: Registry) -> None:
         observe_wal(registry, self.durable_state.wal)
+        self.recovery.add_metrics(registry)
+        self.snapshots.counters.add_metrics(registry, self.durable_state.checkpoints, self._clock)
 
     # Operations.
 
@@ -494,6 +501,7 @@ class GroupLedger:
             await self._clock.sleep(max(wait_s, SOONEST_S))
             self.perform(self.replica.tick(self.now()))
             self.snapshots.tick()
+            self.recovery.applied(int(self._applier.applied))
             if self.now() >= collect_at:
                 collect_at = self.now() + COLLECT_EVERY_S
                 self._tasks.start("collect blobs", self._collect(), group=GROUP)

@@ -26,6 +26,7 @@ from squall.cluster.ledger.group_member.durable_state import (
     open_durable_state,
 )
 from squall.cluster.ledger.group_member.group_ledger import GroupLedger
+from squall.cluster.ledger.group_member.recovery_report import RecoveryReport
 from squall.cluster.ledger.interface import LedgerDamaged, LedgerFailed, StateMachine
 from squall.cluster.ledger.replica.effects import Effect
 from squall.cluster.ledger.replica.replica import Replica
@@ -66,7 +67,7 @@ async def open_group_ledger(
     durable_state: DurableState | None = None
     ledger: GroupLedger | None = None
     try:
-        began = runtime.clock.now()
+        recovery = RecoveryReport(log, runtime.clock)
         durable_state = await open_durable_state(runtime, tasks, settings, mends=len(peers) > 1)
         _check(durable_state, machine, runtime.node, is_single=len(peers) == 1 and bool(form_group))
         replica = Replica(
@@ -93,6 +94,7 @@ async def open_group_ledger(
             applier,
             transport,
             log,
+            recovery=recovery,
             lock=lock,
             observe=observe,
             on_alarm=on_alarm,
@@ -101,7 +103,6 @@ async def open_group_ledger(
         if durable_state.slices is not None:
             machine.load(iter(durable_state.slices))
             applier.restore(durable_state.recovered.base)
-        _report(log, durable_state, runtime.clock.now() - began)
         await ledger.start()
     except (Exception, asyncio.CancelledError) as error:
         await _abandon(durable_state, ledger, lock)
@@ -142,23 +143,6 @@ async def _abandon(
             await durable_state.wal.close()
     if lock is not None:
         lock.release()
-
-
-def _report(log: Log, durable_state: DurableState, took_s: float) -> None:
-    for text in durable_state.checkpoints.skipped:
-        log.error("checkpoint_skipped", reason=text)
-    wal, found = durable_state.wal, durable_state.wal.recovered
-    entries = durable_state.recovered.entries
-    log.info(
-        "ledger_recovered",
-        directory=wal.directory,
-        first=found.first_lsn,
-        last=wal.next_lsn - 1,
-        op=entries[-1].op if entries else durable_state.recovered.base.op,
-        torn_bytes=found.torn_bytes,
-        closed_in_order=found.clean,
-        took_s=round(took_s, 3),
-    )
 
 
 def _check(

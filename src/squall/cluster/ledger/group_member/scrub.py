@@ -95,7 +95,10 @@ class Scrub:
         with suppress(FileNotFoundError):
             await self._disk.remove(f"{self._settings.directory}/{MENDING}")
             await self._disk.sync_directory(self._settings.directory)
-        self._ledger.alarm("the damaged log is repaired; this member votes again")
+        took_s = self._ledger.recovery.mended()
+        self._ledger.alarm(
+            f"the damaged log is repaired {took_s:.1f} s after the start; this member votes again"
+        )
 
     async def _log(self) -> list[str]:
         wal = self._durable_state.wal

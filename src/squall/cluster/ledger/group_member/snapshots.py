@@ -22,6 +22,7 @@ from squall.cluster.ledger.group_member.bulk_messages import (
     SnapshotPart,
 )
 from squall.cluster.ledger.group_member.durable_state import DurableState, clock_stamp
+from squall.cluster.ledger.group_member.recovery_report import CheckpointCounters
 from squall.cluster.ledger.interface import Capture, GroupMs
 from squall.cluster.ledger.replica.log import sized
 from squall.cluster.ledger.replica.types import Base, LogEntry
@@ -80,6 +81,7 @@ class Snapshots:
         self._since = 0
         self._bytes = 0
         self._made_at = runtime.clock.now()
+        self.counters = CheckpointCounters()
 
     # Writing.
 
@@ -112,21 +114,26 @@ class Snapshots:
             return core.log.base_op
         await self._write(self._base_now(), applier.machine.capture())
         self._ledger.replica.compact(op)
+        self.counters.written += 1
         self._log.info(
-            "checkpoint_written", op=op, bytes=self._durable_state.checkpoints.last_bytes
+            "checkpoint_written",
+            op=op,
+            bytes=self._durable_state.checkpoints.last_bytes,
+            took_s=round(self.counters.last_s, 3),
         )
         return op
 
     def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Runs `work` as the only operation; callers check `_is_busy` first."""
-        self._task = self._tasks.start(name, self._attempt(work), group="ledger")
+        self._task = self._tasks.start(name, self._attempt(name, work), group="ledger")
 
-    async def _attempt(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _attempt(self, name: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
             await work()
         except (OSError, WalError, CheckpointDamaged) as error:
             # The log still holds everything, and the next interval tries again.
-            self._log.warning("checkpoint_failed", reason=str(error))
+            self.counters.failed += 1
+            self._log.warning("checkpoint_failed", work=name, reason=str(error))
 
     def _base_now(self) -> Base:
         core, applier = self._ledger.replica.core, self._applier
@@ -168,6 +175,7 @@ class Snapshots:
 
     async def _write(self, base: Base, capture: Capture) -> None:
         core, durable_state = self._ledger.replica.core, self._durable_state
+        began = self._clock.now()
         lsn = durable_state.wal.next_lsn
         if core.log.checksum(int(base.op)) == base.checksum:
             lsn = durable_state.places.needed_from(int(base.op), lsn)
@@ -189,6 +197,8 @@ class Snapshots:
         )
         await durable_state.wal.flush()
         await durable_state.checkpoints.write(head, capture)
+        self.counters.last_at = self._clock.now()
+        self.counters.last_s = self.counters.last_at - began
         await durable_state.checkpoints.prune(self._settings.checkpoints_kept)
         heads = durable_state.checkpoints.heads
         if core.is_alone and len(heads) < 2:
@@ -319,5 +329,6 @@ class Snapshots:
             return
         self._applier.machine.load(iter(slices))
         self._applier.restore(base)
-        self._log.info("checkpoint_installed", op=base.op)
+        self.counters.installed += 1
+        self._log.info("checkpoint_installed", op=base.op, bytes=len(data))
         self._ledger.perform(self._ledger.replica.snapshot_installed(base, self._ledger.now()))

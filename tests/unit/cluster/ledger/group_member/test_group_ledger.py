@@ -16,6 +16,7 @@ from squall.cluster.ledger.interface import LedgerFailed, NotPrimary, ReadLevel,
 from squall.cluster.ledger.replica.types import Member
 from squall.cluster.ledger.wal.errors import TooLarge
 from squall.cluster.wire.blob_transfer import CHUNK_BYTES
+from squall.runtime.metrics import Registry
 from squall.runtime.real.runtime import RealClock
 from tests.unit.cluster.ledger.lab.groups import Node, cluster_of, run
 
@@ -179,11 +180,15 @@ def test_a_damaged_log_is_mended_from_the_others(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             cluster = await cluster_of(stack, tmp_path, "a", "b", "c")
             hurt = cluster.nodes["b"]
+            registry = Registry()
+            hurt.ledger.add_metrics(registry)
+            assert "squall_recovery_mending 1" in registry.exposition()
             await (await cluster.primary()).submit(b"after")
             await cluster.all_hold([*words, b"after"])
             while "repaired" not in hurt.alarms[-1]:
                 await asyncio.sleep(0.01)
             assert "corruption" in hurt.alarms[0]
+            assert "squall_recovery_mending 0" in registry.exposition()
             assert not hurt.ledger.replica.core.mending
             assert not (tmp_path / "b/ledger/mending").exists()
             assert not cluster.nodes["a"].alarms and not cluster.nodes["c"].alarms

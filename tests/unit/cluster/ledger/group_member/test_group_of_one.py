@@ -27,12 +27,16 @@ from squall.cluster.ledger.interface import (
 from squall.cluster.ledger.replica.types import Base, Checksum
 from squall.cluster.ledger.settings import Durability, LedgerSettings, WalSettings
 from squall.cluster.ledger.wal.errors import TooLarge
-from squall.cluster.ledger.wal.metrics import observe_wal
 from squall.runtime.log import MemorySink
 from squall.runtime.metrics import Registry
 from tests.unit.cluster.ledger.lab.ledgers import SMALL, Words, ledger_on, open_alone, say
 from tests.unit.cluster.ledger.lab.logs import turns
-from tests.unit.cluster.ledger.lab.memory_disk import HandClock, MemoryDisk, MemoryRuntime
+from tests.unit.cluster.ledger.lab.memory_disk import (
+    HandClock,
+    MemoryDisk,
+    MemoryFile,
+    MemoryRuntime,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -414,10 +418,13 @@ async def test_after_a_close_nothing_is_taken() -> None:
 async def test_people_are_told_of_starts_roles_and_failures() -> None:
     disk, sink = MemoryDisk(), MemorySink()
     async with ledger_on(disk, sink=sink, clean=False) as ledger:
+        registry = Registry()
+        ledger.add_metrics(registry)
+        assert "squall_checkpoint_written 0" in registry.exposition()
         await ledger.submit(b"x")
         await ledger.snapshots.checkpoint()
-        registry = Registry()
-        observe_wal(registry, ledger.durable_state.wal)
+        assert "squall_checkpoint_written 1" in registry.exposition()
+        assert "squall_checkpoint_op 3" in registry.exposition()
         assert "squall_wal_durable_lsn 3" in registry.exposition()
         assert "squall_wal_failed 0" in registry.exposition()
         disk.sync_errors.append(OSError(errno.EIO, "input/output error"))
@@ -432,5 +439,33 @@ async def test_people_are_told_of_starts_roles_and_failures() -> None:
         "ledger_stepped_down",
     ]
     again = MemorySink()
-    async with ledger_on(disk, sink=again):
-        assert again.records[0].fields["op"] == 4
+    async with ledger_on(disk, sink=again) as ledger:
+        found = again.records[0].fields
+        assert found["op"] == 4 and found["checkpoint"] == 3 and found["entries"] == 1
+        assert again.events().count("ledger_replayed") == 1
+        registry = Registry()
+        ledger.add_metrics(registry)
+        assert "squall_recovery_entries 1" in registry.exposition()
+        assert "squall_recovery_seconds -1" not in registry.exposition()
+
+
+class NoCheckpoints(MemoryDisk):
+    async def open(self, path: str, *, preallocate: int = 0, ahead: int = 0) -> MemoryFile:
+        if "checkpoint_" in path:
+            raise OSError(errno.EIO, "input/output error", path)
+        return await super().open(path, preallocate=preallocate, ahead=ahead)
+
+
+async def test_a_checkpoint_that_cannot_be_written_is_logged_and_counted() -> None:
+    disk, sink = NoCheckpoints(), MemorySink()
+    settings = msgspec.structs.replace(SMALL, checkpoint_entries=4)
+    async with ledger_on(disk, sink=sink, settings=settings, clean=False) as ledger:
+        registry = Registry()
+        ledger.add_metrics(registry)
+        for number in range(8):
+            await ledger.submit(b"%d" % number)
+        await turns()
+        assert "squall_checkpoint_failed 0" not in registry.exposition()
+        assert "squall_checkpoint_written 0" in registry.exposition()
+    failed = next(each for each in sink.records if each.event == "checkpoint_failed")
+    assert failed.fields["work"] == "checkpoint" and failed.fields["reason"]

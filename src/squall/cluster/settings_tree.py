@@ -7,14 +7,19 @@ Managers and agents read all of it. Workers and clients read `[cluster]`, `[tls]
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from squall.cluster.control.settings import AdmissionSettings
+from squall.cluster.control.settings import AdmissionSettings, ClientSettings
+from squall.cluster.protocol.timers import check_jobs, timers_of
 from squall.cluster.wire.limits import WireLimits
-from squall.settings.loader import Profile, Sources, load
+from squall.settings.loader import Problem, Profile, Sources, load
 from squall.settings.shared_sections import (
+    JOB_PROFILES,
     TIMER_PROFILES,
     ClusterSettings,
+    JobSettings,
     LogSettings,
     MetricsSettings,
     TimerSettings,
@@ -26,6 +31,8 @@ from squall.settings.shared_sections import (
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterSettings = ClusterSettings()
     timers: TimerSettings = TimerSettings()
+    jobs: JobSettings = JobSettings()
+    clients: ClientSettings = ClientSettings()
     wire: WireLimits = msgspec.field(default_factory=WireLimits)
     tls: TLSSettings = TLSSettings()
     admission: AdmissionSettings = AdmissionSettings()
@@ -38,6 +45,14 @@ def load_settings(sources: Sources) -> Settings:
     return load(
         Settings,
         sources,
-        profiles=(Profile("timers.profile", TIMER_PROFILES),),
-        checks=(lambda settings: check_timers(settings.timers),),
+        profiles=(
+            Profile("timers.profile", TIMER_PROFILES),
+            Profile("timers.profile", JOB_PROFILES),
+        ),
+        checks=(lambda settings: check_timers(settings.timers), _check_jobs),
     )
+
+
+def _check_jobs(settings: Settings) -> Iterator[Problem]:
+    # The leases of a group of one are the longest.
+    return check_jobs(timers_of(settings.timers, 1, settings.jobs))

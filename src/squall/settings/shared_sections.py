@@ -1,5 +1,5 @@
 """Sections of the settings tree that no other package owns: the cluster, the timers of a
-control group, TLS, the log, the metrics.
+control group, jobs, TLS, the log, the metrics.
 
 A value marked as shared must be equal on all members of a group and is part of the digest
 that they compare when they connect. No section holds a secret; it names the file.
@@ -90,6 +90,38 @@ TIMER_PROFILES: Mapping[str, Mapping[str, object]] = {
         "timers.lost_after_margin_s": 0.2,
     },
 }
+
+
+Retention = Annotated[float, Meta(ge=10)]
+
+
+class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long jobs are waited for and kept. The manager that leads applies its own values."""
+
+    queue_max: Count = 5_000
+    """Jobs that wait for cores; a further submission is refused until there is room."""
+    dispatch_timeout_s: Seconds = 300.0
+    """The longest wait of a workflow for its start, over all its placements; then it fails."""
+    stuck_s: Seconds = 120.0
+    """A job that executes nothing for this time while load is planned is ended as stuck."""
+    retries_max: Annotated[int, Meta(ge=0, le=100)] = 3
+    """How often a lost share is refilled; the next loss fails the workflow."""
+    retention_s: Retention = 1800.0
+    """How long a job and its result are kept after it completed, also in part."""
+    retention_failed_s: Retention = 3600.0
+    """The same for a job that ended otherwise."""
+    jobs_kept_max: Annotated[int, Meta(ge=10)] = 2_000
+    """Jobs that have ended; beyond it the oldest are removed before their time."""
+    key_retention_s: Retention = 86_400.0
+    """How long the key of a submission is remembered after its job was removed."""
+    keys_kept_max: Annotated[int, Meta(ge=100)] = 100_000
+    """Keys of jobs that were removed; beyond it the oldest are removed before their time."""
+
+
+JOB_PROFILES: Mapping[str, Mapping[str, object]] = {
+    "fast": {"jobs.dispatch_timeout_s": 30.0, "jobs.stuck_s": 20.0},
+}
+"""Defaults of `[jobs]` that `timers.profile` chooses."""
 
 
 class TLSSettings(msgspec.Struct, frozen=True, kw_only=True):

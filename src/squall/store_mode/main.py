@@ -133,7 +133,7 @@ def plan_of(options: AgentOptions) -> AgentPlan:
         ),
         proofs=tuple(proof_of(each, cluster) for each in options.secrets),
         signing=tuple(signing_secret(each, cluster) for each in reversed(options.secrets)),
-        timers=agent_timers(options.store, options.timers),
+        timers=agent_timers(options.store, options.timers, options.settings.jobs),
         tuning=tuning_of(options.store),
         cores=options.cores or available_cores(),
         settings=options.settings,

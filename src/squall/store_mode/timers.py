@@ -13,8 +13,9 @@ from typing import Literal
 import msgspec
 
 from squall.api.errors import ConfigError
-from squall.cluster.protocol.timers import Timers, timers
+from squall.cluster.protocol.timers import Timers, check_jobs, timers, with_jobs
 from squall.coordination.timing import PROFILES, Timing
+from squall.settings.shared_sections import JobSettings
 
 Profile = Literal["normal", "fast"]
 POLLED = ("s3",)
@@ -105,14 +106,18 @@ _S3_FAST = msgspec.structs.replace(
 )
 
 
-def agent_timers(url: str, profile: Profile = "normal") -> AgentTimers:
-    """The timers for the store at `url`; all its agents must use the same."""
+def agent_timers(
+    url: str, profile: Profile = "normal", jobs: JobSettings | None = None
+) -> AgentTimers:
+    """The timers for the store at `url`; all its agents must use the same. `jobs` are settings."""
     polled, fast = url.partition(":")[0] in POLLED, profile == "fast"
     if fast:
         election, work = (POLLED_FAST_TIMING, _S3_FAST) if polled else (PROFILES["fast"], _FAST)
     else:
         election, work = (POLLED_TIMING, _S3) if polled else (NORMAL_TIMING, _LAN)
     work = msgspec.structs.replace(work, failover_bound_s=election.failover)
+    if jobs is not None:
+        work = with_jobs(work, jobs)
     copy_s = 1.0 if fast else COPY_POLLED_S if polled else COPY_S
     chosen = AgentTimers(election=election, work=work, copy_s=copy_s, unsafe=fast)
     check_agent_timers(chosen)
@@ -121,6 +126,8 @@ def agent_timers(url: str, profile: Profile = "normal") -> AgentTimers:
 
 def check_agent_timers(chosen: AgentTimers) -> None:
     work, failover_s = chosen.work, chosen.election.failover
+    for problem in check_jobs(work):
+        raise ConfigError(problem.text)
     least_s = 2.0 * failover_s + 3.0 * work.session_interval_max_s
     if work.execution_lease_s < least_s - 1e-9:
         raise ConfigError(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from squall.api.errors import ConfigError
+from squall.cluster.protocol.timers import timers_of
 from squall.cluster.settings_tree import Settings, load_settings
-from squall.settings.loader import Sources, digest
+from squall.settings.loader import Sources, digest, leaves
 from squall.settings.shared_sections import TIMER_PROFILES, TimerSettings, check_timers
 
 
@@ -240,3 +242,60 @@ def test_the_digest_changes_with_shared_values_only(tmp_path: Path) -> None:
 def test_a_value_that_is_spelt_differently_has_the_same_digest(tmp_path: Path) -> None:
     as_int = loaded(tmp_path, "[timers]\nexecution_lease_s = 15")
     assert digest(as_int) == digest(Settings())
+
+
+# Jobs and clients.
+
+
+def test_a_job_setting_out_of_range_is_one_clear_line(tmp_path: Path) -> None:
+    for toml, line in (
+        ("retries_max = -1", "jobs.retries_max = -1 (squall.toml): must be a whole number of at"),
+        ("retention_s = 5", "of at least 10, such as 1800"),
+        ("queue_max = 0", "jobs.queue_max = 0 (squall.toml): must be a whole number of at least 1"),
+        ("stuck_s = 20", "jobs.stuck_s = 20 (squall.toml): stuck_s must be at least 25"),
+        ("dispatch_timeout_s = 5", "dispatch_timeout_s must be at least 30"),
+    ):
+        text = refused(tmp_path, f"[jobs]\n{toml}\n")
+        assert line in text and "\n" not in text, text
+    rate = refused(tmp_path, environment={"SQUALL_CLIENTS__SUBMITS_PER_S": "0"})
+    assert "clients.submits_per_s" in rate and "a number above 0, such as 20" in rate
+
+
+def test_the_profile_chooses_defaults_of_jobs_too(tmp_path: Path) -> None:
+    fast = loaded(tmp_path, '[timers]\nprofile = "fast"\n[jobs]\nretries_max = 0\n')
+    assert (fast.jobs.stuck_s, fast.jobs.dispatch_timeout_s) == (20.0, 30.0)
+    work = timers_of(fast.timers, 1, fast.jobs)
+    assert (work.stuck_s, work.retries_max, work.retention_s) == (20.0, 0, 1800.0)
+    assert timers_of(fast.timers, 1) == msgspec.structs.replace(work, retries_max=3)
+
+
+def test_the_reference_lists_every_setting_with_its_default() -> None:
+    page = Path(__file__).parents[3] / "docs" / "settings.md"
+    listed: dict[str, tuple[str, ...]] = {}
+    section = ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## `["):
+            section = line.removeprefix("## `[").removesuffix("]`")
+        elif line.startswith("| `"):
+            name, *cells = (cell.strip() for cell in line.strip("|").split(" | "))
+            listed[f"{section}.{name.strip(' `')}"] = tuple(cells[:-1])
+    plain = msgspec.to_builtins(loaded_tree({}))
+    fast = msgspec.to_builtins(loaded_tree({"timers.profile": "fast"}))
+    for key, kind in leaves(Settings).items():
+        assert key in listed, f"{key} ({kind}) is not in docs/settings.md"
+        name, field = key.split(".")
+        default, *of_fast = listed[key]
+        assert read(default) == plain[name][field], key
+        if of_fast and key != "timers.profile":
+            shown = read(default if of_fast[0] == "the same" else of_fast[0])
+            assert shown == fast[name][field], key
+    assert set(listed) == set(leaves(Settings))
+
+
+def loaded_tree(flags: dict[str, str]) -> Settings:
+    return load_settings(Sources(None, {}, flags))
+
+
+def read(cell: str) -> object:
+    found = msgspec.json.decode(cell)
+    return tuple(found) if isinstance(found, list) else found

@@ -7,8 +7,10 @@ is valid: its constructor refuses a bad value and names the field, the value and
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 
 class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +94,25 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.burst / self.per_s
 
 
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The rates of each client, by the name in its credential."""
+
+    submit_burst: Annotated[int, Meta(ge=1)] = 200
+    """Submissions at once: a script that submits the runs of one night stays below it."""
+    submits_per_s: Annotated[float, Meta(gt=0)] = 20.0
+    query_burst: Annotated[int, Meta(ge=1)] = 400
+    """Queries at once, each of which costs a round of the group."""
+    queries_per_s: Annotated[float, Meta(gt=0)] = 100.0
+
+    @property
+    def submits(self) -> RateSettings:
+        return RateSettings(burst=self.submit_burst, per_s=self.submits_per_s)
+
+    @property
+    def queries(self) -> RateSettings:
+        return RateSettings(burst=self.query_burst, per_s=self.queries_per_s)
+
+
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ValueError(f"{name} is {value}: it must be at least {least}")
@@ -105,9 +126,3 @@ def _positive(name: str, value: float) -> None:
 def _within(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise ValueError(f"{name} is {value}: it must lie between {least} and {most}")
-
-
-SUBMIT_RATE = RateSettings(burst=200, per_s=20)
-"""Submissions: a script that submits the runs of one night stays below it."""
-QUERY_RATE = RateSettings(burst=400, per_s=100)
-"""Queries, each of which costs a round of the group."""

@@ -302,6 +302,8 @@ class ManagerNode:
             led_elsewhere=self._leaders.elsewhere,
             ask_primary=self._leaders.relay,
             log=self._log,
+            rates=plan.settings.clients,
+            queue_max=plan.settings.jobs.queue_max,
             on_refused=refusal_counter(self.registry),
         )
         self._transfers.register(self._board.handlers)
@@ -379,7 +381,7 @@ class ManagerNode:
             return plan.timers
         size = len(self._ledger.standing().members or ()) or 1
         if size not in self._timers_by_size:
-            self._timers_by_size[size] = timers_of(plan.settings.timers, size)
+            self._timers_by_size[size] = timers_of(plan.settings.timers, size, plan.settings.jobs)
         return self._timers_by_size[size]
 
     # Driving.

@@ -1,16 +1,25 @@
 """The timers of a datacenter's work, with a fast profile for tests.
 
-The timers of the group itself are settings (`squall.settings.shared_sections`), where unsafe
-combinations are refused.
+The timers of the group itself, and how long jobs are waited for and kept, are settings
+(`squall.settings.shared_sections`); unsafe combinations are refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
-from squall.settings.shared_sections import TIMER_PROFILES, TimerSettings
+from squall.settings.loader import Problem
+from squall.settings.shared_sections import (
+    JOB_PROFILES,
+    TIMER_PROFILES,
+    JobSettings,
+    TimerSettings,
+)
+
+_JOBS = JobSettings()
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +43,7 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     meanwhile."""
     prepare_timeout_s: float = 30.0
     """The longest time from placement to Ready; then the phase returns to the queue (R7)."""
-    dispatch_timeout_s: float = 300.0
-    """The longest wait of a workflow for its start, over all its placements."""
+    dispatch_timeout_s: float = _JOBS.dispatch_timeout_s
     stop_grace_s: float = 10.0
     """From a stop to SIGKILL of the process group, beyond the grace of the profile (R6)."""
     refill_min_s: float = 2.0
@@ -43,21 +51,17 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     outbox_wait_s: float = 2.0
     """How long after the loss of an attempt near the end of its plan its final record is awaited,
     if its worker can still come back. Its silence was awaited for `lost_after_s` before."""
-    stuck_s: float = 120.0
-    """A job that executes nothing for this time while load is planned is stuck."""
+    stuck_s: float = _JOBS.stuck_s
     always_limit_s: float = 60.0
     """The limit of a `when="always"` workflow after a cancel or timeout of its job."""
     job_margin_s: float = 60.0
     """Added to the length of the plan if the submission names no timeout."""
-    retention_s: float = 1800.0
-    retention_failed_s: float = 3600.0
-    key_retention_s: float = 86400.0
-    jobs_kept_max: int = 2_000
-    """Jobs that have ended; beyond it the oldest are removed before their time."""
-    keys_kept_max: int = 100_000
-    """Idempotency keys of jobs that were removed; beyond it the oldest are removed too."""
-    retries_max: int = 3
-    """How often a lost share is refilled; the next loss fails the workflow."""
+    retention_s: float = _JOBS.retention_s
+    retention_failed_s: float = _JOBS.retention_failed_s
+    key_retention_s: float = _JOBS.key_retention_s
+    jobs_kept_max: int = _JOBS.jobs_kept_max
+    keys_kept_max: int = _JOBS.keys_kept_max
+    retries_max: int = _JOBS.retries_max
 
     def telemetry_interval_s(self, workers: int) -> float:
         """The telemetry interval of each worker, for this number of workers (R14)."""
@@ -76,18 +80,16 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
 _FAST = Timers(
     copy_s=1.0,
     prepare_timeout_s=10.0,
-    dispatch_timeout_s=30.0,
     stop_grace_s=2.0,
-    stuck_s=20.0,
     always_limit_s=20.0,
 )
 
 
-def timers_of(group: TimerSettings, members: int) -> Timers:
-    """Combines the timers of the group, which are settings, with those of the profile."""
+def timers_of(group: TimerSettings, members: int, jobs: JobSettings | None = None) -> Timers:
+    """Combines the settings with the timers of the profile; without `jobs`, its defaults."""
     rest = _FAST if group.profile == "fast" else Timers()
     return msgspec.structs.replace(
-        rest,
+        with_jobs(rest, jobs or job_defaults(group.profile)),
         session_interval_s=group.session_interval_s(0),
         session_interval_max_s=group.session_interval_s(1 << 40),
         session_workers_per_s=float(group.workers_per_session_s),
@@ -95,6 +97,41 @@ def timers_of(group: TimerSettings, members: int) -> Timers:
         lost_margin_s=group.lost_after_margin_s,
         failover_bound_s=0.0 if members == 1 else group.failover_bound_s,
     )
+
+
+def with_jobs(work: Timers, jobs: JobSettings) -> Timers:
+    return msgspec.structs.replace(
+        work,
+        dispatch_timeout_s=jobs.dispatch_timeout_s,
+        stuck_s=jobs.stuck_s,
+        retries_max=jobs.retries_max,
+        retention_s=jobs.retention_s,
+        retention_failed_s=jobs.retention_failed_s,
+        jobs_kept_max=jobs.jobs_kept_max,
+        key_retention_s=jobs.key_retention_s,
+        keys_kept_max=jobs.keys_kept_max,
+    )
+
+
+def job_defaults(profile: str) -> JobSettings:
+    chosen = {key.removeprefix("jobs."): v for key, v in JOB_PROFILES.get(profile, {}).items()}
+    return msgspec.convert(chosen, JobSettings)
+
+
+def check_jobs(work: Timers) -> Iterator[Problem]:
+    """Finds limits that end a job while its managers still do what they should."""
+    if work.dispatch_timeout_s < work.prepare_timeout_s:
+        yield Problem(
+            ("jobs.dispatch_timeout_s",),
+            f"dispatch_timeout_s must be at least {work.prepare_timeout_s:g}, the time that one "
+            "placement has to get ready, or a workflow fails before its first try is over",
+        )
+    if work.stuck_s < work.last_loss_s - 1e-9:
+        yield Problem(
+            ("jobs.stuck_s",),
+            f"stuck_s must be at least {work.last_loss_s:g}, the time until the loss of a worker "
+            "is certain, or a job whose worker died ends as stuck instead of being refilled",
+        )
 
 
 def timers(profile: Literal["lan", "fast"], members: int) -> Timers:

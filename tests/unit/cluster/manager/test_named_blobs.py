@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from squall.cluster.control.settings import ClientSettings
 from squall.cluster.group.blob_transfers import Transfers
 from squall.cluster.group.committer import Committer
 from squall.cluster.ledger.interface import Digest, TryLater
@@ -59,6 +60,8 @@ async def test_a_job_is_not_accepted_while_only_one_manager_has_its_bundle() -> 
         led_elsewhere=lambda job: "",
         ask_primary=unused,
         log=unused,
+        rates=ClientSettings(),
+        queue_max=10,
     )
     plain = submission(workflow("Load", vus=1, duration_s=1))
     bundled = msgspec.structs.replace(plain, bundle=DIGEST, bundle_size=7)

@@ -15,7 +15,7 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.control.rates import RateLimit
-from squall.cluster.control.settings import QUERY_RATE, SUBMIT_RATE
+from squall.cluster.control.settings import ClientSettings
 from squall.cluster.datacenter.commands import (
     AdjustLoad,
     CreateJob,
@@ -74,8 +74,6 @@ from squall.stats.thresholds.binding import bind_all
 
 FOLLOW_MAX_S = 30.0
 """The longest wait of a follow request for something new."""
-WAITING_MAX = 5_000
-"""Jobs in the queue, so that the state of the group is bounded."""
 WAITING_RETRY_S = 2.0
 
 ASK_OPERATOR = "an operator may (squall secret client NAME --operator)"
@@ -119,6 +117,8 @@ class ClientApi:
         led_elsewhere: Callable[[JobRecord | None], str],
         ask_primary: Callable[[msgspec.Struct], Awaitable[Any]],
         log: Log,
+        rates: ClientSettings,
+        queue_max: int,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
     ) -> None:
         """`lead_member` chooses the leader of a new job by its key. `led_elsewhere` returns the
@@ -137,10 +137,9 @@ class ClientApi:
         self._ask_primary = ask_primary
         self._log = log
         self._on_refused = on_refused
-        self._rates: dict[Limit, RateLimit] = {
-            "submits": RateLimit(SUBMIT_RATE),
-            "asks": RateLimit(QUERY_RATE),
-        }
+        self._queue_max = queue_max
+        self._allowed = {"submits": rates.submits, "asks": rates.queries}
+        self._rates = {limit: RateLimit(allowed) for limit, allowed in self._allowed.items()}
 
     @property
     def _tables(self) -> Tables:
@@ -360,20 +359,24 @@ class ClientApi:
 
     def _check_room(self, principal: str, key: str) -> None:
         try:
-            check_room(self._tables, principal, key)
+            check_room(self._tables, principal, key, self._queue_max)
         except RemoteError:
             self._on_refused(principal, "queue")
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
 
-    def _limit(self, limit: Limit, incoming: Incoming) -> None:
+    def _limit(self, limit: Literal["submits", "asks"], incoming: Incoming) -> None:
         """Limits clients, which have a name, but not managers that ask on their behalf. Stopping
         a job is never limited."""
         name = incoming.peer.name
         wait_s = self._rates[limit].ask(name, self._clock.now()) if name else 0.0
         if wait_s:
             self._on_refused(name, limit)
-            text = f"{name} {limit} too often: wait {wait_s:.1f} s"
+            allowed = self._allowed[limit]
+            text = (
+                f"{name} {limit} too often: {allowed.burst:g} at once and then "
+                f"{allowed.per_s:g} a second are allowed; wait {wait_s:.1f} s"
+            )
             self._log.warning("client_refused", client=name, why=text)
             raise RemoteError(ErrorCode.OVERLOADED, text, retry_after_s=wait_s)
 
@@ -422,14 +425,17 @@ def is_operator(peer: Identity) -> bool:
     return peer.operator or peer.role is Role.NODE
 
 
-def check_room(tables: Tables, principal: str, key: str) -> None:
+def check_room(tables: Tables, principal: str, key: str, queue_max: int) -> None:
     """Refuses a new job while the queue is full. A repeated submission is let through: its job
     is in the queue already (R13)."""
     if (principal, key) in tables.keys:
         return
     waiting = sum(tables.jobs[job].state == "queued" for job in tables.active)
-    if waiting >= WAITING_MAX:
-        text = f"the queue is full: {waiting} jobs wait; submit again later"
+    if waiting >= queue_max:
+        text = (
+            f"the queue is full: {waiting:,} jobs wait, at most {queue_max:,} are allowed; "
+            "submit again later"
+        )
         raise RemoteError(ErrorCode.OVERLOADED, text, retry_after_s=WAITING_RETRY_S)
 
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from squall.cluster.control.settings import QUERY_RATE, SUBMIT_RATE
-from squall.cluster.manager.clients import api as clients_module
+from squall.cluster.control.settings import ClientSettings
 from squall.cluster.protocol.messages import CancelJob, ListJobs, ListNodes, SubmitJob
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
@@ -18,6 +17,8 @@ from squall.cluster.wire.roles import Role
 from squall.runtime.metrics import Registry
 from tests.fakes.datacenter import Bench, workflow
 from tests.unit.cluster.manager.lab.client_api import api, by
+
+QUERY_RATE, SUBMIT_RATE = ClientSettings().queries, ClientSettings().submits
 
 
 @pytest.mark.asyncio
@@ -27,7 +28,7 @@ async def test_a_flood_of_one_client_is_turned_away_and_no_other_notices() -> No
     clients = api(bench)
     for _ in range(int(QUERY_RATE.burst)):
         await clients.list_jobs(ListJobs(), by("ann"))
-    with pytest.raises(RemoteError, match="ann asks too often") as refused:
+    with pytest.raises(RemoteError, match="400 at once and then 100 a second") as refused:
         await clients.list_nodes(ListNodes(), by("ann"))
     assert refused.value.code == ErrorCode.OVERLOADED
     assert refused.value.retry_after_s == pytest.approx(1 / QUERY_RATE.per_s)
@@ -69,11 +70,11 @@ async def test_who_was_turned_away_is_counted_by_client_and_limit() -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_finds_the_queue_full_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "WAITING_MAX", 0)
+async def test_who_finds_the_queue_full_is_counted_too() -> None:
     registry, bench = Registry(), Bench(w1=1)
     job = bench.submit(workflow("Load", vus=1, duration_s=60))
     submission = msgspec.structs.replace(bench.machine.tables.jobs[job].submission, bundle="")
-    with pytest.raises(RemoteError, match="the queue is full"):
-        await api(bench, registry).accept(SubmitJob(key="other", submission=submission), "ann")
+    clients = api(bench, registry, queue_max=0)
+    with pytest.raises(RemoteError, match="the queue is full: 0 jobs wait, at most 0 are allowed"):
+        await clients.accept(SubmitJob(key="other", submission=submission), "ann")
     assert 'squall_client_refusals_total{client="ann",limit="queue"} 1' in registry.exposition()

@@ -209,21 +209,18 @@ def test_a_dispatch_is_as_small_for_fifty_thousand_users_as_for_eight() -> None:
     assert sizes[1] - sizes[0] < 100, sizes
 
 
-def test_a_full_queue_turns_new_jobs_away_and_answers_known_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("squall.cluster.manager.clients.api.WAITING_MAX", 3)
+def test_a_full_queue_turns_new_jobs_away_and_answers_known_ones() -> None:
     bench = Bench(w1=1)
     tables = bench.machine.tables
     running = bench.submit(workflow("Load", vus=1, duration_s=60), key="first")
     bench.until(lambda: bench.job(running).state == "running")
     for number in range(3):
-        check_room(tables, "ann", f"waits {number}")
+        check_room(tables, "ann", f"waits {number}", 3)
         bench.submit(workflow("Load", vus=1, duration_s=1), key=f"waits {number}")
     with pytest.raises(RemoteError, match="the queue is full: 3 jobs wait") as refused:
-        check_room(tables, "ann", "one more")
+        check_room(tables, "ann", "one more", 3)
     assert refused.value.code == ErrorCode.OVERLOADED and refused.value.retry_after_s > 0
-    check_room(tables, "ann", "waits 1")
+    check_room(tables, "ann", "waits 1", 3)
     bench.cancel(running, now=True)
     bench.until(lambda: sum(j.state == "queued" for j in tables.jobs.values()) < 3)
-    check_room(tables, "ann", "one more")
+    check_room(tables, "ann", "one more", 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from squall.cluster.control.settings import ClientSettings
 from squall.cluster.datacenter.commands import Accepted, Command
 from squall.cluster.manager.clients.api import ClientApi, Views
 from squall.cluster.manager.clients.job_views import job_view, node_views
@@ -48,7 +49,11 @@ def by(name: str, role: Role = Role.CLIENT, *, operator: bool = False) -> Incomi
 
 
 def api(
-    bench: Bench, registry: Registry | None = None, sink: MemorySink | None = None
+    bench: Bench,
+    registry: Registry | None = None,
+    sink: MemorySink | None = None,
+    *,
+    queue_max: int = 5_000,
 ) -> ClientApi:
     tables = bench.machine.tables
     views = Views(
@@ -70,5 +75,7 @@ def api(
         led_elsewhere=lambda job: "",
         ask_primary=unused,
         log=Log(sink or MemorySink(), cast(Any, Clock())),
+        rates=ClientSettings(),
+        queue_max=queue_max,
         on_refused=refusal_counter(registry or Registry()),
     )

@@ -207,6 +207,7 @@ class ModelWorker:
     """What a dead boot left behind."""
     descriptors: int = 0
     draining: bool = False
+    drain_left_s: float = 0.0
     drained: bool = False
 
     def kill(self) -> None:
@@ -434,6 +435,7 @@ class Bench(Log):
             sequence=worker.sequence,
             attempts=statuses,
             draining=worker.draining,
+            drain_left_s=worker.drain_left_s,
         )
         answer = self.director.session(
             request,
@@ -475,7 +477,7 @@ class Bench(Log):
                 if stop.drop:
                     del worker.held[stop.key]
                 elif model.stop_at == math.inf:
-                    model.stop_at, model.cut = self.now + grace_s, "stopped"
+                    model.stop_at, model.cut = self.now + grace_s, stop.why or "stopped"
         for key in answer.free:
             worker.held.pop(key, None)
 

@@ -4,7 +4,8 @@ workers w1=2 w2=1                          models of workers, with their cores
 job j Load vus=4 s=20 ; After < Load s=2   a job named j: workflows, what they wait for
 job j timeout=20 Load s=60                 the same with a limit on its whole time
 run 3                                      time passes, in seconds
-kill w1 | restart w1 | cut w1 | join w1 | drain w1 | add w3=2
+kill w1 | restart w1 | cut w1 | join w1 | add w3=2
+drain w1 | drain w1 30 | resume w1         it gets no new work; its shares may go on for 30 s
 idle w1 | busy w1 | notes w1 TEXT          its users execute nothing, or go on; what it says
 finish w1 2                                so many of its shares are done before their time
 refuse w1 TEXT                             it takes no share, another worker may
@@ -53,6 +54,7 @@ class Play:
             "cut": lambda rest: setattr(self.worker(rest), "connected", False),
             "join": lambda rest: setattr(self.worker(rest), "connected", True),
             "drain": self.drain,
+            "resume": lambda rest: self.change(DrainWorker(node=rest, draining=False)),
             "add": self.add,
             "idle": lambda rest: setattr(self.worker(rest), "idle", True),
             "busy": lambda rest: setattr(self.worker(rest), "idle", False),
@@ -109,7 +111,13 @@ class Play:
     # What happens.
 
     def drain(self, rest: str) -> None:
-        self.bench.apply(DrainWorker(node=rest, draining=True))
+        node, _, seconds = rest.partition(" ")
+        within_ms = round(float(seconds) * 1000) if seconds else None
+        self.change(DrainWorker(node=node, draining=True, within_ms=within_ms))
+
+    def change(self, command: DrainWorker) -> None:
+        self.bench.apply(command)
+        self.bench.settle()
 
     def add(self, rest: str) -> None:
         node, _, cores = rest.partition("=")

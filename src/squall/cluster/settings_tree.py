@@ -1,8 +1,8 @@
 """The settings tree: the sections of all packages in one struct, and how it is loaded.
 
 A package owns the meaning and the limits of its section; this module only combines them.
-Managers and agents read all of it. Workers and clients read `[cluster]`, `[tls]`, `[log]` and
-`[metrics]`; a manager sends them the settings of links and timers.
+Managers and agents read all of it. Workers and clients read `[cluster]`, `[tls]`, `[worker]`,
+`[log]` and `[metrics]`; a manager sends them the settings of links and timers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from squall.settings.shared_sections import (
     MetricsSettings,
     TimerSettings,
     TLSSettings,
+    WorkerNodeSettings,
     check_timers,
 )
 
@@ -35,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clients: ClientSettings = ClientSettings()
     wire: WireLimits = msgspec.field(default_factory=WireLimits)
     tls: TLSSettings = TLSSettings()
+    worker: WorkerNodeSettings = WorkerNodeSettings()
     admission: AdmissionSettings = AdmissionSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -28,9 +28,11 @@ def loss_line(loss: Loss) -> str:
 
 def what_was_lost(worker: str, reason: str, refilled_by: str) -> str:
     """Names what ended. A worker that took its own share over was not lost: it was restarted, or
-    only one of its core processes died."""
+    only one of its core processes died. One that was drained handed its share over."""
     if "restarted" in reason:
         return f"worker {worker} restarted"
+    if "drained" in reason:
+        return f"worker {worker} drained"
     if "core process" in reason or refilled_by == worker:
         return f"a core process of {worker} died"
     return f"worker {worker} lost"

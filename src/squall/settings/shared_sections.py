@@ -18,6 +18,8 @@ from squall.settings.loader import Problem
 SHARED = {"shared": True}
 DEFAULT_CLUSTER = "squall"
 """The cluster id where none is set."""
+DRAIN_TIMEOUT_S = 30.0
+DRAIN_MAX_S = 86_400.0
 
 Seconds = Annotated[float, Meta(gt=0)]
 SharedSeconds = Annotated[float, Meta(gt=0, extra=SHARED)]
@@ -139,6 +141,13 @@ class TLSSettings(msgspec.Struct, frozen=True, kw_only=True):
         missing = [name for name, file in files.items() if not file]
         if missing and len(missing) < len(files):
             raise ValueError(f"{missing[0]} is not set: TLS needs certificate, key and ca")
+
+
+class WorkerNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker or agent, and `squall drain`."""
+
+    drain_timeout_s: Annotated[float, Meta(ge=0, le=DRAIN_MAX_S)] = DRAIN_TIMEOUT_S
+    """How long the running shares of a worker that drains may go on; 0: they end at once."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,6 +115,7 @@ def run_agent(options: AgentOptions) -> int:
         frame = Frame(
             node,
             data_dir=folder,
+            drain_s=options.settings.worker.drain_timeout_s,
             shutdown_s=SHUTDOWN_S,
             on_failure=failed,
             on_unfinished=unfinished,

@@ -251,6 +251,7 @@ class AgentNode:
             version=plan.version,
             python=plan.python,
             descriptors=plan.descriptors,
+            drain_s=plan.settings.worker.drain_timeout_s,
             deliver_s=plan.deliver_s,
             former=plan.former,
             timeouts=plan.tuning.request_timeouts,

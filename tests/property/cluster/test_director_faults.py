@@ -138,7 +138,9 @@ class Play:
             self.bench.apply(AdjustLoad(job=job, workflows=("W0",), paused=paused))
 
     def drain(self, worker: ModelWorker) -> None:
-        self.bench.apply(DrainWorker(node=worker.node, draining=self.random.random() < 0.5))
+        within_ms = self.random.choice([None, 0, 1_000, 5_000])
+        draining = self.random.random() < 0.5
+        self.bench.apply(DrainWorker(node=worker.node, draining=draining, within_ms=within_ms))
 
     def refuse(self, worker: ModelWorker) -> None:
         retryable = self.random.random() < 0.6

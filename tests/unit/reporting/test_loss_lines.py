@@ -17,6 +17,7 @@ from squall.reporting.loss_lines import loss_line
         ("core process 0 ended (SIGKILL)", "w2", "a core process of w1 died at 6.8 s: Shop,"),
         ("it ended without a record", "w1", "a core process of w1 died at 6.8 s: Shop,"),
         ("worker w1 restarted", "w1", "worker w1 restarted at 6.8 s: Shop,"),
+        ("its worker was drained", "w2", "worker w1 drained at 6.8 s: Shop,"),
     ],
 )
 def test_the_line_says_what_ended(reason: str, refilled_by: str, begins: str) -> None:

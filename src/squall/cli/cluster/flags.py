@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from squall.cli.shared.flags import (
     add_access,
+    add_drain_timeout,
     add_json,
     add_launcher,
     add_no_color,
@@ -49,6 +50,7 @@ def _add_adjust(parser: Parser) -> None:
 def _add_drain(parser: Parser) -> None:
     parser.add_argument("node", metavar="NODE")
     parser.add_argument("--resume", action="store_true", help="let it accept work again")
+    add_drain_timeout(parser)
     _finish(parser)
 
 
@@ -85,6 +87,7 @@ def _add_worker(parser: Parser) -> None:
     parser.add_argument("--cores", metavar="N", help="default: all of this machine")
     parser.add_argument("--name", metavar="NAME", help="default: the name of this machine")
     parser.add_argument("--data", metavar="DIR", help="keep unsent results across restarts")
+    add_drain_timeout(parser)
     _add_node(parser)
 
 

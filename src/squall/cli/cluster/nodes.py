@@ -6,6 +6,8 @@ import asyncio
 from argparse import Namespace
 
 from squall.cli.shared.cluster_access import client_access
+from squall.cli.shared.node_settings import drain_flag
+from squall.cluster.client.access import file_settings
 from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S, ClusterClient
 from squall.cluster.client.connection import connected
 from squall.reporting.number_format import plural
@@ -51,14 +53,16 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
 
 
 async def _drain(client: ClusterClient, arguments: Namespace) -> int:
-    answer = await client.drain(arguments.node, resume=arguments.resume)
+    within_s = file_settings(drain_flag(arguments)).worker.drain_timeout_s
+    answer = await client.drain(arguments.node, resume=arguments.resume, within_s=within_s)
     if arguments.json:
         return print_json(answer)
     if arguments.resume:
         print_or_drop(f"{answer.node} takes work again")
     elif answer.running:
         print_or_drop(
-            f"{answer.node} gets no new work; {plural(answer.running, 'share')} still running"
+            f"{answer.node} gets no new work; {plural(answer.running, 'share')} still running, "
+            f"for {within_s:g} s at most"
         )
     else:
         print_or_drop(f"{answer.node} is drained: nothing runs on it")

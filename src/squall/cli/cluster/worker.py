@@ -36,6 +36,7 @@ def execute(arguments: Namespace) -> int:
             data_dir=Path(arguments.data) if arguments.data else None,
             name=checked_name(arguments.name, "--name") if arguments.name else "",
             timers="fast" if arguments.timers == "fast" else "lan",
+            drain_s=settings.worker.drain_timeout_s,
             metrics=metrics_address(arguments, settings),
             version=squall_version(),
             log=StreamSink(sys.stderr, as_json=settings.log.json),

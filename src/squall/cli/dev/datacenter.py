@@ -135,6 +135,8 @@ def _nodes(layout: DatacenterLayout, addresses: list[Address]) -> list[NodeProce
         name = f"w{index + 1}"
         words = ["worker", "--dc", DATACENTER, "--name", name, "--managers", ",".join(shown)]
         words += ["--cores", str(layout.cores), "--data", str(layout.folder / name)]
+        # They all stop together: there is no other worker that could continue their shares.
+        words += ["--drain-timeout", "0"]
         found.append(_node(layout, name, "worker", words, ""))
     return found
 

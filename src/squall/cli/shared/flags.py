@@ -28,6 +28,14 @@ def add_launcher(parser: Parser) -> None:
     )
 
 
+def add_drain_timeout(parser: Parser) -> None:
+    parser.add_argument(
+        "--drain-timeout",
+        metavar="TIME",
+        help="how long running shares may go on if no other worker takes them over, default 30s",
+    )
+
+
 # What a run does.
 
 

@@ -7,7 +7,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from squall.api.errors import UsageError
+from squall.api.errors import ConfigError, UsageError
+from squall.api.quantities import parse_duration
 from squall.cluster.client.access import address_of, file_settings, secret_file
 from squall.cluster.settings_tree import Settings
 from squall.runtime.interfaces import Address
@@ -26,9 +27,22 @@ def checked_name(text: str, flag: str) -> str:
 
 
 def node_settings(arguments: Namespace) -> Settings:
-    settings = file_settings({"timers.profile": arguments.timers} if arguments.timers else None)
+    flags = {"timers.profile": arguments.timers} if arguments.timers else {}
+    settings = file_settings(flags | drain_flag(arguments))
     _warn_of_open_secrets(arguments, settings)
     return settings
+
+
+def drain_flag(arguments: Namespace) -> dict[str, str]:
+    """`--drain-timeout` as a setting; empty if the command has no such flag or it is not given."""
+    text: str | None = getattr(arguments, "drain_timeout", None)
+    if text is None:
+        return {}
+    try:
+        seconds = parse_duration(text, "--drain-timeout", zero_ok=True)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    return {"worker.drain_timeout_s": str(seconds)}
 
 
 def _warn_of_open_secrets(arguments: Namespace, settings: Settings) -> None:

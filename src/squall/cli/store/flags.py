@@ -5,6 +5,7 @@ from __future__ import annotations
 from squall.cli.shared.flags import (
     add_access,
     add_agent_loss,
+    add_drain_timeout,
     add_json,
     add_judgement,
     add_launcher,
@@ -24,6 +25,7 @@ def _add_agent(parser: Parser) -> None:
     parser.add_argument("--cores", metavar="N", help="default: all of this machine")
     parser.add_argument("--name", metavar="NAME", help="default: a new one at each start")
     parser.add_argument("--data", metavar="DIR", help="keep unsent results across restarts")
+    add_drain_timeout(parser)
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics, /healthz, /readyz")
     add_launcher(parser)
     add_timers(parser)

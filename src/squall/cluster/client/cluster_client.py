@@ -53,6 +53,7 @@ from squall.cluster.wire.seal.secrets import Secrets
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.tasks import TaskRunner
+from squall.settings.shared_sections import DRAIN_TIMEOUT_S
 
 if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
@@ -218,9 +219,12 @@ class ClusterClient:
         """`at_least_s` extends the wait for a manager, if the user asked for a longer one."""
         return await self._ask(ListNodes(), at_least_s)
 
-    async def drain(self, node: str, *, resume: bool = False) -> Draining:
+    async def drain(
+        self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S
+    ) -> Draining:
+        """The shares that run on it end within `within_s`, or others continue them."""
         try:
-            return await self._ask(DrainNode(node, resume))
+            return await self._ask(DrainNode(node, resume, within_s))
         except RequestRefused as error:
             if error.code != ErrorCode.NOT_FOUND:
                 raise

@@ -57,10 +57,12 @@ class AddWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     held: tuple[RecordFacts, ...] = ()
 
 
-class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
+class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="drain"):
     node: str
     draining: bool
     by: str = ""
+    within_ms: int | None = None
+    """How long its attempts may go on; None: to their end."""
 
 
 class LoseWorkers(msgspec.Struct, frozen=True, kw_only=True, tag="gone"):

@@ -40,6 +40,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     descriptors: int = 0
     """The sockets that one core process may open; 0: unknown."""
     draining: bool = False
+    drain_by_ms: int = 0
+    """When its attempts end at the latest because it drains; 0: not before their time."""
     gone: bool = False
     """Silent for so long that none of its attempts can still run; a session revives it."""
     since_ms: int = 0

@@ -134,7 +134,7 @@ def jobs_of(command: Command, tables: Tables) -> list[JobId]:
             return list(dict.fromkeys(facts.key.job for facts in command.ended))
         case commands.LoseAttempts():
             return list(dict.fromkeys(lost.key.job for lost in command.lost))
-        case commands.AddWorker():
+        case commands.AddWorker() | commands.DrainWorker():
             return list(dict.fromkeys(key.job for key in tables.live.get(command.node, {})))
         case commands.LeadJobs():
             return [job for job, _ in command.leaders]

@@ -61,6 +61,7 @@ def add_worker(tables: Tables, command: AddWorker) -> CommandOutcome:
         version=command.version,
         descriptors=command.descriptors,
         draining=before.draining if before is not None and repeated else False,
+        drain_by_ms=before.drain_by_ms if before is not None and repeated else 0,
         since_ms=tables.group_ms,
         former=former,
     )
@@ -73,13 +74,18 @@ def drain_worker(tables: Tables, command: DrainWorker) -> CommandOutcome:
     worker = tables.workers.get(command.node)
     if worker is None:
         return Rejected(text=f"no worker {command.node}")
-    tables.workers[command.node] = replace(worker, draining=command.draining)
+    by_ms = 0
+    if command.draining and command.within_ms is not None:
+        by_ms = tables.group_ms + max(command.within_ms, 1)
+    tables.workers[command.node] = replace(worker, draining=command.draining, drain_by_ms=by_ms)
     live = tables.live.get(command.node, {})
     changed = worker.draining != command.draining
-    if changed and command.by:
-        does = "drains" if command.draining else "resumes"
-        for job in sorted({key.job for key in live}):
-            tables.event(job, f"{command.by} {does} {command.node}")
+    does = "drains" if command.draining else "resumes"
+    for job in sorted({key.job for key in live}):
+        if changed:
+            who = f"{command.by} {does} {command.node}" if command.by else f"{command.node} {does}"
+            tables.event(job, who)
+        tables.put_job(replace(tables.jobs[job], touched=tables.op))
     return Accepted(changed=changed, value=len(live))
 
 

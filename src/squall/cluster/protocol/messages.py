@@ -19,12 +19,15 @@ from squall.cluster.wire.header import MessageClass
 from squall.cluster.wire.roles import Role
 from squall.engine.core_protocol import OutputLine, ShareSpec
 from squall.engine.run_options import RunOptions
+from squall.settings.shared_sections import DRAIN_TIMEOUT_S
 from squall.stats.manifest import FileManifest
 from squall.stats.reports import ErrorSample
 from squall.stats.snapshot import Snapshot
 
 FROM_WORKER = (Role.WORKER, Role.NODE)
 FROM_CLIENT = (Role.CLIENT, Role.NODE)
+DRAINED = "its worker was drained"
+"""Why an attempt ended that another worker continues: the `cut` of its record."""
 
 Phase = Literal["preparing", "ready", "running", "ended", "refused", "unknown"]
 """`ended`: its record is in the worker's outbox. `unknown`: the worker does not have it, and a
@@ -121,6 +124,8 @@ class SessionRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     round_trip_s: float = 0.0
     """The round trip of the previous request."""
     draining: bool = False
+    drain_left_s: float = 0.0
+    """If it drains: how long it still runs what it has."""
     attempts: list[AttemptStatus] = []
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
@@ -457,6 +462,8 @@ class NodeList(msgspec.Struct, frozen=True):
 class DrainNode(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
     resume: bool = False
+    within_s: float = DRAIN_TIMEOUT_S
+    """How long its shares may go on; the others continue those that would take longer."""
 
 
 @message(155, MessageClass.CONTROL)

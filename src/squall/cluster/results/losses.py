@@ -1,7 +1,8 @@
 """Computes the load that a job lost: on which worker, when, how much, and for how long.
 
 A loss begins where the reports of an attempt end and lasts until the next attempt at the share
-joined, or to the end of the workflow. The log says which attempts were lost; one whose closed
+joined, or to the end of the workflow; so does the gap of a share that a drained worker handed
+over. The log says which attempts were lost; one whose closed
 record shows that it ended by itself lost nothing. The planned starts of a share are those that
 its attempts reported plus those of its losses: their sum is the plan, unless the load was
 adjusted or the job was stopped.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from squall.cluster.protocol.messages import DRAINED
 from squall.cluster.results.parts import AttemptPart
 from squall.cluster.results.uncounted_load import (
     UncountedLoad,
@@ -56,8 +58,19 @@ def losses_of(
         ]
         if losses:
             _count_planned(workflow, outcome, parts, losses, as_planned=as_planned)
-        found += losses
+        found += [loss for loss in losses if not _nothing_missing(workflow, loss)]
     return found
+
+
+def _nothing_missing(workflow: WorkflowManifest, loss: Loss) -> bool:
+    """A drained worker handed its share over, and the next one did all that was left of it."""
+    if loss.reason != DRAINED or loss.unknown_requests:
+        return False
+    if workflow.profile.is_open:
+        return not loss.starts
+    if workflow.profile.model == "iterations":
+        return not loss.iterations
+    return not loss.below_target_s
 
 
 def failed_by_loss(outcome: WorkflowOutcome, attempts: Iterable[AttemptPart]) -> bool:

@@ -28,6 +28,7 @@ from squall.runtime.real.launcher import Attached, log_restart
 from squall.runtime.real.node_process import Frame, run
 from squall.runtime.real.runtime import RealClock, RealRuntime
 from squall.runtime.tasks import TaskFailure, TaskRunner
+from squall.settings.shared_sections import DRAIN_TIMEOUT_S
 
 SHUTDOWN_S = 20.0
 DELIVER_S = 10.0
@@ -50,6 +51,7 @@ class WorkerOptions:
     timers: Literal["lan", "fast"] = "lan"
     members: int = 1
     """The number of managers: the timers of a group of one are longer."""
+    drain_s: float = DRAIN_TIMEOUT_S
     metrics: Address | None = None
     version: str = ""
     log: LogSink | None = None
@@ -108,6 +110,7 @@ def run_worker(options: WorkerOptions) -> int:
             descriptors=descriptor_budget(),
             metrics=options.metrics,
             former=former_process(launched),
+            drain_s=options.drain_s,
             deliver_s=DELIVER_S,
         )
         log = Log(options.log or MemorySink(), RealClock(), level=options.log_level)
@@ -131,5 +134,11 @@ def run_worker(options: WorkerOptions) -> int:
                 raise
             return None
 
-        frame = Frame(node, data_dir=folder, shutdown_s=SHUTDOWN_S, on_failure=failed)
+        frame = Frame(
+            node,
+            data_dir=folder,
+            drain_s=options.drain_s,
+            shutdown_s=SHUTDOWN_S,
+            on_failure=failed,
+        )
         return run(main, frame)

@@ -2,8 +2,8 @@
 
 It registers this boot, then reports every interval what it runs and holds, and does what the
 answer says. Everything that may be lost on the way is sent again. When it is asked to stop it
-ends its shares, delivers their records within a bound, and leaves the rest in the outbox for
-the next boot.
+drains: it takes no new work, lets its shares end or go to other workers for a while, then stops
+them, delivers their records within a bound, and leaves the rest in the outbox for the next boot.
 
 It only composes; `session` decides, `attempts` and `deliveries` do the work.
 """
@@ -18,6 +18,7 @@ import msgspec
 from squall.api.errors import SquallError
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
 from squall.cluster.protocol.messages import (
+    DRAINED,
     HeldRecord,
     Registered,
     RegisterWorker,
@@ -83,6 +84,8 @@ class WorkerNode:
         self._log = (log or Log(MemorySink(), runtime.clock)).bind(node=runtime.node)
         self._wakes, self._stop = asyncio.Event(), asyncio.Event()
         self._registered = False
+        # Whether a manager answered the last request.
+        self._is_reached = False
         # Until when a refusal because of a taken name is not final; None: there was none.
         self._name_wait_ends: float | None = None
         # Unreachable managers that were logged, and when.
@@ -222,7 +225,7 @@ class WorkerNode:
     async def _serve(self) -> None:
         while not self._stop.is_set():
             waits_s = await self._turn()
-            await self._rest(waits_s)
+            await self._rest(waits_s, self._stop)
 
     async def _turn(self) -> float:
         """One exchange with the current manager; returns the wait before the next."""
@@ -236,10 +239,12 @@ class WorkerNode:
                 return 0.0
             await self._exchange(peer)
         except (NotSent, OutcomeUnknown, RemoteError) as error:
+            self._is_reached = False
             self._log_unreachable(self._links.shown, error)
             await self._runtime.clock.sleep(self._links.failed(error))
             return 0.0
         self._links.worked()
+        self._is_reached = True
         self._logged_unreachable.clear()
         return self.session.interval_s if self._registered else 0.0
 
@@ -342,14 +347,14 @@ class WorkerNode:
     def _pushed(self, message: SessionPush, incoming: Incoming) -> None:
         self._wakes.set()
 
-    async def _rest(self, seconds: float) -> None:
-        """Waits until the interval is over, the session asks for another turn, or the worker
-        stops."""
+    async def _rest(self, seconds: float, stop: asyncio.Event) -> None:
+        """Waits until the interval is over, the session asks for another turn, or `stop` is
+        set."""
         await self._runtime.clock.sleep(TURN_MIN_S)
         if seconds <= 0.0 or self._wakes.is_set():
             return
         waiting = self._tasks.start("wake", self._wakes.wait())
-        stopping = self._tasks.start("stop", self._stop.wait())
+        stopping = self._tasks.start("stop", stop.wait())
         try:
             tasks = [token.task for token in (waiting, stopping) if token.task is not None]
             if tasks:
@@ -361,21 +366,36 @@ class WorkerNode:
     # End.
 
     async def _end(self) -> None:
-        """Stops the shares and delivers their records, as far as the time allows."""
+        """Takes no new work. Running shares end or are continued by other workers within the time
+        of the drain; the others are stopped then. Delivers the records, as far as the time
+        allows."""
         clock = self._runtime.clock
+        until = self.session.drains_until = clock.now() + self._settings.drain_s
+        self._log.info("worker_drains", live=self.session.live, within_s=self._settings.drain_s)
+        while self.session.live and clock.now() < until:
+            waits_s = await self._last_turn(until)
+            await self._rest(min(waits_s, max(until - clock.now(), 0.0)), asyncio.Event())
         until = clock.now() + self._settings.deliver_s
-        self.session.draining = True
-        self._attempts.perform(self.session.stop_all(clock.now(), "worker stopped"))
+        self._attempts.perform(self.session.stop_all(clock.now(), DRAINED))
         self._log.info("worker_stops", live=self.session.live, held=len(self.session.held))
-        while self.session.held and clock.now() < until:
-            try:
-                async with asyncio.timeout(max(until - clock.now(), 0.01)):
-                    await self._turn()
-            except TimeoutError:
-                break
+        while self._is_needed() and clock.now() < until:
+            await self._last_turn(until)
             await clock.sleep(min(0.1, self.session.interval_s))
         if self.session.held:
             self._log.warning("records_left", count=len(self.session.held))
+
+    def _is_needed(self) -> bool:
+        """The managers lack a record, or may still place a share here: without their word that
+        they know of the drain, a share that they place now would be lost with this boot."""
+        may_get_work = self._is_reached and self._registered and not self.session.drained
+        return bool(self.session.held) or may_get_work
+
+    async def _last_turn(self, until: float) -> float:
+        try:
+            async with asyncio.timeout(max(until - self._runtime.clock.now(), 0.01)):
+                return await self._turn()
+        except TimeoutError:
+            return 0.0
 
     def _handlers(self) -> Handlers:
         handlers = Handlers()

@@ -172,7 +172,8 @@ class WorkerSession:
         self._cores = cores
         self._timers = timers
         self.held: dict[AttemptKey, HeldAttempt] = {}
-        self.draining = False
+        # Until when it still runs what it has; None: it does not drain and takes work.
+        self.drains_until: float | None = None
         self.interval_s = timers.session_interval_s
         self.telemetry_interval_s = 1.0
         # The primary needs nothing of this worker any more.
@@ -209,7 +210,8 @@ class WorkerSession:
             boot=self._boot,
             sequence=self._sequence,
             round_trip_s=self._round_trip_s,
-            draining=self.draining,
+            draining=self.drains_until is not None,
+            drain_left_s=max(self.drains_until - now, 0.0) if self.drains_until else 0.0,
             attempts=statuses,
         )
 
@@ -393,7 +395,7 @@ class WorkerSession:
 
     def _cannot(self, preparation: Preparation) -> Refusal | None:
         text = ""
-        if self.draining:
+        if self.drains_until is not None:
             text = f"worker {self._node} is draining and takes no new work"
         elif not 0 <= preparation.slot < self._cores:
             text = f"worker {self._node} has no core {preparation.slot}, only {self._cores}"

@@ -47,6 +47,8 @@ class Frame:
     data_dir: Path | None = None
     seed: int | None = None
     shutdown_s: float = 10.0
+    drain_s: float = 0.0
+    """How much longer the node may take for itself, because it finishes work that it has."""
     on_failure: Callable[[TaskFailure], None] | None = None
     on_unfinished: Callable[[tuple[TaskInfo, ...]], None] | None = None
 
@@ -85,7 +87,7 @@ async def _frame(main: Main, frame: Frame) -> tuple[int, bool]:
     body = loop.create_task(main(runtime, tasks, stop), name="main")
     fatal = loop.create_task(tasks.fatal(), name="fatal")
     stop_requested = loop.create_task(stop.wait(), name="stop")
-    watchdog = _Watchdog(frame.shutdown_s + LAST_GRACE_S)
+    watchdog = _Watchdog(frame.drain_s + frame.shutdown_s + LAST_GRACE_S)
     try:
         with _signals(loop, stop, watchdog):
             await asyncio.wait((body, fatal, stop_requested), return_when=asyncio.FIRST_COMPLETED)
@@ -112,13 +114,12 @@ async def _end(
     """Ends the node itself, then its tasks, then its sockets, files and children."""
     started = runtime.clock.now()
     stop.set()
-    await asyncio.wait((body,), timeout=frame.shutdown_s * OWN_SHARE)
+    deadline = started + frame.drain_s + frame.shutdown_s
+    await asyncio.wait((body,), timeout=frame.drain_s + frame.shutdown_s * OWN_SHARE)
     own = () if body.done() else (TaskInfo("main", "", True, runtime.clock.now() - started),)
     body.cancel()
-    left_s = frame.shutdown_s - (runtime.clock.now() - started)
-    unfinished = await tasks.shutdown(left_s)
-    left_s = frame.shutdown_s - (runtime.clock.now() - started)
-    await asyncio.wait((body,), timeout=max(left_s, 0.0))
+    unfinished = await tasks.shutdown(deadline - runtime.clock.now())
+    await asyncio.wait((body,), timeout=max(deadline - runtime.clock.now(), 0.0))
     unfinished += () if body.done() else own
     if unfinished and frame.on_unfinished is not None:
         frame.on_unfinished(unfinished)

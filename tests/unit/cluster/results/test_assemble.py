@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from squall.api.errors import ExitCode
+from squall.cluster.protocol.messages import DRAINED
 from squall.cluster.results.assemble import assemble
 from squall.cluster.results.job_result import (
     ResultBroken,
@@ -25,7 +26,7 @@ from squall.reporting.document.rebuild import rebuild
 from squall.reporting.page.render import render_html
 from squall.reporting.text.summary import render_summary
 from squall.stats.manifest import Profile
-from squall.stats.reports import ErrorSample
+from squall.stats.reports import ErrorSample, WindowReport
 from squall.stats.thresholds.judge import ThresholdResult
 from tests.unit.cluster.results.lab.records import (
     CLOSED,
@@ -321,3 +322,22 @@ def test_secrets_are_not_in_the_result() -> None:
 def test_what_is_no_result_is_refused(data) -> None:
     with pytest.raises(ResultBroken):
         decode_result(data)
+
+
+@pytest.mark.parametrize(("later_from", "missing"), [(4, []), (5, [10])])
+def test_a_share_of_a_drained_worker_is_a_loss_only_if_starts_are_missing(
+    later_from: int, missing: list[int]
+) -> None:
+    def load(share: int, seconds: range) -> list[WindowReport]:
+        return [window(s, share, [0.01] * 10, users=5, busy=5) for s in seconds]
+
+    first = record(1, load(1, range(4)), worker="w2", elapsed_s=4.0, cut=DRAINED, silent_from_s=4.0)
+    later = record(1, load(1, range(later_from, 10)), attempt=2, joined_s=float(later_from))
+    attempts = [
+        ended(record(0, load(0, range(10)))),
+        ended(first, fate="lost", lost_at_s=4.1, silence_end_s=4.0, reason=DRAINED),
+        ended(later, process=2),
+    ]
+    made = assemble(manifest(OPEN), RunOptions(file="shop.py"), parts(attempts))
+    assert [loss.starts for loss in made.losses] == missing
+    assert made.verdict.state == ("DEGRADED" if missing else "VALID")

@@ -70,6 +70,7 @@ from squall.cluster.wire.seal.keyring import Identity
 from squall.engine.plan.layers import topological_layers
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
+from squall.settings.shared_sections import DRAIN_MAX_S
 from squall.stats.thresholds.binding import bind_all
 
 FOLLOW_MAX_S = 30.0
@@ -276,7 +277,12 @@ class ClientApi:
             does = "resume" if message.resume else "drain"
             raise self._forbidden(who, f"{who} may not {does} {message.node}")
         draining = not message.resume
-        await self._committer.commit(DrainWorker(node=message.node, draining=draining, by=who))
+        if not 0.0 <= message.within_s <= DRAIN_MAX_S:
+            text = f"within_s is {message.within_s}; it must be 0 to {DRAIN_MAX_S:,.0f}"
+            raise RemoteError(ErrorCode.BAD_MESSAGE, text)
+        within_ms = round(message.within_s * 1000)
+        command = DrainWorker(node=message.node, draining=draining, by=who, within_ms=within_ms)
+        await self._committer.commit(command)
         self._log.info("worker_drained", worker=message.node, by=who, draining=draining)
         return Draining(message.node, len(self._tables.live.get(message.node, {})))
 

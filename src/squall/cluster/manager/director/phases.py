@@ -42,6 +42,9 @@ def check_phase(state: VolatileState, job: JobRecord) -> float:
             if status is not None and status.phase == "refused":
                 _refused(state, job, waiting, workflow, key, attempt, status)
                 return state.now + 1.0
+            if _drains(state, attempt):
+                _return(state, job, waiting, f"worker {attempt.node} drains")
+                return state.now + 1.0
             if attempt.state != "live" or (status and status.phase in ("ended", "unknown")):
                 text = (status.text if status else "") or attempt.reason or "a share ended early"
                 _return(state, job, waiting, text)
@@ -54,6 +57,11 @@ def check_phase(state: VolatileState, job: JobRecord) -> float:
         state.submit(f"start {job.job}", command)
         return state.now + 1.0
     return _too_late(state, job, waiting)
+
+
+def _drains(state: VolatileState, attempt: AttemptFacts) -> bool:
+    worker = state.tables.workers.get(attempt.node)
+    return worker is not None and worker.draining and worker.boot == attempt.boot
 
 
 def _too_late(state: VolatileState, job: JobRecord, waiting: list[WorkflowRecord]) -> float:

@@ -46,11 +46,12 @@ from squall.cluster.datacenter.commands import (
     LoseWorkers,
     StopJob,
 )
-from squall.cluster.datacenter.records import JobRecord, RecordFacts
+from squall.cluster.datacenter.records import JobRecord, RecordFacts, WorkerRecord
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.worker_rules import FORMER_MAX
 from squall.cluster.ledger.interface import Fence
 from squall.cluster.manager.director.core_pool import check_queue
+from squall.cluster.manager.director.drains import check_drains
 from squall.cluster.manager.director.endings import check_end, check_workflows
 from squall.cluster.manager.director.loss_decisions import (
     COALESCE_S,
@@ -88,6 +89,8 @@ CLOCKS_DIFFER = 1.05
 """By how much the clock of a worker may run faster than that of the group (docs/guarantees.md)."""
 NAME_FREE_AFTER = 3.0
 """Session intervals of silence after which another boot may take a worker's name without proof."""
+DRAIN_SLACK_MS = 2000
+"""A worker repeats how long it has left; the way of its requests takes time."""
 
 
 def stored_options(job: JobRecord) -> RunOptions:
@@ -187,10 +190,17 @@ class Director:
         self._time(now, group_ms)
         worker = self.state.tables.workers.get(request.node)
         known = worker is not None and worker.boot == request.boot
-        if known and worker is not None and request.draining and not worker.draining:
-            drain = DrainWorker(node=request.node, draining=True)
-            self.state.submit(f"drain {request.node}", drain)
+        if known and worker is not None and request.draining:
+            self._drain(worker, request.drain_left_s)
         return answer_session(self.state, request, arrived, fence, committed, self._options_of)
+
+    def _drain(self, worker: WorkerRecord, left_s: float) -> None:
+        """A worker says that it drains. An operator may have given it longer before."""
+        left_ms = round(max(left_s, 0.0) * 1000)
+        by_ms = self.state.group_ms + left_ms + DRAIN_SLACK_MS
+        if not worker.draining or not 0 < worker.drain_by_ms <= by_ms:
+            drain = DrainWorker(node=worker.node, draining=True, within_ms=left_ms)
+            self.state.submit(f"drain {worker.node}", drain)
 
     @property
     def has_work(self) -> bool:
@@ -354,6 +364,7 @@ class Director:
         check_at = min(
             check_limits(state, job),
             check_losses(state, job),
+            check_drains(state, job),
             check_phase(state, job),
             check_workflows(state, job),
             check_end(state, job),

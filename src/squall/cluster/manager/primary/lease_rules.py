@@ -11,6 +11,7 @@ import math
 from typing import Literal, NamedTuple
 
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
+from squall.cluster.protocol.messages import DRAINED
 from squall.cluster.protocol.timers import Timers
 from squall.stats.manifest import Profile
 
@@ -118,12 +119,14 @@ def share_need(
         return ShareNeed("wait", until_ms) if group_ms < until_ms else ShareNeed("settled")
     if job.submission.options.on_agent_loss == "continue":
         return ShareNeed("settled")
-    failed = [each for each in attempts if each.state == "lost" or _cut_short(each)]
+    failed = [each for each in attempts if each.state == "lost" or was_cut_short(each)]
     if len(failed) > timers.retries_max:
         return ShareNeed("exhausted", reason=last.reason)
     return ShareNeed("refill", iterations_done=done)
 
 
-def _cut_short(attempt: AttemptFacts) -> bool:
+def was_cut_short(attempt: AttemptFacts) -> bool:
+    """It ended before its time, and not because its worker was drained: that is no fault of the
+    share or of the worker."""
     facts = attempt.facts
-    return attempt.state == "ended" and facts is not None and bool(facts.cut)
+    return attempt.state == "ended" and facts is not None and facts.cut not in ("", DRAINED)

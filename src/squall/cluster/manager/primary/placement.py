@@ -17,6 +17,7 @@ from squall.cluster.datacenter.commands import Assignment, Placement
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkerRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.datacenter.workflow_contexts import exports_of
+from squall.cluster.manager.primary.lease_rules import was_cut_short
 from squall.cluster.protocol.job_keys import Attempt, JobId, ShareKey
 from squall.cluster.protocol.messages import SpecValues
 from squall.engine.core_protocol import ShareSpec
@@ -197,9 +198,7 @@ def _failed_attempts(tables: Tables, share: ShareKey) -> list[AttemptFacts]:
     return [
         each
         for each in tables.attempts.get(share, ())
-        if each.state == "lost"
-        or (each.state == "returned" and each.refill)
-        or (each.state == "ended" and each.facts is not None and each.facts.cut)
+        if each.state == "lost" or (each.state == "returned" and each.refill) or was_cut_short(each)
     ]
 
 

@@ -64,6 +64,9 @@ class VolatileAttempt:
     # while that command is on its way.
     withheld: bool = False
 
+    # It ends so that another worker continues its share, because its own worker drains.
+    hands_over: bool = False
+
     # The last cumulative record that telemetry brought. Only valid once `cut_stored` is set;
     # None then means that no report reached any manager. Set before the loss is submitted.
     cut: RecordFacts | None = None

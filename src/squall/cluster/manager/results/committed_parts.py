@@ -15,7 +15,7 @@ from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowR
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.manager.primary.placement import profile_of, specs_of
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
-from squall.cluster.protocol.messages import JobState, SpecValues
+from squall.cluster.protocol.messages import DRAINED, JobState, SpecValues
 from squall.cluster.results.parts import AppliedAdjustment, AttemptFate, AttemptPart, JobParts
 from squall.cluster.results.uncounted_load import lowest_latency_s, unknown_of
 from squall.engine.outcome import WorkflowOutcome
@@ -95,7 +95,7 @@ def job_parts(
 
 
 def _notes(job: JobRecord, parts: list[AttemptPart]) -> list[tuple[str, str]]:
-    lost = [part for part in parts if part.fate == "lost"]
+    lost = [part for part in parts if part.fate == "lost" and part.reason != DRAINED]
     if job.submission.on_control_loss != "continue" or not lost:
         return []
     workers = ", ".join(sorted({part.worker for part in lost}))

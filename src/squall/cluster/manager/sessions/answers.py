@@ -23,6 +23,7 @@ from squall.cluster.manager.sessions.extensions import grant_extension
 from squall.cluster.manager.sessions.stops import grants_end_ms, stop_of
 from squall.cluster.protocol.job_keys import AttemptKey
 from squall.cluster.protocol.messages import (
+    DRAINED,
     AdjustOrder,
     AttemptStatus,
     GoOrder,
@@ -199,6 +200,8 @@ def _live_attempt(
         _take(state, request.node, status)
     elif stop is not None:
         answer.stop.append(StopOrder(key=key, now=stop.now, why=stop.why))
+    elif known.hands_over and status is not None:
+        answer.stop.append(StopOrder(key=key, why=DRAINED))
     else:
         _wanted(state, job, workflow, key, attempt, status, answer, options_of)
 

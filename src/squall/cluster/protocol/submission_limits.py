@@ -35,6 +35,7 @@ ITEMS_MAX = 1_000
 """Of any other list in a manifest: dependencies, checks, metrics, thresholds, feeds ..."""
 FILES_MAX = 10_000
 KEY_MAX_CHARACTERS = 200
+REQUEST_ID_MAX_CHARACTERS = 64
 """Of the idempotency key that comes with a submission."""
 NAME_MAX = 200
 TEXT_MAX = 4_000
@@ -62,8 +63,10 @@ def submission_fault(submission: Submission) -> str:
     return ""
 
 
-def adjustment_fault(rate_per_s: float | None, vus: int | None) -> str:
+def adjustment_fault(rate_per_s: float | None, vus: int | None, request_id: str = "") -> str:
     """Returns why a running load cannot be changed to these values, or ""."""
+    if len(request_id) > REQUEST_ID_MAX_CHARACTERS:
+        return f"a request id may have {REQUEST_ID_MAX_CHARACTERS} characters at most"
     try:
         if rate_per_s is not None:
             _number("rate_per_s", rate_per_s, 0.0, RATE_MAX_PER_S)

@@ -16,6 +16,7 @@ _MODULES = {
     "group": "lab.scenarios.group.scenario",
     "wal": "lab.scenarios.wal",
     "datacenter": "lab.scenarios.datacenter.scenario",
+    "job-api": "lab.scenarios.job_api",
     "store-log": "lab.scenarios.store_log.scenario",
     "agents": "lab.scenarios.agents",
 }

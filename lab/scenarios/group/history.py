@@ -1,18 +1,17 @@
 """Checks that the operations on a key are linearizable: one order explains every answer.
 
-This is Wing and Gong's search with Lowe's cache of (set of operations, value). An operation may
-come next if no remaining one returned before it was invoked. An operation without an answer may
-have happened at any later time, or never. If no answer ever showed its value, the search leaves
-it out, because no other operation depends on it.
+The search is that of `lab.histories.linearizability`; this is its model of a register. If no answer
+ever showed the value of an operation without an answer, the search leaves that operation out,
+because no other one depends on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-NEVER = float("inf")
-STEPS_MAX = 400_000
-"""The search gives up after this many steps; no history of the scenario needs so many."""
+from lab.histories import linearizability
+from lab.histories.linearizability import NEVER
 
 
 @dataclass(slots=True)
@@ -31,6 +30,11 @@ class Operation:
     """The previous value, from the answer; None without an answer."""
     wrote: bool = False
 
+    def __str__(self) -> str:
+        if self.value is None:
+            return "read"
+        return f"write {self.value!r}" + (f" over {self.expected!r}" if self.expected else "")
+
 
 def explain(operations: list[Operation]) -> str:
     """Returns why the history of one key is not linearizable, or "" if it is."""
@@ -40,61 +44,20 @@ def explain(operations: list[Operation]) -> str:
         for op in operations
         if op.found is not None or (op.value is not None and op.value in seen)
     ]
-    relevant.sort(key=lambda op: op.invoked)
-    if _search(relevant):
-        return ""
-    shown = "\n".join(
-        f"  {op.invoked:.4f}..{op.returned:.4f} {op.client} "
-        + (f"read -> {op.found!r}" if op.value is None else f"write {op.value!r} -> {op.found!r}")
-        for op in relevant[-40:]
-    )
-    return f"no order explains the answers:\n{shown}"
+    history = [
+        linearizability.Operation(op.client, op, op.invoked, op.returned, op.found)
+        for op in relevant
+    ]
+    return linearizability.explain(history, "", _step)
 
 
-def _search(operations: list[Operation]) -> bool:
-    count = len(operations)
-    done = 0
-    value = ""
-    complete = sum(1 << index for index, op in enumerate(operations) if op.found is not None)
-    visited: set[tuple[int, str]] = set()
-    stack: list[tuple[int, str]] = [(done, value)]
-    steps = 0
-    while stack:
-        done, value = stack.pop()
-        if done & complete == complete:
-            return True
-        if (done, value) in visited:
-            continue
-        visited.add((done, value))
-        steps += 1
-        if steps > STEPS_MAX:
-            return True
-        first_return = NEVER
-        for index in range(count):
-            op = operations[index]
-            if op.invoked > first_return:
-                break
-            if not done >> index & 1:
-                first_return = min(first_return, op.returned)
-        for index in range(count):
-            op = operations[index]
-            if op.invoked > first_return:
-                break
-            if done >> index & 1:
-                continue
-            after = _after(op, value)
-            if after is not None:
-                stack.append((done | 1 << index, after))
-    return False
-
-
-def _after(op: Operation, value: str) -> str | None:
-    """Returns the value after the operation, or None if its answer does not fit here."""
-    if op.found is not None and op.found != value:
-        return None
+def _step(value: str, op: Operation, found: str | None) -> Iterable[str]:
+    """Returns the value after the operation; none if its answer does not fit here."""
+    if found is not None and found != value:
+        return []
     if op.value is None:
-        return value
+        return [value]
     writes = op.expected is None or op.expected == value
-    if op.found is not None and op.wrote != writes:
-        return None
-    return op.value if writes else value
+    if found is not None and op.wrote != writes:
+        return []
+    return [op.value if writes else value]

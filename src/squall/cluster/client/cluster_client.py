@@ -208,7 +208,9 @@ class ClusterClient:
         return await self._ask_about(CancelJob(job, now), job)
 
     async def adjust(self, change: AdjustJob) -> Adjusted:
-        return await self._ask_about(change, change.job)
+        # Every try of the request has the same id, so that a late one changes nothing.
+        once = msgspec.structs.replace(change, request_id=self._runtime.entropy(8).hex())
+        return await self._ask_about(once, change.job)
 
     async def why(self, job: JobId) -> Explanation:
         return await self._ask_about(WhyJob(job), job)

@@ -1,8 +1,8 @@
 """The commands of a datacenter's log. They are facts and decisions of the primary: apply checks
 them against the state and stores them, but plans nothing (R3).
 
-All but `AdjustLoad` are compare-and-set on the state, so that repeating one changes nothing
-(R13). Fields are only ever added, with defaults.
+Each is compare-and-set on the state or carries the id of its request, so that repeating one
+changes nothing (R13). Fields are only ever added, with defaults.
 
 Every command is proposed with `VERSION`, and so only after all members announced that they apply
 it (R3). A member of an older version would ignore a field that it does not know, reject a command
@@ -223,10 +223,13 @@ class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     rate_per_s: float | None = None
     vus: int | None = None
     by: str = ""
+    request_id: str = ""
+    """Of the client's request; a command with an id that the job has seen changes nothing."""
 
 
 class ExtendJob(msgspec.Struct, frozen=True, kw_only=True, tag="extend"):
-    """Extends the deadline; the sum of all extensions of a job is capped."""
+    """Extends the deadline by `by_ms`, until the sum of all extensions of the job is `cap_ms`. The
+    answer holds that sum."""
 
     job: JobId
     by_ms: int
@@ -294,7 +297,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     changed: bool = True
     """False: the command was a repeat and changed nothing."""
     value: int = 0
-    """The adjust sequence, or the lease length."""
+    """The adjust sequence, the sum of the extensions, or the lease length."""
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True, tag="no"):

@@ -148,9 +148,14 @@ def adjust_load(tables: Tables, command: AdjustLoad) -> CommandOutcome:
     job = tables.jobs.get(command.job)
     if job is None:
         return Rejected(text=f"no job {command.job}")
+    made = job.adjusted_by(command.request_id)
+    if made:
+        # The client did not hear of its first try, or this try was late on its way: applied again,
+        # it would undo what others have changed since.
+        return Accepted(job=job.job, changed=False, value=made)
     if job.over or job.stop:
         return Rejected(text=f"job {job.job} is {'over' if job.over else 'being stopped'}")
-    fault = adjustment_fault(command.rate_per_s, command.vus)
+    fault = adjustment_fault(command.rate_per_s, command.vus, command.request_id)
     if fault:
         return Rejected(text=fault)
     named = [job.workflow(name) for name in command.workflows]
@@ -166,6 +171,8 @@ def adjust_load(tables: Tables, command: AdjustLoad) -> CommandOutcome:
             rate_per_s=command.rate_per_s,
             vus=command.vus,
             by=command.by,
+            request_id=command.request_id,
+            adjust_seq=sequence,
         )
         for name in command.workflows
     )
@@ -192,10 +199,11 @@ def extend_job(tables: Tables, command: ExtendJob) -> CommandOutcome:
         return Rejected(text=f"job {command.job} is over or unknown")
     granted = min(command.by_ms, max(command.cap_ms - job.extension_ms, 0))
     if granted < 1:
-        return Rejected(text=f"job {job.job} has no extension left")
-    tables.put_job(replace(job, extension_ms=job.extension_ms + granted))
+        return Accepted(job=job.job, changed=False, value=job.extension_ms)
+    total_ms = job.extension_ms + granted
+    tables.put_job(replace(job, extension_ms=total_ms))
     tables.event(job.job, f"got {granted / 1000:g} s more{_by(command.by)}")
-    return Accepted(job=job.job, value=granted)
+    return Accepted(job=job.job, value=total_ms)
 
 
 def lead_jobs(tables: Tables, command: LeadJobs) -> CommandOutcome:

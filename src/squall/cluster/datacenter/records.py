@@ -125,6 +125,8 @@ class AdjustEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rate_per_s: float | None = None
     vus: int | None = None
     by: str = ""
+    request_id: str = ""
+    adjust_seq: int = 0
 
 
 class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -219,6 +221,13 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def over(self) -> bool:
         return self.state in TERMINAL
+
+    def adjusted_by(self, request_id: str) -> int:
+        """The number of the adjustment that a request has made; 0: none that is known."""
+        for event in self.adjustments:
+            if request_id and event.request_id == request_id:
+                return event.adjust_seq
+        return 0
 
     def workflow(self, name: str) -> WorkflowRecord | None:
         for each in self.workflows:

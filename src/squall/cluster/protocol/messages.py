@@ -411,6 +411,8 @@ class AdjustJob(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     vus: int | None = None
     extend_s: float | None = None
     """The sum of all extensions of the job's timeout that is wanted, within the cap."""
+    request_id: str = ""
+    """The same in every try of one request: a change of the load takes effect once (R13)."""
 
 
 @message(149, MessageClass.CONTROL)

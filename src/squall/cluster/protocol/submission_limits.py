@@ -39,6 +39,7 @@ DESCRIPTION_MAX_BYTES = 256 * 1024
 """Of everything in a submission, encoded: it is part of one command (R1)."""
 KEY_MAX_CHARACTERS = 200
 """Of the idempotency key that comes with a submission."""
+REQUEST_ID_MAX_CHARACTERS = 64
 NAME_MAX = 200
 TEXT_MAX = 4_000
 SHAPE_MAX = 64_000
@@ -82,8 +83,10 @@ def key_fault(key: str) -> str:
     return f"the key has {len(key):,} characters; it must have 1 to {KEY_MAX_CHARACTERS}"
 
 
-def adjustment_fault(rate_per_s: float | None, vus: int | None) -> str:
+def adjustment_fault(rate_per_s: float | None, vus: int | None, request_id: str = "") -> str:
     """Returns why a running load cannot be changed to these values, or ""."""
+    if len(request_id) > REQUEST_ID_MAX_CHARACTERS:
+        return f"a request id may have {REQUEST_ID_MAX_CHARACTERS} characters at most"
     try:
         if rate_per_s is not None:
             _number("rate_per_s", rate_per_s, 0.0, RATE_MAX_PER_S)

@@ -169,9 +169,37 @@ def test_adjustments_count_up_and_keep_what_they_do_not_name() -> None:
 def test_extensions_are_capped_in_their_sum() -> None:
     first = log()
     job = job_of(first.apply(creation(submission(workflow("A"), timeout_s=100))))
-    grants = [first.apply(ExtendJob(job=job, by_ms=40, cap_ms=100)) for _ in range(4)]
-    assert [g.value if isinstance(g, Accepted) else 0 for g in grants] == [40, 40, 20, 0]
+    sums = [first.apply(ExtendJob(job=job, by_ms=40, cap_ms=100)) for _ in range(4)]
+    assert [(g.value, g.changed) for g in sums if isinstance(g, Accepted)] == [
+        (40, True),
+        (80, True),
+        (100, True),
+        (100, False),
+    ]
     assert first.machine.tables.jobs[job].extension_ms == 100
+
+
+def test_a_late_try_of_an_adjustment_changes_nothing() -> None:
+    first = log()
+    job = job_of(first.apply(creation(submission(workflow("A")))))
+    pause = AdjustLoad(job=job, workflows=("A",), paused=True, request_id="one")
+    resume = AdjustLoad(job=job, workflows=("A",), paused=False, request_id="two")
+    first.apply(pause)
+    first.apply(resume)
+    late = first.apply(pause)
+    assert (late.value, late.changed) == (1, False)
+    record = first.machine.tables.jobs[job]
+    assert record.adjust_seq == 2 and len(record.adjustments) == 2
+    assert not record.workflows[0].adjustment.paused
+    first.apply(StopJob(job=job, kind="cancelled", reason="x"))
+    assert first.apply(resume).value == 2, "it took effect before the stop"
+
+
+def test_a_request_id_is_bounded() -> None:
+    first = log()
+    job = job_of(first.apply(creation(submission(workflow("A")))))
+    endless = AdjustLoad(job=job, workflows=("A",), paused=True, request_id="x" * 65)
+    assert isinstance(first.apply(endless), Rejected)
 
 
 def test_a_job_may_be_led_by_another_member() -> None:

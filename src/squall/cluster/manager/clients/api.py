@@ -219,10 +219,15 @@ class ClientApi:
     async def adjust(self, message: AdjustJob, incoming: Incoming) -> Adjusted:
         await self._committer.read()
         job = self._job(message.job)
+        made = job.adjusted_by(message.request_id)
+        if made:
+            # Also if the job is over by now: the client repeats what took effect before.
+            extended_ms = 0 if message.extend_s is None else job.extension_ms
+            return Adjusted(made, extended_ms / 1000.0)
         if job.over:
             raise RemoteError(ErrorCode.CONFLICT, f"{job.job} is over ({job.state})")
         who = self._check_owner("adjust", job, incoming)
-        fault = adjustment_fault(message.rate_per_s, message.vus)
+        fault = adjustment_fault(message.rate_per_s, message.vus, message.request_id)
         if fault:
             raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
         extended_s = await self._extended(job, message.extend_s, who)
@@ -236,6 +241,7 @@ class ClientApi:
                 rate_per_s=message.rate_per_s,
                 vus=message.vus,
                 by=who,
+                request_id=message.request_id,
             )
         )
         self._log.info(
@@ -259,13 +265,15 @@ class ClientApi:
         if deadline_ms(job) is None:
             text = f"{job.job} has no timeout yet because it waits in the queue: try again later"
             raise RemoteError(ErrorCode.CONFLICT, text)
-        cap_ms = extension_cap_ms(job)
-        by_ms = min(round(seconds * 1000), cap_ms) - job.extension_ms
-        if by_ms > 0:
-            command = ExtendJob(job=job.job, by_ms=by_ms, cap_ms=cap_ms, by=who)
-            await self._committer.commit(command)
-            self._log.info("job_extended", job=job.job, by=who, by_s=by_ms / 1000.0)
-        return self._job(job.job).extension_ms / 1000.0
+        # The wanted sum is the cap of the command: another request, or an earlier try of this one,
+        # may extend the job before the command is applied.
+        sum_ms = min(round(seconds * 1000), extension_cap_ms(job))
+        if sum_ms <= job.extension_ms:
+            return job.extension_ms / 1000.0
+        command = ExtendJob(job=job.job, by_ms=sum_ms, cap_ms=sum_ms, by=who)
+        accepted = await self._committer.commit(command)
+        self._log.info("job_extended", job=job.job, by=who, extended_s=accepted.value / 1000.0)
+        return accepted.value / 1000.0
 
     async def drain(self, message: DrainNode, incoming: Incoming) -> Draining:
         await self._committer.read()

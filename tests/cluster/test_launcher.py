@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from tests.cluster.lab.group import until
 from tests.cluster.lab.judge import STAMP, STAMPS_PER_S, Load, holes, problems
 from tests.cluster.lab.nodes import Cluster
 from tests.lab.exit_codes import INVALID, check_code
+from tests.lab.machine import start_s
 from tests.lab.target import TargetHandle
 
 RATE_PER_S = 400
@@ -25,13 +24,6 @@ STARTS = 5.0
 """Two starts of Python, of the main process and of a core process, and twice as much to spare."""
 FULL = 0.9
 BOTH = 0.6
-
-
-def start_s() -> float:
-    """How long this machine takes now to start a main process."""
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import squall.cluster.worker.main"], check=True)
-    return time.monotonic() - began
 
 
 def starts(counts: dict[str, Any], since: float) -> list[int]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import time
 from typing import Any
 
 from tests.cluster.lab.judge import (
@@ -14,7 +18,7 @@ from tests.cluster.lab.judge import (
     too_wide,
     unsaid,
 )
-from tests.lab.arrivals import Arrival, seen_of
+from tests.lab.arrivals import Arrival, running_arrivals_target, seen_of
 
 
 def document(*, sent: int = 100, answered: int = 100, unknown: int | None = None) -> dict[str, Any]:
@@ -127,3 +131,29 @@ def test_arrivals_are_counted_by_sender_and_in_flight() -> None:
     seen = seen_of(arrivals)
     assert (seen["total"], seen["max_concurrent_requests"]) == (3, 2)
     assert seen["attempt_times"]["a#1"] == {"first_s": 1.0, "last_s": 1.1}
+
+
+def test_the_target_stamps_what_arrives_while_it_stands_still() -> None:
+    request = b"GET /?delay=20ms HTTP/1.1\r\nHost: t\r\nX-Squall-Attempt: job/0#1\r\n\r\n"
+    with running_arrivals_target() as target:
+        address = (target.host, target.port)
+        with (
+            socket.create_connection(address) as first,
+            socket.create_connection(address) as second,
+        ):
+            os.kill(target.process.pid, signal.SIGSTOP)
+            sent: list[float] = []
+            for connection in (first, second):
+                sent.append(time.time())
+                connection.sendall(request)
+                time.sleep(0.2)
+            os.kill(target.process.pid, signal.SIGCONT)
+            for connection in (first, second):
+                assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        one, other = target.arrivals()
+        assert sent[0] <= one.at_s < sent[1] <= other.at_s < one.until_s
+        assert {one.sender, other.sender} == {"job/0#1"}
+        assert target.counts() == {"total": 2}
+        assert target.seen()["max_concurrent_requests"] == 2
+        target.reset()
+        assert target.arrivals() == []

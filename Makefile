@@ -110,10 +110,10 @@ mutants: $(VENV)/.run ## check that the simulation finds every known bug; ARGS="
 	done; \
 	exit $$status
 
-chaos: $(VENV)/.dev ## kill, stop and cut off real processes of a datacenter; a table, half an hour
+chaos: $(VENV)/.dev ## kill, stop and cut off real processes of a datacenter; a table, 20 minutes
 	$(BIN)/python -m tests.cluster.chaos $(ARGS)
 
-chaos-store: $(VENV)/.dev ## kill and stop agents, take their store away; a table, most of an hour
+chaos-store: $(VENV)/.dev ## kill and stop agents, take their store away; a table, 25 minutes
 	$(BIN)/python -m tests.store_mode.chaos $(ARGS)
 
 clean: ## remove environments and caches

@@ -13,35 +13,31 @@ import pytest
 
 from tests.cluster.lab.chaos_cases import GROUP, ONE_MANAGER, play
 from tests.cluster.lab.chaos_rows import Row
-from tests.lab.machine import factor
-from tests.lab.target import running_target
+from tests.lab.arrivals import running_arrivals_target
 
 LANES = 3
-STOP_S = 7.0
-"""Longer than the execution lease of the fast timers."""
 GATE = (
-    ("worker killed under a group", "mid"),
-    ("worker stopped under a group", "mid"),
-    ("worker cut off from all managers", "mid"),
-    ("kill -9 worker, restarted after 1 s", "layers"),
-    ("kill -9 manager, restarted after 1 s", "start"),
-    ("kill -9 manager for good", "mid"),
-    ("worker cut off for 3 s", "last"),
-    ("kill -9 primary for good", "mid"),
-    ("kill -9 primary for good", "submit"),
-    ("primary cut off from its followers", "mid"),
+    ("worker: machine gone, three managers", "mid"),
+    ("worker: machine stopped, three managers", "layers"),
+    ("worker: cut off from all managers", "start"),
+    ("worker: main process killed", "layers"),
+    ("manager: main process killed", "start"),
+    ("manager: gone for good", "mid"),
+    ("worker: cut off for 3 s", "last"),
+    ("primary: machine gone", "mid"),
+    ("primary: machine gone", "submit"),
+    ("primary: cut off from its followers", "start"),
 )
 """Under three managers a lost worker is known after 2.95 s, under one after 5.7 s."""
 NIGHTLY = (
-    ("kill -9 worker, stays dead", "mid"),
-    ("SIGSTOP worker", "mid"),
-    ("worker cut off longer than the lease", "mid"),
-    ("kill -9 manager, restarted after 1 s", "cancel"),
-    ("kill -9 core process", "mid"),
-    ("kill -9 manager and worker, restarted", "mid"),
-    ("kill -9 primary and worker", "mid"),
-    ("SIGSTOP primary", "mid"),
-    ("worker cut off from the primary", "mid"),
+    ("worker: machine gone", "mid"),
+    ("worker: machine stopped past its lease", "mid"),
+    ("worker: cut off past its lease", "mid"),
+    ("manager: main process killed", "cancel"),
+    ("worker: core process killed", "mid"),
+    ("manager and worker: main processes killed", "mid"),
+    ("primary gone and worker: main process killed", "mid"),
+    ("worker: cut off from the primary", "mid"),
 )
 CHOSEN = (*GATE, *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY))
 RowOf = Callable[[str, str], Row]
@@ -49,8 +45,8 @@ RowOf = Callable[[str, str], Row]
 
 def _one(name: str, moment: str) -> Row:
     fault = next(each for each in (*ONE_MANAGER, *GROUP) if each.name == name)
-    with running_target(["--seed", "7"]) as target:
-        return play(fault, moment, target, stop_s=STOP_S * factor())
+    with running_arrivals_target() as target:
+        return play(fault, moment, target, timers="fast")
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import time
 from typing import Any
 
-from tests.cluster.lab.judge import Load, holes, problems
+from tests.cluster.lab.judge import (
+    Load,
+    below_target_s,
+    holes,
+    most_in_a_second,
+    problems,
+    stated_and_real,
+    too_wide,
+    unsaid,
+)
+from tests.lab.arrivals import Arrival, running_arrivals_target, seen_of
 
 
 def document(*, sent: int = 100, answered: int = 100, unknown: int | None = None) -> dict[str, Any]:
@@ -66,3 +80,80 @@ def test_a_while_without_load_is_a_hole_and_so_is_a_lost_share() -> None:
     assert holes(document(unknown=0), counts(fields={"made": made})) == [
         "w1 is dead, although only managers died"
     ]
+
+
+def test_every_second_of_the_arrivals_is_looked_at() -> None:
+    even = [at / 128 for at in range(3 * 128)]
+    assert most_in_a_second(even) == 128
+    burst = sorted([*even, *(1.45 + at / 1000 for at in range(10))])
+    assert most_in_a_second(burst) == 138
+    seen = counts(len(burst), arrivals_s=burst)
+    found = problems(document(sent=len(burst)), seen, Load(rate_per_s=128), worker_lost=False)
+    assert found == ["138 starts in a second, the plan allows 134"]
+
+
+def test_the_time_below_the_target_is_measured() -> None:
+    whole = [at / 100 for at in range(1000)]
+    assert below_target_s(whole, 100, 2.0, 10.0) == 0.0
+    # Half of it is missing from 4 to 7.
+    halved = [at for n, at in enumerate(whole) if not (4.0 <= at < 7.0 and n % 2)]
+    assert 2.8 <= below_target_s(halved, 100, 2.0, 10.0) <= 3.3
+    # A third of it is missing at the end.
+    ended = [at for n, at in enumerate(whole) if at < 6.0 or n % 3]
+    assert 3.2 <= below_target_s(ended, 100, 2.0, 10.0) <= 3.8
+
+
+def test_an_unknown_interval_may_be_as_wide_as_the_facts_allow() -> None:
+    assert stated_and_real(document(sent=100, unknown=30), counts(110)) == (30, 10)
+    bound = {"ratio": 3.0, "silent_s": 0.3, "rate_per_s": 100.0, "in_flight": 4}
+    assert too_wide(30, 10, **bound) == []
+    assert too_wide(35, 0, **bound) == []
+    assert "36 requests are called unknown, 0 were" in too_wide(36, 0, **bound)[0]
+
+
+def test_a_loss_that_nobody_names_is_found() -> None:
+    loss = {"share": 0, "attempt": 1, "worker": "w1", "unknown_requests": 0, "reason": ""}
+    result = document() | {"losses": [loss]}
+    live = "   11.0 s  Load share 0 on w1 lost: worker w1 restarted"
+    log = "warning share_lost node=m1 job=g-6 workflow=Load share=0 attempt=1 reason=x"
+    assert unsaid(result, live, log) == []
+    early = "   11.0 s  Load share 0 on w1 ended early: killed by SIGKILL"
+    ended = 'shares_ended_early job=g-6 workflow=Load attempts="0#1 3#1" reason=x'
+    assert unsaid(result, early, ended) == []
+    assert unsaid(result, "", log) == ["the live output does not name the loss of share 0 on w1"]
+    assert unsaid(result, live, log.replace("attempt=1", "attempt=12")) == [
+        "no log names the loss of share 0, attempt 1"
+    ]
+
+
+def test_arrivals_are_counted_by_sender_and_in_flight() -> None:
+    arrivals = [Arrival(1.0, 1.2, "a#1"), Arrival(1.1, 1.3, "a#1"), Arrival(1.2, 1.4, "a#2")]
+    seen = seen_of(arrivals)
+    assert (seen["total"], seen["max_concurrent_requests"]) == (3, 2)
+    assert seen["attempt_times"]["a#1"] == {"first_s": 1.0, "last_s": 1.1}
+
+
+def test_the_target_stamps_what_arrives_while_it_stands_still() -> None:
+    request = b"GET /?delay=20ms HTTP/1.1\r\nHost: t\r\nX-Squall-Attempt: job/0#1\r\n\r\n"
+    with running_arrivals_target() as target:
+        address = (target.host, target.port)
+        with (
+            socket.create_connection(address) as first,
+            socket.create_connection(address) as second,
+        ):
+            os.kill(target.process.pid, signal.SIGSTOP)
+            sent: list[float] = []
+            for connection in (first, second):
+                sent.append(time.time())
+                connection.sendall(request)
+                time.sleep(0.2)
+            os.kill(target.process.pid, signal.SIGCONT)
+            for connection in (first, second):
+                assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        one, other = target.arrivals()
+        assert sent[0] <= one.at_s < sent[1] <= other.at_s < one.until_s
+        assert {one.sender, other.sender} == {"job/0#1"}
+        assert target.counts() == {"total": 2}
+        assert target.seen()["max_concurrent_requests"] == 2
+        target.reset()
+        assert target.arrivals() == []

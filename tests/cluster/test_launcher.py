@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from tests.cluster.lab.group import pauses, until
 from tests.cluster.lab.judge import STAMP, STAMPS_PER_S, Load, problems
 from tests.cluster.lab.nodes import Cluster
 from tests.lab.exit_codes import INVALID, check_code
+from tests.lab.machine import start_s
 from tests.lab.target import TargetHandle
 
 RATE_PER_S = 400
@@ -27,13 +26,6 @@ FIRST_S = 4
 """The seconds after the return that are judged by themselves."""
 FULL = 0.9
 BOTH = 0.6
-
-
-def start_s() -> float:
-    """How long this machine takes now to start a main process."""
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import squall.cluster.worker.main"], check=True)
-    return time.monotonic() - began
 
 
 def starts(counts: dict[str, Any], since: float) -> list[int]:

@@ -9,6 +9,8 @@ the same timers.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 
 SLEEPS = 50
@@ -54,3 +56,10 @@ def factor() -> float:
     if _Measured.at == -math.inf:
         measure()
     return _Measured.factor
+
+
+def start_s() -> float:
+    """How long this machine takes now to start a main process."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import squall.cluster.worker.main"], check=True)
+    return time.monotonic() - began

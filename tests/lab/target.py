@@ -97,6 +97,11 @@ def start_target(*options: str) -> TargetHandle:
         text=True,
         env=os.environ | {"PYTHONPATH": path},
     )
+    return TargetHandle(url_of(process), process)
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """The address that a target prints when it accepts connections."""
     assert process.stdout is not None
     line = process.stdout.readline().strip()
     if not line.startswith("listening on "):
@@ -105,7 +110,7 @@ def start_target(*options: str) -> TargetHandle:
             if pipe is not None:
                 pipe.close()
         raise RuntimeError(f"the target did not start (exit code {code}): {line!r}")
-    return TargetHandle(line.removeprefix("listening on "), process)
+    return line.removeprefix("listening on ")
 
 
 @contextmanager

@@ -12,21 +12,19 @@ from typing import cast
 import pytest
 
 from tests.cluster.lab.chaos_rows import Row
-from tests.lab.target import running_target
+from tests.lab.arrivals import running_arrivals_target
 from tests.store_mode.lab.agents import Moto
 from tests.store_mode.lab.chaos_cases import fault_named, play
 
 LANES = 3
-STOP_S = 7.0
-"""Longer than the execution lease of the fast timers."""
 GATE = (
-    ("redis", "kill -9 two of three agents"),
-    ("redis", "store away"),
+    ("redis", "two of three agents: machines gone"),
+    ("redis", "store away longer than the lease"),
     ("redis", "Redis restarted empty"),
 )
 NIGHTLY = (
-    ("redis", "SIGSTOP agent"),
-    ("sqlite", "kill -9 coordinator"),
+    ("redis", "agent: machine stopped past its lease"),
+    ("sqlite", "coordinator: machine gone"),
     ("s3", "nothing happens"),
 )
 CHOSEN = (*GATE, *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY))
@@ -39,8 +37,8 @@ def row_of(moto: Moto, request: pytest.FixtureRequest) -> Iterator[RowOf]:
     Asked again, the case is played again."""
 
     def one(kind: str, name: str) -> Row:
-        with running_target(["--seed", "7"]) as target:
-            return play(kind, fault_named(name), "mid", target, moto, stop_s=STOP_S)
+        with running_arrivals_target() as target:
+            return play(kind, fault_named(name), "mid", target, moto, timers="fast")
 
     found = [item for item in request.session.items if item.path == request.path]
     chosen = [cast("pytest.Function", item).callspec.params for item in found]

@@ -52,10 +52,10 @@ REDIS = StoreRates(
 )
 """Script calls and blocking reads; bytes in both directions."""
 S3 = StoreRates(
-    first_idle=RequestRate(requests=194.0, bytes=296_000.0, writes=96.0, reads=98.0),
-    first_running=RequestRate(requests=291.0, bytes=602_000.0, writes=128.0, reads=157.0),
-    each_idle=RequestRate(requests=150.0, bytes=307_000.0, writes=57.0, reads=91.0),
-    each_running=RequestRate(requests=163.0, bytes=400_000.0, writes=71.0, reads=91.0),
+    first_idle=RequestRate(requests=238.0, bytes=372_000.0, writes=117.0, reads=121.0),
+    first_running=RequestRate(requests=333.0, bytes=656_000.0, writes=147.0, reads=181.0),
+    each_idle=RequestRate(requests=176.0, bytes=331_000.0, writes=70.0, reads=105.0),
+    each_running=RequestRate(requests=200.0, bytes=472_000.0, writes=89.0, reads=111.0),
     poll_bytes=1_500.0,
 )
 """Includes requests that find nothing, which cost the same; bytes include HTTP headers."""

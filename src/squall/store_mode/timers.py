@@ -46,15 +46,16 @@ NORMAL_TIMING = Timing(
 )
 """Redis and SQLite answer in milliseconds."""
 POLLED_TIMING = Timing(
-    heartbeat_interval=3.0,
+    heartbeat_interval=2.0,
     heartbeat_ttl=30.0,
     dead_after=60.0,
     monitor_interval=10.0,
-    lease_ttl=10.0,
+    lease_ttl=6.0,
     cold_start_observation_window=0.0,
     cold_start_preparation_delay=0.0,
 )
-"""S3: an answer takes a tenth of a second, a message up to two polls."""
+"""S3: an answer takes a tenth of a second, a message up to two polls. A change of the coordinator
+takes 8 s at most, so that a lease of 25 s outlasts two."""
 POLLED_FAST_TIMING = msgspec.structs.replace(
     PROFILES["fast"],
     heartbeat_interval=1.0,
@@ -79,7 +80,7 @@ _S3 = msgspec.structs.replace(
     session_interval_max_s=3.0,
     telemetry_interval_min_s=5.0,
     settle_s=8.0,
-    execution_lease_s=40.0,
+    execution_lease_s=25.0,
     go_round_trip_max_s=4.0,
     start_ahead_s=5.0,
     prepare_timeout_s=60.0,

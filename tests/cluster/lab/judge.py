@@ -7,7 +7,9 @@ lost for good or for a while (then, and only then, something may be unknown).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,8 +21,14 @@ GAP_S = 1.5
 """Longer than a busy machine takes to wake a process."""
 STAMP = "made"
 """The field of a request that says when its sender made it, in tenths of a second of the
-machine's own clock. A target that is late to read would see two seconds in one; the sender
-knows better, and the target still counts."""
+machine's own clock. `squall target`, which may be late to read, would see two seconds in one; the
+sender knows better, and the target still counts. The target of the chaos matrices needs none: it
+has the kernel's stamps of all arrivals (`arrivals_s`)."""
+BELOW_WINDOW_S = 0.5
+BELOW_STEP_S = 0.1
+FULL = 0.8
+"""The load is below its target while fewer than this part of the planned starts arrive. One of
+three nodes makes a third."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,57 @@ def holes(document: dict[str, Any], counts: dict[str, Any], *, layered: bool = F
     found = [f"{loss['reason']}, although only managers died" for loss in document["losses"]]
     if layered:
         return found
-    stamps = sorted(int(at) for at in counts["fields"].get(STAMP, {}))
+    stamps = counts.get("arrivals_s") or [
+        int(at) / STAMPS_PER_S for at in counts["fields"].get(STAMP, {})
+    ]
     if not stamps:
         return [*found, "no request says when it was made"]
-    gap_s = max((later - former for former, later in pairwise(stamps)), default=0) / STAMPS_PER_S
+    gap_s = max((later - former for former, later in pairwise(sorted(stamps))), default=0.0)
     return [*found, *([f"no start for {gap_s:.1f} s"] if gap_s > GAP_S else [])]
+
+
+def below_target_s(
+    arrivals_s: Sequence[float], rate_per_s: float, since_s: float, until_s: float
+) -> float:
+    """How long between two moments fewer starts arrived than planned; `arrivals_s` is sorted."""
+    below = 0
+    for step in range(int((until_s - since_s - BELOW_WINDOW_S) / BELOW_STEP_S)):
+        begin_s = since_s + step * BELOW_STEP_S
+        first = bisect_left(arrivals_s, begin_s)
+        arrived = bisect_left(arrivals_s, begin_s + BELOW_WINDOW_S) - first
+        below += arrived < FULL * rate_per_s * BELOW_WINDOW_S
+    return below * BELOW_STEP_S
+
+
+def stated_and_real(document: dict[str, Any], counts: dict[str, Any]) -> tuple[int, int]:
+    """How many requests the result calls unknown at most, and how many it did not count."""
+    requests = [workflow["requests"] for workflow in document["workflows"] if workflow["requests"]]
+    stated = sum(loss.get("unknown_requests") or 0 for loss in document["losses"])
+    return stated, max(0, counts["total"] - sum(each["sent"] for each in requests))
+
+
+def too_wide(
+    stated: int, real: int, *, ratio: float, silent_s: float, rate_per_s: float, in_flight: int
+) -> list[str]:
+    """An unknown interval that is wider than the facts allow: more than `ratio` times what was not
+    counted, and more than the lost share can have sent in `silent_s` without a witness.
+    `rate_per_s` is that of the share."""
+    if stated <= max(ratio * real, OPEN_EXCESS * silent_s * rate_per_s + in_flight):
+        return []
+    return [f"{stated} requests are called unknown, {real} were: more than {ratio:g} times as many"]
+
+
+def unsaid(document: dict[str, Any], live: str, logs: str) -> list[str]:
+    """Losses that the live output or the log did not name."""
+    found: list[str] = []
+    for loss in document["losses"]:
+        number, attempt, worker = loss["share"], loss["attempt"], loss["worker"]
+        if not re.search(rf"share {number} on {re.escape(worker)} (lost|ended early)", live):
+            found.append(f"the live output does not name the loss of share {number} on {worker}")
+        lost = rf"share_lost .*share={number} attempt={attempt}\b"
+        if not re.search(rf"{lost}|shares_ended_early .*\b{number}#{attempt}\b", logs):
+            found.append(f"no log names the loss of share {number}, attempt {attempt}")
+    return found
 
 
 def _sums(document: dict[str, Any], counts: dict[str, Any], worker_lost: bool) -> Iterator[str]:
@@ -97,15 +151,25 @@ def _too_much(counts: dict[str, Any], load: Load) -> Iterator[str]:
 
 def _too_fast(counts: dict[str, Any], rate_per_s: float) -> Iterator[str]:
     """In any second, wherever it begins."""
-    made = {int(at): count for at, count in counts["fields"].get(STAMP, {}).items()}
-    if sum(made.values()) != counts["total"]:
-        yield f"{counts['total'] - sum(made.values())} requests do not say when they were made"
-        return
-    # A process may lose its core between a start and the stamp of its request: one each.
+    # A process may lose its core between a start and its request: one each.
     shares = {name.rpartition("#")[0] for name in counts["attempt_times"]}
     most = int(rate_per_s * OPEN_EXCESS) + len(shares)
-    for first in made:
-        arrived = sum(made.get(first + tenth, 0) for tenth in range(STAMPS_PER_S))
-        if arrived > most:
-            yield f"{arrived} starts in a second, the plan allows {most}"
+    if "arrivals_s" in counts:
+        arrived = most_in_a_second(counts["arrivals_s"])
+    else:
+        made = {int(at): count for at, count in counts["fields"].get(STAMP, {}).items()}
+        if sum(made.values()) != counts["total"]:
+            yield f"{counts['total'] - sum(made.values())} requests do not say when they were made"
             return
+        tenths = range(STAMPS_PER_S)
+        arrived = max((sum(made.get(at + tenth, 0) for tenth in tenths) for at in made), default=0)
+    if arrived > most:
+        yield f"{arrived} starts in a second, the plan allows {most}"
+
+
+def most_in_a_second(arrivals_s: Sequence[float]) -> int:
+    """`arrivals_s` is sorted."""
+    return max(
+        (bisect_left(arrivals_s, at + 1.0) - first for first, at in enumerate(arrivals_s)),
+        default=0,
+    )

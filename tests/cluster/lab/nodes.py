@@ -91,10 +91,13 @@ class Node:
         return self.process.pid
 
     def children(self) -> list[int]:
-        found: list[int] = []
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{self.pid}/task").iterdir():
-                found += [int(word) for word in (task / "children").read_text().split()]
+        return children_of(self.pid)
+
+    def processes(self) -> list[int]:
+        """Launcher, main process and core processes; parents first."""
+        found = [self.pid]
+        for pid in found:
+            found += children_of(pid)
         return found
 
     def main_pid(self) -> int:
@@ -104,6 +107,14 @@ class Node:
 
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(word) for word in (task / "children").read_text().split()]
+    return found
 
 
 class Cluster:
@@ -205,7 +216,7 @@ class Cluster:
         """Nothing passes any more between a manager and these nodes."""
         for at, far in ((name, others), *((other, [name]) for other in others)):
             if at in self.mesh:
-                pids = [self.nodes[each].pid for each in far]
+                pids = [self.main_pid(each) for each in far]
                 self.mesh[at].cut(pids) if how == "cut" else self.mesh[at].hold(pids)
 
     def mend(self) -> None:
@@ -242,14 +253,33 @@ class Cluster:
         node = self.nodes[name]
         if node.process is None or node.process.poll() is not None:
             return
-        node.former += node.children()
+        processes = node.processes()
+        node.former += processes[1:]
         if self.launcher:
             # As with the machine: a stopped launcher starts no other main process meanwhile.
             self.pause(name)
-            for pid in node.children():
-                os.kill(pid, signal.SIGKILL)
+            for pid in processes[1:]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         node.process.kill()
         node.process.wait()
+
+    def kill_main(self, name: str) -> None:
+        """`kill -9` of the main process; a launcher starts another."""
+        node = self.nodes[name]
+        node.former += node.processes()[1:]
+        os.kill(self.main_pid(name), signal.SIGKILL)
+
+    def kill_launcher(self, name: str) -> None:
+        node = self.nodes[name]
+        assert self.launcher and node.process is not None
+        node.former += node.processes()[1:]
+        node.process.kill()
+        node.process.wait()
+
+    def main_pid(self, name: str) -> int:
+        node = self.nodes[name]
+        return node.main_pid() if self.launcher else node.pid
 
     def pause(self, name: str) -> None:
         os.kill(self.nodes[name].pid, signal.SIGSTOP)
@@ -257,10 +287,22 @@ class Cluster:
     def resume(self, name: str) -> None:
         os.kill(self.nodes[name].pid, signal.SIGCONT)
 
+    def freeze(self, name: str) -> None:
+        """Stops all its processes, as a machine that stands still."""
+        self._send_all(name, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self._send_all(name, signal.SIGCONT)
+
+    def _send_all(self, name: str, number: int) -> None:
+        for pid in self.nodes[name].processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def busy_cores(self, name: str) -> list[int]:
         """Core processes of a worker that have connections: not the spare ones."""
         found: list[int] = []
-        for pid in self.nodes[name].children():
+        for pid in children_of(self.main_pid(name)):
             with contextlib.suppress(OSError):
                 links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
                 if sum(link.startswith("socket:") for link in links) > SPARE_SOCKETS:
@@ -290,7 +332,7 @@ class Cluster:
         """Asks it to end, as systemd would; the exit code."""
         node = self.nodes[name]
         assert node.process is not None
-        node.former += node.children()
+        node.former += node.processes()[1:]
         node.process.terminate()
         return node.process.wait(within_s)
 
@@ -299,7 +341,7 @@ class Cluster:
         found: list[str] = []
         for node in self.nodes.values():
             alive = node.process is not None and node.process.poll() is None
-            own = {node.pid, *node.children()} if alive else set[int]()
+            own = set(node.processes()) if alive else set[int]()
             outlived = [p for p in dict.fromkeys(node.former) if p not in own and _lives(p)]
             found += [f"{pid} of {node.name}" for pid in outlived]
         return found

@@ -223,7 +223,7 @@ def moto_running(log: Path | None = None) -> Generator[Moto]:
 
 
 class StoreLab(Cluster):
-    """`agents` agents with fast timers on one store, and one target."""
+    """`agents` agents on one store, and one target."""
 
     def __init__(
         self,
@@ -234,9 +234,12 @@ class StoreLab(Cluster):
         agents: int = 3,
         cores: int = 1,
         timers: str = "fast",
+        launcher: bool = False,
     ) -> None:
         self.place = place
-        super().__init__(folder, target, managers=0, workers=0, cores=cores, timers=timers)
+        super().__init__(
+            folder, target, managers=0, workers=0, cores=cores, timers=timers, launcher=launcher
+        )
         for number in range(agents):
             self.add_agent(f"a{number + 1}")
 
@@ -264,7 +267,7 @@ class StoreLab(Cluster):
         for node in self.nodes.values():
             if node.process is not None and node.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(node.pid, signal.SIGCONT)
+                    self.thaw(node.name)
         super().__exit__()
         self.place.stop()
 

@@ -6,28 +6,49 @@ the table: what happened, and every problem that the judge of the datacenter's c
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from squall.store_mode.timers import agent_timers
-from tests.cluster.lab.chaos_rows import CLOSED, OPEN, Row, left_behind, row_of
-from tests.cluster.lab.judge import Load, problems
-from tests.cluster.lab.nodes import Command, Ended
-from tests.lab.machine import factor
-from tests.lab.target import TargetHandle
+from squall.store_mode.timers import Profile, agent_timers
+from tests.cluster.lab.chaos_rows import (
+    CLOSED,
+    FOLDED_S,
+    MACHINE,
+    MACHINE_RATIO,
+    OPEN,
+    PROCESS_RATIO,
+    REAPED_S,
+    UNNOTICED,
+    Evidence,
+    Expected,
+    Row,
+    Watch,
+    left_behind,
+    row_of,
+)
+from tests.cluster.lab.judge import Load
+from tests.cluster.lab.nodes import Ended
+from tests.lab.arrivals import ArrivalsTarget
+from tests.lab.machine import factor, measure
 from tests.store_mode.lab.agents import Moto, Place, RedisPlace, StoreLab, place_of
 
 USERS = 6
-RATE_PER_S = 90
+RATE_PER_S = 200
 AGENTS = 3
 CORES = 1
 ENDS_WITHIN_S = 240.0
 STAYS_QUIET_S = 1.5
-LEASE_S = agent_timers("redis://", "fast").work.execution_lease_s
+RESULT_MARGIN_S = 10.0
 MOMENTS = ("start", "mid", "last")
+LAST_LOAD_S = 8
+MID_S = 3.0
+S3_MORE_S = 15.0
+"""On S3 a message is up to two polls under way, and a share starts 5 s after its placement."""
 
 
 @dataclass
@@ -36,7 +57,11 @@ class Stage:
 
     lab: StoreLab
     place: Place
-    stop_s: float
+    lost_after_s: float
+
+    def outlast_lease(self) -> None:
+        """Waits until an agent that is not heard is lost."""
+        time.sleep(self.lost_after_s + 0.5)
 
 
 Act = Callable[[Stage], None]
@@ -46,12 +71,13 @@ Act = Callable[[Stage], None]
 class Fault:
     name: str
     act: Act
-    worker_lost: bool = False
-    """Something of an agent's last moments may be unknown, or a share was cut."""
-    seconds: int = 10
+    expected: Expected = UNNOTICED
+    seconds: int = 12
     """How long the job must be for the fault to be over before it ends."""
-    stops: int = 0
-    """How many times `stop_s` the job is longer."""
+    leases: int = 0
+    """How many times longer than that it is by the time after which a silent agent is lost."""
+    worker_lost: bool = False
+    """Something of an agent's last moments may be unknown, although the load does not notice."""
     forgets: bool = False
     """The job is gone: its submitter must hear that, with exit code 3."""
     may_lose_all: bool = False
@@ -63,16 +89,30 @@ class Fault:
     refills: bool = True
     """Lost shares go on elsewhere."""
 
+    @property
+    def loses_agent(self) -> bool:
+        return self.worker_lost or self.expected is not UNNOTICED
+
+    def expected_on(self, kind: str) -> Expected:
+        if kind != "s3" or not self.expected.full_within_s:
+            return self.expected
+        return replace(self.expected, full_within_s=self.expected.full_within_s + S3_MORE_S)
+
+    def lasts_s(self, kind: str, silent_s: float) -> int:
+        more_s = S3_MORE_S if kind == "s3" else 0.0
+        return math.ceil(self.seconds * factor() + self.leases * silent_s + more_s)
+
+
+def kill_main_of_coordinator(stage: Stage) -> None:
+    stage.lab.kill_main(stage.lab.leader())
+
+
+def kill_main_of_another(stage: Stage) -> None:
+    stage.lab.kill_main(stage.lab.others()[0])
+
 
 def kill_coordinator(stage: Stage) -> None:
     stage.lab.kill(stage.lab.leader())
-
-
-def kill_coordinator_restart(stage: Stage) -> None:
-    name = stage.lab.leader()
-    stage.lab.kill(name)
-    time.sleep(1.0)
-    stage.lab.start(name)
 
 
 def kill_agent(stage: Stage) -> None:
@@ -98,36 +138,34 @@ def kill_all(stage: Stage) -> None:
         stage.lab.kill(name)
 
 
-def kill_all_restart_one(stage: Stage) -> None:
+def kill_all_mains(stage: Stage) -> None:
+    for name in stage.lab.running():
+        stage.lab.kill_main(name)
+
+
+def freeze_agent(stage: Stage) -> None:
     name = stage.lab.others()[0]
-    kill_all(stage)
-    time.sleep(1.0)
-    stage.lab.start(name)
+    stage.lab.freeze(name)
+    stage.outlast_lease()
+    stage.lab.thaw(name)
 
 
-def pause_agent(stage: Stage) -> None:
-    name = stage.lab.others()[0]
-    stage.lab.pause(name)
-    time.sleep(stage.stop_s)
-    stage.lab.resume(name)
-
-
-def pause_coordinator(stage: Stage) -> None:
+def freeze_coordinator(stage: Stage) -> None:
     name = stage.lab.leader()
-    stage.lab.pause(name)
-    time.sleep(stage.stop_s)
-    stage.lab.resume(name)
+    stage.lab.freeze(name)
+    stage.outlast_lease()
+    stage.lab.thaw(name)
 
 
 def store_away(stage: Stage) -> None:
     stage.place.leave()
-    time.sleep(stage.stop_s)
+    stage.outlast_lease()
     stage.place.come_back()
 
 
 def store_away_briefly(stage: Stage) -> None:
     stage.place.leave()
-    time.sleep(1.0)
+    time.sleep(3.0)
     stage.place.come_back()
 
 
@@ -137,30 +175,35 @@ def restart_empty(stage: Stage) -> None:
 
 
 GO_ON = ("--on-agent-loss", "continue")
+PROCESS = Expected(5.0, PROCESS_RATIO, FOLDED_S)
+COORDINATOR = Expected(12.0, PROCESS_RATIO, FOLDED_S)
+"""Its successor is elected first: 5.2 s at most, S3 8 s."""
+BACK = Expected(6.0, MACHINE_RATIO, REAPED_S)
 FAULTS = (
-    Fault("nothing happens", lambda stage: None, seconds=4),
-    Fault("kill -9 coordinator", kill_coordinator, worker_lost=True, seconds=18),
-    Fault("kill -9 coordinator, restarted", kill_coordinator_restart, worker_lost=True, seconds=14),
-    Fault("kill -9 another agent", kill_agent, worker_lost=True, seconds=14),
-    Fault("kill -9 another agent, restarted", kill_agent_restart, worker_lost=True, seconds=12),
-    Fault("kill -9 two of three agents", kill_two, worker_lost=True, seconds=15),
+    Fault("nothing happens", lambda stage: None, seconds=6),
+    Fault("agent: main process killed", kill_main_of_another, PROCESS, 14),
+    Fault("coordinator: main process killed", kill_main_of_coordinator, COORDINATOR, 20),
+    Fault("all agents: main processes killed", kill_all_mains, COORDINATOR, 24, may_lose_all=True),
+    Fault("agent: machine killed, back after 1 s", kill_agent_restart, BACK, 16),
+    Fault("agent: machine gone", kill_agent, MACHINE, leases=1),
+    Fault("coordinator: machine gone", kill_coordinator, Expected(31.0, MACHINE_RATIO), 18, 1),
+    Fault("two of three agents: machines gone", kill_two, Expected(31.0, MACHINE_RATIO), 18, 1),
     Fault(
-        "kill -9 all agents", kill_all, seconds=8, abandons=True, words=("--patience", "5s")
+        "all agents: machines gone", kill_all, seconds=8, abandons=True, words=("--patience", "5s")
     ),
+    Fault("agent: machine stopped past its lease", freeze_agent, MACHINE, leases=1),
     Fault(
-        "kill -9 all agents, one restarted", kill_all_restart_one, worker_lost=True, seconds=30,
-        may_lose_all=True,
+        "coordinator: machine stopped past its lease", freeze_coordinator,
+        Expected(31.0, MACHINE_RATIO), 18, 1,
     ),
-    Fault("SIGSTOP agent", pause_agent, worker_lost=True, seconds=8, stops=1),
-    Fault("SIGSTOP coordinator", pause_coordinator, worker_lost=True, seconds=10, stops=1),
-    Fault("store away for 1 s", store_away_briefly, seconds=8),
-    Fault("store away", store_away, worker_lost=True, seconds=10, stops=1),
+    Fault("store away for 3 s", store_away_briefly, seconds=12),
+    Fault("store away longer than the lease", store_away, Expected(31.0, MACHINE_RATIO), 18, 1),
     Fault("Redis restarted empty", restart_empty, seconds=40, forgets=True, kinds=("redis",)),
     Fault(
-        "continue: kill -9 another agent", kill_agent, worker_lost=True, seconds=8, words=GO_ON,
-        refills=False,
+        "continue: agent's machine gone", kill_agent, Expected(60.0, MACHINE_RATIO), 8,
+        words=GO_ON, refills=False,
     ),
-    Fault("continue: store away", store_away, seconds=14, stops=1, words=GO_ON),
+    Fault("continue: store away", store_away, seconds=14, leases=1, words=GO_ON),
 )  # fmt: skip
 
 
@@ -169,59 +212,90 @@ def fault_named(name: str) -> Fault:
 
 
 def play(
-    kind: str, fault: Fault, moment: str, target: TargetHandle, moto: Moto | None, *, stop_s: float
+    kind: str,
+    fault: Fault,
+    moment: str,
+    target: ArrivalsTarget,
+    moto: Moto | None,
+    *,
+    timers: Profile = "normal",
 ) -> Row:
     """One case from an empty store to an empty machine."""
     target.reset()
     began = time.monotonic()
-    slow = 2 if kind == "s3" else 1
-    seconds = slow * fault.seconds + round(fault.stops * stop_s)
+    measure()
     with tempfile.TemporaryDirectory(prefix="squall-store-") as folder:
         place = place_of(kind, Path(folder), moto)
-        lab = StoreLab(Path(folder), target, place, agents=AGENTS, cores=CORES)
+        profile = "fast" if timers == "fast" else "lan"
+        lab = StoreLab(
+            Path(folder), target, place, agents=AGENTS, cores=CORES, timers=profile, launcher=True
+        )
+        lost_after_s = agent_timers(place.url, timers).work.lost_after_s
         with lab:
-            text = OPEN if moment == "start" else CLOSED
+            seconds = LAST_LOAD_S if moment == "last" else fault.lasts_s(kind, lost_after_s)
+            text = OPEN if moment == "mid" else CLOSED
             file = lab.write(text.format(users=USERS, rate=RATE_PER_S, seconds=seconds))
-            command = lab.run(file, *fault.words)
+            watch = Watch(lab.run(file, *fault.words), seconds)
             _wait_for(moment, lab, seconds)
-            fault.act(Stage(lab, place, stop_s))
-            row = _judged(lab, command, fault, moment, target, began)
+            watch.strike()
+            fault.act(Stage(lab, place, lost_after_s))
+            row = _judged(lab, watch, fault, kind, moment, target, began, timers)
         return replace(row, found=(*row.found, *left_behind(lab)))
 
 
 def _wait_for(moment: str, lab: StoreLab, seconds: int) -> None:
     lab.wait_load(within_s=180.0)
-    time.sleep({"start": 0.0, "mid": 2.0, "last": seconds - 0.7}[moment])
+    time.sleep({"start": 0.0, "mid": MID_S, "last": seconds - 0.7}[moment])
 
 
 def _judged(
-    lab: StoreLab, command: Command, fault: Fault, moment: str, target: TargetHandle, began: float
+    lab: StoreLab,
+    watch: Watch,
+    fault: Fault,
+    kind: str,
+    moment: str,
+    target: ArrivalsTarget,
+    began: float,
+    timers: Profile,
 ) -> Row:
-    ended = command.end(ENDS_WITHIN_S)
-    load = Load(rate_per_s=RATE_PER_S) if moment == "start" else Load(users=USERS)
+    ended = watch.end(ENDS_WITHIN_S)
+    work = agent_timers(lab.place.url, timers).work
     found: list[str] = []
-    document = None
     if fault.forgets:
-        found += _told(ended, "is lost", target)
+        found += _told(ended, "is lost", target, work.execution_lease_s)
         # The agents work again without an operator's help.
         lab.wait_ready()
     elif fault.abandons:
-        found += _told(ended, "no agent coordinates at the moment", target)
+        found += _told(ended, "no agent coordinates at the moment", target, work.execution_lease_s)
     elif not ended.results.exists():
         found.append(f"no results document; exit code {ended.code}: {ended.err.strip()[-400:]}")
-    else:
-        document = ended.document
-        found += problems(document, target.counts(), load, worker_lost=fault.worker_lost)
-        found += _one_result(lab, fault, document, ended.code)
+    evidence = Evidence(
+        ended=ended,
+        watch=watch,
+        counts=target.seen(),
+        logs="\n".join(node.said() for node in lab.nodes.values()),
+        load=Load(rate_per_s=RATE_PER_S) if moment == "mid" else Load(users=USERS),
+        expected=fault.expected_on(kind),
+        shares=AGENTS,
+    )
+    if ended.results.exists():
+        found += evidence.problems(
+            worker_lost=fault.loses_agent,
+            in_time=timers != "fast",
+            result_within_s=work.last_loss_s + work.settle_s + RESULT_MARGIN_S,
+            # A coordinator that takes over does not know when its predecessor last granted.
+            lease_s=work.execution_lease_s + work.failover_bound_s,
+        )
+        found += _one_result(lab, fault, evidence.document, ended.code)
     found += [f"{name} said Traceback" for name, node in lab.nodes.items() if _broke(node.said())]
-    return row_of(fault.name, moment, ended, document, target, began, found)
+    return row_of(fault.name, moment, evidence, began, found)
 
 
 def _broke(said: str) -> bool:
     return "Traceback" in said
 
 
-def _one_result(lab: StoreLab, fault: Fault, document: dict[str, object], code: int) -> list[str]:
+def _one_result(lab: StoreLab, fault: Fault, document: dict[str, Any], code: int) -> list[str]:
     jobs = lab.jobs()
     found: list[str] = []
     if len(jobs) != 1:
@@ -232,7 +306,6 @@ def _one_result(lab: StoreLab, fault: Fault, document: dict[str, object], code: 
     if document["status"] != "completed" and not all_lost:
         found.append(f"status {document['status']}, expected completed")
     losses = document["losses"]
-    assert isinstance(losses, list)
     if not fault.refills:
         if not losses:
             found.append("no loss is reported although an agent was lost for good")
@@ -241,13 +314,13 @@ def _one_result(lab: StoreLab, fault: Fault, document: dict[str, object], code: 
     return found
 
 
-def _stays_quiet(target: TargetHandle) -> bool:
+def _stays_quiet(target: ArrivalsTarget) -> bool:
     before = target.counts()["total"]
     time.sleep(STAYS_QUIET_S)
     return target.counts()["total"] == before
 
 
-def _told(ended: Ended, words: str, target: TargetHandle) -> list[str]:
+def _told(ended: Ended, words: str, target: ArrivalsTarget, lease_s: float) -> list[str]:
     """The submitter hears plainly what was lost, and nobody goes on with it for longer than
     an execution lease, which is how long an agent that hears nothing may go on."""
     found: list[str] = []
@@ -255,7 +328,7 @@ def _told(ended: Ended, words: str, target: TargetHandle) -> list[str]:
         found.append(f"exit code {ended.code} for a job that is gone: {ended.err[-300:]}")
     if words not in ended.err:
         found.append(f"the submitter does not hear {words!r}: {ended.err[-300:]}")
-    until = time.monotonic() + LEASE_S * factor()
+    until = time.monotonic() + lease_s * factor()
     while not (quiet := _stays_quiet(target)) and time.monotonic() < until:
         pass
     if not quiet:

@@ -139,7 +139,8 @@ def end_with(tables: Tables, key: AttemptKey, facts: RecordFacts) -> None:
     if facts.error:
         tables.event(key.job, f"{key.workflow} share {key.share}: {facts.error}")
     elif facts.cut:
-        tables.event(key.job, f"{key.workflow} share {key.share} ended early: {facts.cut}")
+        share = f"{key.workflow} share {key.share} on {attempt.node}"
+        tables.event(key.job, f"{share} ended early: {facts.cut}")
 
 
 def better(one: RecordFacts | None, other: RecordFacts | None) -> RecordFacts | None:

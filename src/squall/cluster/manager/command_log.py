@@ -19,6 +19,7 @@ from squall.runtime.metrics import Counter, Registry
 EVENTS = (
     "worker_lost",
     "share_lost",
+    "shares_ended_early",
     "share_refilled",
     "workflow_returned",
     "workflow_stopped",
@@ -27,7 +28,7 @@ EVENTS = (
     "job_ended",
     "removed_early",
 )
-
+ATTEMPTS_MAX = 20
 
 EventCounts = Mapping[str, Counter]
 
@@ -67,6 +68,8 @@ class CommandLog:
             case commands.LoseAttempts():
                 for lost in command.lost:
                     self._warn("share_lost", **_share(lost.key), reason=lost.reason)
+            case commands.EndAttempts():
+                self._note_ends(command)
             case commands.RefillShares():
                 for each in command.assignments:
                     self._info(
@@ -110,6 +113,22 @@ class CommandLog:
                 )
             case _:
                 pass
+
+    def _note_ends(self, command: commands.EndAttempts) -> None:
+        """A process died, a lease ended, a worker left, or the job was stopped. One line for all
+        shares with one reason: a stop ends thousands of them."""
+        early: dict[tuple[str, str, str], list[str]] = {}
+        for facts in command.ended:
+            key, reason = facts.key, facts.error or facts.cut
+            if reason:
+                attempts = early.setdefault((key.job, key.workflow, reason), [])
+                attempts.append(f"{key.share}#{key.attempt}")
+        for (job, workflow, reason), attempts in early.items():
+            more = len(attempts) - ATTEMPTS_MAX
+            shown = " ".join(attempts[:ATTEMPTS_MAX]) + (f" and {more} more" if more > 0 else "")
+            self._warn(
+                "shares_ended_early", job=job, workflow=workflow, attempts=shown, reason=reason
+            )
 
     def _info(self, event: str, **fields: object) -> None:
         self._counts[event].add()

@@ -21,7 +21,7 @@ import msgspec
 
 from squall.cluster.protocol.job_keys import AttemptKey
 from squall.cluster.worker.share_host import Machine
-from squall.engine.process.counter_file import decode_counters
+from squall.engine.process.counter_file import SILENT_MAX_S, decode_counters
 from squall.runtime.interfaces import Disk, File
 from squall.runtime.log import Log
 from squall.stats.attempt_record import AttemptRecord, SurvivingCounters
@@ -161,7 +161,7 @@ class WorkerDirectory:
         counters = await self._counters(live.key)
         if counters is not None:
             if self._reaped is not None and self._reaped[0] == live.boot:
-                silent_s = self._reaped[1] - counters.boot_s
+                silent_s = min(self._reaped[1] - counters.boot_s, SILENT_MAX_S)
                 counters.dead_by_s = counters.at_s + max(silent_s, 0.0)
             live.builder.add_counters(counters)
         return live.key, live.builder.record

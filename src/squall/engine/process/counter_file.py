@@ -7,6 +7,7 @@ it. Each write is one system call, so a reader never sees half of one.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
@@ -15,6 +16,10 @@ from pathlib import Path
 from squall.engine.process.lease import boot_time
 from squall.stats.attempt_record import SurvivingCounters
 
+SILENT_MAX_S = 0.5
+"""How much of the plan a core process may have made after it last wrote its counters. A loop that
+runs writes them every 0.1 s; one that is blocked or stopped sends nothing, and the first of its
+turns afterwards makes what a healthy one makes in far less than this."""
 # The fields of `SurvivingCounters` up to `boot_s`, in their order.
 _LAYOUT = struct.Struct("<11d")
 
@@ -24,6 +29,7 @@ class CounterFile:
     leave unknown, so its errors are ignored."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError:
@@ -36,9 +42,11 @@ class CounterFile:
         try:
             os.pwrite(self._descriptor, encode_counters(counters), 0)
         except OSError:
-            # What stands there stays true; it only grows old.
+            # Counters that grow old would make the silence before a death look short.
             os.close(self._descriptor)
             self._descriptor = -1
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
 
 
 def encode_counters(counters: SurvivingCounters) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from squall.cluster.datacenter import commands
 from squall.cluster.datacenter.commands import Accepted, Assignment, Command, LostAttempt, Rejected
+from squall.cluster.datacenter.records import RecordFacts
 from squall.cluster.manager.command_log import CommandLog, event_counts
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
 from squall.runtime.log import Log, MemorySink
@@ -55,6 +56,21 @@ def test_each_thing_that_happens_is_one_line_with_its_reason() -> None:
     ]
     for event in ("worker_lost", "share_lost", "share_refilled", "job_timeout", "job_ended"):
         assert f'squall_job_events_total{{event="{event}"}} 1' in told
+
+
+def test_shares_that_ended_early_for_one_reason_are_one_line() -> None:
+    def ended(share: int, cut: str) -> RecordFacts:
+        return RecordFacts(key=AttemptKey(JOB, "Load", share, Attempt(1)), cut=cut)
+
+    ends = [ended(0, ""), ended(1, "killed by SIGKILL"), ended(2, "lease ended")]
+    many = [ended(share, "cancelled by ann") for share in range(3, 33)]
+    lines, _ = logged(commands.EndAttempts(ended=(*ends, *many)))
+    assert [event for event, _ in lines] == ["shares_ended_early"] * 3
+    assert [(each["attempts"], each["reason"]) for _, each in lines[:2]] == [
+        ("1#1", "killed by SIGKILL"),
+        ("2#1", "lease ended"),
+    ]
+    assert lines[2][1]["attempts"].endswith("22#1 and 10 more")
 
 
 def test_what_changed_nothing_is_neither_logged_nor_counted() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from squall.cluster.worker import data_directory as module
 from squall.cluster.worker.data_directory import LiveJoin, WorkerDirectory, counters_path
-from squall.engine.process.counter_file import encode_counters
+from squall.engine.process.counter_file import SILENT_MAX_S, encode_counters
 from squall.runtime.log import Log, MemorySink
 from squall.runtime.real.disk import RealDisk
 from squall.runtime.real.runtime import RealClock
@@ -200,6 +200,22 @@ def test_the_counters_of_a_dead_process_continue_its_reports(
         assert record.counters is not None and record.counters.dead_by_s == dead_by_s
         await live.close()
         assert list((tmp_path / "live").iterdir()) == []
+
+    play(tmp_path, script)
+
+
+def test_a_death_that_is_seen_late_was_soon_after_the_last_counters(tmp_path: Path) -> None:
+    async def script(directory: WorkerDirectory, disk: RealDisk, sink: MemorySink) -> None:
+        await directory.open("w1", "boot-1", Machine("m", "k"), now)
+        live = directory.live(key(), empty(), 0.0)
+        live.add(LiveJoin(4.0))
+        await live.flush()
+        (tmp_path / counters_path(key())).write_bytes(encode_counters(COUNTERS))
+        await directory.open("w1", "boot-2", Machine("m", "k"), lambda: now() + 60.0)
+        [left] = await directory.left()
+        counters = decode_record(left.data).counters
+        assert counters is not None
+        assert counters.dead_by_s == pytest.approx(COUNTERS.at_s + SILENT_MAX_S)
 
     play(tmp_path, script)
 

@@ -163,11 +163,14 @@ def test_percentiles_are_those_of_the_target(tmp_path: Path) -> None:
     home, told = result.step("home"), counts["delays"]["/"]
     assert told["count"] == home.count == result.step("cost").count == 400
     cost_ms = result.step("cost").service_p(99) * 1000
+    # One that stood still for longer had to make many starts at once afterwards.
+    is_calm = result.outcome.stats.workflows["Truth"].starts.late_max_s < 0.05
     for p in (50, 95, 99):
         seen_ms, true_ms = home.service_p(p) * 1000, told[f"p{p}_ms"]
         off_ms = 0.02 * true_ms + 0.5
         assert true_ms - off_ms <= seen_ms, f"p{p}"
-        assert p == 99 or seen_ms <= true_ms + off_ms + cost_ms, f"p{p}"
+        if is_calm and p < 99:
+            assert seen_ms <= true_ms + off_ms + cost_ms, f"p{p}"
 
 
 @pytest.mark.usefixtures("no_start_is_dropped")

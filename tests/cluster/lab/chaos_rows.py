@@ -133,7 +133,8 @@ class Row:
     below_s: float | None
     """How long the load was below its target; None if the plan sets no rate."""
     result_s: float
-    """From the end of the plan to the end of the command; from the fault, if that ended the job."""
+    """From the end of the plan to the end of the command; from the fault, if the job ended before
+    that."""
     seconds: float
     found: tuple[str, ...]
 
@@ -217,7 +218,9 @@ def row_of(
     losses = document["losses"] if document else []
     workflows = document["workflows"] if document else []
     stated, real = stated_and_real(document, counts) if document else (0, 0)
-    result_s = evidence.result_s if document else evidence.watch.ended_s - evidence.watch.struck_s
+    watch = evidence.watch
+    planned = document is not None and moment != "cancel"
+    result_s = evidence.result_s if planned else watch.ended_s - watch.struck_s
     return Row(
         fault=fault,
         moment=moment,

@@ -24,7 +24,7 @@ from squall.coordination import (
 )
 from squall.coordination.stores.open import make_store
 from squall.runtime.real.runtime import RealClock
-from tests.services.coordination.programs.member import Journal, scaled
+from tests.services.coordination.programs.member import LOOK_S, Journal, scaled
 
 SECRET = "d02746e8fe001fc518d7ee0ec726c0a4fc469d42ee7aa55dddb1676f7baedc1f"
 QUEUE = "work"
@@ -38,6 +38,13 @@ def expiry(scale: float) -> Ttl:
     ttl = Ttl(ttl_interval=SWEEP_S * scale)
     ttl.register("session", expires_field="until")
     return ttl
+
+
+async def note_epoch(journal: Journal, coordinator: Coordinator) -> None:
+    """Once it knows of a leader."""
+    while not coordinator.current_epoch:
+        await asyncio.sleep(LOOK_S)
+    journal.note("knows", epoch=coordinator.current_epoch)
 
 
 async def main(options: dict[str, str]) -> None:
@@ -88,6 +95,7 @@ async def main(options: dict[str, str]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with coordinator:
         journal.note("started")
+        coordinator.parts.tasks.start("knows", note_epoch(journal, coordinator))
         workers = [asyncio.ensure_future(work()) for _ in range(2)]
         await stop.wait()
         for worker in workers:

@@ -13,7 +13,6 @@ from typing import Any
 
 from tests.cluster.lab.nodes import SQUALL, Cluster, cluster
 from tests.lab.exit_codes import check_code
-from tests.lab.machine import factor
 from tests.lab.target import TargetHandle
 
 LOAD = """
@@ -55,28 +54,24 @@ def test_a_result_that_cannot_be_delivered_waits_and_the_cores_are_free_meanwhil
     tmp_path: Path, cluster_target: TargetHandle
 ) -> None:
     cluster_target.reset()
-    with cluster(tmp_path, cluster_target, workers=1, proxied=True) as dc:
+    # The lease outlasts the load by far: a worker that is given up has two seconds to come back.
+    options = {"workers": 1, "proxied": True, "least_factor": 4.0}
+    with cluster(tmp_path, cluster_target, **options) as dc:
         assert dc.proxy is not None
-        # Held in the middle of what is left: before its end, and less than a lease of 5 s before.
-        running = dc.run(dc.write(load(4.0 * factor())))
+        running = dc.run(dc.write(load(6.0)))
         dc.wait_load(1)
-        time.sleep(1.5 * factor())
         dc.proxy.hold()
-        until = time.monotonic() + 15.0 * factor()
+        until = time.monotonic() + 60.0
         while dc.busy_cores("w1"):
             assert time.monotonic() < until, "its cores are still busy"
             time.sleep(0.05)
-        # Longer than its lease: the manager has given the worker up, and takes its record all
-        # the same.
-        (job,) = [each["job"] for each in dc.jobs()]
-        while not any("lost" in line for line in dc.ask("why", job)["events"]):
-            assert time.monotonic() < until + 30.0, "the worker is not given up"
-            time.sleep(0.1)
+        (job,) = dc.jobs()
+        assert job["state"] == "running"
         dc.proxy.heal()
         ended = running.end()
         assert ended.document["status"] == "completed", ended.err
         assert sent(ended.document) == cluster_target.counts()["total"]
-        assert not [loss for loss in ended.document["losses"] if loss["unknown_requests"]]
+        assert ended.document["losses"] == []
         dc.wait_free()
 
 

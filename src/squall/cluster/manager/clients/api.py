@@ -173,6 +173,11 @@ class ClientApi:
             layers = topological_layers(names, "workflow")
         except SquallError as error:
             raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None
+        if not self._tables.group:
+            # The first command of a group names it. A job that came before would be rejected, which
+            # the client would take for an answer about its key.
+            text = "the group is not configured yet"
+            raise RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=RETRY_AFTER_S)
         self._check_room(principal, message.key)
         bound_to = f"{principal}/{message.key}"
         stored, sealed = self._sealed(submission, bound_to)

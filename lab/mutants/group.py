@@ -58,6 +58,11 @@ MUTANTS = {
     "skip_gap_in_replay": "a start skips entries that do not follow and votes",
     "blob_local_only": "a command names a blob that only the primary has",
     "restart_is_normal": "a member that restarts in a view change takes its log for the view's",
+    "grant_from_open_round": "a confirmation joins a round that began before its request",
+    "strong_read_no_commit": "a strong read does not wait until what was committed is applied",
+    "lower_start_view": "a member follows a view below its promise",
+    "old_binary_joins": "a member applies commands of a version that it does not know",
+    "collect_by_stale_state": "a member that is cut off deletes blobs by its old state",
 }
 
 Break = Callable[[Any], None]
@@ -236,6 +241,33 @@ def _vote_with_a_hole(replica: Replica) -> None:
     replica.core.mending = False
 
 
+def _lower_start_view(replica: Replica) -> None:
+    core, adopt = replica.core, replica.transfer.adopt
+
+    def is_new(fence: Fence) -> bool:
+        return fence != core.fence or core.status is Status.VIEW_CHANGE
+
+    def lower(target: Target, installed: Callable[[], None]) -> None:
+        core.fence = min(core.fence, target.fence)
+        adopt(target, installed)
+
+    _put(replica.views, "is_new", is_new)
+    _put(replica.transfer, "adopt", lower)
+
+
+def _grant_from_open_round(replica: Replica) -> None:
+    rounds, confirm = replica.rounds, replica.rounds.confirm
+
+    def join(token: int) -> None:
+        if rounds._open and rounds.may_confirm():
+            last = rounds._open[-1]
+            rounds._open[-1] = last._replace(tokens=(*last.tokens, token))
+        else:
+            confirm(token)
+
+    _put(rounds, "confirm", join)
+
+
 def _restart_is_normal(replica: Replica) -> None:
     core, start = replica.core, replica.start
 
@@ -343,7 +375,36 @@ def _blob_local_only(ledger: GroupLedger) -> None:
     _put(ledger.blobs, "_offer", _true_later)
 
 
+def _strong_read_no_commit(ledger: GroupLedger) -> None:
+    confirm_by_round = ledger._round
+
+    async def only_confirmed() -> tuple[Fence, int]:
+        fence, _ = await confirm_by_round()
+        return fence, 0
+
+    _put(ledger, "_round", only_confirmed)
+
+
+def _collect_by_stale_state(ledger: GroupLedger) -> None:
+    _put(ledger.blobs, "may_collect", _true_later)
+
+
+def _old_binary_joins(ledger: GroupLedger) -> None:
+    _put(ledger, "too_old", _ignored)
+    apply = ledger._apply
+
+    def regardless(entries: tuple[LogEntry, ...]) -> None:
+        core, version = ledger.replica.core, ledger.replica.core.version
+        core.version = max(version, core.active_version)
+        apply(entries)
+        core.version = version
+
+    _put(ledger, "_apply", regardless)
+
+
 _REPLICA: dict[str, Break] = {
+    "grant_from_open_round": _grant_from_open_round,
+    "lower_start_view": _lower_start_view,
     "restart_is_normal": _restart_is_normal,
     "select_by_op": _select_by_op,
     "select_without_epoch": _select_without_epoch,
@@ -366,6 +427,9 @@ _REPLICA: dict[str, Break] = {
     "pre_vote_while_heard": _pre_vote_while_heard,
 }
 _LEDGER: dict[str, Break] = {
+    "old_binary_joins": _old_binary_joins,
+    "collect_by_stale_state": _collect_by_stale_state,
+    "strong_read_no_commit": _strong_read_no_commit,
     "promise_not_in_checkpoint": _promise_not_in_checkpoint,
     "blob_local_only": _blob_local_only,
     "grant_without_round": _grant_without_round,

@@ -1,7 +1,8 @@
 """The clocks of one boot of a node.
 
-Monotonic and boot time begin at arbitrary values and run a little fast or slow; the wall
-clock is off and may jump. All follow the world's time; none moves by itself.
+Monotonic and boot time begin at arbitrary values, run a little fast or slow, and continue over
+the processes of a machine until it loses power; the wall clock is off and may jump. All follow the
+world's time; none moves by itself.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ class WallClock:
 
 
 class SimClock:
-    def __init__(self, loop: SimLoop, process: SimProcess, wall: WallClock) -> None:
+    def __init__(self, loop: SimLoop, process: SimProcess, wall: WallClock, kernel: str) -> None:
         self._loop = loop
         self._process = process
         self._wall = wall
+        self._kernel = kernel
 
     def now(self) -> float:
         return self._process.local_time(self._loop.now)
@@ -35,8 +37,8 @@ class SimClock:
         return self._process.local_time(self._loop.now) + self._process.suspended_s
 
     def kernel_boot(self) -> str:
-        """Unknown: boot time begins at another value in each process."""
-        return ""
+        """Changes with each loss of power, as boot time then begins anew."""
+        return self._kernel
 
     def wall(self) -> float:
         return WALL_EPOCH_S + self._loop.now + self._wall.error_s

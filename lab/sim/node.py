@@ -139,7 +139,7 @@ class Node:
         self.runtime = SimRuntime(
             self.name,
             f"{self.name}.{self.boots}.{draw.getrandbits(32):08x}",
-            SimClock(loop, process, self.wall),
+            SimClock(loop, process, self.wall, f"{self.name} kernel {self.power_losses}"),
             draw,
             NodeNetwork(network, process, self.name),
             NodeDisk(self.disk, loop, process),

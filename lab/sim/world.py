@@ -296,6 +296,8 @@ class World:
             node.note_uptime(self.now, power_lost=power_lost)
             self.loop.kill(process)
             self.network.process_ended(process, power_lost=power_lost)
+        elif power_lost and node.is_up:
+            node.note_uptime(self.now, power_lost=True)
         if power_lost and node.is_up:
             node.disk.lose_power()
         node.state = state if node.is_up else State.OFF

@@ -30,6 +30,7 @@ ASK_S = 0.6
 """A client that gets no answer for this long treats the outcome as unknown."""
 THINK_S = 0.2
 BURST = 0.12
+LARGE_BURST = 0.05
 LOAD_EVERY_S = 0.05
 REMEMBERED = 256
 
@@ -39,12 +40,26 @@ class Client:
     sends it to another member; one without an answer stays open in the history."""
 
     def __init__(
-        self, world: World, runtime: Runtime, members: list[str], checks: GroupChecks
+        self,
+        world: World,
+        runtime: Runtime,
+        members: list[str],
+        checks: GroupChecks,
+        *,
+        blobs: float,
+        bursts: tuple[tuple[int, int], ...] = (),
+        follows: bool = False,
     ) -> None:
+        """`blobs` is the share of operations that name a blob. `bursts` are numbers and sizes of
+        commands that a member is made to submit at once. A client that `follows` finds a new
+        primary at once, before that member has applied what it inherited."""
         self._world = world
         self._runtime = runtime
         self._members = members
         self._checks = checks
+        self._blobs = blobs
+        self._bursts = bursts
+        self._follows = follows
         self._decoder = msgspec.msgpack.Decoder(ToClient)
         self._socket: DatagramSocket
         self._seq = 0
@@ -76,7 +91,7 @@ class Client:
         if kind < 0.6:
             value = f"{name}.{self._seq + 1}"
             expected = self._seen.get(key) if kind < 0.15 else None
-        blob = draw.randbytes(40) if kind < 0.06 else b""
+        blob = draw.randbytes(40) if kind < self._blobs else b""
         if draw.random() < BURST:
             # More commands than a primary can commit before a fault hits it, so that the logs
             # of the members differ.
@@ -84,8 +99,12 @@ class Client:
                 self._seq += 1
                 junk = msgspec.msgpack.encode(Ask(name, self._seq, key, junk=True))
                 self._socket.send(junk, (self._target, MEMBER_PORT))
-            if value is not None:
-                value = f"{name}.{self._seq + 1}"
+        if self._bursts and draw.random() < LARGE_BURST:
+            self._seq += 1
+            junk = Ask(name, self._seq, key, junk=True, burst=draw.choice(self._bursts))
+            self._socket.send(msgspec.msgpack.encode(junk), (self._target, MEMBER_PORT))
+        if value is not None:
+            value = f"{name}.{self._seq + 1}"
         operation = Operation(name, key, self._world.now, value, expected)
         self._checks.operations.append(operation)
         while True:
@@ -95,11 +114,11 @@ class Client:
             ask = Ask(name, self._seq, key, value, expected, blob, junk=kind > 0.97)
             answer = await self._ask(ask)
             if answer is None or answer.how == "unknown":
-                self._target = draw.choice(self._members)
+                self._target = self._next_target()
                 return
             if answer.how == "done":
                 break
-            self._target = draw.choice(self._members)
+            self._target = self._next_target()
             await self._runtime.clock.sleep(draw.uniform(0.01, 0.1))
         self._checks.guard(
             lambda: check(
@@ -116,6 +135,11 @@ class Client:
             if value is not None:
                 self._checks.acknowledged(name, self._seq, answer.op)
             self._checks.newest_ack = self._world.now
+
+    def _next_target(self) -> str:
+        return (self._follows and self._checks.primary()) or self._runtime.random.choice(
+            self._members
+        )
 
     async def _ask(self, ask: Ask) -> Answer | None:
         self._waiting = asyncio.get_running_loop().create_future()

@@ -13,13 +13,12 @@ from lab.scenarios.group.history import Operation, explain
 from lab.scenarios.group.machine import blob_of
 from lab.sim.checks import check
 from lab.sim.world import World
-from squall.cluster.ledger.interface import Fence
+from squall.cluster.ledger.interface import Entry, Fence
 from squall.cluster.ledger.replica.effects import (
     Apply,
     ClockTaken,
     Effect,
     EnteredEpoch,
-    FetchSnapshot,
     Persist,
     Send,
     Serves,
@@ -51,8 +50,10 @@ difference of clock rates."""
 class GroupChecks:
     """Observes the effects of all members and the requests of all callers, and checks them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, first_op: int = 1) -> None:
+        """`first_op` is above 1 for a group that was made from the state of another."""
         self._world = world
+        self._first_op = first_op
         # Checksum of each op that any member has applied.
         self.history: dict[int, bytes] = {}
         self.entries: dict[int, LogEntry] = {}
@@ -74,10 +75,12 @@ class GroupChecks:
         # The newest op that any member has applied, and since when each blob of its state is named.
         self._state_op = 0
         self._named: dict[str, float] = {}
-        # The highest fence that each storage has shown to others.
+        # The highest fence that each storage has shown to others, or has on its disk.
         self._shown: dict[str, Fence] = {}
-        # The member that last asked a peer for a checkpoint, and when.
-        self.fetched = ("", 0.0)
+        # The promise that each boot held at its last step.
+        self._held: dict[str, Fence] = {}
+        # The member that last installed a checkpoint of a peer, and when.
+        self.installed = ("", 0.0)
         self.operations: list[Operation] = []
         self.newest_ack = 0.0
         # False if the seed's faults may delay the group clock: it is then not checked.
@@ -102,6 +105,7 @@ class GroupChecks:
         storage = core.me.storage
         if not core.mending:
             self.durable[storage] = core.durable_op
+        self._promise(node, boot, core)
         match effect:
             case Apply():
                 self._durable(node, core.config, effect.entries[-1])
@@ -115,9 +119,9 @@ class GroupChecks:
                 self._led(effect.fence, f"{node} {boot}")
                 self._inherited(node, core, effect.fence)
                 self.served.append((self._world.now, effect.fence))
-            case FetchSnapshot():
-                self.fetched = (node, self._world.now)
             case Persist():
+                if effect.record.restart_op:
+                    self.installed = (node, self._world.now)
                 self._persisted(node, storage, effect.record)
             case EnteredEpoch():
                 if effect.config.epoch > self.epoch:
@@ -128,6 +132,15 @@ class GroupChecks:
                 self._chosen(node, core)
             case _:
                 pass
+
+    def _promise(self, node: str, boot: str, core: Core) -> None:
+        """A promise never falls, from step to step or over a restart (R2)."""
+        storage, fence = core.me.storage, core.fence
+        held = self._held.get(boot, fence)
+        check(fence >= held, f"the promise of {node} falls from {held} to {fence}")
+        self._held[boot] = fence
+        if core.promise_is_durable():
+            self._shown[storage] = max(self._shown.get(storage, fence), fence)
 
     def _durable(self, node: str, config: Config | None, entry: LogEntry) -> None:
         """When the first member commits an entry, a quorum must have it on disk (R11)."""
@@ -163,6 +176,13 @@ class GroupChecks:
             or member.node in self.lost_disks
         ]
 
+    def version(self, node: str, version: int, entry: Entry) -> None:
+        """An older binary must not apply commands that it does not know: it would diverge (R3)."""
+        check(
+            entry.version <= version,
+            f"{node} applies op {entry.op} of version {entry.version} and knows {version}",
+        )
+
     def state(self, op: int, blobs: list[str]) -> None:
         """A member applied `op`; the state now names these blobs."""
         if op > self._state_op:
@@ -186,7 +206,8 @@ class GroupChecks:
         if known is None:
             before = self.history.get(op - 1)
             check(
-                op == 1 or before == entry.previous, f"{node} applied op {op} behind another past"
+                op == self._first_op or before == entry.previous,
+                f"{node} applied op {op} behind another past",
             )
             self.history[op] = entry.checksum
             self.entries[op] = entry

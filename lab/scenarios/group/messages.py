@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from squall.cluster.ledger.group_member.group_ledger import GroupLedger
 from squall.cluster.wire.blob_transfer import BlobSource, Holder, chunk_of
 from squall.cluster.wire.errors import OutcomeUnknown, RemoteError
 from squall.cluster.wire.messages import BlobChunk, BlobFetch, ErrorCode
@@ -40,6 +41,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     expected: str | None = None
     blob: bytes = b""
     junk: bool = False
+    burst: tuple[int, int] = (1, 0)
+    """How many junk commands the member submits in one turn of its loop, and their size."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
@@ -115,8 +118,8 @@ class Datagrams:
     async def bind(self, runtime: Runtime) -> None:
         self._socket = await runtime.network.bind_datagrams(("", REPLICA_PORT), self)
 
-    def serve(self, blobs: BlobSource) -> None:
-        self._blobs = blobs
+    def serve(self, ledger: GroupLedger) -> None:
+        self._blobs = ledger.blobs.own
 
     def holder(self, node: NodeId) -> Holder:
         return BlobsOf(self, node)

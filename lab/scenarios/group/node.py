@@ -5,11 +5,14 @@ only after the longest lease that any primary may have granted, and grants nothi
 proposed a loss.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,7 +34,8 @@ from lab.scenarios.group.messages import (
     Report,
     ToMember,
 )
-from lab.sim.checks import Probe
+from lab.scenarios.group.wire_links import WireLinks
+from lab.sim.checks import Probe, check
 from squall.api.errors import SquallError
 from squall.cluster.ledger.group_member.group_ledger import GroupLedger
 from squall.cluster.ledger.group_member.open_group_ledger import open_group_ledger
@@ -43,12 +47,13 @@ from squall.cluster.ledger.interface import (
     OutcomeUnknown,
     ReadLevel,
 )
+from squall.cluster.ledger.recover import Recovery, recover_alone
 from squall.cluster.ledger.replica.effects import Apply, Effect
 from squall.cluster.ledger.replica.replica import Replica
 from squall.cluster.ledger.replica.state import Core
 from squall.cluster.ledger.replica.types import GroupId, Kind, Member, StorageId, Timers
 from squall.cluster.ledger.settings import LedgerSettings, WalSettings
-from squall.cluster.ledger.wal.errors import WalError
+from squall.cluster.ledger.wal.errors import TooLarge, WalBusy, WalError
 from squall.runtime.interfaces import Address, DatagramSocket, NodeId, Runtime
 from squall.runtime.tasks import TaskFailure, TaskRunner
 
@@ -65,6 +70,20 @@ ANSWER_S = 2.0
 """A member answers "unknown" if an operation takes longer than this."""
 
 
+@dataclass
+class MemberShape:
+    """What a seed draws once for all members of its group."""
+
+    scrub_s: float
+    checkpoint_s: float
+    """Checkpoints by time, in some seeds often, so that returning members need one of a peer."""
+    apply_slice: int
+    apply_s: float
+    """How long a slice of entries takes to apply."""
+    over_wire: bool
+    """The members talk over the real wire instead of datagrams."""
+
+
 class MemberNode:
     """One boot of a member: opens the ledger, serves requests and grants leases."""
 
@@ -73,6 +92,7 @@ class MemberNode:
         runtime: Runtime,
         *,
         peers: tuple[str, ...],
+        nodes: tuple[str, ...],
         forms: bool,
         timers: Timers,
         version: int,
@@ -80,11 +100,15 @@ class MemberNode:
         checks: GroupChecks,
         now: Any,
         mutant: str | None,
-        scrub_s: float,
-        checkpoint_s: float,
-        apply_slice: int,
+        shape: MemberShape,
+        recovered: Callable[[Recovery, Machine], GroupChecks] | None = None,
     ) -> None:
+        """`nodes` are all that may become members. With `recovered`, the node first makes a new
+        group of one from its directory, which has checks of its own."""
         self._runtime = runtime
+        self._nodes = nodes
+        self._shape = shape
+        self._recovered = recovered
         self._peers = tuple(NodeId(peer) for peer in peers)
         self._forms = forms
         self._timers = timers
@@ -92,9 +116,6 @@ class MemberNode:
         self._checks = checks
         self._world_now = now
         self._mutant = mutant
-        self._scrub_s = scrub_s
-        self._checkpoint_s = checkpoint_s
-        self._apply_slice = apply_slice
         self._machine = Machine(version, mutant)
         self._tasks = TaskRunner(runtime.clock, runtime.random, on_failure=self._task_failed)
         self._decoder = msgspec.msgpack.Decoder(ToMember)
@@ -105,6 +126,8 @@ class MemberNode:
         # lease can have been granted later, so the wait for a loss counts from here (R5).
         self._since = 0.0
         self._losing = 0
+        # It serves and has applied everything that it inherited: the state tells what is granted.
+        self._leads = False
         self._flag_ms = LEASES_MS[0]
         if mutant == "lease_from_flag":
             self._flag_ms = runtime.random.choice(LEASES_MS)
@@ -119,17 +142,25 @@ class MemberNode:
         return hasattr(self, "ledger")
 
     async def run(self) -> None:
-        runtime = self._runtime
-        transport = Datagrams(self._tasks)
-        await transport.bind(runtime)
+        runtime, shape = self._runtime, self._shape
+        if shape.over_wire:
+            transport = WireLinks(runtime, self._tasks, self._nodes)
+            await transport.bind()
+        else:
+            transport = Datagrams(self._tasks)
+            await transport.bind(runtime)
         settings = LedgerSettings(
             checkpoint_entries=CHECKPOINT_ENTRIES,
-            scrub_interval_s=self._scrub_s,
+            scrub_interval_s=shape.scrub_s,
             blob_keep_s=BLOB_KEEP_S,
-            checkpoint_interval_s=self._checkpoint_s,
-            apply_slice=self._apply_slice,
+            checkpoint_interval_s=shape.checkpoint_s,
+            apply_slice=shape.apply_slice,
             wal=WalSettings(segment_bytes=64 * 1024, max_record_bytes=16 << 20),
         )
+        if self._recovered is not None:
+            machine = Machine(self._machine.version, self._mutant)
+            recovery = await recover_alone(runtime, self._tasks, machine, settings)
+            self._checks = self._recovered(recovery, machine)
         self.ledger = await open_group_ledger(
             runtime,
             self._tasks,
@@ -144,7 +175,10 @@ class MemberNode:
             on_alarm=lambda text: self._probe("alarm", text=text),
             digest_every=40,
         )
-        transport.serve(self.ledger.blobs.own)
+        transport.serve(self.ledger)
+        if shape.apply_s:
+            _slow_down(self.ledger, shape.apply_s)
+        self._watch_log()
         break_ledger(self.ledger, self._mutant)
         self.ledger.on_role(self._role)
         self.ledger.on_applied(self._applied)
@@ -166,6 +200,22 @@ class MemberNode:
         if failure.__cause__ is not None and not isinstance(failure.__cause__, OSError | WalError):
             raise failure.__cause__
         raise failure
+
+    def _watch_log(self) -> None:
+        """The ledger must bound what it gives to its log: a record that the log refuses ends the
+        member, whatever a caller submits."""
+        wal, checks = self.ledger.durable_state.wal, self._checks
+        accept = wal.accept
+
+        def watched(kind: int, body: bytes) -> int:
+            try:
+                return accept(kind, body)
+            except (TooLarge, WalBusy) as error:
+                text = f"the log of {self._runtime.node} refuses {len(body)} bytes: {error}"
+                checks.guard(lambda: check(False, text))
+                raise
+
+        setattr(wal, "accept", watched)  # noqa: B010
 
     def _task_failed(self, failure: TaskFailure) -> None:
         self._probe("task failed", name=failure.name, error=str(failure.error)[:100])
@@ -190,6 +240,8 @@ class MemberNode:
         checks.guard(lambda: checks.effect(runtime.node, runtime.boot, core, effect))
 
     def _applied(self, entry: Entry, result: bytes) -> None:
+        version, node = self._machine.version, self._runtime.node
+        self._checks.guard(lambda: self._checks.version(node, version, entry))
         self._checks.state(int(entry.op), self._machine.state.blobs)
         done = self._machine.executed
         if done:
@@ -210,7 +262,7 @@ class MemberNode:
                 self._start(self._obey(message, sender))
             case Renew():
                 self._seen[message.worker] = (self._runtime.clock.now(), message.boot)
-                if self.ledger.is_primary:
+                if self._leads:
                     self._start(self._renew(message, sender))
             case _:
                 pass
@@ -239,7 +291,11 @@ class MemberNode:
         if not ledger.is_primary:
             raise NotPrimary(ledger.primary)
         if ask.junk:
-            done = await ledger.submit(b"\xc1 no command")
+            count, size = ask.burst
+            body = b"\xc1 no command".ljust(size)
+            burst = [asyncio.ensure_future(ledger.submit(body)) for _ in range(count)]
+            await asyncio.gather(*burst, return_exceptions=True)
+            done = burst[0].result()
             return Answer(ask.seq, "done", int(done.op), done.result.decode())
         blob = str(await ledger.blobs.put(_content(ask.blob))) if ask.blob else ""
         write = Write(ask.client, ask.seq, ask.key, ask.value or "", ask.expected, blob)
@@ -289,6 +345,7 @@ class MemberNode:
 
     def _role(self, fence: Fence | None) -> None:
         self._losing = 0
+        self._leads = fence is not None
         no_wait = self._mutant == "new_primary_does_not_wait"
         self._since = float("-inf") if no_wait else self._runtime.clock.now()
 
@@ -304,7 +361,7 @@ class MemberNode:
         # A round either grants an attempt or declares it lost, never both (R5).
         if share.boot != renew.boot or share.lost or self._losing == share.attempt:
             return
-        if not self.ledger.is_primary or self.ledger.fence != fence:
+        if not self._leads or self.ledger.fence != fence:
             return
         self._since = max(self._since, arrival)
         lease_ms = self._flag_ms if self._mutant == "lease_from_flag" else share.lease_ms
@@ -316,8 +373,8 @@ class MemberNode:
         )
 
     def _decide(self) -> None:
-        ledger, share = self.ledger, self._machine.state.share
-        if not ledger.is_primary or self._busy:
+        share = self._machine.state.share
+        if not self._leads or self._busy:
             return
         now = self._runtime.clock.now()
         draw = self._runtime.random
@@ -353,6 +410,14 @@ class MemberNode:
                 self._since = max(self._since, self._runtime.clock.now())
         finally:
             self._busy = False
+
+
+def _slow_down(ledger: GroupLedger, seconds: float) -> None:
+    """Makes each slice of applied entries take time, as it does on a real machine. Without this,
+    applied and committed hardly ever differ in the simulation."""
+    applier = ledger._applier
+    drain, loop = applier._drain, asyncio.get_running_loop()
+    setattr(applier, "_drain", lambda: loop.call_later(seconds, drain))  # noqa: B010
 
 
 def _content(drawn: bytes) -> bytes:

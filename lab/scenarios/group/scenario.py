@@ -21,23 +21,42 @@ from lab.mutants.group import MUTANTS, broken_files
 from lab.scenarios.group.bit_rot import rot_checkpoint, rot_log
 from lab.scenarios.group.callers import Client, Operator, Worker
 from lab.scenarios.group.checks import GroupChecks
-from lab.scenarios.group.node import MemberNode
+from lab.scenarios.group.machine import Machine
+from lab.scenarios.group.node import BLOB_KEEP_S, MemberNode, MemberShape
+from lab.scenarios.group.recovery import LastCopy, copy_files, put_files
 from lab.sim.faults import Faults
 from lab.sim.node import State
 from lab.sim.run import Scenario
-from lab.sim.swarm import SURVIVABLE, Fault, draw_swarm
+from lab.sim.swarm import CLOCK, SURVIVABLE, Fault, draw_swarm
 from lab.sim.world import World
 from squall.cluster.ledger.interface import LedgerFailed
+from squall.cluster.ledger.recover import Recovery
 from squall.cluster.ledger.replica.types import FAST, LAN, Timers
 from squall.runtime.interfaces import Runtime
 
 FAULTY_S = 10
 SERVES_WITHIN_S = 5.0
+WIRE_SERVES_WITHIN_S = 20.0
+"""What a stream sent before the faults ended is sent again with growing pauses, and everything
+behind it waits."""
 LATE = {Fault.SUSPEND, Fault.TAIL, Fault.REORDER, Fault.SWIZZLE, Fault.BANDWIDTH}
 """Faults that can deliver the group clock to a restarted member seconds late."""
 FORMS_WITHIN_S = 20.0
 NEVER_S = 1e6
 ROT = 0.2
+WIRE = 0.1
+BURSTS = 0.1
+DATAGRAM_BURSTS = ((64, 40_000), (1_500, 900))
+WIRE_BURSTS = ((64, 256 * 1024), (1_500, 900))
+"""A command of 256 kB, the largest, does not fit a datagram."""
+SLOW_APPLY = 0.15
+SLOW_S = 0.02
+STRANDS = 0.1
+FREEZES = 0.1
+FEW_BLOBS, MANY_BLOBS = 0.06, 0.15
+DOWNGRADE = 0.2
+ENDS = 0.1
+"""Share of the seeds in which the group is lost in the end, but for one copy."""
 CLIENTS = 3
 SLOWER = Timers(0.1, 0.5, 0.8, 0.1, 0.1)
 """Slower than FAST and faster than LAN; causes fewer events per second than FAST."""
@@ -66,11 +85,34 @@ class Group:
         rot = world.random("rot")
         # Whether the disk of one member suffers bit rot.
         self.rots = size > 1 and rot.random() < ROT
-        self.scrub_s = rot.uniform(1.0, 6.0) if self.rots else NEVER_S
         sizes = world.random("sizes")
-        # Checkpoints by time, in some seeds often, so that returning members need one of a peer.
-        self.checkpoint_s = sizes.choice((300.0, 300.0, sizes.uniform(0.1, 2.0)))
-        self.apply_slice = sizes.choice((128, 128, 1, 4))
+        self.shape = MemberShape(
+            scrub_s=rot.uniform(1.0, 6.0) if self.rots else NEVER_S,
+            checkpoint_s=sizes.choice((300.0, 300.0, sizes.uniform(0.1, 2.0))),
+            apply_slice=sizes.choice((128, 128, 1, 4)),
+            apply_s=sizes.choice((0.0, 0.0, sizes.uniform(0.001, 0.01))),
+            over_wire=sizes.random() < WIRE or world.parameter("wire", 0) > 0,
+        )
+        if self.rots and rot.random() < 0.5:
+            # A returning member then needs a checkpoint of a peer, which may be damaged later.
+            self.shape.checkpoint_s = rot.uniform(0.5, 2.0)
+        # Commands that a member submits at once: their number and size.
+        self.bursts: tuple[tuple[int, int], ...] = ()
+        slow = world.random("slow apply")
+        if sizes.random() < BURSTS:
+            self.bursts = WIRE_BURSTS if self.shape.over_wire else DATAGRAM_BURSTS
+            # A member that applies slowly would need minutes for a burst.
+            self.shape.apply_s = 0.0
+        elif slow.random() < SLOW_APPLY:
+            self.shape.apply_slice, self.shape.apply_s = 1, slow.uniform(SLOW_S, 4 * SLOW_S)
+        # A member is cut off for long while clients name blobs that it holds and has forgotten.
+        self.strands = size > 1 and not self.rots and sizes.random() < STRANDS
+        # The primary stops while the answers to its rounds are under way.
+        self.freezes = size > 1 and not self.rots and world.random("freeze").random() < FREEZES
+        # Whether members restart with the old version at times, until the faults end.
+        self.downgrades = self.upgrades
+        self._downgrade = world.random("downgrade")
+        self.last_copy: LastCopy | None = None
 
     @property
     def all(self) -> list[str]:
@@ -89,28 +131,53 @@ class Group:
     def member(self, name: str) -> Any:
         async def run(runtime: Runtime) -> None:
             self.boots[name] = self.boots.get(name, 0) + 1
-            upgraded = self.upgrades and self.boots[name] > 1
+            recovers = self.last_copy is not None
             node = MemberNode(
                 runtime,
-                peers=tuple(self.members),
+                peers=(name,) if recovers else tuple(self.members),
+                nodes=tuple(self.all),
                 forms=name in self.members,
                 timers=self.timers,
-                version=2 if upgraded else 1,
+                version=self._version(name),
                 probe=self.world.probe(name),
                 checks=self.checks,
                 now=lambda: self.world.now,
                 mutant=self.world.mutant,
-                scrub_s=self.scrub_s,
-                checkpoint_s=self.checkpoint_s,
-                apply_slice=self.apply_slice,
+                shape=self.shape,
+                recovered=self._recovered if recovers else None,
             )
             self.nodes[name] = node
             await node.run()
 
         return run
 
+    def _version(self, name: str) -> int:
+        """The first boot of a member knows version 1, later ones version 2. Some are taken back."""
+        if not self.upgrades or self.boots[name] < 2:
+            return 1
+        if self.downgrades and self._downgrade.random() < DOWNGRADE:
+            self.world.count("downgrades")
+            return 1
+        return 2
+
+    def _recovered(self, recovery: Recovery, machine: Machine) -> GroupChecks:
+        copy, former = self.last_copy, self.checks
+        assert copy is not None
+        former.guard(lambda: copy.check(recovery, machine, former))
+        self.world.count("recovered groups")
+        return GroupChecks(self.world, first_op=recovery.op + 1)
+
     async def client(self, runtime: Runtime) -> None:
-        await Client(self.world, runtime, self.all, self.checks).run()
+        blobs = MANY_BLOBS if self.strands else FEW_BLOBS
+        await Client(
+            self.world,
+            runtime,
+            self.all,
+            self.checks,
+            blobs=blobs,
+            bursts=self.bursts,
+            follows=self.shape.apply_s > SLOW_S,
+        ).run()
 
     async def _worker(self, runtime: Runtime) -> None:
         await Worker(runtime, self.all, self.checks, self.world.mutant).run()
@@ -119,6 +186,28 @@ class Group:
         probe = self.world.probe("op")
         pace_s = self.draw.uniform(0.3, 4.0)
         await Operator(runtime, self.all, len(self.members), probe, pace_s).run()
+
+    def holds_state(self, name: str) -> bool:
+        """Whether a new group can be made from the disk of this member."""
+        if not self.world.nodes[name].runs or name not in self.nodes:
+            return False
+        if not self.nodes[name].is_open:
+            return False
+        core = self.nodes[name].ledger.replica.core
+        return core.is_member and core.commit > 0 and not core.mending
+
+    def copy_of(self, name: str, files: dict[str, bytes] | None = None) -> LastCopy:
+        storage = self.nodes[name].ledger.member.storage
+        op = self.checks.durable.get(storage, 0)
+        return LastCopy(name, op, dict(self.checks.acked), files)
+
+    def back_up(self) -> LastCopy | None:
+        """Copies the files of one member while it runs."""
+        names = [name for name in self.members if self.holds_state(name)]
+        if not names:
+            return None
+        name = self.world.random("backup").choice(names)
+        return self.copy_of(name, copy_files(self.world.nodes[name].disk))
 
     def is_formed(self) -> bool:
         return self.checks.newest_ack > 0.0
@@ -151,12 +240,14 @@ async def rot_a_disk(group: Group) -> None:
             mend = world.partition([name], [other for other in world.nodes if other != name])
             await asyncio.sleep(draw.uniform(1.0, 4.0))
             mend()
-            await asyncio.sleep(draw.uniform(0.3, 1.5))
+            for _ in range(draw.randint(15, 75)):
+                await asyncio.sleep(0.02)
+                if _is_recent(group, name):
+                    break
         ends = draw.random() < 0.8
         if ends and node.runs:
             world.crash(name)
-        fetched, when = group.checks.fetched
-        if fetched == name and world.now - when < 3.0:
+        if _is_recent(group, name):
             flipped = rot_checkpoint(node.disk, draw, newest=True)
         else:
             rot = rot_checkpoint if draw.random() < 0.2 else rot_log
@@ -166,6 +257,12 @@ async def rot_a_disk(group: Group) -> None:
         await asyncio.sleep(draw.uniform(0.02, 0.5))
         if ends and node.state in (State.OFF, State.ENDED):
             world.start(name)
+
+
+def _is_recent(group: Group, name: str) -> bool:
+    """Whether the newest checkpoint of the member is probably one of a peer."""
+    installed, when = group.checks.installed
+    return installed == name and group.world.now - when < 0.5
 
 
 async def hunt(group: Group, who: Callable[[], str], pace_s: float) -> None:
@@ -217,6 +314,61 @@ async def strike_epochs(group: Group) -> None:
             world.start(primary)
 
 
+async def freeze(group: Group) -> None:
+    """Holds back the answers to the primary's last rounds and stops it, until the others have
+    another primary. Then it goes on, and the old answers arrive."""
+    world, draw, links = group.world, group.world.random("freezes"), group.world.links
+    while True:
+        await asyncio.sleep(draw.uniform(0.5, 1.5))
+        name = group.checks.primary()
+        if not world.nodes[name].runs:
+            continue
+        others = [each for each in group.all if each != name]
+        for other in others:
+            links.clog(other, name)
+        await asyncio.sleep(draw.uniform(1.0, 2.5) * group.timers.heartbeat_s)
+        world.pause(name)
+        await asyncio.sleep(draw.uniform(1.5, 3.0) * group.timers.follower_timeout_s)
+        world.resume(name)
+        await asyncio.sleep(draw.uniform(0.0, group.timers.heartbeat_s))
+        for other in others:
+            links.unclog(other, name)
+
+
+async def strand(group: Group) -> None:
+    """Cuts one member off for longer than it keeps blobs that it does not need."""
+    world, draw = group.world, group.world.random("strands")
+    while True:
+        await asyncio.sleep(draw.uniform(0.5, 2.0))
+        name = draw.choice([each for each in group.members if each != group.checks.primary()])
+        mend = world.partition([name], [other for other in group.all if other != name])
+        await asyncio.sleep(draw.uniform(1.2, 2.0) * BLOB_KEEP_S)
+        mend()
+
+
+async def lose_the_group(group: Group, backup: LastCopy | None) -> None:
+    """Loses all members but one, or all with a backup left, and makes a new group from the rest."""
+    world = group.world
+    holders = [name for name in group.members if group.holds_state(name)]
+    if backup is None and not holders:
+        return
+    copy = backup or group.copy_of(world.random("end").choice(holders))
+    for node in world.nodes.values():
+        if node.is_up:
+            world.crash(node.name)
+    if copy.files is not None:
+        put_files(world.nodes[copy.node].disk, copy.files)
+    group.last_copy = copy
+    group.nodes.clear()
+    world.start(copy.node)
+    await world.eventually(
+        lambda: group.holds_state(copy.node) and group.nodes[copy.node].ledger.is_primary,
+        within_s=SERVES_WITHIN_S,
+        what="the new group serves",
+    )
+    await group.nodes[copy.node].ledger.submit(b"the first command")
+
+
 async def supervise(group: Group) -> None:
     """Restarts members that end after the fault phase, because of a late fault."""
     while True:
@@ -236,39 +388,63 @@ async def _scenario(world: World) -> None:
     group.add()
     world.start()
     await world.eventually(group.is_formed, within_s=FORMS_WITHIN_S, what="the group formed")
-    swarm = draw_swarm(world.random("swarm"), SURVIVABLE, longest_s=(0.5, 5.0), pace=2.0)
+    allowed = SURVIVABLE
+    if group.strands or group.freezes:
+        # While one member is stranded or stopped, the others must be able to serve.
+        allowed = CLOCK
+    elif group.shape.over_wire:
+        # What a stream has under way on a slow link still takes its time after the faults end.
+        allowed = tuple(each for each in SURVIVABLE if each is not Fault.BANDWIDTH)
+    swarm = draw_swarm(world.random("swarm"), allowed, longest_s=(0.5, 5.0), pace=2.0)
     group.checks.clock_runs = not swarm.faults & LATE
     faults = Faults(world, swarm, [*group.all, "w0", "w1"])
     seconds = world.parameter("seconds", FAULTY_S)
-    loss = None
-    if len(group.members) > 1 and group.draw.random() < 0.35 and not group.rots:
-        loss = asyncio.ensure_future(lose_a_disk(group))
-    hunters: list[asyncio.Future[None]] = []
-    if group.rots:
-        hunters.append(asyncio.ensure_future(rot_a_disk(group)))
-    if group.draw.random() < 0.7:
-        pace_s = group.draw.uniform(0.4, 3.0)
-        hunters.append(asyncio.ensure_future(hunt(group, group.checks.primary, pace_s)))
-    if group.draw.random() < 0.5:
-        pace_s = group.draw.uniform(0.8, 3.0)
-        hunters.append(asyncio.ensure_future(hunt(group, lambda: group.checks.runner, pace_s)))
-    if group.draw.random() < 0.5:
-        hunters.append(asyncio.ensure_future(strike_epochs(group)))
+    hunters = _hunters(group)
+    end = world.random("end")
+    ends = end.random() < ENDS or world.parameter("ends", 0) > 0
+    ends, backed_up = ends and not group.rots, end.random() < 0.5
     await faults.run(seconds)
-    for task in (*hunters, *([loss] if loss is not None else [])):
+    backup = group.back_up() if ends and backed_up else None
+    for task in hunters:
         task.cancel()
+    group.downgrades = False
     faults.end()
     healed = world.now
     hunters = [asyncio.ensure_future(supervise(group))]
     await world.eventually(
         lambda: group.checks.newest_ack > healed,
-        within_s=SERVES_WITHIN_S,
+        within_s=WIRE_SERVES_WITHIN_S if group.shape.over_wire else SERVES_WITHIN_S,
         what="the group serves",
     )
     await asyncio.sleep(0.5)
     for task in hunters:
         task.cancel()
     group.checks.finish()
+    if ends:
+        await lose_the_group(group, backup)
+
+
+def _hunters(group: Group) -> list[asyncio.Future[None]]:
+    """Starts the faults that aim at something."""
+    draw, checks = group.draw, group.checks
+    if group.strands:
+        return [asyncio.ensure_future(strand(group))]
+    if group.freezes:
+        return [asyncio.ensure_future(freeze(group))]
+    hunters: list[asyncio.Future[None]] = []
+    if len(group.members) > 1 and draw.random() < 0.35 and not group.rots:
+        hunters.append(asyncio.ensure_future(lose_a_disk(group)))
+    if group.rots:
+        hunters.append(asyncio.ensure_future(rot_a_disk(group)))
+    if draw.random() < 0.7:
+        pace_s = draw.uniform(0.4, 3.0)
+        hunters.append(asyncio.ensure_future(hunt(group, checks.primary, pace_s)))
+    if draw.random() < 0.5:
+        pace_s = draw.uniform(0.8, 3.0)
+        hunters.append(asyncio.ensure_future(hunt(group, lambda: checks.runner, pace_s)))
+    if draw.random() < 0.5:
+        hunters.append(asyncio.ensure_future(strike_epochs(group)))
+    return hunters
 
 
 SCENARIO = Scenario(

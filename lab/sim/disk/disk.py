@@ -197,7 +197,8 @@ class NodeDisk:
         source, target = _checked(source), _checked(target)
 
         def rename() -> None:
-            self._found(source)
+            if source not in self._disk.tree.names.directories:
+                self._found(source)
             self._directory(parent(target))
             self._disk.tree.rename(source, target)
 

@@ -104,13 +104,19 @@ class Names:
 
     def apply(self, change: NameChange) -> None:
         if change.inode is None:
-            if change.add is not None:
+            if change.add is not None and change.drop is not None:
+                self._move(change.drop, change.add)
+            elif change.add is not None:
                 self.directories[change.add] = None
             return
         if change.drop is not None and self.files.get(change.drop) is change.inode:
             del self.files[change.drop]
         if change.add is not None:
             self.files[change.add] = change.inode
+
+    def _move(self, source: str, target: str) -> None:
+        self.directories = {moved(p, source, target): None for p in self.directories}
+        self.files = {moved(p, source, target): inode for p, inode in self.files.items()}
 
     def copy(self) -> Names:
         return Names(dict(self.files), dict(self.directories))
@@ -141,6 +147,13 @@ class FileTree:
         return inode
 
     def rename(self, source: str, target: str) -> None:
+        if source in self.names.directories:
+            for change in self._pending:
+                change.directory = moved(change.directory, source, target)
+                change.add = change.add and moved(change.add, source, target)
+                change.drop = change.drop and moved(change.drop, source, target)
+            self._change(NameChange(parent(target), target, source, None))
+            return
         inode = self.names.files[source]
         self._change(NameChange(parent(target), target, source, inode))
 
@@ -205,6 +218,13 @@ class FileTree:
 
 def parent(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+def moved(path: str, source: str, target: str) -> str:
+    """The path after the directory `source` was renamed to `target`."""
+    if path == source or path.startswith(f"{source}/"):
+        return target + path[len(source) :]
+    return path
 
 
 def _apply(content: bytearray, offset: int, data: bytes | None) -> None:

@@ -7,6 +7,8 @@ import os
 import pytest
 
 from lab.scenarios.campaign import run_campaign
+from lab.scenarios.registry import find
+from lab.sim.run import run_seed
 
 JOBS = min(os.cpu_count() or 1, 8)
 SHORT = {"seconds": "18", "jobs": "3"}
@@ -31,3 +33,12 @@ def test_jobs_end_once_with_a_group_of_managers() -> None:
     result = run_campaign("datacenter", seeds, jobs=JOBS, parameters=parameters)
     assert [(failed.seed, failed.failure) for failed in result.failures] == []
     assert result.tally["jobs completed"] >= GROUP_SEEDS
+
+
+@pytest.mark.timeout(400)
+def test_wall_clocks_that_jump_while_the_manager_restarts_end_no_job() -> None:
+    """In seed 177 the only manager restarts fifteen times on a full disk, and its wall clock jumps
+    by half an hour meanwhile: more than a finished job is kept for its client."""
+    outcome = run_seed(find("datacenter"), 177)
+    assert outcome.clean, outcome.failure
+    assert "jobs timeout" not in outcome.tally

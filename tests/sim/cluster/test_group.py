@@ -25,6 +25,19 @@ def test_groups_of_one_three_and_five_are_safe_and_serve_after_the_faults(first:
     assert result.seeds == CHUNK
 
 
+def test_members_over_the_real_wire_are_safe_and_serve_after_the_faults() -> None:
+    result = run_campaign("group", range(1, 11), jobs=JOBS, parameters=SHORT | {"wire": "1"})
+    assert [(failed.seed, failed.failure) for failed in result.failures] == []
+
+
+def test_a_lost_group_goes_on_from_its_last_copy() -> None:
+    """By `recover` from the disk of one member, or by `restore` from a backup."""
+    parameters = {"seconds": "1", "ends": "1"}
+    result = run_campaign("group", range(1, 13), jobs=JOBS, parameters=parameters)
+    assert [(failed.seed, failed.failure) for failed in result.failures] == []
+    assert result.tally["recovered groups"] >= 8
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     scenario = find("group")
     one = run_seed(scenario, 7, parameters=SHORT)

@@ -117,7 +117,7 @@ def test_a_lost_checkpoint_of_a_peer_is_a_hole_and_does_not_vote(seed: int) -> N
         await group.passes(6.0)
         reconnect()
         await group.passes(1.0)
-        assert group.checks.fetched[0] == hurt
+        assert group.checks.installed[0] == hurt
         group.world.crash(late)
         # From here on everything is acknowledged by the primary and the one to be hurt.
         await group.serves(3.0)

@@ -9,6 +9,7 @@ import pytest
 from lab.scenarios.group.node import BLOB_KEEP_S
 from squall.cluster.ledger.blobs.on_disk import digest_of
 from squall.cluster.ledger.interface import Digest, TryLater
+from squall.cluster.ledger.replica.types import Member
 from tests.sim.cluster.lab.quiet_group import QuietGroup, play
 
 CONTENT = b"a bundle of some size" * 5_000
@@ -94,5 +95,33 @@ def test_a_member_that_is_cut_off_deletes_nothing() -> None:
         reconnect()
         await group.passes(2.0 * BLOB_KEEP_S)
         assert _holders(group, digest) == []
+
+    play(story)
+
+
+def test_a_second_change_of_members_does_not_end_the_care_of_the_first() -> None:
+    """While members change, new blobs go to the next members too."""
+
+    async def story(group: QuietGroup) -> None:
+        ledger = group.nodes[group.primary].ledger
+        next_members = tuple(
+            node.ledger.member for name, node in sorted(group.nodes.items()) if name != "m2"
+        )
+        spread, right = asyncio.Event(), ledger.blobs.missing_on
+
+        async def after_spread(members: tuple[Member, ...]) -> int:
+            await spread.wait()
+            return await right(members)
+
+        ledger.blobs.missing_on = after_spread  # type: ignore[method-assign]
+        first = asyncio.ensure_future(ledger.change_members(next_members))
+        await group.passes(0.01)
+        with pytest.raises(TryLater, match="another change"):
+            async with asyncio.timeout(1.0):
+                await ledger.change_members(next_members)
+        assert ledger.blobs.next_members == next_members
+        spread.set()
+        await first
+        assert ledger.blobs.next_members == ()
 
     play(story)

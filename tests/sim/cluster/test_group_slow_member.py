@@ -3,10 +3,15 @@ limits allow, and catches up by itself."""
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+from unittest.mock import patch
+
 import msgspec
 
 from lab.scenarios.group.machine import Write
 from lab.sim.network.links import LinkProfile
+from squall.cluster.ledger.group_member.snapshots import Snapshots
 from squall.cluster.ledger.interface import LedgerFailed, NotPrimary, OutcomeUnknown
 from squall.cluster.ledger.replica.normal_operation import IN_FLIGHT_OPS
 from squall.cluster.ledger.replica.types import LAN
@@ -57,26 +62,42 @@ def test_commits_take_as_long_as_the_faster_of_two_followers() -> None:
     play(story, timers=LAN, clients=1)
 
 
-def test_a_member_that_was_away_for_long_catches_up_by_a_checkpoint() -> None:
-    async def story(group: QuietGroup) -> None:
-        primary = group.primary
-        away, _ = group.followers()
-        group.world.kill(away)
-        ledger = group.nodes[primary].ledger
-        for number in range(1, 400):
-            await ledger.submit(_write(number))
-        await group.passes(1.0)
-        core = ledger.replica.core
-        assert core.log.base_op > 100, "the log that it would need is gone"
-        assert core.log.last - core.log.base_op < 300, "no member stores it for the absent one"
-        group.start(away)
-        await group.world.eventually(
-            lambda: away in group.nodes and int(group.nodes[away].ledger.applied) >= core.commit,
-            within_s=10.0,
-            what="it has it all",
-        )
+async def _away_for_long(group: QuietGroup) -> None:
+    """A member returns after the log that it would need is gone."""
+    primary = group.primary
+    away, _ = group.followers()
+    group.world.kill(away)
+    ledger = group.nodes[primary].ledger
+    for number in range(1, 400):
+        await ledger.submit(_write(number))
+    await group.passes(1.0)
+    core = ledger.replica.core
+    assert core.log.base_op > 100, "the log that it would need is gone"
+    assert core.log.last - core.log.base_op < 300, "no member stores it for the absent one"
+    group.start(away)
+    await group.world.eventually(
+        lambda: away in group.nodes and int(group.nodes[away].ledger.applied) >= core.commit,
+        within_s=10.0,
+        what="it has it all",
+    )
 
-    play(story, clients=1)
+
+def test_a_member_that_was_away_for_long_catches_up_by_a_checkpoint() -> None:
+    play(_away_for_long, clients=1)
+
+
+def test_a_checkpoint_that_could_not_be_installed_is_fetched_again() -> None:
+    right, failures = Snapshots._load, [1, 2]  # pyright: ignore[reportPrivateUsage]
+
+    async def load(self: Snapshots, base: Any, data: bytes) -> None:
+        if failures:
+            failures.pop()
+            raise OSError(errno.EIO, "directory sync failed")
+        await right(self, base, data)
+
+    with patch.object(Snapshots, "_load", load):
+        play(_away_for_long, clients=1)
+    assert not failures
 
 
 def test_without_a_quorum_the_log_does_not_grow() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from lab.scenarios.group.node import MemberNode
-from lab.scenarios.group.scenario import Group
+from lab.scenarios.group.node import MemberNode, MemberShape
+from lab.scenarios.group.scenario import NEVER_S, Group
 from lab.sim.run import Outcome, Scenario, run_seed
 from lab.sim.world import World
 from squall.cluster.ledger.interface import Fence, LedgerFailed
@@ -28,7 +28,7 @@ class QuietGroup:
         self.group.spares = []
         self.group.upgrades = False
         self.group.timers = timers
-        self.group.checkpoint_s = 300.0
+        self.group.shape = MemberShape(NEVER_S, 300.0, 128, 0.0, over_wire=False)
         self.checks = self.group.checks
         self.members = self.group.members
         for name in self.members:

@@ -109,6 +109,23 @@ def test_a_rename_without_a_directory_sync_may_be_lost() -> None:
     assert {after_crash(seed, write, names) for seed in range(30)} == {("new",), ("log",)}
 
 
+def test_a_renamed_directory_takes_its_files_with_it_or_stays_as_it_was() -> None:
+    async def write(disk: Disk) -> None:
+        await disk.make_directory("old")
+        await disk.make_directory("old/part")
+        await disk.sync_directory("old")
+        await disk.write_atomic("old/part/file", b"content")
+        await disk.sync_directory()
+        await disk.rename("old", "new")
+
+    async def found(disk: Disk) -> tuple[str, ...]:
+        (name,) = await disk.list()
+        assert await disk.read(f"{name}/part/file") == b"content"
+        return (name,)
+
+    assert {after_crash(seed, write, found) for seed in range(30)} == {("old",), ("new",)}
+
+
 def test_an_atomic_write_is_all_or_nothing_whenever_the_power_goes() -> None:
     async def write(disk: Disk) -> None:
         await disk.write_atomic("log", b"old")

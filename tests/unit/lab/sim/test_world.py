@@ -128,6 +128,23 @@ def test_a_restart_is_a_new_boot_with_the_same_disk_and_other_randomness() -> No
     assert boots[2][2] < 100.0, "and started again with the power"
 
 
+def test_the_kernel_outlives_its_processes_and_not_the_power() -> None:
+    async def scenario(world: World) -> None:
+        world.add("a", idle)
+        world.start()
+        kernels = [world.runtime("a").clock.kernel_boot()]
+        # The power may also go while no process runs.
+        for ends in ((world.kill,), (world.crash,), (world.kill, world.crash)):
+            for end in ends:
+                end("a")
+            world.start("a")
+            kernels.append(world.runtime("a").clock.kernel_boot())
+        assert kernels[1] == kernels[0]
+        assert len({*kernels}) == 3
+
+    in_world(scenario)
+
+
 def test_a_pause_delays_timers_and_a_suspension_stops_the_clock() -> None:
     async def scenario(world: World) -> None:
         world.add("a", idle)

@@ -245,6 +245,9 @@ class GroupLedger:
         be switched off (R2). Raises NotPrimary, TryLater, OutcomeUnknown."""
         self._check()
         self._check_leads()
+        if self.blobs.next_members:
+            # Blobs that are put now go to the members of one change only (R9).
+            raise TryLater(self.member.node, "another change of members is under way")
         self.blobs.next_members = members
         try:
             missing = await self.blobs.missing_on(members)
@@ -254,7 +257,9 @@ class GroupLedger:
             self._check_leads()
             await self._changes.change(members)
         finally:
-            self.blobs.next_members = ()
+            # The epoch may have begun before this call noticed it, and the next change too.
+            if self.blobs.next_members is members:
+                self.blobs.next_members = ()
 
     def activate(self, version: int, *, is_first: bool = False) -> None:
         """Proposes that commands of `version` may be submitted. Raises TryLater."""
@@ -531,6 +536,7 @@ class GroupLedger:
         for future in rounds.values():
             refuse(future, self.failure or NotPrimary(None))
         self._changes.lost_role(reason)
+        self.blobs.next_members = ()
         if self._announced:
             self._announced = False
             self._log.warning("ledger_stepped_down", view=self.fence.view, reason=reason)

@@ -173,6 +173,8 @@ class GroupBlobs:
         return missing
 
     def members_changed(self) -> None:
+        """An epoch has begun: a change of members that was under way is over."""
+        self.next_members = ()
         self._changed.set()
 
     async def collect(self) -> int:

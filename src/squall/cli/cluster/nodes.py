@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 
+from squall.cli.cluster.group import clock_lines
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.node_settings import drain_flag
 from squall.cluster.client.access import file_settings
@@ -48,7 +49,8 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
             )
         )
     head = f"datacenter {answer.datacenter}"
-    print_or_drop("\n".join([head, *aligned(rows)]))
+    clocks = clock_lines({node.name: node.clock_s for node in answer.nodes})
+    print_or_drop("\n".join([head, *aligned(rows), *clocks]))
     return 0
 
 

@@ -71,6 +71,7 @@ def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
             if layer_of.get(needed, len(names)) >= layer_of[workflow.name]:
                 return Rejected(text=f"{workflow.name} does not come after {needed}")
     job = JobId(f"{tables.group}-{tables.op}")
+    tables.wall_s = max(tables.wall_s, command.created_at)
     first = Transition(tables.group_ms, WorkflowState.PENDING, "created")
     tables.put_job(
         JobRecord(
@@ -83,7 +84,7 @@ def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
             sealed=command.sealed,
             leader=command.leader,
             created_ms=tables.group_ms,
-            created_at=command.created_at,
+            created_at=tables.wall_s,
             deadline_ms=tables.group_ms + command.timeout_ms if command.timeout_ms > 0 else 0,
             limited=command.timeout_ms > 0,
             workflows=tuple(

@@ -32,6 +32,7 @@ class Head(msgspec.Struct, frozen=True, tag="head"):
     group_ms: int
     op: int
     alarms: tuple[str, ...]
+    wall_s: float = 0.0
 
 
 class WorkerRow(msgspec.Struct, frozen=True, array_like=True, tag="worker"):
@@ -75,7 +76,14 @@ class TablesCapture:
     """A `squall.cluster.ledger.interface.Capture`."""
 
     def __init__(self, tables: Tables) -> None:
-        self._head = Head(tables.group, tables.lease_ms, tables.group_ms, tables.op, tables.alarms)
+        self._head = Head(
+            tables.group,
+            tables.lease_ms,
+            tables.group_ms,
+            tables.op,
+            tables.alarms,
+            tables.wall_s,
+        )
         self._workers = dict(tables.workers)
         self._jobs = dict(tables.jobs)
         self._attempts = dict(tables.attempts)
@@ -111,6 +119,7 @@ def load_tables(slices: Iterable[bytes]) -> Tables:
     head = _head.decode(next(pieces))
     tables.group, tables.lease_ms = head.group, head.lease_ms
     tables.group_ms, tables.op, tables.alarms = head.group_ms, head.op, head.alarms
+    tables.wall_s = head.wall_s
     for piece in pieces:
         for row in _rows.decode(piece):
             _add(tables, row)

@@ -49,6 +49,9 @@ class Tables:
         # Group time and op of the last applied entry.
         self.group_ms = 0
         self.op = 0
+        # The wall time that the newest job was stamped with, for people. It never goes back,
+        # whichever primary's clock it came from; the op orders jobs with equal stamps (R10).
+        self.wall_s = 0.0
         self.workers: dict[str, WorkerRecord] = {}
         self.jobs: dict[JobId, JobRecord] = {}
         self.attempts: dict[ShareKey, tuple[AttemptFacts, ...]] = {}

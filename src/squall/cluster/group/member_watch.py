@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from squall.cluster.group.wall_clocks import WallClocks
 from squall.cluster.ledger.group_member.wire_transport import WireTransport
 from squall.cluster.ledger.interface import Fence
 from squall.cluster.ledger.replica.effects import Effect, EnteredEpoch, SteppedDown
@@ -48,6 +49,7 @@ class GroupWatch:
         self.stepped_down = 0
         self._clock = clock
         self.log = log
+        self.clocks = WallClocks(node, log)
         self._fence: Fence | None = None
 
     # Called by the ledger.
@@ -89,7 +91,10 @@ class GroupWatch:
         node = str(incoming.peer.node)
         if node == self.node:
             return
-        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), self._clock.now())
+        now = self._clock.now()
+        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), now)
+        if note.wall_s:
+            self.clocks.heard(node, note.wall_s - self._clock.wall(), now)
         own = address_in(note.address)
         if own is not None:
             self.reach(node, own)
@@ -108,8 +113,17 @@ class GroupWatch:
         self.transport.add(NodeId(node), address)
 
     def broadcast(self, note: MemberNote) -> None:
+        self.clocks.report(self._clock.now())
         if self.transport is not None:
             self.transport.broadcast(note)
+
+    def wall_s(self) -> float:
+        """The wall time to show to people (R10)."""
+        return self.clocks.corrected(self._clock.wall(), self._clock.now())
+
+    def clock_offsets(self) -> dict[str, float]:
+        """By manager: how many seconds its wall clock is ahead of the median of them all."""
+        return self.clocks.offsets(self._clock.now())
 
     def address_of(self, node: str | None) -> str:
         address = self.addresses.get(node) if node is not None else None

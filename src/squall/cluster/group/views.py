@@ -51,6 +51,7 @@ def group_view(ledger: Ledger, watch: GroupWatch, own: MemberNote) -> GroupView:
     names = [*sorted(storages), *sorted(strangers)]
     newest = max((notes[name].committed for name in names if name in notes), default=0)
     quorum = len(storages) // 2 + 1
+    clocks = watch.clock_offsets()
     return GroupView(
         group=own.group,
         reported_by=watch.node,
@@ -60,14 +61,20 @@ def group_view(ledger: Ledger, watch: GroupWatch, own: MemberNote) -> GroupView:
         quorum=quorum,
         active_version=ledger.active_version,
         members=[
-            _member(name, notes.get(name), storages.get(name, ""), newest, watch) for name in names
+            _member(name, notes.get(name), storages.get(name, ""), newest, watch, clocks)
+            for name in names
         ],
         alarms=list(watch.alarms),
     )
 
 
 def _member(
-    name: str, note: MemberNote | None, stored: str, newest: int, watch: GroupWatch
+    name: str,
+    note: MemberNote | None,
+    stored: str,
+    newest: int,
+    watch: GroupWatch,
+    clocks: dict[str, float],
 ) -> MemberView:
     heard_s = _heard_s(watch, name)
     state = member_state(note, heard_s, stored)
@@ -95,6 +102,7 @@ def _member(
         version=note.version,
         pid=note.pid,
         boot=heard.boot if heard is not None else "",
+        clock_s=round(clocks.get(name, 0.0), 3),
     )
 
 

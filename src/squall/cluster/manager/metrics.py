@@ -11,6 +11,7 @@ from squall.cluster.control.admission import Admission
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.workflow_states import WorkflowState
 from squall.cluster.group.member_watch import GroupWatch
+from squall.cluster.group.wall_clocks import CLOCK_OFF_S
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.telemetry.report_store import ReportMemory
 from squall.cluster.protocol.group_messages import GroupView, MemberView
@@ -128,6 +129,16 @@ def group_metrics(
         "squall_group_alarms",
         "Divergence and damage that was found since the start",
         lambda: float(watch.alarm_count),
+    )
+    gauge(
+        "squall_clock_offset_seconds",
+        "Seconds that this manager's wall clock is ahead of the median of the managers'",
+        lambda: watch.clock_offsets()[watch.node],
+    )
+    gauge(
+        "squall_group_clocks_off",
+        "Managers whose wall clock is more than 0.5 s from the median",
+        lambda: float(sum(abs(each) > CLOCK_OFF_S for each in watch.clock_offsets().values())),
     )
     gauge(
         "squall_disk_free_bytes",

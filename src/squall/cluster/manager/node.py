@@ -298,6 +298,7 @@ class ManagerNode:
             views=self._views(),
             sealer=self._sealer,
             clock=self._clock,
+            wall_s=self._watch.wall_s,
             lead_member=self._leaders.choose,
             led_elsewhere=self._leaders.elsewhere,
             ask_primary=self._leaders.relay,
@@ -482,6 +483,7 @@ class ManagerNode:
             pid=self._plan.pid,
             version=self._plan.version,
             disk_free=free() if free is not None else -1,
+            wall_s=self._clock.wall(),
         )
 
     def _advertised(self) -> Address:

@@ -43,6 +43,8 @@ class MemberNote(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     disk_free: int = -1
     """Bytes; negative: not known."""
     alarms: int = 0
+    wall_s: float = 0.0
+    """Its wall clock, to be compared with the others' (R10)."""
 
 
 class MemberView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -69,6 +71,8 @@ class MemberView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     version: str = ""
     pid: int = 0
     boot: str = ""
+    clock_s: float = 0.0
+    """Seconds that its wall clock is ahead of the median of the managers'; 0: not known."""
 
 
 @message(161, MessageClass.DATA, senders=FROM_CLIENT)

@@ -447,6 +447,8 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     heard_s: float = 0.0
     """Seconds since it was last heard."""
     version: str = ""
+    clock_s: float = 0.0
+    """Of a manager: seconds that its wall clock is ahead of the median of the managers'."""
 
 
 @message(152, MessageClass.DATA, senders=FROM_CLIENT)

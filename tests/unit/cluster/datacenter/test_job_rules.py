@@ -51,6 +51,21 @@ def test_a_job_is_named_by_its_group_and_the_op_of_its_creation() -> None:
     assert job_of(first.apply(creation(submission(workflow("A"))))) == "g-2"
 
 
+def test_the_time_of_creation_never_goes_back_over_primaries_and_checkpoints() -> None:
+    made = log()
+
+    def created_at(key: str, wall_s: float) -> float:
+        command = creation(submission(workflow("A")), key)
+        job = job_of(made.apply(msgspec.structs.replace(command, created_at=wall_s)))
+        return made.machine.tables.jobs[job].created_at
+
+    assert created_at("k1", 100.0) == 100.0
+    assert created_at("k2", 40.0) == 100.0
+    made.machine.load(list(made.machine.capture().slices()))
+    assert created_at("k3", 99.0) == 100.0
+    assert created_at("k4", 101.0) == 101.0
+
+
 def test_before_the_group_has_a_name_no_job_is_created() -> None:
     assert isinstance(Log().apply(creation(submission(workflow("A")))), Rejected)
 

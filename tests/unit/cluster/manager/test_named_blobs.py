@@ -56,6 +56,7 @@ async def test_a_job_is_not_accepted_while_only_one_manager_has_its_bundle() -> 
         views=unused,
         sealer=unused,
         clock=unused,
+        wall_s=unused,
         lead_member=lambda key: "m1",
         led_elsewhere=lambda job: "",
         ask_primary=unused,

@@ -114,6 +114,7 @@ class ClientApi:
         views: Views,
         sealer: SecretSealer,
         clock: Clock,
+        wall_s: Callable[[], float],
         lead_member: Callable[[str], str],
         led_elsewhere: Callable[[JobRecord | None], str],
         ask_primary: Callable[[msgspec.Struct], Awaitable[Any]],
@@ -122,9 +123,9 @@ class ClientApi:
         queue_max: int,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
     ) -> None:
-        """`lead_member` chooses the leader of a new job by its key. `led_elsewhere` returns the
-        address of a job's leader, "" if this member leads it. `on_refused` is called with the
-        client and the limit for each refused request."""
+        """`wall_s` returns the time to stamp a new job with, and `lead_member` chooses its leader
+        by its key. `led_elsewhere` returns the address of a job's leader, "" if this member leads
+        it. `on_refused` is called with the client and the limit for each refused request."""
         self._datacenter = datacenter
         self._machine = machine
         self._ledger = ledger
@@ -133,6 +134,7 @@ class ClientApi:
         self._views = views
         self._sealer = sealer
         self._clock = clock
+        self._wall_s = wall_s
         self._lead_member = lead_member
         self._led_elsewhere = led_elsewhere
         self._ask_primary = ask_primary
@@ -189,7 +191,7 @@ class ClientApi:
                 submission=stored,
                 sealed=sealed,
                 leader=self._lead_member(message.key),
-                created_at=self._clock.wall(),
+                created_at=self._wall_s(),
                 layers=tuple(tuple(layer) for layer in layers),
                 timeout_ms=int((submission.timeout_s or 0.0) * 1000),
             )

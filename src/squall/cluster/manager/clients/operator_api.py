@@ -120,6 +120,7 @@ class OperatorApi:
                 boot=each.boot or (boot if each.name == self._watch.node else ""),
                 heard_s=max(each.heard_s, 0.0),
                 version=each.version,
+                clock_s=each.clock_s,
             )
             for each in self.view().members
         ]

@@ -71,6 +71,7 @@ def api(
         views=views,
         sealer=unused,
         clock=cast(Any, Clock()),
+        wall_s=lambda: 0.0,
         lead_member=lambda key: "m1",
         led_elsewhere=lambda job: "",
         ask_primary=unused,

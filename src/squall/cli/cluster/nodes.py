@@ -10,9 +10,25 @@ from squall.cli.shared.node_settings import drain_flag
 from squall.cluster.client.access import file_settings
 from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S, ClusterClient
 from squall.cluster.client.connection import connected
+from squall.cluster.protocol.messages import WorkerLoad
 from squall.reporting.number_format import plural
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.standard_streams import print_json, print_or_drop
+
+COLUMNS = (
+    "NAME",
+    "ROLE",
+    "ADDRESS",
+    "PID",
+    "STATE",
+    "BOOT",
+    "CORES",
+    "FREE",
+    "CPU",
+    "MEMORY",
+    "LAG",
+    "HEARD",
+)
 
 
 def execute(arguments: Namespace) -> int:
@@ -31,7 +47,7 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
     answer = await client.nodes()
     if arguments.json:
         return print_json(answer)
-    rows = [("NAME", "ROLE", "ADDRESS", "PID", "STATE", "BOOT", "CORES", "FREE", "HEARD")]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for node in answer.nodes:
         is_worker = node.role == "worker"
         rows.append(
@@ -44,12 +60,23 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
                 node.boot[:8],
                 str(node.cores) if is_worker else "-",
                 str(node.free) if is_worker else "-",
+                *_shown_load(node.load),
                 f"{node.heard_s:.1f} s ago" if is_worker else "-",
             )
         )
     head = f"datacenter {answer.datacenter}"
     print_or_drop("\n".join([head, *aligned(rows)]))
     return 0
+
+
+def _shown_load(load: WorkerLoad | None) -> tuple[str, str, str]:
+    if load is None:
+        return "-", "-", "-"
+    return _percent(load.cpu), _percent(load.memory), f"{load.lag_s * 1000:.0f} ms"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.0f} %"
 
 
 async def _drain(client: ClusterClient, arguments: Namespace) -> int:

@@ -48,6 +48,7 @@ from squall.cluster.protocol.messages import (
     RegisterWorker,
     SessionAnswer,
     SessionRequest,
+    WorkerLoad,
 )
 from squall.cluster.protocol.submission import BundleManifest, Submission
 from squall.cluster.protocol.timers import Timers, timers
@@ -208,6 +209,7 @@ class ModelWorker:
     descriptors: int = 0
     draining: bool = False
     drain_left_s: float = 0.0
+    load: WorkerLoad | None = None
     drained: bool = False
 
     def kill(self) -> None:
@@ -436,6 +438,7 @@ class Bench(Log):
             attempts=statuses,
             draining=worker.draining,
             drain_left_s=worker.drain_left_s,
+            load=worker.load,
         )
         answer = self.director.session(
             request,

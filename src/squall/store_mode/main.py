@@ -14,6 +14,7 @@ from squall.cluster.wire.seal.secrets import Secrets, worker_credential
 from squall.cluster.worker.main import former_process
 from squall.cluster.worker.process_host import ProcessHost
 from squall.engine.process.machine import LinuxMachine, node_identity
+from squall.engine.process.machine_usage import UsageMeter
 from squall.engine.process.scratch_folder import ScratchFolder, python_version
 from squall.engine.process.system_limits import (
     available_cores,
@@ -98,7 +99,14 @@ def run_agent(options: AgentOptions) -> int:
             async with opened_store(options.store, options.prefix, world) as store:
                 host = ProcessHost(plan.cores, folder, str(runtime.boot))
                 agent = AgentNode(
-                    world, store, host, LinuxMachine(folder), plan, tasks=tasks, log=log
+                    world,
+                    store,
+                    host,
+                    LinuxMachine(folder),
+                    plan,
+                    tasks=tasks,
+                    log=log,
+                    usage=UsageMeter().read,
                 )
                 metrics = MetricsServer(runtime.network, agent.worker.registry, Probes())
                 try:

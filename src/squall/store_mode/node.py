@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -32,6 +33,7 @@ from squall.coordination import events
 from squall.coordination.coordinator import Coordinator
 from squall.coordination.election.term import Term
 from squall.coordination.stores.interface import Store
+from squall.engine.process.machine_usage import MachineUsage
 from squall.runtime.interfaces import Runtime
 from squall.runtime.log import Log
 from squall.runtime.metrics import Registry
@@ -97,6 +99,7 @@ class AgentNode:
         *,
         tasks: TaskRunner,
         log: Log,
+        usage: Callable[[], MachineUsage] = MachineUsage,
     ) -> None:
         self._runtime = runtime
         self._store = store
@@ -121,6 +124,7 @@ class AgentNode:
             self._worker_settings(),
             tasks=tasks,
             log=log,
+            usage=usage,
         )
         self.manager: ManagerNode | None = None
         self._job_events = event_counts(self.worker.registry)

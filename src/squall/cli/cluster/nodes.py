@@ -11,9 +11,25 @@ from squall.cli.shared.node_settings import drain_flag
 from squall.cluster.client.access import file_settings
 from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S, ClusterClient
 from squall.cluster.client.connection import connected
+from squall.cluster.protocol.messages import WorkerLoad
 from squall.reporting.number_format import plural
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.standard_streams import print_json, print_or_drop
+
+COLUMNS = (
+    "NAME",
+    "ROLE",
+    "ADDRESS",
+    "PID",
+    "STATE",
+    "BOOT",
+    "CORES",
+    "FREE",
+    "CPU",
+    "MEMORY",
+    "LAG",
+    "HEARD",
+)
 
 
 def execute(arguments: Namespace) -> int:
@@ -32,7 +48,7 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
     answer = await client.nodes()
     if arguments.json:
         return print_json(answer)
-    rows = [("NAME", "ROLE", "ADDRESS", "PID", "STATE", "BOOT", "CORES", "FREE", "HEARD")]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for node in answer.nodes:
         is_worker = node.role == "worker"
         rows.append(
@@ -45,6 +61,7 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
                 node.boot[:8],
                 str(node.cores) if is_worker else "-",
                 str(node.free) if is_worker else "-",
+                *_shown_load(node.load),
                 f"{node.heard_s:.1f} s ago" if is_worker else "-",
             )
         )
@@ -52,6 +69,16 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
     clocks = clock_lines({node.name: node.clock_s for node in answer.nodes})
     print_or_drop("\n".join([head, *aligned(rows), *clocks]))
     return 0
+
+
+def _shown_load(load: WorkerLoad | None) -> tuple[str, str, str]:
+    if load is None:
+        return "-", "-", "-"
+    return _percent(load.cpu), _percent(load.memory), f"{load.lag_s * 1000:.0f} ms"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.0f} %"
 
 
 async def _drain(client: ClusterClient, arguments: Namespace) -> int:

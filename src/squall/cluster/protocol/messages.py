@@ -116,6 +116,17 @@ class Registered(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     interval_s: float = 1.0
 
 
+class WorkerLoad(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How busy the machine of a worker is, since its last report."""
+
+    cpu: float | None = None
+    """The share of all its processors in use, from 0 to 1; None: unknown."""
+    memory: float | None = None
+    """The share of its memory in use."""
+    lag_s: float = 0.0
+    """The longest delay of the loop of its main process."""
+
+
 @message(102, MessageClass.CONTROL, senders=FROM_WORKER)
 class SessionRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     node: str
@@ -126,6 +137,7 @@ class SessionRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     draining: bool = False
     drain_left_s: float = 0.0
     """If it drains: how long it still runs what it has."""
+    load: WorkerLoad | None = None
     attempts: list[AttemptStatus] = []
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
@@ -446,6 +458,8 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     free: int = 0
     heard_s: float = 0.0
     """Seconds since it was last heard."""
+    load: WorkerLoad | None = None
+    """Of a worker: its last report; None: no report yet."""
     version: str = ""
     clock_s: float = 0.0
     """Of a manager: seconds that its wall clock is ahead of the median of the managers'."""

@@ -15,6 +15,7 @@ from squall.cluster.worker.node import WorkerNode
 from squall.cluster.worker.process_host import ProcessHost
 from squall.cluster.worker.settings import FormerProcess, WorkerSettings
 from squall.engine.process.machine import LinuxMachine, node_identity
+from squall.engine.process.machine_usage import UsageMeter
 from squall.engine.process.scratch_folder import ScratchFolder, python_version
 from squall.engine.process.system_limits import (
     available_cores,
@@ -125,7 +126,13 @@ def run_worker(options: WorkerOptions) -> int:
             host = ProcessHost(settings.cores, folder, str(runtime.boot))
             machine = LinuxMachine(folder)
             worker = WorkerNode(
-                cast("Runtime", runtime), host, machine, settings, tasks=tasks, log=log
+                cast("Runtime", runtime),
+                host,
+                machine,
+                settings,
+                tasks=tasks,
+                log=log,
+                usage=UsageMeter().read,
             )
             try:
                 await worker.run(stop)

@@ -11,6 +11,7 @@ It only composes; `session` decides, `attempts` and `deliveries` do the work.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 
 import msgspec
@@ -24,6 +25,7 @@ from squall.cluster.protocol.messages import (
     RegisterWorker,
     SessionAnswer,
     SessionPush,
+    WorkerLoad,
 )
 from squall.cluster.wire.blob_transfer import BlobFetcher, serve_blobs
 from squall.cluster.wire.counters import wire_metrics
@@ -38,6 +40,7 @@ from squall.cluster.worker.manager_links import ManagerLinks, admit_all
 from squall.cluster.worker.session import WorkerSession
 from squall.cluster.worker.settings import WorkerSettings
 from squall.cluster.worker.share_host import Machine, ShareHost
+from squall.engine.process.machine_usage import MachineUsage
 from squall.runtime.interfaces import Runtime
 from squall.runtime.log import Log, MemorySink
 from squall.runtime.metrics import Registry
@@ -74,7 +77,9 @@ class WorkerNode:
         *,
         tasks: TaskRunner | None = None,
         log: Log | None = None,
+        usage: Callable[[], MachineUsage] = MachineUsage,
     ) -> None:
+        """`usage` reads how busy the machine is; without it the managers do not learn it."""
         self._runtime = runtime
         self._host = host
         self._machine = machine
@@ -83,6 +88,9 @@ class WorkerNode:
         self._tasks = tasks or TaskRunner(runtime.clock, runtime.random)
         self._log = (log or Log(MemorySink(), runtime.clock)).bind(node=runtime.node)
         self._wakes, self._stop = asyncio.Event(), asyncio.Event()
+        self._usage = usage
+        # When it ticked last, and the longest delay of a tick since the last session.
+        self._ticked_at, self._lag_s = inf, 0.0
         self._registered = False
         # Whether a manager answered the last request.
         self._is_reached = False
@@ -96,15 +104,7 @@ class WorkerNode:
         self._dead_boots: tuple[str, ...] = ()
         self._left: list[LeftRecord] = []
         self._blobs = MemoryBlobs()
-        self._board = Switchboard(
-            runtime=runtime,
-            keyring=make_keyring(runtime, settings.secrets, settings.cluster),
-            admit=admit_all,
-            tasks=self._tasks,
-            handlers=self._handlers(),
-            limits=settings.timeouts.limits,
-            tls=settings.tls,
-        )
+        self._board = self._switchboard()
         self._links = ManagerLinks(
             self._board, settings.managers, longest_s=lambda: self.session.interval_s
         )
@@ -192,7 +192,15 @@ class WorkerNode:
         tasks.every("offers", OFFER_S, self._deliveries.offer_records)
 
     def _tick(self) -> None:
-        self._attempts.perform(self.session.tick(self._runtime.clock.now()))
+        now = self._runtime.clock.now()
+        self._lag_s = max(self._lag_s, now - self._ticked_at - TICK_S)
+        self._ticked_at = now
+        self._attempts.perform(self.session.tick(now))
+
+    def _load(self) -> WorkerLoad:
+        cpu, memory = self._usage()
+        lag_s, self._lag_s = self._lag_s, 0.0
+        return WorkerLoad(cpu=cpu, memory=memory, lag_s=round(lag_s, 4))
 
     async def _report(self) -> None:
         """Sends telemetry. Where sessions have the same interval it goes along with them, so that
@@ -333,7 +341,7 @@ class WorkerNode:
             # Its task runs in the turn before ours, so both messages leave in one send.
             self._tasks.start("telemetry of a session", self._send_telemetry())
             await clock.sleep(0.0)
-        request = self.session.request(clock.now(), clock.boot_time())
+        request = self.session.request(clock.now(), clock.boot_time(), self._load())
         if self._links.relays:
             request = msgspec.structs.replace(request, relay=True)
         request_s = self._settings.timeouts.request_s
@@ -396,6 +404,18 @@ class WorkerNode:
                 return await self._turn()
         except TimeoutError:
             return 0.0
+
+    def _switchboard(self) -> Switchboard:
+        runtime, settings = self._runtime, self._settings
+        return Switchboard(
+            runtime=runtime,
+            keyring=make_keyring(runtime, settings.secrets, settings.cluster),
+            admit=admit_all,
+            tasks=self._tasks,
+            handlers=self._handlers(),
+            limits=settings.timeouts.limits,
+            tls=settings.tls,
+        )
 
     def _handlers(self) -> Handlers:
         handlers = Handlers()

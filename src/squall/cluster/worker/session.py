@@ -35,6 +35,7 @@ from squall.cluster.protocol.messages import (
     SessionAnswer,
     SessionRequest,
     StopOrder,
+    WorkerLoad,
 )
 from squall.cluster.protocol.timers import Timers
 from squall.cluster.worker.effects import (
@@ -197,7 +198,9 @@ class WorkerSession:
 
     # Requests.
 
-    def request(self, now: float, boot_now: float) -> SessionRequest:
+    def request(
+        self, now: float, boot_now: float, load: WorkerLoad | None = None
+    ) -> SessionRequest:
         self._sequence += 1
         self._sent[self._sequence] = (now, boot_now)
         self._sent.pop(self._sequence - SENT_KEPT, None)
@@ -212,6 +215,7 @@ class WorkerSession:
             round_trip_s=self._round_trip_s,
             draining=self.drains_until is not None,
             drain_left_s=max(self.drains_until - now, 0.0) if self.drains_until else 0.0,
+            load=load,
             attempts=statuses,
         )
 

@@ -18,7 +18,7 @@ from squall.cluster.manager.primary.lease_rules import elapsed_s
 from squall.cluster.manager.primary.placement import profile_of
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.sessions.time_limits import deadline_ms, standstills
-from squall.cluster.protocol.messages import JobView, NodeView, WorkflowView
+from squall.cluster.protocol.messages import JobView, NodeView, WorkerLoad, WorkflowView
 from squall.reporting.number_format import plural
 
 STANDSTILLS_SHOWN = 10
@@ -61,10 +61,16 @@ def node_views(tables: Tables, state: VolatileState | None = None) -> list[NodeV
             cores=worker.cores,
             free=0 if worker.gone else len(tables.free_slots(worker)),
             heard_s=_heard_s(worker, state),
+            load=_load(worker, state),
             version=worker.version,
         )
         for worker in sorted(tables.workers.values(), key=lambda each: each.node)
     ]
+
+
+def _load(worker: WorkerRecord, state: VolatileState | None) -> WorkerLoad | None:
+    known = state.workers.get(worker.node) if state is not None and not worker.gone else None
+    return known.load if known is not None and known.boot == worker.boot else None
 
 
 def worker_state(tables: Tables, worker: WorkerRecord, state: VolatileState | None) -> str:

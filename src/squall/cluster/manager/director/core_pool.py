@@ -2,7 +2,8 @@
 
 One command at a time gives out cores, so that no two plans count the same core. A worker may
 get work when it was heard lately, is not draining, and did not just refuse the same job. A
-worker that stands still gets none while there are others (`worker_health`).
+worker that stands still gets none while there are others (`worker_health`), and one whose
+machine is loaded comes after the others.
 """
 
 from __future__ import annotations
@@ -41,8 +42,12 @@ NO_WORKERS = "no worker is available to run it"
 
 
 def usable_pool(state: VolatileState, job: JobRecord) -> CorePool:
-    workers = [w for w in usable(state) if not _avoided(state, job, w)]
-    return pool_of(state.tables, workers, offered(state, workers))
+    return _pool(state, [w for w in usable(state) if not _avoided(state, job, w)])
+
+
+def _pool(state: VolatileState, workers: list[WorkerRecord]) -> CorePool:
+    loaded = [worker.node for worker in workers if state.is_loaded(worker)]
+    return pool_of(state.tables, workers, offered(state, workers), loaded)
 
 
 def usable(state: VolatileState) -> list[WorkerRecord]:
@@ -80,7 +85,7 @@ def _waiting_job(
     mine = [w for w in workers if not _avoided(state, job, w)]
     names = tuple(worker.node for worker in mine)
     if names not in pools:
-        pools[names] = pool_of(state.tables, mine, offered(state, mine))
+        pools[names] = _pool(state, mine)
     ended_ms = max((w.ended_ms for w in job.workflows), default=0)
     return WaitingJob(
         job=job.job,

@@ -47,6 +47,8 @@ class CorePool(NamedTuple):
 
     total: int
     free: tuple[tuple[WorkerRecord, tuple[int, ...]], ...]
+    loaded: frozenset[str] = frozenset()
+    """The workers among them whose machines have little left."""
 
     @property
     def free_cores(self) -> int:
@@ -65,13 +67,14 @@ def pool_of(
     tables: Tables,
     usable: Iterable[WorkerRecord],
     offered: Iterable[WorkerRecord] | None = None,
+    loaded: Iterable[str] = (),
 ) -> CorePool:
     """`total` counts the cores of all `usable` workers; free cores are only those of `offered`
-    (None: of all)."""
+    (None: of all). `loaded` names workers that come after the others."""
     workers = [each for each in usable if not each.draining]
     giving = [each for each in (workers if offered is None else offered) if not each.draining]
     free = tuple((each, tuple(tables.free_slots(each))) for each in giving)
-    return CorePool(sum(each.cores for each in workers), free)
+    return CorePool(sum(each.cores for each in workers), free, frozenset(loaded))
 
 
 def profile_of(job: JobRecord, name: str) -> Profile:
@@ -98,8 +101,14 @@ def least_cores(workflows: Sequence[WorkflowManifest], pool: CorePool) -> int:
 
 
 def take_cores(pool: CorePool, count: int) -> list[WorkerCore]:
-    """Takes free cores from all workers in turn, beginning with the worker that has most."""
-    order = sorted(pool.free, key=lambda each: (-len(each[1]), each[0].node))
+    """Takes free cores from all workers in turn: first those whose machines are not loaded, among
+    them the worker that has most free cores."""
+
+    def place_of(each: tuple[WorkerRecord, tuple[int, ...]]) -> tuple[bool, int, str]:
+        worker, slots = each
+        return worker.node in pool.loaded, -len(slots), worker.node
+
+    order = sorted(pool.free, key=place_of)
     chosen: list[WorkerCore] = []
     turn = 0
     while len(chosen) < count:
@@ -165,7 +174,7 @@ def refill_core(
 ) -> WorkerCore | None:
     """Chooses a core for the rest of a lost share. A worker that failed this share comes last, the
     more often the later; then free cores come before shared ones of the same job, workers that no
-    attempt at this share ran on before others, and workers that run less before busier ones.
+    attempt at this share ran on before others, and workers that are less busy before busier ones.
     `taken` are cores that the same command gives to other shares."""
     free = {
         WorkerCore(worker.node, worker.boot, slot): 0
@@ -183,12 +192,13 @@ def refill_core(
         hosted[core] = hosted.get(core, 0) + 1
     failed = _failed_attempts(tables, share)
 
-    def rank(core: WorkerCore) -> tuple[int, int, bool, int, WorkerCore]:
+    def rank(core: WorkerCore) -> tuple[int, int, bool, bool, int, WorkerCore]:
         here = sum(each.boot == core.boot for each in failed if each.node == core.node)
         before = sum(each.node == core.node for each in failed) - here
         # A boot that was killed once says little about the next one, which has its cores free.
         again = here + max(before - 1, 0)
-        return again, hosted.get(core, 0), bool(here or before), _load(tables, core), core
+        ran_it, loaded = bool(here or before), core.node in pool.loaded
+        return again, hosted.get(core, 0), ran_it, loaded, _load(tables, core), core
 
     return min({**hosted, **free}, key=rank, default=None)
 

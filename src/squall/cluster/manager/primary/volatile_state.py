@@ -26,7 +26,7 @@ from squall.cluster.manager.primary.effects import (
     ValuesFacts,
 )
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.messages import AttemptStatus
+from squall.cluster.protocol.messages import AttemptStatus, WorkerLoad
 from squall.cluster.protocol.timers import Timers
 from squall.engine.core_protocol import ShareSpec
 from squall.runtime.backoff import Backoff
@@ -37,6 +37,12 @@ SMALL_JOB_SHARES = 32
 CHECK_COST_S = 0.000_1
 """Ten times what one share costs to check. A large job is checked once per this many seconds times
 its shares, so that checks take at most a tenth of a core however many sessions come in."""
+
+LOADED_CPU = 0.8
+LOADED_MEMORY = 0.9
+LOADED_LAG_S = 0.1
+"""A worker counts as loaded from any of these on. Steps instead of a scale: two workers that differ
+by a few percent get work in the order of their free cores."""
 
 ERROR_MAX = 500
 """Characters of an exception that a job's reason repeats."""
@@ -149,6 +155,9 @@ class VolatileWorker:
     statuses: dict[AttemptKey, AttemptStatus] = field(
         default_factory=dict[AttemptKey, AttemptStatus]
     )
+
+    # How busy its machine is, by that request; None: it did not say.
+    load: WorkerLoad | None = None
 
     # The op up to which the log was applied when the answer granted everything that the
     # worker runs and ordered nothing else. While the log stays there and the worker repeats
@@ -316,6 +325,15 @@ class VolatileState:
         if known is not None and known.boot == worker.boot:
             heard = max(heard, known.heard)
         return self.now - heard <= self._silence_allowed_s()
+
+    def is_loaded(self, worker: WorkerRecord) -> bool:
+        """Its machine has little left, by its last session: others come first."""
+        known = self.workers.get(worker.node)
+        load = known.load if known is not None and known.boot == worker.boot else None
+        if load is None:
+            return False
+        full = (load.cpu or 0.0) >= LOADED_CPU or (load.memory or 0.0) >= LOADED_MEMORY
+        return full or load.lag_s >= LOADED_LAG_S
 
     @property
     def judges_from(self) -> float:

@@ -140,6 +140,7 @@ def _store_report(
         state.executed(key, status.counters.actions)
     before.heard = max(arrived, before.heard)
     before.statuses = statuses
+    before.load = request.load
     return before, goes_on
 
 

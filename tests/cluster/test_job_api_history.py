@@ -35,6 +35,7 @@ from tests.lab.target import TargetHandle
 CLIENTS = 4
 FAULTY_S = 30.0
 HITS_MIN = 4
+"""A slow machine continues until it has hit so many."""
 THINK_S = 0.03
 GIVES_UP_S = 2.0
 """Shorter than some failovers, so that operations without an answer are part of the history."""
@@ -112,8 +113,8 @@ class Clients:
 
 def hit_primaries(made: Cluster, draw: random.Random) -> int:
     """Kills or stops the manager that leads, again and again; returns how often."""
-    end, hits = time.monotonic() + FAULTY_S * factor(), 0
-    while time.monotonic() < end:
+    end, hits = time.monotonic() + FAULTY_S, 0
+    while time.monotonic() < end or hits < HITS_MIN:
         leads: list[str] = []
         with contextlib.suppress(SquallError):
             leads = [name for name, state in states(made).items() if state == "leads"]
@@ -150,6 +151,5 @@ def test_one_order_explains_every_answer_of_managers_that_are_killed(
         assert not problem, problem
         counts = counted(recorded)
         print(f"{hits} primaries hit, {dict(counts)}")
-        assert hits >= HITS_MIN
         for kind in ("submit", "cancel", "adjust", "extend", "look"):
             assert counts[kind] > 0, counts

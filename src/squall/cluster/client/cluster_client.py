@@ -38,6 +38,7 @@ from squall.cluster.protocol.messages import (
     NodeList,
     NodeView,
     OfferBlob,
+    ReadFacts,
     SubmitJob,
     WhyJob,
 )
@@ -106,6 +107,8 @@ class ClusterClient:
             shown=shown,
         )
         self._job_leader = self.managers.apart()
+        # The group and its highest op of all answers: no later answer may be older.
+        self._seen = ("", 0)
         board = self.managers.board
         self._fetcher = BlobFetcher(
             self._blobs, board.counters, tasks, chunk_timeout_s=self._timeouts.chunk_s
@@ -162,7 +165,7 @@ class ClusterClient:
         """Yields answers with what is new; the last has a terminal state. Raises `JobLost` if the
         cluster no longer knows a job that was `known`."""
         while True:
-            ask = Follow(job=job, after=after, wait_s=FOLLOW_S)
+            ask = Follow(job=job, after=after, wait_s=FOLLOW_S, seen=self._seen)
             try:
                 answer: Followed = await self._job_leader.ask(
                     ask,
@@ -172,6 +175,7 @@ class ClusterClient:
             except RequestRefused as error:
                 raise self._unknown(error, job, known=known) from None
             known = True
+            self._note(answer)
             after = max(after, answer.upto)
             yield answer
             if answer.state in TERMINAL and not answer.more:
@@ -247,11 +251,22 @@ class ClusterClient:
 
     async def _ask(self, message: msgspec.Struct, at_least_s: float = 0.0) -> Any:
         timeouts = self._timeouts
-        return await self.managers.ask(
-            message,
-            timeout_s=timeouts.answer_s,
-            reconnect_timeout_s=max(timeouts.query_s, at_least_s),
+        return self._note(
+            await self.managers.ask(
+                message,
+                timeout_s=timeouts.answer_s,
+                reconnect_timeout_s=max(timeouts.query_s, at_least_s),
+            )
         )
+
+    def _note(self, answer: Any) -> Any:
+        """Remembers how recent the answer is."""
+        read: ReadFacts | None = getattr(answer, "read", None)
+        if read is not None:
+            group, op = self._seen
+            # Another group: the former one was recovered or restored, with other op numbers.
+            self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
+        return answer
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:
         try:
@@ -261,8 +276,10 @@ class ClusterClient:
 
     async def _ask_long(self, message: msgspec.Struct, timeout_s: float) -> Any:
         """A request about a running job: waits `reconnect_timeout_s` for a lost manager."""
-        return await self.managers.ask(
-            message, timeout_s=timeout_s, reconnect_timeout_s=self._reconnect_timeout_s
+        return self._note(
+            await self.managers.ask(
+                message, timeout_s=timeout_s, reconnect_timeout_s=self._reconnect_timeout_s
+            )
         )
 
     async def _fetch(self, blob: str, size: int) -> None:

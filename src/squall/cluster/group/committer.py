@@ -6,7 +6,9 @@ can act on, with the primary's address if another member leads.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.commands import (
@@ -21,10 +23,12 @@ from squall.cluster.ledger.interface import (
     Ledger,
     LedgerFailed,
     NotPrimary,
+    OpNumber,
     OutcomeUnknown,
     ReadLevel,
     TryLater,
 )
+from squall.cluster.protocol.messages import ReadFacts
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
 from squall.runtime.interfaces import NodeId
@@ -32,6 +36,9 @@ from squall.runtime.interfaces import NodeId
 RETRY_AFTER_S = 0.3
 """The delay that the answer asks of a sender before it retries. A heartbeat round takes 0.25 s,
 so by then a primary has either confirmed itself or stepped down."""
+
+SESSION_WAIT_S = 1.0
+"""How long a manager that is behind what a client has seen waits to catch up."""
 
 Address = Callable[[NodeId | None], str]
 """Returns host:port of a member, or "" if it is unknown."""
@@ -58,12 +65,43 @@ class Committer:
             raise RemoteError(ErrorCode.CONFLICT, outcome.text)
         return outcome
 
-    async def read(self) -> None:
+    async def read(self) -> ReadFacts:
         """Returns when the local state includes everything committed before the call (R2)."""
         try:
             await self._ledger.read(ReadLevel.STRONG)
         except SquallError as error:
             raise self.answer(error) from None
+        return self.facts("strong")
+
+    async def read_session(self, seen: tuple[str, int]) -> ReadFacts:
+        """Returns when the local state includes what the client has seen: the group, and an op."""
+        ledger = self._ledger
+        group, op = seen
+        if group == ledger.standing().group and ledger.applied < op:
+            try:
+                async with asyncio.timeout(SESSION_WAIT_S):
+                    await ledger.read(ReadLevel.SESSION, OpNumber(op))
+            except SquallError as error:
+                raise self.answer(error) from None
+            except TimeoutError:
+                text = f"this manager has applied op {ledger.applied}, and you have seen op {op}"
+                raise RemoteError(
+                    ErrorCode.RETRY_LATER, text, retry_after_s=RETRY_AFTER_S
+                ) from None
+        return self.facts("session")
+
+    def facts(self, level: Literal["strong", "session"]) -> ReadFacts:
+        """Says how recent the local state is."""
+        ledger = self._ledger
+        standing, fence = ledger.standing(), ledger.fence
+        return ReadFacts(
+            level=level,
+            op=int(ledger.applied),
+            group=standing.group,
+            epoch=fence.epoch,
+            view=fence.view,
+            age_s=0.0 if level == "strong" or ledger.is_primary else round(standing.stale_s, 3),
+        )
 
     def answer(self, error: SquallError) -> RemoteError:
         """Translates an error of the log into an answer to the sender."""

@@ -370,11 +370,28 @@ class SubmitJob(msgspec.Struct, frozen=True):
     submission: Submission
 
 
+class ReadFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How recent an answer is."""
+
+    level: Literal["strong", "session"]
+    """strong: everything that was committed before the request. session: at least what the client
+    has seen before."""
+    op: int
+    """The last command that the answering manager had applied."""
+    group: str = ""
+    """The op numbers of two groups cannot be compared; a recovered group is another one."""
+    epoch: int = 0
+    view: int = 0
+    age_s: float = 0.0
+    """How far the answer may lie in the past: the time since the manager heard the primary."""
+
+
 @message(141, MessageClass.DISPATCH)
-class JobAccepted(msgspec.Struct, frozen=True):
+class JobAccepted(msgspec.Struct, frozen=True, omit_defaults=True):
     job: JobId
     created: bool
     """False: this key had created the job before."""
+    read: ReadFacts | None = None
 
 
 @message(142, MessageClass.DATA, senders=FROM_CLIENT)
@@ -383,8 +400,9 @@ class ListJobs(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @message(143, MessageClass.DATA, size=SizeClass.BULK)
-class JobList(msgspec.Struct, frozen=True):
+class JobList(msgspec.Struct, frozen=True, omit_defaults=True):
     jobs: list[JobView]
+    read: ReadFacts | None = None
 
 
 @message(144, MessageClass.DATA, senders=FROM_CLIENT)
@@ -397,6 +415,7 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     view: JobView
     manifest: FileManifest | None = None
     """The manifest of the job's file, for a client that follows a job of another."""
+    read: ReadFacts | None = None
 
 
 @message(146, MessageClass.CONTROL, senders=FROM_CLIENT)
@@ -445,6 +464,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     lines: list[str]
     events: list[str] = []
+    read: ReadFacts | None = None
 
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -471,9 +491,10 @@ class ListNodes(msgspec.Struct, frozen=True):
 
 
 @message(153, MessageClass.DATA, size=SizeClass.BULK)
-class NodeList(msgspec.Struct, frozen=True):
+class NodeList(msgspec.Struct, frozen=True, omit_defaults=True):
     datacenter: str
     nodes: list[NodeView]
+    read: ReadFacts | None = None
 
 
 @message(154, MessageClass.CONTROL, senders=FROM_CLIENT)
@@ -517,6 +538,8 @@ class Follow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     job: JobId
     after: int = 0
     wait_s: float = 10.0
+    seen: tuple[str, int] = ("", 0)
+    """The group, and the highest op of its answers that the client got."""
 
 
 @message(157, MessageClass.DATA, size=SizeClass.BULK)
@@ -534,3 +557,4 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     result: str = ""
     result_size: int = 0
     reason: str = ""
+    read: ReadFacts | None = None

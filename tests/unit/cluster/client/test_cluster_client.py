@@ -50,6 +50,27 @@ def test_a_job_is_submitted_followed_and_its_result_fetched() -> None:
     run(main())
 
 
+def test_a_follower_says_what_it_has_seen_and_begins_anew_with_another_group() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        person = Person(network, manager)
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal)
+        # By the answers: an older one does not lower what was seen, a recovered group replaces it.
+        answers = [("g", 9), ("g", 8), ("recovered", 3), ("recovered", 4)]
+        manager.say("first")
+        following = person.client.follow(accepted.job)
+        for manager.group, manager.op in answers:
+            await anext(following)
+            manager.say("next")
+        assert manager.seen == [("g", 7), ("g", 9), ("g", 9), ("recovered", 3)]
+        await person.close()
+        await manager.stop()
+
+    run(main())
+
+
 def test_the_key_is_on_disk_before_the_first_byte_and_a_repeat_is_the_same_job() -> None:
     async def main() -> None:
         network = FakeNetwork()

@@ -196,7 +196,7 @@ class ClientApi:
                 timeout_ms=int((submission.timeout_s or 0.0) * 1000),
             )
         )
-        return JobAccepted(accepted.job, accepted.changed)
+        return JobAccepted(accepted.job, accepted.changed, self._committer.facts("strong"))
 
     async def _ensured(self, bundle: Digest) -> bool:
         """Whether this member has the bundle. Then it returns when a quorum has it too, because
@@ -305,25 +305,25 @@ class ClientApi:
 
     async def list_jobs(self, message: ListJobs, incoming: Incoming) -> JobList:
         self._limit("asks", incoming)
-        await self._committer.read()
+        read = await self._committer.read()
         newest = sorted(self._tables.jobs.values(), key=lambda job: -job.op)
-        return JobList([self._views.job(job) for job in newest[: max(1, message.limit)]])
+        return JobList([self._views.job(job) for job in newest[: max(1, message.limit)]], read)
 
     async def get_job(self, message: GetJob, incoming: Incoming) -> JobStatus:
         self._limit("asks", incoming)
-        await self._committer.read()
+        read = await self._committer.read()
         job = self._job(message.job)
         view = msgspec.structs.replace(self._views.job(job), silent=self._views.silent(job))
-        return JobStatus(view, job.submission.manifest)
+        return JobStatus(view, job.submission.manifest, read)
 
     async def why(self, message: WhyJob, incoming: Incoming) -> Explanation:
         self._limit("asks", incoming)
-        await self._committer.read()
+        read = await self._committer.read()
         job = self._job(message.job)
         lines, happened = self._views.why(job)
         if job.history and not happened:
             happened = await self._stored_events(job)
-        return Explanation(lines, happened)
+        return Explanation(lines, happened, read)
 
     async def _stored_events(self, job: JobRecord) -> list[str]:
         """The events of a job that is over are a blob, which this member may lack."""
@@ -335,10 +335,12 @@ class ClientApi:
 
     async def list_nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
         self._limit("asks", incoming)
-        await self._committer.read()
-        return NodeList(self._datacenter, self._views.nodes())
+        read = await self._committer.read()
+        return NodeList(self._datacenter, self._views.nodes(), read)
 
     async def follow(self, message: Follow, incoming: Incoming) -> Followed:
+        # A member that is behind does not know the job, or takes it for one that still runs.
+        await self._committer.read_session(message.seen)
         self._check_led(message.job)
         stream = self._leader.stream(self._job(message.job))
         if message.after >= 0:
@@ -352,6 +354,7 @@ class ClientApi:
         # Another member may have become the leader of the job during the wait.
         self._check_led(message.job)
         view = await self._present_view(message.job)
+        read = await self._committer.read_session(message.seen)
         return Followed(
             upto=upto,
             items=items,
@@ -363,6 +366,7 @@ class ClientApi:
             result=view.result,
             result_size=view.result_size,
             reason=view.reason,
+            read=read,
         )
 
     def _check_owner(self, does: str, job: JobRecord, incoming: Incoming) -> str:

@@ -25,6 +25,7 @@ from squall.cluster.protocol.messages import (
     ListNodes,
     NodeList,
     OfferBlob,
+    ReadFacts,
     StreamEvent,
     StreamItem,
     SubmitJob,
@@ -84,6 +85,9 @@ class Manager:
         self.items: list[StreamItem] = [] if shared is None else shared.items
         self.view: dict[JobId, JobView] = {} if shared is None else shared.view
         self.after: list[int] = []
+        self.seen: list[tuple[str, int]] = []
+        # How recent its answers say that they are.
+        self.group, self.op = "g", 7
         self.before_answer: Callable[[], None] = lambda: None
         self._boots = 0
         self.endpoint: Endpoint | None = None
@@ -150,16 +154,18 @@ class Manager:
         job = self.keys.setdefault(message.key, JobId(f"t-{len(self.keys) + 1}"))
         if created:
             self.view[job] = JobView(job=job, state="running", file="shop.py")
-        return JobAccepted(job, created)
+        return JobAccepted(job, created, ReadFacts(level="strong", group=self.group, op=self.op))
 
     async def _follow(self, message: Follow, incoming: Incoming) -> Followed:
         self.after.append(message.after)
+        self.seen.append(message.seen)
         until = self.board.runtime.clock.now() + message.wait_s
         while True:
             view = self._known(message.job)
             items = self.items[max(message.after, 0) :]
             if items or view.state == "completed" or self.board.runtime.clock.now() >= until:
-                return Followed(upto=len(self.items), items=items, state=view.state)
+                read = ReadFacts(level="session", group=self.group, op=self.op)
+                return Followed(upto=len(self.items), items=items, state=view.state, read=read)
             await asyncio.sleep(0.05)
 
     async def _get(self, message: GetJob, incoming: Incoming) -> JobStatus:

@@ -27,6 +27,9 @@ class CommitNow:
     async def read(self) -> None:
         return None
 
+    def facts(self, level: str) -> None:
+        return None
+
     async def commit(self, command: Command) -> Accepted:
         outcome = self.bench.apply(command)
         assert isinstance(outcome, Accepted)

@@ -122,6 +122,9 @@ class SessionRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """The round trip of the previous request."""
     draining: bool = False
     attempts: list[AttemptStatus] = []
+    managers_epoch: int = -1
+    """The epoch of the list of managers that the worker has; the answer to another one brings the
+    list."""
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
 
@@ -233,6 +236,9 @@ class SessionAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     interval_s: float = 1.0
     telemetry_interval_s: float = 1.0
     drained: bool = False
+    managers: list[str] = []
+    """host:port of all managers of the group in this epoch; empty: nothing new, or one of them is
+    not known here yet."""
 
 
 @message(104, MessageClass.CONTROL)

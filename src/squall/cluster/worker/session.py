@@ -174,6 +174,8 @@ class WorkerSession:
         self.held: dict[AttemptKey, HeldAttempt] = {}
         self.draining = False
         self.interval_s = timers.session_interval_s
+        # The epoch whose list of managers this boot has; -1: none yet.
+        self.managers_epoch = -1
         self.telemetry_interval_s = 1.0
         # The primary needs nothing of this worker any more.
         self.drained = False
@@ -211,6 +213,7 @@ class WorkerSession:
             round_trip_s=self._round_trip_s,
             draining=self.draining,
             attempts=statuses,
+            managers_epoch=self.managers_epoch,
         )
 
     def _status(self, key: AttemptKey, held: HeldAttempt, now: float) -> AttemptStatus:

@@ -101,6 +101,7 @@ class Sender:
         self.prepared: dict[AttemptKey, str] = {}
         self.began = 0.0
         self.sequence = 0
+        self.epoch = -1
         self.reported = 0
         self.told = 0
         self.heard = 0
@@ -132,6 +133,7 @@ class Sender:
         self.sequence += 1
         try:
             answer: SessionAnswer = await self.peer.request(self._request(), 10.0)
+            self.epoch = answer.epoch
         except WireError:
             return 1.0
         self.heard += 1
@@ -160,6 +162,7 @@ class Sender:
             sequence=self.sequence,
             round_trip_s=0.01,
             attempts=statuses,
+            managers_epoch=self.epoch,
         )
 
     async def _telemetry(self) -> None:

@@ -7,14 +7,14 @@ client. The client must never send a job before its key is on disk.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.client.errors import JobLost, RequestRefused, Unreachable
-from squall.cluster.client.manager_connections import ManagerConnections
+from squall.cluster.client.manager_connections import ManagerConnections, address_in
 from squall.cluster.client.submission_journal import SubmissionEntry, SubmissionJournal
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
 from squall.cluster.protocol.job_keys import JobId
@@ -79,6 +79,8 @@ class ClusterClient:
         tasks: TaskRunner,
         *,
         addresses: Sequence[Address],
+        remembered: Sequence[Address] = (),
+        on_managers: Callable[[list[Address]], Awaitable[None]] | None = None,
         secrets: Secrets,
         cluster: str,
         reconnect_timeout_s: float = RECONNECT_TIMEOUT_S,
@@ -86,12 +88,14 @@ class ClusterClient:
         shown: str = "",
         tls: LinkTLS | None = None,
     ) -> None:
-        """`reconnect_timeout_s` is how long the client of a running job waits for lost managers;
+        """`remembered` are managers of former runs, `on_managers` receives those of the present.
+        `reconnect_timeout_s` is how long the client of a running job waits for lost managers;
         `timeouts` are those of the network. `shown` names the managers in messages, if their
         addresses do not."""
         self._runtime = runtime
         self._timeouts = timeouts or RequestTimeouts(query_s=QUERY_TIMEOUT_S)
         self._reconnect_timeout_s = reconnect_timeout_s
+        self._on_managers = on_managers
         self._blobs = MemoryBlobs()
         handlers = Handlers()
         serve_blobs(handlers, self._blobs)
@@ -100,6 +104,7 @@ class ClusterClient:
             tasks,
             handlers,
             addresses=addresses,
+            remembered=remembered,
             secrets=secrets,
             cluster=cluster,
             tls=tls,
@@ -223,7 +228,16 @@ class ClusterClient:
 
     async def nodes(self, at_least_s: float = 0.0) -> NodeList:
         """`at_least_s` extends the wait for a manager, if the user asked for a longer one."""
-        return await self._ask(ListNodes(), at_least_s)
+        answer: NodeList = await self._ask(ListNodes(), at_least_s)
+        managers = [
+            address
+            for node in answer.nodes
+            if node.role == "manager" and (address := address_in(node.address)) is not None
+        ]
+        if managers and self._on_managers is not None:
+            self.managers.learn(managers)
+            await self._on_managers(managers)
+        return answer
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S

@@ -1,7 +1,8 @@
 """Connects a client to a cluster for the time of one command.
 
 The journal of submissions lies in the user's state directory (`XDG_STATE_HOME`), so that
-a command that is repeated after a crash finds the key of its job.
+a command that is repeated after a crash finds the key of its job. So do the managers that were met,
+so that a command finds them after those that it names were replaced.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import cast
 from squall.api.errors import UsageError
 from squall.cluster.client.access import ClusterAccess, RoutedCluster
 from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, ClusterClient
+from squall.cluster.client.known_managers import KnownManagers
 from squall.cluster.client.submission_journal import SubmissionJournal
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.runtime.interfaces import Runtime
@@ -68,6 +70,8 @@ async def connected(
         runtime, tasks = await stack.enter_async_context(client_runtime())
         # The journal stays on the machine's disk, whatever network the route brings.
         journal = SubmissionJournal(runtime, process_name(os.getpid()), is_alive)
+        known = KnownManagers(runtime, access.cluster, access.addresses)
+        remembered = await known.read() if access.route is None else []
         routed: RoutedCluster | None = None
         timeouts: RequestTimeouts | None = None
         shown = ""
@@ -79,6 +83,8 @@ async def connected(
             runtime,
             tasks,
             addresses=access.addresses,
+            remembered=remembered,
+            on_managers=known.write if access.route is None else None,
             secrets=access.secrets,
             cluster=access.cluster,
             tls=access.tls,

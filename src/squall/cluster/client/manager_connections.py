@@ -18,7 +18,9 @@ from typing import Any
 import msgspec
 
 from squall.cluster.client.errors import Unreachable, request_refused
+from squall.cluster.protocol.group_messages import Relay, RelayAnswer
 from squall.cluster.protocol.timeouts import RequestTimeouts
+from squall.cluster.wire.catalogue import CATALOGUE
 from squall.cluster.wire.errors import (
     WRONG_SECRET,
     HandshakeFailed,
@@ -40,6 +42,8 @@ ASK_RETRY = Backoff(0.05, cap_s=1.0)
 """A failover takes about a second: the first tries are quick, later ones spare the managers."""
 LINK_POLL_S = 0.1
 """How often a wait for a link checks whether its dial has failed."""
+AWAY_S = 10.0
+"""How long a manager that did not answer is not asked again if another one can relay to it."""
 LATER = (ErrorCode.RETRY_LATER, ErrorCode.OVERLOADED)
 
 
@@ -53,6 +57,7 @@ class ManagerConnections:
         handlers: Handlers,
         *,
         addresses: Sequence[Address],
+        remembered: Sequence[Address] = (),
         secrets: Secrets,
         cluster: str,
         version: str = "",
@@ -60,7 +65,8 @@ class ManagerConnections:
         shown: str = "",
         tls: LinkTLS | None = None,
     ) -> None:
-        """`shown` names the managers in messages, if their addresses do not."""
+        """`remembered` are managers that answered former runs: they are asked if no address
+        answers. `shown` names the managers in messages, if their addresses do not."""
         self._runtime = runtime
         self._shown = shown
         self._timeouts = timeouts or RequestTimeouts()
@@ -73,13 +79,19 @@ class ManagerConnections:
             limits=self._timeouts.limits,
             tls=tls,
         )
-        self._addresses = list(dict.fromkeys(addresses))
+        self._given = tuple(dict.fromkeys(addresses))
+        # The given ones, those that managers named, and those of former runs.
+        self._addresses = list(dict.fromkeys((*addresses, *remembered)))
         self._peers: dict[Address, Peer] = {}
         self._at = 0
         # Addresses that have had a session: they accept our secret, whatever a later dial reports.
         # A manager that was paused closes queued connections silently, as a manager with another
         # secret does.
         self._proven: set[Address] = set()
+        # Managers that did not answer, and since when.
+        self._away: dict[Address, float] = {}
+        # The manager that the current one is asked to relay to, because it is away.
+        self._relayed_to: Address | None = None
         # Why the last manager asked for a later retry.
         self._last_delay = ""
         # When contact was lost, on the runtime's clock; None while a manager answers.
@@ -106,7 +118,7 @@ class ManagerConnections:
 
     @property
     def shown(self) -> str:
-        return self._shown or ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        return self._shown or ", ".join(f"{host}:{port}" for host, port in self._given)
 
     async def ask(
         self, message: msgspec.Struct, *, timeout_s: float = 10.0, reconnect_timeout_s: float = 10.0
@@ -123,7 +135,7 @@ class ManagerConnections:
             wait_s = ASK_RETRY.delay_s(tries)
             try:
                 await self._connected(until)
-                answer = await self.current.request(message, timeout_s)
+                answer = await self._asked(message, timeout_s)
                 self._last_delay = ""
                 self.lost_since = None
                 return answer
@@ -133,7 +145,7 @@ class ManagerConnections:
             except (NotSent, OutcomeUnknown) as error:
                 self._last_delay = str(error)
                 self._note_loss()
-                self._at += 1
+                self._leave()
                 until = until if failed else max(until, clock.now() + reconnect_timeout_s)
                 failed = True
             if clock.now() + wait_s > until:
@@ -167,9 +179,36 @@ class ManagerConnections:
                 return None
         return None
 
+    def learn(self, managers: Sequence[Address]) -> None:
+        """Adds the managers of the group, as one of them reports. Those of before stay: only their
+        order decides which one is asked next."""
+        self._addresses += [each for each in managers if each not in self._addresses]
+
     async def close(self) -> None:
         for peer in self._peers.values():
             await peer.close(drain_s=0.2)
+
+    async def _asked(self, message: msgspec.Struct, timeout_s: float) -> Any:
+        if self._relayed_to is None:
+            return await self.current.request(message, timeout_s)
+        row, body = CATALOGUE.encode(message)
+        relay = Relay(number=row.number, body=body)
+        answer: RelayAnswer = await self.current.request(relay, timeout_s)
+        if not self._is_away(self._relayed_to):
+            self._follow(f"{self._relayed_to[0]}:{self._relayed_to[1]}")
+        return CATALOGUE.decode(CATALOGUE.by_number[answer.number], answer.body)
+
+    def _leave(self) -> None:
+        """Turns to the next manager, because the current one does not answer."""
+        self._away[self.current.address] = self._runtime.clock.now()
+        self._relayed_to = None
+        self._at += 1
+
+    def _is_away(self, address: Address) -> bool:
+        """Whether it did not answer a moment ago, and there is still no link to it."""
+        if address not in self._away or self._peer(address).control.session is not None:
+            return False
+        return self._runtime.clock.now() - self._away[address] < AWAY_S
 
     def _note_loss(self) -> None:
         if self.lost_since is None:
@@ -198,20 +237,21 @@ class ManagerConnections:
             try:
                 # With several managers, a dial that fails moves on to the next one early.
                 await self._up(peer, min(self._timeouts.connect_s, left_s))
-                self._proven.add(peer.address)
+                self._proven.add(self.current.address)
                 return
             except HandshakeFailed as error:
                 problems[peer.address] = self._plainly(error, peer.address)
                 self._note_loss()
-            self._at += 1
-            if all(_is_wrong_secret(problems.get(each)) for each in self._addresses):
+            self._leave()
+            if all(_is_wrong_secret(problems.get(each)) for each in self._given):
                 raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
             if clock.now() >= until:
                 raise Unreachable(self._all_failed(problems))
             await asyncio.sleep(0)
 
     async def _up(self, peer: Peer, timeout_s: float) -> None:
-        """Waits for a link; a dial that has failed for good ends the wait early."""
+        """Waits for a link to this manager, or turns to another one that answers first. A dial that
+        has failed for good ends the wait early."""
         clock = self._runtime.clock
         until = clock.now() + timeout_s
         while True:
@@ -224,10 +264,22 @@ class ManagerConnections:
                     raise
                 if len(self._addresses) > 1 and isinstance(peer.last_error, OSError):
                     raise
+                # A machine that is gone does not answer at all. Waiting for one after the other
+                # would take longer than a query may.
+                for index, each in enumerate(self._addresses):
+                    if self._peer(each).control.session is not None:
+                        self._at = index
+                        return
 
     def _follow(self, primary: str) -> None:
         """Makes the hinted manager the current one: the hint is an address or a node id. Without
-        a hint the next one is asked."""
+        a hint the next one is asked. If the hinted one did not answer a moment ago, the current one
+        is asked to relay."""
+        self._relayed_to = None
+        hinted = address_in(primary)
+        if hinted is not None and self._is_away(hinted) and hinted != self.current.address:
+            self._relayed_to = hinted
+            return
         for index, address in enumerate(self._addresses):
             peer = self._peers.get(address)
             session = peer.control.session if peer is not None else None
@@ -235,7 +287,6 @@ class ManagerConnections:
             if primary and (named or f"{address[0]}:{address[1]}" == primary):
                 self._at = index
                 return
-        hinted = _address_of(primary)
         if hinted is None:
             self._at += 1
             return
@@ -277,7 +328,7 @@ def _is_wrong_secret(error: Exception | None) -> bool:
     return error is not None and WRONG_SECRET in str(error)
 
 
-def _address_of(text: str) -> Address | None:
+def address_in(text: str) -> Address | None:
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
         return None

@@ -33,6 +33,7 @@ from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.manager.clients.api import ClientApi, Views
 from squall.cluster.manager.clients.job_views import events, job_view, node_views, silent_lines, why
 from squall.cluster.manager.clients.operator_api import NOTE_S, OperatorApi
+from squall.cluster.manager.clients.relay import ClientRelay
 from squall.cluster.manager.command_log import CommandLog, EventCounts, event_counts
 from squall.cluster.manager.director.effect_runner import EffectRunner, FindCut
 from squall.cluster.manager.director.policy import Director
@@ -287,6 +288,7 @@ class ManagerNode:
             log=self._log,
             director=lambda: self.director,
             on_heard=self._wake.set,
+            managers=self._manager_addresses,
             pace=lambda: self._overload.pace,
         )
         self.clients = ClientApi(
@@ -310,6 +312,13 @@ class ManagerNode:
         self._transfers.register(self._board.handlers)
         workers.register_handlers(self._board.handlers)
         self.clients.register(self._board.handlers)
+        ClientRelay(
+            self._board.handlers,
+            machine=self.machine,
+            ledger=ledger,
+            leaders=self._leaders,
+            clock=self._clock,
+        )
         self._group = OperatorApi(
             ledger=ledger,
             watch=self._watch,
@@ -498,6 +507,15 @@ class ManagerNode:
     def _channel_of(self, node: str, boot: str, bulk: bool) -> Channel | None:
         kind = LinkKind.BULK if bulk else LinkKind.CONTROL
         return self._endpoint.channel(NodeId(node), BootId(boot), kind)
+
+    def _manager_addresses(self) -> list[str]:
+        """The addresses of all members; empty while one is unknown, or if the log is in a store."""
+        node, watch = self._runtime.node, self._watch
+        found = [
+            shown_address(self._advertised()) if name == node else watch.address_of(name)
+            for name in self._ledger.standing().members or ()
+        ]
+        return sorted(found) if all(found) else []
 
     def _address_of(self, node: NodeId | None) -> str:
         return self._watch.address_of(node)

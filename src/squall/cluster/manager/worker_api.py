@@ -62,9 +62,12 @@ class WorkerApi:
         log: Log,
         director: Callable[[], Director | None],
         on_heard: Callable[[], None],
+        managers: Callable[[], list[str]],
         pace: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """`pace`: how many times longer than usual workers wait between two reports."""
+        """`managers` returns the addresses of the group's members. `pace`: how many times longer
+        than usual workers wait between two reports."""
+        self._managers = managers
         self._pace = pace
         self._datacenter = datacenter
         self._ledger = ledger
@@ -169,6 +172,9 @@ class WorkerApi:
         )
         if director.has_work:
             self._on_heard()
+        if message.managers_epoch != fence.epoch and (managers := self._managers()):
+            # Workers keep the list, so that a replacement of all managers strands none of them.
+            return msgspec.structs.replace(answer, managers=managers)
         return answer
 
     def telemetry(

@@ -200,3 +200,26 @@ class StoreCopies(msgspec.Struct, frozen=True):
 class CopiesStored(msgspec.Struct, frozen=True):
     acks: list[tuple[AttemptKey, int]] = []
     """The sequence up to which the receiver has each attempt; 0: send it from the first report."""
+
+
+# From a client that cannot reach the member that answers, and from the manager that relays.
+
+
+@message(178, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
+class Relay(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A request that the receiver sends on to the member that leads, once."""
+
+    number: int
+    """The type of the request, and its encoded body."""
+    body: bytes
+    hops: int = 0
+    """1: a manager sent it on; the receiver answers it itself."""
+    name: str = ""
+    """The client that asked, by its credential, and whether that is an operator's."""
+    operator: bool = False
+
+
+@message(179, MessageClass.DATA, size=SizeClass.BULK)
+class RelayAnswer(msgspec.Struct, frozen=True):
+    number: int
+    body: bytes

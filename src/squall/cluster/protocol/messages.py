@@ -139,6 +139,9 @@ class SessionRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """If it drains: how long it still runs what it has."""
     load: WorkerLoad | None = None
     attempts: list[AttemptStatus] = []
+    managers_epoch: int = -1
+    """The epoch of the list of managers that the worker has; the answer to another one brings the
+    list."""
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
 
@@ -250,6 +253,9 @@ class SessionAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     interval_s: float = 1.0
     telemetry_interval_s: float = 1.0
     drained: bool = False
+    managers: list[str] = []
+    """host:port of all managers of the group in this epoch; empty: nothing new, or one of them is
+    not known here yet."""
 
 
 @message(104, MessageClass.CONTROL)

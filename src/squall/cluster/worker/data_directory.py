@@ -14,7 +14,7 @@ A full disk never costs a record: the record stays in memory, and one log line s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +31,7 @@ from squall.stats.reports import ErrorSample, HealthReport, WindowReport
 BOOT = "worker"
 OUTBOX = "outbox"
 LIVE = "live"
+MANAGERS = "managers.json"
 COUNTERS = ".counts"
 DEAD_BOOTS_MAX = 16
 """As many former boots as managers remember of a worker."""
@@ -131,6 +132,22 @@ class WorkerDirectory:
         await self._disk.make_directory(LIVE)
         await self._disk.sync_directory()
         return dead
+
+    async def managers(self) -> list[str]:
+        """host:port of the managers that the last boot knew."""
+        try:
+            return msgspec.json.decode(await self._disk.read(MANAGERS), type=list[str])
+        except (OSError, msgspec.MsgspecError):
+            return []
+
+    async def store_managers(self, managers: Sequence[str]) -> None:
+        """For the next boot: by then all managers that its flags name may be replaced."""
+        if managers == await self.managers():
+            return
+        try:
+            await self._disk.write_atomic(MANAGERS, msgspec.json.encode(managers))
+        except OSError as error:
+            self._log.error("managers_not_stored", error=error.strerror or str(error))
 
     async def left(self) -> list[LeftRecord]:
         """The records that former boots left, complete ones first. A cut record is left out if

@@ -59,9 +59,11 @@ class ManagerLinks:
         self._board = board
         self._longest_s = longest_s
         self._addresses = list(dict.fromkeys(addresses))
-        # The addresses beyond these were named by managers; one that does not answer is
-        # forgotten.
-        self._given = len(self._addresses)
+        # Given at the start, and asked again for ever: the list of managers may be outdated.
+        self._given = tuple(self._addresses)
+        # These and the managers of the group. Others were named as a primary; one of them that does
+        # not answer is forgotten.
+        self._known = frozenset(self._given)
         self._peers: dict[Address, Peer] = {}
         self._at = 0
         self._failures = 0
@@ -138,11 +140,23 @@ class ManagerLinks:
         failed = self._addresses[self._at]
         self._away[failed] = (since, self.current.control.session)
         self._turn_to("")
-        if failed not in self._addresses[: self._given]:
+        if failed not in self._known:
             now = self._addresses[self._at]
             self._addresses.remove(failed)
             self._at = self._addresses.index(now) if now in self._addresses else 0
         return wait_s
+
+    async def learn(self, managers: Sequence[Address]) -> None:
+        """Takes over the list of the group's managers; links to former ones are closed."""
+        now = self._addresses[self._at]
+        kept = list(dict.fromkeys((*self._given, *managers)))
+        self._known = frozenset(kept)
+        if now not in kept:
+            kept.append(now)
+        self._addresses, self._at = kept, kept.index(now)
+        for former in [each for each in self._peers if each not in kept]:
+            self._away.pop(former, None)
+            await self._peers.pop(former).close()
 
     async def close(self) -> None:
         for peer in self._peers.values():
@@ -181,3 +195,7 @@ class ManagerLinks:
 def address_in(text: str) -> Address | None:
     host, _, port = text.rpartition(":")
     return (host, int(port)) if host and port.isdecimal() else None
+
+
+def addresses_in(texts: Sequence[str]) -> list[Address]:
+    return [found for text in texts if (found := address_in(text)) is not None]

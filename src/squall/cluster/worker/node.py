@@ -36,7 +36,7 @@ from squall.cluster.wire.links.switchboard import Switchboard, make_keyring
 from squall.cluster.worker.attempts import Attempts
 from squall.cluster.worker.data_directory import LeftRecord, WorkerDirectory
 from squall.cluster.worker.deliveries import Deliveries
-from squall.cluster.worker.manager_links import ManagerLinks, admit_all
+from squall.cluster.worker.manager_links import ManagerLinks, addresses_in, admit_all
 from squall.cluster.worker.session import WorkerSession
 from squall.cluster.worker.settings import WorkerSettings
 from squall.cluster.worker.share_host import Machine, ShareHost
@@ -171,6 +171,7 @@ class WorkerNode:
         self._dead_boots = await self._directory.open(
             node, boot, self._machine, dead_by=self._former_dead_by
         )
+        await self._links.learn(addresses_in(await self._directory.managers()))
         self._left = await self._directory.left()
         for left in self._left:
             self._blobs.put(left.data)
@@ -348,6 +349,10 @@ class WorkerNode:
         answer = await peer.request(request, max(request_s, 2.0 * self.session.interval_s))
         if isinstance(answer, SessionAnswer):
             self._attempts.perform(self.session.answer(answer, clock.now()))
+            if answer.managers and answer.epoch != self.session.managers_epoch:
+                self.session.managers_epoch = answer.epoch
+                await self._links.learn(addresses_in(answer.managers))
+                await self._directory.store_managers(answer.managers)
 
     def _offer_now(self) -> None:
         self._tasks.start("offer", self._deliveries.offer_records())

@@ -176,6 +176,8 @@ class WorkerSession:
         # Until when it still runs what it has; None: it does not drain and takes work.
         self.drains_until: float | None = None
         self.interval_s = timers.session_interval_s
+        # The epoch whose list of managers this boot has; -1: none yet.
+        self.managers_epoch = -1
         self.telemetry_interval_s = 1.0
         # The primary needs nothing of this worker any more.
         self.drained = False
@@ -217,6 +219,7 @@ class WorkerSession:
             drain_left_s=max(self.drains_until - now, 0.0) if self.drains_until else 0.0,
             load=load,
             attempts=statuses,
+            managers_epoch=self.managers_epoch,
         )
 
     def _status(self, key: AttemptKey, held: HeldAttempt, now: float) -> AttemptStatus:

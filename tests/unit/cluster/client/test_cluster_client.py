@@ -10,6 +10,7 @@ import pytest
 from squall.api.errors import ExitCode, SquallError
 from squall.cluster.client.errors import JobLost, RequestRefused, Unreachable
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import NodeView
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.results.assemble import assemble
 from squall.cluster.results.job_result import encode_result
@@ -154,6 +155,63 @@ def test_ten_clients_that_submit_with_one_key_at_once_get_one_job_and_ten_result
         for person in people:
             await person.close()
         await manager.stop()
+
+    run(main())
+
+
+def test_a_client_finds_the_managers_that_replaced_those_it_names() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        old, new = Manager(network, 1), Manager(network, 4)
+        await old.start()
+        old.nodes = [
+            NodeView(name="m4", role="manager", address="m4:4", pid=1, state="leads", boot="b"),
+            NodeView(name="w1", role="worker", address="w1:9", pid=1, state="free", boot="b"),
+        ]
+        first = Person(network, old)
+        await first.client.nodes()
+        assert first.met == [new.address]
+        # All that it names are replaced while it runs.
+        await old.stop()
+        await new.start()
+        assert (await first.client.nodes()).datacenter == "dc" and new.asked == ["ListNodes"]
+        assert first.client.managers.shown == "m1:1"
+        # The next command names them too, and remembers.
+        await first.close()
+        second = Person(network, old, remembered=first.met, owner="2")
+        await second.client.nodes()
+        assert new.asked == ["ListNodes", "ListNodes"]
+        await second.close()
+        await new.stop()
+
+    run(main())
+
+
+def test_a_manager_relays_for_a_client_that_cannot_reach_the_one_that_leads() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        leads = Manager(network, 9)
+        follows = Manager(network, 1, shared=leads)
+        await follows.start()
+        follows.primary = "m9:9"
+        person = Person(network, leads, follows)
+        await person.client.nodes()
+        assert follows.asked[-1] == "Relay ListNodes"
+        # As long as the leader is out of reach, the next request is relayed at once.
+        before = len(follows.asked)
+        await person.client.nodes()
+        assert follows.asked[before:] == ["Relay ListNodes"]
+        # It is asked itself as soon as there is a link.
+        await leads.start()
+        while "ListNodes" not in leads.asked:
+            await asyncio.sleep(0.1)
+            await person.client.nodes()
+        before = len(follows.asked)
+        await person.client.nodes()
+        assert len(follows.asked) == before
+        await person.close()
+        for manager in (leads, follows):
+            await manager.stop()
 
     run(main())
 

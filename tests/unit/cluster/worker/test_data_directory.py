@@ -325,3 +325,15 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
         assert "No space left" in str(sink.records[0].fields["error"])
 
     play(tmp_path, script)
+
+
+def test_the_managers_are_known_to_the_next_boot(tmp_path: Path) -> None:
+    async def script(directory: WorkerDirectory, disk: RealDisk, sink: MemorySink) -> None:
+        assert await directory.managers() == []
+        await directory.store_managers(["m4:7400", "m5:7400"])
+        log = Log(sink, RealClock())
+        assert await WorkerDirectory(disk, log).managers() == ["m4:7400", "m5:7400"]
+        await disk.write_atomic(module.MANAGERS, b"{")
+        assert await directory.managers() == []
+
+    play(tmp_path, script)

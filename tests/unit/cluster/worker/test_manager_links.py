@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any, cast
 
@@ -113,3 +114,35 @@ def test_the_one_that_names_a_manager_that_is_away_relays() -> None:
     links.failed(NotSent("refused"))
     links.failed(not_primary(M1))
     assert links.asked == "h:2" and links.relays
+
+
+def learned(links: Links, *managers: Address) -> Links:
+    asyncio.run(links.learn(managers))
+    return links
+
+
+def test_a_worker_finds_the_managers_that_replaced_all_it_was_started_with() -> None:
+    links = learned(Links(Board(), M1, M2), M3, M4)
+    asked = [links.asked]
+    for _ in range(3):
+        links.failed(NotSent("refused"))
+        asked.append(links.asked)
+    assert asked == ["h:1", "h:2", "h:3", "h:4"]
+    # A manager of the group is not forgotten when it does not answer once.
+    for _ in range(4):
+        links.failed(NotSent("refused"))
+        asked.append(links.asked)
+    assert asked[4:] == ["h:1", "h:2", "h:3", "h:4"]
+
+
+def test_a_new_list_replaces_the_former_and_keeps_the_manager_that_is_asked() -> None:
+    links = learned(Links(Board(), M1), M2, M3)
+    links.failed(not_primary(M3))
+    assert links.asked == "h:3"
+    learned(links, M3, M4)
+    assert links.asked == "h:3"
+    asked: list[str] = []
+    for _ in range(3):
+        links.failed(NotSent("refused"))
+        asked.append(links.asked)
+    assert asked == ["h:4", "h:1", "h:3"]

@@ -199,11 +199,11 @@ class ClientApi:
         return JobAccepted(accepted.job, accepted.changed, self._committer.facts("strong"))
 
     async def _ensured(self, bundle: Digest) -> bool:
-        """Whether this member has the bundle. Then it returns when a quorum has it too, because
-        `CreateJob` names it (R9)."""
+        """Whether a member has the bundle: the client may have offered it to the manager that
+        relays for it. Returns when a quorum has it, because `CreateJob` names it (R9)."""
         blobs = self._ledger.blobs
         try:
-            return await blobs.has(bundle) and await blobs.ensure(bundle)
+            return await blobs.ensure(bundle)
         except SquallError as error:
             raise self._committer.answer(error) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from squall.cluster.client.cluster_client import ClusterClient
 from squall.cluster.client.submission_journal import SubmissionJournal
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
+from squall.cluster.protocol.group_messages import Relay, RelayAnswer
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
     BlobHeld,
@@ -24,6 +25,7 @@ from squall.cluster.protocol.messages import (
     JobView,
     ListNodes,
     NodeList,
+    NodeView,
     OfferBlob,
     ReadFacts,
     StreamEvent,
@@ -33,6 +35,7 @@ from squall.cluster.protocol.messages import (
 from squall.cluster.protocol.submission import BundleManifest, Submission
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.wire.blob_transfer import BlobFetcher, blob_hash, serve_blobs
+from squall.cluster.wire.catalogue import CATALOGUE
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.cluster.wire.links.endpoint import Endpoint
@@ -40,7 +43,7 @@ from squall.cluster.wire.links.switchboard import Switchboard, make_keyring
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.seal.secrets import Secrets, client_credential
 from squall.engine.run_options import RunOptions
-from squall.runtime.interfaces import Runtime
+from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.tasks import TaskRunner
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from tests.fakes.wire import CLUSTER, SECRET, FakeNetwork, FakeRuntime, Gate
@@ -80,6 +83,8 @@ class Manager:
         self.leads = True
         self.busy = 0
         self.asked: list[str] = []
+        self.nodes: list[NodeView] = []
+        self.answers: dict[type, Callable[..., Any]] = {}
         self.keys: dict[str, JobId] = {} if shared is None else shared.keys
         self.blobs = MemoryBlobs() if shared is None else shared.blobs
         self.items: list[StreamItem] = [] if shared is None else shared.items
@@ -111,6 +116,8 @@ class Manager:
             (GetJob, self._get), (CancelJob, self._cancel), (ListNodes, self._nodes),
         ):  # fmt: skip
             handlers.on(cast("Any", struct), self._checked(handler))
+            self.answers[struct] = handler
+        handlers.on(Relay, self._relay)
         self.endpoint = Endpoint(self.board)
         await self.endpoint.listen(self.address)
 
@@ -142,6 +149,13 @@ class Manager:
             return answer
 
         return checked
+
+    async def _relay(self, message: Relay, incoming: Incoming) -> RelayAnswer:
+        row = CATALOGUE.by_number[message.number]
+        self.asked.append(f"Relay {row.name}")
+        answer = await self.answers[row.struct](row.decode(message.body), incoming)
+        kind, body = CATALOGUE.encode(answer)
+        return RelayAnswer(kind.number, body)
 
     async def _offer(self, message: OfferBlob, incoming: Incoming) -> BlobHeld:
         await self.fetcher.fetch(message.blob, message.size, [incoming.channel])
@@ -175,7 +189,7 @@ class Manager:
         return CancelAccepted(self._known(message.job).state)
 
     async def _nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
-        return NodeList("dc", [])
+        return NodeList("dc", self.nodes)
 
     def _known(self, job: JobId) -> JobView:
         if job not in self.view:
@@ -195,6 +209,7 @@ class Person:
         owner: str = "1",
         reconnect_timeout_s: float = 20.0,
         timeouts: RequestTimeouts | None = None,
+        remembered: Sequence[Address] = (),
     ) -> None:
         runtime = FakeRuntime(network, f"client-{owner}", f"client-{owner}-boot")
         self.disk = cast("Any", runtime).disk = disk or MemoryDisk()
@@ -210,7 +225,13 @@ class Person:
             cluster=CLUSTER,
             reconnect_timeout_s=reconnect_timeout_s,
             timeouts=timeouts,
+            remembered=remembered,
+            on_managers=self._met,
         )
+        self.met: list[Address] = []
+
+    async def _met(self, managers: list[Address]) -> None:
+        self.met = managers
 
     async def close(self) -> None:
         await self.client.close()

@@ -210,6 +210,8 @@ class ModelWorker:
     draining: bool = False
     drain_left_s: float = 0.0
     load: WorkerLoad | None = None
+    round_trip_s: float = 0.0
+    """How long its requests and their answers take together, half of it each way."""
     drained: bool = False
 
     def kill(self) -> None:
@@ -250,6 +252,8 @@ class Bench(Log):
         self.manager_up = True
         self.quorum = True
         self.pushes_arrive = True
+        # What arrives later, and when.
+        self.on_the_way: list[tuple[float, Callable[[], None]]] = []
         self.errors: dict[str, str] = {}
         """Workflows whose code raises as soon as it runs, with what it says."""
         for worker in self.workers.values():
@@ -302,6 +306,10 @@ class Bench(Log):
             self.group_ms += round(step_s * 1000)
             for worker in self.workers.values():
                 self._live(worker, step_s)
+            due = [arrive for at, arrive in self.on_the_way if at <= self.now + 1e-9]
+            self.on_the_way = [each for each in self.on_the_way if each[0] > self.now + 1e-9]
+            for arrive in due:
+                arrive()
             if self.manager_up:
                 for worker in self.workers.values():
                     if worker.alive and worker.connected and self.now >= worker.next_at:
@@ -356,8 +364,6 @@ class Bench(Log):
                 assert model.record is not None
                 director.record_arrived(effect.tag, model.record)
             case CollectContext():
-                context = f"of {effect.workflow}".encode()
-                del context
                 director.context_collected(effect.tag, effect.job, effect.workflow)
             case StoreValues():
                 director.values_stored(effect.tag, effect.job, effect.workflow, "v" * 64, 5)
@@ -369,7 +375,7 @@ class Bench(Log):
                 self.pushes.append(effect.node)
                 worker = self.workers.get(effect.node)
                 if worker is not None and self.pushes_arrive:
-                    worker.next_at = self.now
+                    worker.next_at = self.now + worker.round_trip_s / 2
 
     def cut(self, key: AttemptKey) -> RecordFacts | None:
         """What telemetry brought of an attempt: up to its last whole second."""
@@ -439,8 +445,33 @@ class Bench(Log):
             draining=worker.draining,
             drain_left_s=worker.drain_left_s,
             load=worker.load,
+            round_trip_s=worker.round_trip_s,
         )
-        answer = self.director.session(
+        if worker.round_trip_s:
+            worker.next_at = math.inf
+            arrives = self.now + worker.round_trip_s / 2
+            self.on_the_way.append((arrives, lambda: self._far_session(worker, request)))
+            return None
+        answer = self._session_answer(request)
+        worker.next_at = self.now + answer.interval_s
+        if answer.register:
+            self.register(worker)
+            return answer
+        self._obey(worker, answer)
+        return answer
+
+    def _far_session(self, worker: ModelWorker, request: SessionRequest) -> None:
+        answer = self._session_answer(request)
+
+        def arrive() -> None:
+            worker.next_at = min(worker.next_at, self.now + answer.interval_s)
+            self._obey(worker, answer)
+
+        self.settle()
+        self.on_the_way.append((self.now + worker.round_trip_s / 2, arrive))
+
+    def _session_answer(self, request: SessionRequest) -> SessionAnswer:
+        return self.director.session(
             request,
             arrived=self.now,
             now=self.now,
@@ -448,12 +479,6 @@ class Bench(Log):
             fence=Fence(0, 1),
             committed=self.op,
         )
-        worker.next_at = self.now + answer.interval_s
-        if answer.register:
-            self.register(worker)
-            return answer
-        self._obey(worker, answer)
-        return answer
 
     def _obey(self, worker: ModelWorker, answer: SessionAnswer) -> None:
         worker.drained = answer.drained
@@ -468,8 +493,9 @@ class Bench(Log):
         for go in answer.go:
             model = worker.held.get(go.key)
             if model is not None and model.phase == "ready" and model.lease_until > self.now:
-                model.phase, model.began, model.joined_s = "running", self.now, go.elapsed_s
-                model.reported_s = go.elapsed_s
+                elapsed_s = go.elapsed_s + worker.round_trip_s / 2
+                model.phase, model.began, model.joined_s = "running", self.now, elapsed_s
+                model.reported_s = elapsed_s
         for stop in answer.stop:
             model = worker.held.get(stop.key)
             if model is None:

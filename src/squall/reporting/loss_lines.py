@@ -9,6 +9,9 @@ from __future__ import annotations
 from squall.engine.outcome import Loss
 from squall.reporting.number_format import plural
 
+STARTED_LATE = "it started late"
+"""The reason of a loss that is the time before a share joined its workflow."""
+
 
 def loss_line(loss: Loss) -> str:
     """`worker w2 lost at 12.3 s: Shop, 25 users missing for 5.9 s, refilled by w1`."""
@@ -17,7 +20,8 @@ def loss_line(loss: Loss) -> str:
     happened = what_was_lost(loss.worker, loss.reason, loss.refilled_by)
     parts = [f"{happened} at {loss.at_s:.1f} s: {loss.workflow}"]
     parts.append(f"{_amount(loss)} missing for {loss.below_target_s:.1f} s")
-    parts.append(f"refilled by {loss.refilled_by}" if loss.refilled_by else "not refilled")
+    if loss.reason != STARTED_LATE:
+        parts.append(f"refilled by {loss.refilled_by}" if loss.refilled_by else "not refilled")
     if loss.unknown_requests:
         about = " (estimate)" if loss.is_estimate else ""
         parts.append(f"0 to {plural(loss.unknown_requests, 'request')} not known{about}")
@@ -31,6 +35,8 @@ def what_was_lost(worker: str, reason: str, refilled_by: str) -> str:
     only one of its core processes died. One that was drained handed its share over."""
     if "restarted" in reason:
         return f"worker {worker} restarted"
+    if reason == STARTED_LATE:
+        return f"worker {worker} started late"
     if "drained" in reason:
         return f"worker {worker} drained"
     if "core process" in reason or refilled_by == worker:

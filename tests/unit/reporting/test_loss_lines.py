@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from squall.engine.outcome import Loss
-from squall.reporting.loss_lines import loss_line
+from squall.reporting.loss_lines import STARTED_LATE, loss_line
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from squall.reporting.loss_lines import loss_line
         ("core process 0 ended (SIGKILL)", "w2", "a core process of w1 died at 6.8 s: Shop,"),
         ("it ended without a record", "w1", "a core process of w1 died at 6.8 s: Shop,"),
         ("worker w1 restarted", "w1", "worker w1 restarted at 6.8 s: Shop,"),
+        (STARTED_LATE, "", "worker w1 started late at 6.8 s: Shop,"),
         ("its worker was drained", "w2", "worker w1 drained at 6.8 s: Shop,"),
     ],
 )

@@ -25,8 +25,12 @@ from squall.cluster.results.uncounted_load import (
 )
 from squall.engine.load.schedule import StartSchedule
 from squall.engine.outcome import Loss, WorkflowOutcome
+from squall.reporting.loss_lines import STARTED_LATE
 from squall.stats.manifest import WorkflowManifest
 
+LATE_START_S = 0.5
+"""A share that joined earlier after the start counts as on time: by so much the clock of its
+workflow may differ from that of its manager (`START_SKEW_S`)."""
 TOLERATED_SHARE = 0.05
 """If more of a workflow's load is missing, the result is INVALID. The same limit applies to
 planned starts that were not made."""
@@ -51,7 +55,9 @@ def losses_of(
     end_s = _end_s(workflow, outcome, lost=failed_by_loss(outcome, attempts))
     found: list[Loss] = []
     for parts in shares.values():
-        losses = [
+        late = _started_late(workflow, parts[0])
+        losses = [_late_start(workflow, outcome, parts[0])] if late else []
+        losses += [
             _loss(workflow, outcome, part, parts[index + 1 :], lowest_s, end_s)
             for index, part in enumerate(parts)
             if _was_cut(part)
@@ -60,6 +66,28 @@ def losses_of(
             _count_planned(workflow, outcome, parts, losses, as_planned=as_planned)
         found += [loss for loss in losses if not _nothing_missing(workflow, loss)]
     return found
+
+
+def _started_late(workflow: WorkflowManifest, part: AttemptPart) -> bool:
+    """The first attempt at a share joined after the start: what was planned until then was neither
+    made nor dropped, so no report counts it. A number of iterations is made whenever it starts."""
+    is_timed = workflow.profile.model not in ("iterations", "once")
+    return is_timed and part.record is not None and part.joined_s >= LATE_START_S
+
+
+def _late_start(workflow: WorkflowManifest, outcome: WorkflowOutcome, part: AttemptPart) -> Loss:
+    return Loss(
+        process=part.process,
+        workflow=workflow.name,
+        at_s=round(outcome.started_at_s, 3),
+        reason=STARTED_LATE,
+        users=part.users,
+        worker=part.worker,
+        share=part.share,
+        attempt=part.attempt,
+        cut_at_s=0.0,
+        below_target_s=round(part.joined_s, 3),
+    )
 
 
 def _nothing_missing(workflow: WorkflowManifest, loss: Loss) -> bool:

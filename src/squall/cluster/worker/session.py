@@ -18,6 +18,7 @@ Invariants, whatever is lost, repeated or late:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
@@ -63,6 +64,10 @@ TEXT_MAX = 2000
 SENT_KEPT = 64
 """Requests whose answer may still come; the answer to an older one is ignored."""
 TOMBSTONES_MAX = 10_000
+ROUND_TRIPS_KEPT = 8
+ROUND_TRIPS_MIN = 3
+GO_SLOWER = 1.25
+"""How much slower than the fastest of the last round trips an answer may be that starts a share."""
 ASK_EARLY_S = 5.0
 """How long before its deadline a preparation asks for more time: some sessions may be lost."""
 
@@ -190,7 +195,8 @@ class WorkerSession:
         self._sequence = 0
         # When each request was sent, in both clocks: leases count from there (R5).
         self._sent: dict[int, tuple[float, float]] = {}
-        self._round_trip_s = 0.0
+        # The last ones, the newest at the end.
+        self._round_trips_s: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         # The highest attempt of each share that must never run here again.
         self._tombstones: dict[ShareKey, int] = {}
         # Attempts that the primary named and this boot does not have, with the sequence of the
@@ -214,7 +220,7 @@ class WorkerSession:
             node=self._node,
             boot=self._boot,
             sequence=self._sequence,
-            round_trip_s=self._round_trip_s,
+            round_trip_s=self._round_trips_s[-1] if self._round_trips_s else 0.0,
             draining=self.drains_until is not None,
             drain_left_s=max(self.drains_until - now, 0.0) if self.drains_until else 0.0,
             load=load,
@@ -239,7 +245,8 @@ class WorkerSession:
         if sent is None or fence < self._fence or seen < self._seen:
             return []
         self._fence, self._seen = fence, seen
-        round_trip_s = self._round_trip_s = max(now - sent[0], 0.0)
+        round_trip_s = max(now - sent[0], 0.0)
+        self._round_trips_s.append(round_trip_s)
         if answer.register:
             return [Register()]
         self.interval_s = answer.interval_s
@@ -433,7 +440,7 @@ class WorkerSession:
             return self._is_unknown(order.key)
         if held.phase != "ready" or held.halted:
             return []
-        if round_trip_s >= self._timers.go_round_trip_max_s or held.lease_until <= now:
+        if round_trip_s >= self._go_round_trip_max_s() or held.lease_until <= now:
             return [AskNow()]
         held.phase = "running"
         held.elapsed_s = max(order.elapsed_s + round_trip_s / 2, 0.0)
@@ -441,6 +448,14 @@ class WorkerSession:
             held.stop_at = now + held.timeout_s
         half_s = round_trip_s / 2
         return [Begin(order.key, order.elapsed_s + half_s, order.run_elapsed_s + half_s)]
+
+    def _go_round_trip_max_s(self) -> float:
+        """An answer that took long says little about the time at which it was given (R7). On a
+        link that is always slow no answer is faster, and its delay is the same both ways."""
+        longest_s = self._timers.go_round_trip_max_s
+        if len(self._round_trips_s) < ROUND_TRIPS_MIN:
+            return longest_s
+        return max(longest_s, GO_SLOWER * min(self._round_trips_s))
 
     def _adjust(self, order: AdjustOrder) -> list[SessionEffect]:
         effects: list[SessionEffect] = []

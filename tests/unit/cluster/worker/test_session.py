@@ -81,6 +81,17 @@ def test_go_begins_at_elapsed_and_half_the_round_trip() -> None:
     assert not only(lab.exchange(go=[go(key(), 8.0)]), Begin)
 
 
+def test_a_worker_whose_answers_all_take_long_begins_its_share() -> None:
+    lab = Lab()
+    lab.exchange(took_s=0.62)
+    lab.exchange(took_s=0.6, jobs=[brief()], prepare=[preparation()], granted=[key()])
+    lab.session.on_ready(key())
+    # Only the third says that the link is always slow.
+    assert not only(lab.exchange(took_s=1.5, granted=[key()], go=[go(key(), 0.0)]), Begin)
+    [begin] = only(lab.exchange(took_s=0.6, granted=[key()], go=[go(key(), -1.0)]), Begin)
+    assert begin.elapsed_s == pytest.approx(-0.7)
+
+
 def test_a_slow_answer_starts_nothing_and_is_asked_again() -> None:
     lab = Lab()
     lab.prepare(preparation())

@@ -23,6 +23,8 @@ from squall.cluster.manager.sessions.extensions import extra_ms
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
 from squall.cluster.protocol.messages import AttemptStatus
 
+ROUND_TRIP_MAX_S = 5.0
+"""A worker that stood still once reports a long round trip: a start does not wait longer."""
 AVOID_S = 5.0
 """How long a worker that refused a job is not tried again for it."""
 
@@ -52,11 +54,20 @@ def check_phase(state: VolatileState, job: JobRecord) -> float:
             ready = ready and status is not None and status.phase == "ready"
     if ready:
         started = tuple(_started(state, job, each) for each in waiting)
-        ahead_ms = round(state.timers.start_ahead_s * 1000)
+        ahead_ms = round(_start_ahead_s(state, job, waiting) * 1000)
         command = StartWorkflows(job=job.job, started=started, ahead_ms=ahead_ms)
         state.submit(f"start {job.job}", command)
         return state.now + 1.0
     return _too_late(state, job, waiting)
+
+
+def _start_ahead_s(state: VolatileState, job: JobRecord, waiting: list[WorkflowRecord]) -> float:
+    """From the command that starts the workflows to their start. The slowest worker needs one and a
+    half round trips: for the push, for its request and for the answer with the order."""
+    nodes = {attempt.node for each in waiting for _, attempt, _ in _statuses(state, job, each)}
+    trips_s = [state.workers[node].round_trip_s for node in nodes if node in state.workers]
+    slowest_s = min(max(trips_s, default=0.0), ROUND_TRIP_MAX_S)
+    return state.timers.start_ahead_s + 1.5 * slowest_s
 
 
 def _drains(state: VolatileState, attempt: AttemptFacts) -> bool:

@@ -156,6 +156,9 @@ class VolatileWorker:
         default_factory=dict[AttemptKey, AttemptStatus]
     )
 
+    # How long its last exchange took, by that request.
+    round_trip_s: float = 0.0
+
     # How busy its machine is, by that request; None: it did not say.
     load: WorkerLoad | None = None
 

@@ -140,7 +140,7 @@ def _store_report(
         state.executed(key, status.counters.actions)
     before.heard = max(arrived, before.heard)
     before.statuses = statuses
-    before.load = request.load
+    before.load, before.round_trip_s = request.load, request.round_trip_s
     return before, goes_on
 
 

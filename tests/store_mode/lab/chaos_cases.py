@@ -283,8 +283,9 @@ def _judged(
             worker_lost=fault.loses_agent,
             in_time=timers != "fast",
             result_within_s=work.last_loss_s + work.settle_s + RESULT_MARGIN_S,
-            # A coordinator that takes over does not know when its predecessor last granted.
-            lease_s=work.execution_lease_s + work.failover_bound_s,
+            # A coordinator that takes over does not know when its predecessor last granted, and
+            # on S3 the last report is seconds old.
+            lease_s=work.execution_lease_s + work.failover_bound_s + work.telemetry_interval_min_s,
         )
         found += _one_result(lab, fault, evidence.document, ended.code)
     found += [f"{name} said Traceback" for name, node in lab.nodes.items() if _broke(node.said())]

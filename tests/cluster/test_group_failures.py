@@ -28,7 +28,7 @@ from tests.cluster.lab.group import (
 )
 from tests.cluster.lab.judge import Load, problems
 from tests.cluster.lab.nodes import Cluster
-from tests.lab.exit_codes import check_code
+from tests.lab.exit_codes import check_code, losses
 from tests.lab.machine import factor
 from tests.lab.target import TargetHandle
 
@@ -94,7 +94,7 @@ def test_the_primary_dies_between_layers_and_again_in_the_second(
         counts = cluster_target.counts()
         assert counts["paths"]["/first"] == layer_0
         assert problems(ended.document, counts, Load(users=2), worker_lost=False) == []
-        assert ended.document["losses"] == []
+        assert losses(ended.document) == []
         (door,) = [each for each in ended.document["checks"] if each["name"] == "door"]
         assert door["failed"] == 0 and door["passed"] > 0
         assert len(jobs(made)) == 1
@@ -123,7 +123,7 @@ def test_jobs_that_run_wait_or_were_just_accepted_survive_the_primary(
         assert len(before) == 3
         ended = run.end()
         check_code(ended)
-        assert ended.document["losses"] == []
+        assert losses(ended.document) == []
         until(
             lambda: all(view(made, job).state == "completed" for job in before),
             "all jobs complete",
@@ -201,7 +201,7 @@ def test_a_worker_that_wakes_when_its_share_is_done_elsewhere_changes_nothing(
         made.pause("w1")
         ended = run.end()
         assert ended.document["status"] == "completed", ended.err
-        (loss,) = ended.document["losses"]
+        (loss,) = losses(ended.document)
         assert (loss["worker"], loss["refilled_by"]) == ("w1", "w2")
         counts = cluster_target.counts()
         assert problems(ended.document, counts, Load(users=2), worker_lost=True) == []
@@ -269,7 +269,7 @@ def test_three_become_five_survive_two_deaths_and_become_three_again(
         wait_well(made)
         result = run.end()
         check_code(result)
-        assert result.document["losses"] == []
+        assert losses(result.document) == []
         counts = cluster_target.counts()
         load = Load(rate_per_s=RATE_PER_S)
         assert problems(result.document, counts, load, worker_lost=False) == []
@@ -359,7 +359,7 @@ def test_jobs_are_led_by_all_members_and_taken_over_when_one_dies(
         until(lambda: view(made, job).leader not in ("", first), "another one leads the job")
         ended = run.end()
         check_code(ended)
-        assert ended.document["losses"] == []
+        assert losses(ended.document) == []
         counts = cluster_target.counts()
         assert problems(ended.document, counts, Load(users=USERS), worker_lost=False) == []
         assert [each["passed"] for each in ended.document["thresholds"]] == [True]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.lab.nodes import SQUALL, Cluster, cluster
-from tests.lab.exit_codes import check_code
+from tests.lab.exit_codes import check_code, losses
 from tests.lab.target import TargetHandle
 
 LOAD = """
@@ -71,7 +71,7 @@ def test_a_result_that_cannot_be_delivered_waits_and_the_cores_are_free_meanwhil
         ended = running.end()
         assert ended.document["status"] == "completed", ended.err
         assert sent(ended.document) == cluster_target.counts()["total"]
-        assert ended.document["losses"] == []
+        assert losses(ended.document) == []
         dc.wait_free()
 
 

@@ -12,7 +12,7 @@ from tests.cluster.lab.chaos_rows import OPEN, left_behind
 from tests.cluster.lab.group import pauses, until
 from tests.cluster.lab.judge import STAMP, STAMPS_PER_S, Load, problems
 from tests.cluster.lab.nodes import Cluster
-from tests.lab.exit_codes import INVALID, check_code
+from tests.lab.exit_codes import INVALID, check_code, losses
 from tests.lab.machine import start_s
 from tests.lab.target import TargetHandle
 
@@ -60,7 +60,7 @@ def test_the_load_is_back_within_seconds_of_a_kill_of_a_main_process(
             assert document["verdict"]["state"] == "DEGRADED"
         load = Load(rate_per_s=RATE_PER_S)
         assert problems(document, counts, load, worker_lost=True) == []
-        (loss,) = document["losses"]
+        (loss,) = losses(document)
         assert loss["worker"] == "w1" and "restarted" in loss["reason"]
         assert loss["refilled_by"] == "w1"
         again = starts(counts, killed + back_within_s)
@@ -93,5 +93,5 @@ def test_a_killed_manager_is_back_before_its_workers_miss_it(
         counts = cluster_target.counts()
         load = Load(rate_per_s=50)
         assert problems(ended.document, counts, load, worker_lost=False) == []
-        assert ended.document["losses"] == []
+        assert losses(ended.document) == []
         assert pauses(ended.document, counts) == []

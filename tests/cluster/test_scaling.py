@@ -12,7 +12,7 @@ from tests.cluster.lab.chaos_rows import OPEN
 from tests.cluster.lab.group import leader, pauses, states, status, until
 from tests.cluster.lab.judge import Load, problems
 from tests.cluster.lab.nodes import Cluster
-from tests.lab.exit_codes import check_code
+from tests.lab.exit_codes import check_code, losses
 from tests.lab.target import TargetHandle, running_target
 
 LONGER_THAN_ALL_OF_IT_S = 900
@@ -90,5 +90,5 @@ def test_workers_managers_and_the_secret_change_while_a_job_runs(
         load = Load(rate_per_s=RATE_PER_S)
         assert problems(ended.document, counts, load, worker_lost=False) == []
         assert pauses(ended.document, counts) == []
-        assert ended.document["losses"] == []
+        assert losses(ended.document) == []
         assert {name.rpartition("#")[2] for name in counts["attempts"]} == {"1"}, "no lease ended"

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from squall.reporting.loss_lines import STARTED_LATE
+
 INVALID = 98
 INTERRUPTED = 105
-OF_THE_MACHINE = ("loop lag p99 ", " CPU for ", " starts late ", " planned starts ")
+OF_THE_MACHINE = (
+    "loop lag p99 ", " CPU for ", " starts late ", " planned starts ", " started late at ",
+)  # fmt: skip
 
 
 class Ended(Protocol):
@@ -41,3 +45,8 @@ def check_code(ended: Ended, code: int = 0, *, loss_of: str = "") -> None:
         if code != INTERRUPTED and not ended.document["aborted_by"]:
             code = INVALID
     assert ended.code == code, ended.err
+
+
+def losses(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The losses, except shares that a busy machine only started late."""
+    return [loss for loss in document["losses"] if loss["reason"] != STARTED_LATE]

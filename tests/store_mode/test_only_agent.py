@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from tests.cluster.lab.chaos_rows import CLOSED
+from tests.lab.exit_codes import losses
 from tests.lab.target import TargetHandle
 from tests.store_mode.lab.agents import RedisPlace, StoreLab
 
@@ -26,7 +27,7 @@ def test_load_that_no_agent_could_take_over_is_98_and_no_mistake_of_the_author(
         assert ended.code == 98, ended.err
         document = ended.document
         assert document["status"] == "failed" and document["verdict"]["state"] == "INVALID"
-        (loss,) = document["losses"]
+        (loss,) = losses(document)
         assert (loss["worker"], loss["refilled_by"]) == ("a1", "")
         assert loss["below_target_s"] > 0.0
         assert any("worker a1 " in reason for reason in document["verdict"]["reasons"])

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tests.lab.exit_codes import losses
+
 OVERLAP_SLACK_S = 0.0
 OPEN_EXCESS = 1.05
 STAMPS_PER_S = 10
@@ -56,7 +58,7 @@ def problems(
 def holes(document: dict[str, Any], counts: dict[str, Any], *, layered: bool = False) -> list[str]:
     """What must not be seen when only managers die: a share that was lost, or a while
     without any start. Between two layers the load may pause."""
-    found = [f"{loss['reason']}, although only managers died" for loss in document["losses"]]
+    found = [f"{loss['reason']}, although only managers died" for loss in losses(document)]
     if layered:
         return found
     stamps = counts.get("arrivals_s") or [

@@ -186,7 +186,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     status: str = "normal"
     group: str = ""
-    """The id of the group; "" while it is unknown, and for a log in a store."""
+    """The id of the group, or of its log in a store: op numbers of two logs cannot be compared.
+    "" while it is unknown."""
     storage: str
     """The storage id of this member's disk."""
     members: dict[str, str] | None

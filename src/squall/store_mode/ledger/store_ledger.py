@@ -182,7 +182,12 @@ class StoreLedger:
 
     def standing(self) -> Standing:
         members = {str(self._node): SHARED}
-        return Standing(storage=SHARED, members=members, committed=int(self._applier.applied))
+        return Standing(
+            group=self.group,
+            storage=SHARED,
+            members=members,
+            committed=int(self._applier.applied),
+        )
 
     def add_metrics(self, registry: Registry) -> None:
         """Adds none: the operators of the store monitor it themselves."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from squall.settings.shared_sections import TIMER_PROFILES
+from squall.settings.shared_sections import JOB_PROFILES, TIMER_PROFILES
 from tests.cluster.lab.proxy import Proxy
 from tests.cluster.lab.small_disk import SmallDisk
 from tests.lab.machine import factor
@@ -439,7 +439,11 @@ class Cluster:
 
     def _add_manager(self, number: int) -> None:
         name = f"m{number + 1}"
-        members = ",".join(f"m{i + 1}=127.0.0.1:{port}" for i, port in enumerate(self._ports))
+        ports = list(self._ports)
+        if self.proxy is not None:
+            # The worker behind the proxy learns this address from the manager, and no other.
+            ports[0] = self.proxy.port
+        members = ",".join(f"m{i + 1}=127.0.0.1:{port}" for i, port in enumerate(ports))
         self._add(
             name,
             "manager", "--dc", "lab", "--name", name,
@@ -468,7 +472,7 @@ def slower_timers(times: float) -> dict[str, str]:
         return {}
     return {
         f"SQUALL_{name.replace('.', '__').upper()}": f"{cast('float', value) * times:g}"
-        for name, value in TIMER_PROFILES["fast"].items()
+        for name, value in {**TIMER_PROFILES["fast"], **JOB_PROFILES["fast"]}.items()
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from squall.cluster.protocol.messages import AdjustOrder, StopOrder
+from squall.cluster.protocol.messages import DRAINED, AdjustOrder, StopOrder
 from squall.stats.attempt_record import AttemptRecord
 from tests.cluster.lab.worker import (
     FLOW,
@@ -135,5 +135,5 @@ async def test_a_worker_that_is_asked_to_end_delivers_what_it_has(
         code = await asyncio.to_thread(worker.end)
         assert code == 0 and not worker.cores()
         record = manager.records[share]
-        assert record.end is not None and record.end.cut == "worker stopped"
+        assert record.end is not None and record.end.cut == DRAINED
         assert sent(record) == target.counts()["total"]

@@ -72,7 +72,7 @@ port, data, cores, credential, cluster = sys.argv[1:]
 sys.exit(run_worker(WorkerOptions(
     datacenter="lab", cores=int(cores),
     managers=tuple(("127.0.0.1", int(each)) for each in port.split(",")),
-    data_dir=Path(data), name="w1", timers="fast", cluster=cluster,
+    data_dir=Path(data), name="w1", timers="fast", cluster=cluster, drain_s=1.0,
     secrets=Secrets.of_credential(credential), log=StreamSink(sys.stderr))))
 """
 FLOW = """

@@ -342,7 +342,7 @@ class ClientApi:
         # A member that is behind does not know the job, or takes it for one that still runs.
         await self._committer.read_session(message.seen)
         if message.job not in self._tables.jobs:
-            # This member may be behind what the client heard elsewhere: only a strong read proves it.
+            # This member may be behind what the client heard elsewhere: a strong read decides.
             await self._committer.read()
         self._check_led(message.job)
         stream = self._leader.stream(self._job(message.job))

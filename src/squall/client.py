@@ -12,8 +12,9 @@ The result has the type that `squall.run` returns.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from squall.cluster.protocol.job_keys import JobId
     from squall.cluster.protocol.messages import Followed, JobView, NodeView
     from squall.engine.run_options import RunOptions
-    from squall.reporting.run_result import Result
+    from squall.job_callbacks import Callback, UpdateKind
+    from squall.reporting.run_result import Result, WorkflowResult
     from squall.stats.snapshot import Snapshot
 
 
@@ -103,10 +105,18 @@ class Client:
         timeout: str | float | None = None,  # noqa: ASYNC109 of the job, not of this call
         insecure: bool = False,
         on_agent_loss: str = "replan",
+        on_status_update: Callable[[JobView], Awaitable[None] | None] | None = None,
+        on_progress_update: Callable[[Snapshot], Awaitable[None] | None] | None = None,
+        on_workflow_result: Callable[[WorkflowResult], Awaitable[None] | None] | None = None,
     ) -> Job:
         """Bundles a file (or a class with its file) and submits it to the cluster. The same `key`
         gives the same job. With a store it waits for an agent. `on_agent_loss` is "replan" (the
-        load of a lost machine moves to others) or "continue" (it is dropped)."""
+        load of a lost machine moves to others) or "continue" (it is dropped).
+
+        The callbacks are called while this client is open: with the job's status when its state
+        or that of a workflow changes, with a snapshot each second, and with the result of each
+        workflow when it ends. `Job.result` returns after all calls. What a callback raises is
+        logged under `squall.client`."""
         from squall.cluster.client.pack import packed
         from squall.engine.run_options import ProfileFlags
 
@@ -136,7 +146,11 @@ class Client:
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, key
         )
-        return Job(connection, accepted.job, options=options, entry=entry)
+        job = Job(connection, accepted.job, options=options, entry=entry)
+        callbacks = _given(on_status_update, on_progress_update, on_workflow_result)
+        if callbacks:
+            self._stack.push_async_callback(_ended, job.call_back(callbacks))
+        return job
 
     def job(self, job_id: str) -> Job:
         """A job that was submitted before, by any client."""
@@ -175,41 +189,55 @@ class Job:
         self._entry = entry
         self._after = 0
         self._ended = False
+        self._found: Result | None = None
+        self._callbacks: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Job({self.id})"
 
     async def stream(self) -> AsyncIterator[Snapshot]:
-        """Yields about one snapshot a second until the job ends. You may leave the loop and call
-        it again: it resumes where it was."""
+        """Yields about one snapshot a second until the job ends. The last one has `final` set and
+        the totals of the result; a job that left no result has none. You may leave the loop and
+        call it again: it resumes where it was."""
         from squall.cluster.protocol.messages import StreamSnapshot
 
         async for answer in self._follow():
             for item in answer.items:
                 if isinstance(item, StreamSnapshot):
                     yield item.snapshot
+        final = await self._final()
+        if final is not None:
+            yield final
+
+    async def workflow_results(self) -> AsyncIterator[WorkflowResult]:
+        """Yields the result of each workflow as soon as it is over, and ends with the job. Such a
+        result has the thresholds of its class; those given with the job are judged at its end."""
+        from squall.cluster.client.job_updates import job_updates
+
+        async for update in job_updates(self._connection.client, self._job):
+            for result in update.results:
+                yield result
 
     async def result(self) -> Result:
         """Waits for the end of the job. For a file that cannot run, it raises what `squall.run`
         raises."""
-        from squall.cluster.client.cluster_client import outcome_from
-        from squall.reporting.run_result import Result
-
         async for _ in self._follow():
             pass
-        result = await self._connection.client.result(self._job, known=True)
+        if self._callbacks is not None:
+            await self._callbacks
+        found = await self._result()
         if self._entry is not None:
             await self._connection.journal.close(self._entry)
             self._entry = None
-        return Result(outcome_from(result, self._options))
+        return found
 
     async def status(self) -> JobView:
         return await self._connection.client.status(self._job)
 
-    async def cancel(self, *, now: bool = False) -> None:
+    async def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Ends the job; running iterations get their grace period, unless `now`. The result is
-        kept."""
-        await self._connection.client.cancel(self._job, now=now)
+        kept. The log records your name and the `reason`."""
+        await self._connection.client.cancel(self._job, now=now, reason=reason)
 
     async def adjust(
         self,
@@ -218,8 +246,10 @@ class Job:
         rate: str | float | None = None,
         vus: int | None = None,
         paused: bool | None = None,
+        reason: str = "",
     ) -> None:
-        """Changes the load of the running job; with several workflows, name one."""
+        """Changes the load of the running job; with several workflows, name one. The result names
+        the change, who made it and the `reason`."""
         from squall.api.quantities import parse_rate
         from squall.cluster.protocol.messages import AdjustJob
 
@@ -230,8 +260,36 @@ class Job:
                 paused=paused,
                 rate_per_s=None if rate is None else parse_rate(rate),
                 vus=vus,
+                reason=reason,
             )
         )
+
+    def call_back(self, callbacks: Mapping[UpdateKind, Callback]) -> asyncio.Task[None]:
+        """Starts to call the callbacks; the task ends with the job."""
+        from squall.cluster.client.job_updates import job_updates
+        from squall.job_callbacks import JobCallbacks
+
+        updates = job_updates(self._connection.client, self._job)
+        self._callbacks = asyncio.create_task(JobCallbacks(callbacks).run(updates, self._final))
+        return self._callbacks
+
+    async def _final(self) -> Snapshot | None:
+        """The last snapshot; None if the job left no result."""
+        from squall.cluster.client.job_updates import final_snapshot
+
+        try:
+            return final_snapshot(await self._result())
+        except SquallError:
+            return None
+
+    async def _result(self) -> Result:
+        from squall.cluster.client.cluster_client import outcome_from
+        from squall.reporting.run_result import Result
+
+        if self._found is None:
+            result = await self._connection.client.result(self._job, known=True)
+            self._found = Result(outcome_from(result, self._options))
+        return self._found
 
     async def _follow(self) -> AsyncIterator[Followed]:
         from squall.cluster.client.cluster_client import TERMINAL
@@ -244,3 +302,19 @@ class Job:
             self._after = max(self._after, answer.upto)
             self._ended = answer.state in TERMINAL and not answer.more
             yield answer
+
+
+def _given(
+    status: Callback | None, progress: Callback | None, workflow: Callback | None
+) -> dict[UpdateKind, Callback]:
+    callbacks: list[tuple[UpdateKind, Callback | None]] = [
+        ("status", status),
+        ("progress", progress),
+        ("workflow", workflow),
+    ]
+    return {kind: each for kind, each in callbacks if each is not None}
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -67,6 +67,7 @@ MAY_TOUCH_THE_WORLD = {
     "reporting",
     "python.py",
     "client.py",
+    "job_callbacks.py",
 }
 LIBRARIES_TOUCH_IT = {
     # A store lives outside of the simulation, where the memory store stands in for it. Its

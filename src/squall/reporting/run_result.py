@@ -111,6 +111,8 @@ class Result:
 
     def __init__(self, outcome: RunOutcome) -> None:
         self.outcome = outcome
+        # completed, partial, failed, interrupted or timeout.
+        self.status: str = outcome.status
         # True if the run completed and every threshold held; the verdict does not count.
         self.passed = outcome.passed
         # VALID, DEGRADED or INVALID: whether the numbers can be relied on.

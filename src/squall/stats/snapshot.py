@@ -130,6 +130,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a cluster that runs it, `2 dc  12 workers  leader m2`; empty on one machine."""
     losses: tuple[str, ...] = ()
     """One line for each worker that was lost or refilled."""
+    final: bool = False
+    """The totals are those of the result; no other snapshot follows."""
 
 
 def target_rate_per_s(profile: Profile, at_s: float) -> float | None:

@@ -18,7 +18,7 @@ from squall.cluster.client import access
 from squall.cluster.client.cluster_client import cores_of
 from squall.cluster.client.connection import is_alive, process_name
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.messages import JobView, NodeView, WorkflowView
+from squall.cluster.protocol.messages import Counters, JobView, NodeView, WorkflowView
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.secrets import client_credential, key_name, worker_credential
 from squall.reporting.text.standard_streams import value_of
@@ -236,11 +236,26 @@ def test_a_status_says_where_the_job_is() -> None:
         file="shop.py",
         principal="ann",
         position=3,
-        workflows=[WorkflowView(name="Shop", state="pending", cores=2)],
+        workflows=[
+            WorkflowView(
+                name="Shop",
+                state="running",
+                cores=2,
+                workers=["w1", "w2"],
+                priority="high",
+                counters=Counters(made=1200, sent=2400, failed=3),
+            ),
+            WorkflowView(name="Clean", state="pending", layer=1),
+        ],
+        adjustments=["Shop: paused at 3.0 s by ann (lunch)"],
     )
     head, *rest = status_lines(view)
     assert head.startswith("a-1  queued  shop.py  by ann") and "place 3 in the queue" in head
-    assert rest[1].split() == ["Shop", "pending", "2", "0", "0"]
+    assert rest[1].split() == [
+        "Shop", "running", "1", "high", "2", "w1,w2", "1,200", "2,400", "3", "0", "0",
+    ]  # fmt: skip
+    assert rest[2].split() == ["Clean", "pending", "2", "auto", "0", *"----", "0", "0"]
+    assert rest[3] == "Shop: paused at 3.0 s by ann (lunch)"
 
 
 def test_a_status_says_what_people_changed() -> None:

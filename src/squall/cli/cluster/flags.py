@@ -33,6 +33,7 @@ def _add_watch(parser: Parser) -> None:
 
 def _add_cancel(parser: Parser) -> None:
     parser.add_argument("--now", action="store_true", help="stop running iterations too")
+    _add_reason(parser)
     _add_job(parser)
 
 
@@ -44,7 +45,12 @@ def _add_adjust(parser: Parser) -> None:
     parser.add_argument(
         "--extend", metavar="TIME", help="let it run this long past its timeout, in total: 30s"
     )
+    _add_reason(parser)
     _add_job(parser)
+
+
+def _add_reason(parser: Parser) -> None:
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why; recorded with your name")
 
 
 def _add_drain(parser: Parser) -> None:

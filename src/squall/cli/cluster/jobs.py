@@ -26,13 +26,17 @@ from squall.cluster.client.cluster_client import (
 )
 from squall.cluster.client.connection import connected
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.messages import AdjustJob, JobView
+from squall.cluster.protocol.messages import AdjustJob, JobView, WorkflowView
 from squall.reporting.number_format import length
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.progress_lines import ProgressLines
 from squall.reporting.text.standard_streams import print_json, print_or_drop, value_of
 
+STATUS_HEAD = (
+    "WORKFLOW", "STATE", "LAYER", "PRIORITY", "CORES", "WORKERS", "ITERATIONS", "REQUESTS",
+    "FAILED", "ATTEMPTS", "LOST", "",
+)  # fmt: skip
 Answer = Callable[[ClusterClient, Namespace], Coroutine[Any, Any, int]]
 
 
@@ -71,25 +75,32 @@ async def _status(client: ClusterClient, arguments: Namespace) -> int:
 def status_lines(view: JobView) -> list[str]:
     head = [view.job, view.state, view.file, f"by {view.principal}" if view.principal else ""]
     head += [f"submitted {length(view.age_s)} ago", _remark(view)]
-    rows = [("WORKFLOW", "STATE", "CORES", "ATTEMPTS", "LOST", "")]
-    rows += [
-        (
-            each.name,
-            each.state,
-            str(each.cores),
-            str(each.attempts),
-            str(each.lost),
-            each.error or each.adjusted,
-        )
-        for each in view.workflows
-    ]
+    rows = [STATUS_HEAD, *(_workflow_row(each) for each in view.workflows)]
     lines = ["  ".join(part for part in head if part)]
     if view.workflows:
         lines += aligned(rows)
+    lines += view.adjustments
     lines += view.silent
     if view.state in TERMINAL:
         lines.append(f"exit code {view.exit_code}; squall watch {view.job} shows the result")
     return lines
+
+
+def _workflow_row(each: WorkflowView) -> tuple[str, ...]:
+    known = each.counters
+    counts = (known.made, known.sent, known.failed) if known is not None else (None, None, None)
+    return (
+        each.name,
+        each.state,
+        str(each.layer + 1),
+        each.priority,
+        str(each.cores),
+        ",".join(each.workers) or "-",
+        *("-" if n is None else f"{n:,}" for n in counts),
+        str(each.attempts),
+        str(each.lost),
+        each.error or each.adjusted,
+    )
 
 
 async def _watch(client: ClusterClient, arguments: Namespace) -> int:
@@ -121,7 +132,7 @@ async def _watch(client: ClusterClient, arguments: Namespace) -> int:
 
 async def _cancel(client: ClusterClient, arguments: Namespace) -> int:
     job = JobId(arguments.job)
-    answer = await client.cancel(job, now=arguments.now)
+    answer = await client.cancel(job, now=arguments.now, reason=arguments.reason)
     if arguments.json:
         return print_json({"job": job} | value_of(answer))
     if answer.state in TERMINAL:
@@ -181,6 +192,7 @@ def adjustment_of(arguments: Namespace) -> AdjustJob:
         rate_per_s=rate,
         vus=vus,
         extend_s=extend_s,
+        reason=arguments.reason,
     )
 
 

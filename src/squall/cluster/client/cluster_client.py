@@ -29,6 +29,7 @@ from squall.cluster.protocol.messages import (
     Follow,
     Followed,
     GetJob,
+    GetWorkflowResult,
     JobAccepted,
     JobList,
     JobStatus,
@@ -41,6 +42,7 @@ from squall.cluster.protocol.messages import (
     ReadFacts,
     SubmitJob,
     WhyJob,
+    WorkflowResultHeld,
 )
 from squall.cluster.protocol.submission import Submission, fingerprint
 from squall.cluster.protocol.timeouts import RequestTimeouts
@@ -202,6 +204,12 @@ class ClusterClient:
         await self._fetch(view.result, view.result_size)
         return decode_result(self._blobs.take(view.result))
 
+    async def workflow_result(self, job: JobId, workflow: str) -> JobResult:
+        """A result that has this workflow, which must be over; its job may go on."""
+        held: WorkflowResultHeld = await self._ask_about(GetWorkflowResult(job, workflow), job)
+        await self._fetch(held.blob, held.size)
+        return decode_result(self._blobs.take(held.blob))
+
     async def status(self, job: JobId) -> JobView:
         return (await self.job_status(job)).view
 
@@ -213,8 +221,8 @@ class ClusterClient:
         answer: JobList = await self._ask(ListJobs(limit))
         return answer.jobs
 
-    async def cancel(self, job: JobId, *, now: bool = False) -> CancelAccepted:
-        return await self._ask_about(CancelJob(job, now), job)
+    async def cancel(self, job: JobId, *, now: bool = False, reason: str = "") -> CancelAccepted:
+        return await self._ask_about(CancelJob(job, now, reason), job)
 
     async def adjust(self, change: AdjustJob) -> Adjusted:
         # Every try of the request has the same id, so that a late one changes nothing.

@@ -31,7 +31,13 @@ from squall.cluster.group.open_log import LogOpener, open_log
 from squall.cluster.ledger.interface import Blobs, Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.manager.clients.api import ClientApi, Views
-from squall.cluster.manager.clients.job_views import events, job_view, node_views, silent_lines, why
+from squall.cluster.manager.clients.job_views import (
+    detailed_view,
+    events,
+    job_view,
+    node_views,
+    why,
+)
 from squall.cluster.manager.clients.operator_api import NOTE_S, OperatorApi
 from squall.cluster.manager.clients.relay import ClientRelay
 from squall.cluster.manager.command_log import CommandLog, EventCounts, event_counts
@@ -49,6 +55,7 @@ from squall.cluster.manager.metrics import (
 )
 from squall.cluster.manager.overload_response import OverloadResponse
 from squall.cluster.manager.primary.volatile_state import VolatileState
+from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.sealed_secrets import SecretSealer
 from squall.cluster.manager.telemetry.job_leader import JobLeader
 from squall.cluster.manager.telemetry.silent_shares import SILENT_S
@@ -256,6 +263,13 @@ class ManagerNode:
         self._copies = MemberCopies(self.machine, self._leader, self._leaders)
         self._copies.register(self._board.handlers)
         led.register(self._board.handlers, self._leader, self._copies)
+        self._results = ResultAssembler(
+            self.machine,
+            self._transfers,
+            self._clock,
+            group_ms=ledger.group_ms,
+            options_of=self._options_of,
+        )
         self._runner = EffectRunner(
             ledger=ledger,
             machine=self.machine,
@@ -266,7 +280,7 @@ class ManagerNode:
             clock=self._clock,
             log=self._log,
             channel_of=self._channel_of,
-            options_of=self._options_of,
+            results=self._results,
             on_done=self._wake.set,
             find_cut=plan.find_cut or self._copies.find,
         )
@@ -307,6 +321,7 @@ class ManagerNode:
             log=self._log,
             rates=plan.settings.clients,
             queue_max=plan.settings.jobs.queue_max,
+            results=self._results,
             on_refused=refusal_counter(self.registry),
         )
         self._transfers.register(self._board.handlers)
@@ -478,11 +493,10 @@ class ManagerNode:
             managers = self._group.managers(self._runtime.boot)
             return [*managers, *node_views(self.machine.tables, state())]
 
-        def silent(record: JobRecord) -> list[str]:
-            known = state()
-            return silent_lines(known, record) if known is not None else []
+        def detailed(record: JobRecord) -> JobView:
+            return detailed_view(job(record), self.machine.tables, record, state())
 
-        return Views(job, nodes, explained, silent)
+        return Views(job, nodes, explained, detailed)
 
     def _own_note(self) -> MemberNote:
         """What this member reports of its process to the group."""

@@ -342,6 +342,12 @@ class WorkflowView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     error: str = ""
     adjusted: str = ""
     """The adjustment of its load while it runs: "paused", "300/s", "20 users"."""
+    priority: str = "auto"
+    workers: list[str] = []
+    """The workers that run it now; in the view of one job."""
+    counters: Counters | None = None
+    """Summed over its attempts, as their last reports say; in the view of one job that is not
+    over."""
 
 
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -366,6 +372,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     result: str = ""
     """The digest of the result, once the job is over."""
     result_size: int = 0
+    adjustments: list[str] = []
+    """What was changed by hand, when and by whom; in the view of one job."""
     silent: list[str] = []
     """A line for each worker that runs shares of it and is not heard."""
 
@@ -429,6 +437,8 @@ class CancelJob(msgspec.Struct, frozen=True, omit_defaults=True):
     job: JobId
     now: bool = False
     """Cancel what runs instead of letting iterations end."""
+    reason: str = ""
+    """Why, in the client's words; recorded with its name."""
 
 
 @message(147, MessageClass.CONTROL)
@@ -450,6 +460,8 @@ class AdjustJob(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The sum of all extensions of the job's timeout that is wanted, within the cap."""
     request_id: str = ""
     """The same in every try of one request: a change of the load takes effect once (R13)."""
+    reason: str = ""
+    """Why, in the client's words; recorded with its name."""
 
 
 @message(149, MessageClass.CONTROL)
@@ -564,3 +576,19 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     result_size: int = 0
     reason: str = ""
     read: ReadFacts | None = None
+
+
+@message(158, MessageClass.DATA, senders=FROM_CLIENT)
+class GetWorkflowResult(msgspec.Struct, frozen=True):
+    """Asks for the result of a workflow that is over, while its job may go on."""
+
+    job: JobId
+    workflow: str
+
+
+@message(159, MessageClass.DATA)
+class WorkflowResultHeld(msgspec.Struct, frozen=True):
+    """The blob with the result: of this workflow alone, or of the whole job if that is over."""
+
+    blob: str
+    size: int

@@ -83,6 +83,13 @@ def key_fault(key: str) -> str:
     return f"the key has {len(key):,} characters; it must have 1 to {KEY_MAX_CHARACTERS}"
 
 
+def reason_fault(reason: str) -> str:
+    """Returns why a text cannot be the reason of a cancellation or an adjustment, or ""."""
+    if len(reason) > NAME_MAX:
+        return f"the reason has {len(reason):,} characters; at most {NAME_MAX} are allowed"
+    return "the reason contains control characters" if _UNFIT.search(reason) else ""
+
+
 def adjustment_fault(rate_per_s: float | None, vus: int | None, request_id: str = "") -> str:
     """Returns why a running load cannot be changed to these values, or ""."""
     if len(request_id) > REQUEST_ID_MAX_CHARACTERS:

@@ -63,6 +63,7 @@ async def test_a_job_is_not_accepted_while_only_one_manager_has_its_bundle() -> 
         log=unused,
         rates=ClientSettings(),
         queue_max=10,
+        results=unused,
     )
     plain = submission(workflow("Load", vus=1, duration_s=1))
     bundled = msgspec.structs.replace(plain, bundle=DIGEST, bundle_size=7)
@@ -87,7 +88,7 @@ async def test_a_record_counts_only_when_a_quorum_has_it() -> None:
         clock=unused,
         log=unused,
         channel_of=lambda node, boot, bulk: None,
-        options_of=unused,
+        results=unused,
         on_done=lambda: None,
     )
     with pytest.raises(TryLater):

@@ -29,6 +29,7 @@ from squall.cluster.datacenter.tables import Tables
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
 from squall.cluster.ledger.interface import Digest, Ledger
 from squall.cluster.manager.clients.job_views import events
+from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.sealed_secrets import SecretSealer
 from squall.cluster.manager.sessions.time_limits import deadline_ms, extension_cap_ms
 from squall.cluster.manager.telemetry.job_leader import JobLeader
@@ -44,6 +45,7 @@ from squall.cluster.protocol.messages import (
     Follow,
     Followed,
     GetJob,
+    GetWorkflowResult,
     JobAccepted,
     JobList,
     JobStatus,
@@ -54,14 +56,17 @@ from squall.cluster.protocol.messages import (
     NodeView,
     SubmitJob,
     WhyJob,
+    WorkflowResultHeld,
 )
 from squall.cluster.protocol.submission import Submission, fingerprint
 from squall.cluster.protocol.submission_limits import (
     TIMEOUT_MAX_S,
     adjustment_fault,
     key_fault,
+    reason_fault,
     submission_fault,
 )
+from squall.cluster.results.job_result import encode_result
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
@@ -91,11 +96,11 @@ class Views:
         job: Callable[[JobRecord], JobView],
         nodes: Callable[[], list[NodeView]],
         why: Callable[[JobRecord], tuple[list[str], list[str]]],
-        silent: Callable[[JobRecord], list[str]] = lambda job: [],
+        detailed: Callable[[JobRecord], JobView],
     ) -> None:
-        """`silent` returns a line for each silent worker of a job."""
-        self.silent = silent
+        """`job` is for a list of jobs, `detailed` for one job."""
         self.job = job
+        self.detailed = detailed
         self.nodes = nodes
         self.why = why
 
@@ -121,6 +126,7 @@ class ClientApi:
         log: Log,
         rates: ClientSettings,
         queue_max: int,
+        results: ResultAssembler,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
     ) -> None:
         """`wall_s` returns the time to stamp a new job with, and `lead_member` chooses its leader
@@ -141,6 +147,7 @@ class ClientApi:
         self._log = log
         self._on_refused = on_refused
         self._queue_max = queue_max
+        self._results = results
         self._allowed = {"submits": rates.submits, "asks": rates.queries}
         self._rates = {limit: RateLimit(allowed) for limit, allowed in self._allowed.items()}
 
@@ -152,6 +159,7 @@ class ClientApi:
         handlers.on(SubmitJob, self.submit)
         handlers.on(ListJobs, self.list_jobs)
         handlers.on(GetJob, self.get_job)
+        handlers.on(GetWorkflowResult, self.get_workflow_result)
         handlers.on(CancelJob, self.cancel)
         handlers.on(AdjustJob, self.adjust)
         handlers.on(WhyJob, self.why)
@@ -212,7 +220,7 @@ class ClientApi:
         before = self._job(message.job)
         if before.over:
             return CancelAccepted(before.state, repeated=True)
-        who = self._check_owner("cancel", before, incoming)
+        who = _with_reason(self._check_owner("cancel", before, incoming), message.reason)
         accepted = await self._committer.commit(
             StopJob(
                 job=message.job,
@@ -234,6 +242,7 @@ class ClientApi:
         if job.over:
             raise RemoteError(ErrorCode.CONFLICT, f"{job.job} is over ({job.state})")
         who = self._check_owner("adjust", job, incoming)
+        who = _with_reason(who, message.reason)
         fault = adjustment_fault(message.rate_per_s, message.vus, message.request_id)
         if fault:
             raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
@@ -313,8 +322,33 @@ class ClientApi:
         self._limit("asks", incoming)
         read = await self._committer.read()
         job = self._job(message.job)
-        view = msgspec.structs.replace(self._views.job(job), silent=self._views.silent(job))
-        return JobStatus(view, job.submission.manifest, read)
+        return JobStatus(self._views.detailed(job), job.submission.manifest, read)
+
+    async def get_workflow_result(
+        self, message: GetWorkflowResult, incoming: Incoming
+    ) -> WorkflowResultHeld:
+        """Assembles the result of the workflow while the job goes on; no command names that blob,
+        so it is collected later. The result of a job that is over has all workflows."""
+        self._limit("asks", incoming)
+        await self._committer.read()
+        job = self._job(message.job)
+        workflow = job.workflow(message.workflow)
+        if workflow is None:
+            known = ", ".join(each.name for each in job.workflows)
+            text = f"{job.job} has no workflow {message.workflow}: it has {known}"
+            raise RemoteError(ErrorCode.NOT_FOUND, text)
+        if not workflow.over:
+            text = f"{workflow.name} of {job.job} is not over yet"
+            raise RemoteError(ErrorCode.CONFLICT, text)
+        if not job.over:
+            data = encode_result(await self._results.workflow(job.job, workflow.name))
+            job = self._job(message.job)
+            # Its attempts leave the state when it ends, perhaps while they were read.
+            if not job.over:
+                return WorkflowResultHeld(await self._ledger.blobs.put(data), len(data))
+        if not job.result:
+            raise RemoteError(ErrorCode.NOT_FOUND, f"{job.job} left no result: {job.reason}")
+        return WorkflowResultHeld(job.result, job.result_size)
 
     async def why(self, message: WhyJob, incoming: Incoming) -> Explanation:
         self._limit("asks", incoming)
@@ -446,6 +480,14 @@ class ClientApi:
 def principal_of(peer: Identity) -> str:
     """The name of a client; a manager that asks has none and is known by its node."""
     return peer.name or peer.node
+
+
+def _with_reason(who: str, reason: str) -> str:
+    """The name as it is recorded and shown: `ann (the shop is down)`."""
+    fault = reason_fault(reason)
+    if fault:
+        raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
+    return f"{who} ({reason})" if reason else who
 
 
 def is_operator(peer: Identity) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from squall.cluster.datacenter.records import JobEvent, JobRecord, WorkerRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.datacenter.workflow_states import WorkflowState, public
@@ -17,8 +19,10 @@ from squall.cluster.manager.director.worker_health import standing
 from squall.cluster.manager.primary.lease_rules import elapsed_s
 from squall.cluster.manager.primary.placement import profile_of
 from squall.cluster.manager.primary.volatile_state import VolatileState
+from squall.cluster.manager.results.committed_parts import applied
 from squall.cluster.manager.sessions.time_limits import deadline_ms, standstills
-from squall.cluster.protocol.messages import JobView, NodeView, WorkerLoad, WorkflowView
+from squall.cluster.protocol.messages import Counters, JobView, NodeView, WorkerLoad, WorkflowView
+from squall.cluster.results.assemble import adjustment_line
 from squall.reporting.number_format import plural
 
 STANDSTILLS_SHOWN = 10
@@ -40,12 +44,47 @@ def job_view(
         elapsed_s=max(ended_ms - job.started_ms, 0) / 1000.0 if job.started_ms else 0.0,
         leader=job.leader,
         position=position(state, job) if state is not None and not job.over else 0,
-        workflows=[_workflow_view(each) for each in job.workflows],
+        workflows=[_workflow_view(job, each) for each in job.workflows],
         reason=job.reason,
         exit_code=job.exit_code,
         result=job.result,
         result_size=job.result_size,
     )
+
+
+def detailed_view(
+    view: JobView, tables: Tables, job: JobRecord, state: VolatileState | None
+) -> JobView:
+    """Adds what costs a look at every attempt. Only the primary knows the counters of running
+    attempts, which their sessions report. A job that is over has no attempts any more."""
+    workers: dict[str, set[str]] = {}
+    counters: dict[str, list[Counters]] = {}
+    for key, attempt in tables.attempts_of(job.job):
+        counted = attempt.counted
+        if attempt.state == "live":
+            workers.setdefault(key.workflow, set()).add(attempt.node)
+            known = state.status(key, attempt.node, attempt.boot) if state is not None else None
+            counted = known.counters if known is not None else counted
+        counters.setdefault(key.workflow, []).append(counted)
+    began_ms = job.started_ms or job.created_ms
+    return msgspec.structs.replace(
+        view,
+        workflows=[
+            msgspec.structs.replace(
+                each,
+                workers=sorted(workers.get(each.name, ())),
+                counters=None if job.over else sum_of(counters.get(each.name, ())),
+            )
+            for each in view.workflows
+        ],
+        adjustments=[adjustment_line(applied(each, began_ms)) for each in job.adjustments],
+        silent=silent_lines(state, job) if state is not None else [],
+    )
+
+
+def sum_of(counters: Iterable[Counters]) -> Counters:
+    columns = zip(*(msgspec.structs.astuple(each) for each in counters), strict=True)
+    return Counters(*(sum(column) for column in columns))
 
 
 def node_views(tables: Tables, state: VolatileState | None = None) -> list[NodeView]:
@@ -128,7 +167,7 @@ def events(job: JobRecord, happened: Iterable[JobEvent]) -> list[str]:
     return [f"{(event.at_ms - job.created_ms) / 1000.0:8.1f} s  {event.text}" for event in happened]
 
 
-def _workflow_view(workflow: WorkflowRecord) -> WorkflowView:
+def _workflow_view(job: JobRecord, workflow: WorkflowRecord) -> WorkflowView:
     return WorkflowView(
         name=workflow.name,
         state=workflow.outcome or public(workflow.state, workflow.over),
@@ -138,6 +177,7 @@ def _workflow_view(workflow: WorkflowRecord) -> WorkflowView:
         lost=workflow.lost,
         error=workflow.error,
         adjusted="" if workflow.over else _adjusted(workflow),
+        priority=job.submission.manifest.workflow(workflow.name).priority,
     )
 
 

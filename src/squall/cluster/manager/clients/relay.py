@@ -23,6 +23,7 @@ from squall.cluster.protocol.messages import (
     DrainNode,
     Follow,
     GetJob,
+    GetWorkflowResult,
     ListJobs,
     ListNodes,
     SubmitJob,
@@ -37,7 +38,8 @@ from squall.cluster.wire.seal.keyring import Identity
 from squall.runtime.interfaces import Clock
 
 RELAYED = (
-    SubmitJob, ListJobs, GetJob, CancelJob, AdjustJob, WhyJob, ListNodes, DrainNode, Follow,
+    SubmitJob, ListJobs, GetJob, GetWorkflowResult, CancelJob, AdjustJob, WhyJob, ListNodes,
+    DrainNode, Follow,
 )  # fmt: skip
 RELAYS_MAX = 256
 """Under way at a time: as many clients as follow their jobs through one manager."""

@@ -43,15 +43,12 @@ from squall.cluster.manager.primary.effects import (
     Submit,
     TakeRecord,
 )
-from squall.cluster.manager.results.committed_parts import fitted_manifest, job_parts
+from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.results.record_facts import facts_of
-from squall.cluster.manager.results.stored_record_sums import StoredRecordSums
-from squall.cluster.manager.sessions.answers import OptionsOf
 from squall.cluster.manager.telemetry.job_leader import JobLeader
 from squall.cluster.protocol.group_messages import AskCut, AskJudged, Cut, Judged
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.protocol.messages import SessionPush
-from squall.cluster.results.assemble import assemble
 from squall.cluster.results.job_result import encode_result, outcome_of
 from squall.cluster.wire.errors import WireError
 from squall.cluster.wire.links.channel import Channel
@@ -87,7 +84,7 @@ class EffectRunner:
         clock: Clock,
         log: Log,
         channel_of: ChannelOf,
-        options_of: OptionsOf,
+        results: ResultAssembler,
         on_done: Callable[[], None],
         find_cut: FindCut | None = None,
     ) -> None:
@@ -101,7 +98,7 @@ class EffectRunner:
         self._clock = clock
         self._log = log
         self._channel_of = channel_of
-        self._options_of = options_of
+        self._results = results
         self._on_done = on_done
         # Errors that were logged lately, and when.
         self._logged: dict[str, float] = {}
@@ -268,19 +265,8 @@ class EffectRunner:
         tables = self._machine.tables
         job = tables.jobs[effect.job]
         judged: Judged | None = await self._leaders.ask_leader(job, AskJudged(job.job))
-        records = StoredRecordSums(self._machine, self._transfers, self._clock, effect.job)
-        gathered = await records.gathered()
-        job = tables.jobs[effect.job]
-        parts = job_parts(tables, job, effect.status, records.gists, self._ledger.group_ms())
-        parts.judged = judged.results if judged is not None else self._leader.judged(job.job)
-        secrets = self._options_of(job).secrets.values()
-        result = assemble(
-            fitted_manifest(job),
-            job.submission.options,
-            parts,
-            secrets=secrets,
-            gathered=gathered,
-        )
+        found = judged.results if judged is not None else self._leader.judged(job.job)
+        result = await self._results.job(effect.job, effect.status, found)
         data = encode_result(result)
         history = msgspec.msgpack.encode(tables.events.get(effect.job, ()))
         return ResultFacts(

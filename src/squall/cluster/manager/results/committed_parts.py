@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
+from squall.cluster.datacenter.records import AdjustEvent, AttemptFacts, JobRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.manager.primary.placement import profile_of, specs_of
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
@@ -26,21 +26,24 @@ SILENCE_MIN_S = 0.01
 """The last report always ends shortly before the process does; only a longer gap is a silence."""
 
 
-def record_digests(tables: Tables, job: JobRecord) -> Iterator[str]:
-    """The digests of the records that `job_parts` needs."""
-    for _, facts in tables.attempts_of(job.job):
+def record_digests(tables: Tables, job: JobRecord, workflow: str = "") -> Iterator[str]:
+    """The digests of the records that `job_parts` needs; with `workflow`, of it alone."""
+    for key, facts in tables.attempts_of(job.job):
+        if workflow not in ("", key.workflow):
+            continue
         if facts.facts is not None and facts.facts.digest:
             yield facts.facts.digest
 
 
-def fitted_manifest(job: JobRecord) -> FileManifest:
-    """The manifest with the profiles that the placements ran."""
+def fitted_manifest(job: JobRecord, workflow: str = "") -> FileManifest:
+    """The manifest with the profiles that the placements ran; with `workflow`, of it alone."""
     manifest = job.submission.manifest
     return msgspec.structs.replace(
         manifest,
         workflows=[
             msgspec.structs.replace(each, profile=profile_of(job, each.name))
             for each in manifest.workflows
+            if workflow in ("", each.name)
         ],
     )
 
@@ -75,22 +78,23 @@ def job_parts(
         elapsed_s=max(last_ms - began_ms, 0) / 1000.0 if job.started_ms else 0.0,
         workflows=[_outcome(job, each) for each in job.workflows],
         attempts=parts,
-        adjustments=[
-            AppliedAdjustment(
-                workflow=each.workflow,
-                at_s=max(each.at_ms - began_ms, 0) / 1000.0,
-                paused=each.paused,
-                rate_per_s=each.rate_per_s,
-                vus=each.vus,
-                by=each.by,
-            )
-            for each in job.adjustments
-        ],
+        adjustments=[applied(each, began_ms) for each in job.adjustments],
         notes=_notes(job, parts),
         aborted_by=job.reason if job.stop == "aborted" else "",
         cores=len({(part.worker, part.process) for part in parts}),
         refusal=job.reason if refused else "",
         refusal_code=job.exit_code if refused else 0,
+    )
+
+
+def applied(event: AdjustEvent, began_ms: int) -> AppliedAdjustment:
+    return AppliedAdjustment(
+        workflow=event.workflow,
+        at_s=max(event.at_ms - began_ms, 0) / 1000.0,
+        paused=event.paused,
+        rate_per_s=event.rate_per_s,
+        vus=event.vus,
+        by=event.by,
     )
 
 

@@ -23,11 +23,20 @@ class StoredRecordSums:
     """Sums the records of one job. `gists` holds the gist of each record by digest; a record
     that cannot be read has none and counts as nothing."""
 
-    def __init__(self, machine: Datacenter, transfers: Transfers, clock: Clock, job: JobId) -> None:
+    def __init__(
+        self,
+        machine: Datacenter,
+        transfers: Transfers,
+        clock: Clock,
+        job: JobId,
+        workflow: str = "",
+    ) -> None:
+        """With `workflow`, only its records."""
         self._machine = machine
         self._transfers = transfers
         self._clock = clock
         self._job = job
+        self._workflow = workflow
         self._width_s = 1
         self.gists: dict[str, AttemptRecord] = {}
 
@@ -43,7 +52,7 @@ class StoredRecordSums:
 
     def _digests(self) -> list[str]:
         tables = self._machine.tables
-        return list(record_digests(tables, tables.jobs[self._job]))
+        return list(record_digests(tables, tables.jobs[self._job], self._workflow))
 
     async def _added(self) -> RecordSums | None:
         """Returns None when a record has wider windows than those before it: all have to be
@@ -51,8 +60,13 @@ class StoredRecordSums:
         at the first one."""
         tables = self._machine.tables
         job = tables.jobs[self._job]
-        found = RecordSums(fitted_manifest(job), job.submission.options.warmup_s, self._width_s)
-        attempts = list(tables.attempts_of(self._job))
+        manifest = fitted_manifest(job, self._workflow)
+        found = RecordSums(manifest, job.submission.options.warmup_s, self._width_s)
+        attempts = [
+            each
+            for each in tables.attempts_of(self._job)
+            if self._workflow in ("", each[0].workflow)
+        ]
         healths: dict[int, list[KeyedAttempt]] = {}
         for attempt in attempts:
             healths.setdefault(attempt[1].process, []).append(attempt)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from squall.cluster.control.settings import ClientSettings
 from squall.cluster.datacenter.commands import Accepted, Command
 from squall.cluster.manager.clients.api import ClientApi, Views
-from squall.cluster.manager.clients.job_views import job_view, node_views
+from squall.cluster.manager.clients.job_views import detailed_view, job_view, node_views
 from squall.cluster.manager.metrics import refusal_counter
+from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.wire.links.dispatch import Incoming
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.keyring import Identity
@@ -57,18 +59,23 @@ def api(
     sink: MemorySink | None = None,
     *,
     queue_max: int = 5_000,
+    results: ResultAssembler | None = None,
+    blobs: object = None,
 ) -> ClientApi:
     tables = bench.machine.tables
     views = Views(
         lambda job: job_view(tables, job, bench.group_ms),
         lambda: node_views(tables),
         lambda job: ([], []),
+        lambda job: detailed_view(
+            job_view(tables, job, bench.group_ms), tables, job, bench.director.state
+        ),
     )
     unused = cast(Any, None)
     return ClientApi(
         datacenter="dc",
         machine=bench.machine,
-        ledger=unused,
+        ledger=cast(Any, SimpleNamespace(blobs=blobs)),
         committer=cast(Any, CommitNow(bench)),
         leader=unused,
         views=views,
@@ -81,5 +88,6 @@ def api(
         log=Log(sink or MemorySink(), cast(Any, Clock())),
         rates=ClientSettings(),
         queue_max=queue_max,
+        results=results or unused,
         on_refused=refusal_counter(registry or Registry()),
     )

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from squall.cluster.group.blob_transfers import Transfers
+from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.results.committed_parts import fitted_manifest, job_parts
 from squall.cluster.manager.results.stored_record_sums import StoredRecordSums
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
@@ -155,3 +156,24 @@ def test_a_record_that_cannot_be_read_counts_as_nothing(over: tuple[Bench, JobId
     stored = Stored(bench, job)
     del stored.records[next(iter(stored.records))]
     assert sent(result_of(bench, job, stored)) == 3 * SECONDS * 10
+
+
+def test_the_result_of_one_workflow_has_its_own_records_only(over: tuple[Bench, JobId]) -> None:
+    bench, job = over
+    stored = Stored(bench, job)
+    results = ResultAssembler(
+        bench.machine,
+        cast(Transfers, stored),
+        FakeClock(),
+        group_ms=lambda: bench.group_ms,
+        options_of=lambda record: record.submission.options,
+    )
+    whole = asyncio.run(results.job(job, "completed", []))
+    each = {name: asyncio.run(results.workflow(job, name)) for name in ("A", "B", "C")}
+    # C has two shares, the others one.
+    assert {name: sent(result) // (SECONDS * 10) for name, result in each.items()} == {
+        "A": 1, "B": 1, "C": 2,
+    }  # fmt: skip
+    assert sum(map(sent, each.values())) == sent(whole)
+    assert [w.name for w in each["C"].workflows] == ["C"]
+    assert {w.name for w in each["C"].manifest.workflows} == {"C"}

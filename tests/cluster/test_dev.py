@@ -38,6 +38,18 @@ class Shop(Workflow):
     async def home(self, url: URL = "/") -> HTTPResponse:
         return await self.client.http.get(url)
 """
+LATER = """
+from squall import depends
+
+@depends("Shop")
+class Later(Workflow):
+    vus = 2
+    iterations = 20
+
+    @step()
+    async def home(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
 
 
 class Finished(NamedTuple):
@@ -192,15 +204,35 @@ def test_python_submits_streams_and_gets_the_result(
     monkeypatch.setenv("XDG_STATE_HOME", str(dev.folder / "state"))
     facts = dev.facts
 
+    states: list[str] = []
+    results: list[tuple[str, int]] = []
+    (dev.folder / "two.py").write_text(FLOW + LATER)
+
     async def main() -> None:
         async with squall.Client([facts["to"]], secret_file=facts["secret_file"]) as client:
             job = await client.submit(
-                dev.folder / "flow.py", host=dev.target.url, vus=2, duration="2s"
+                dev.folder / "two.py",
+                host=dev.target.url,
+                on_status_update=lambda view: states.append(view.state),
+                on_workflow_result=lambda each: results.append((each.name, each.requests["sent"])),
             )
+            order = [
+                f"{each.name} {(await job.status()).state}" async for each in job.workflow_results()
+            ]
+            # The first came while the second still had to run.
+            assert order[0] == "Shop running" and order[1].startswith("Later ")
             seen = [snapshot async for snapshot in job.stream()]
             result = await job.result()
+            assert results == [(each.name, each.requests["sent"]) for each in result.workflows]
+            assert states[-1] == result.status == "completed"
+            assert [snapshot.final for snapshot in seen] == [False] * (len(seen) - 1) + [True]
+            assert sum(each.made for each in seen[-1].workflows) == sum(
+                each.iteration.count + each.iteration.interrupted for each in result.workflows
+            )
             check_code(Finished(result.exit_code, "", result.document))
-            assert result.passed == (result.exit_code == 0) and result.step("home").count > 0
+            assert (
+                result.passed == (result.exit_code == 0) and result.step("home", "Shop").count > 0
+            )
             assert seen and all(a.elapsed_s <= b.elapsed_s for a, b in pairwise(seen))
             assert (await job.status()).state == "completed"
             assert {node.role for node in await client.nodes()} == {"manager", "worker"}

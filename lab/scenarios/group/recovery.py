@@ -27,7 +27,7 @@ class LastCopy:
     durable_op: int
     """Everything up to here was durable on the disk."""
     acked: dict[tuple[str, int], int]
-    """The commands that the group had acknowledged: (client, number) -> op."""
+    """The acknowledged commands that were durable on it: (client, number) -> op."""
     files: dict[str, bytes] | None = None
     """The files of a backup; None if the disk itself is left."""
 
@@ -43,7 +43,7 @@ class LastCopy:
         for (client, number), op in self.acked.items():
             last = machine.state.last.get(client, (0, ""))[0]
             check(
-                op > recovery.op or last >= number,
+                last >= number,
                 f"{client} #{number} was acknowledged as op {op} and is lost with op"
                 f" {recovery.op} recovered",
             )

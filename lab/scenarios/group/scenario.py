@@ -197,9 +197,17 @@ class Group:
         return core.is_member and core.commit > 0 and not core.mending
 
     def copy_of(self, name: str, files: dict[str, bytes] | None = None) -> LastCopy:
-        storage = self.nodes[name].ledger.member.storage
-        op = self.checks.durable.get(storage, 0)
-        return LastCopy(name, op, dict(self.checks.acked), files)
+        ledger = self.nodes[name].ledger
+        durable_op = self.checks.durable.get(ledger.member.storage, 0)
+        log = ledger.replica.core.log
+        held = {
+            command: op
+            for command, op in self.checks.acked.items()
+            if op <= durable_op
+            # A member that was cut off may hold another entry under this op, which no quorum has.
+            and (op < log.base_op or log.checksum(op) == self.checks.history[op])
+        }
+        return LastCopy(name, durable_op, held, files)
 
     def back_up(self) -> LastCopy | None:
         """Copies the files of one member while it runs."""

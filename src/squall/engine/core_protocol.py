@@ -54,6 +54,9 @@ class ShareSpec(msgspec.Struct, kw_only=True):
     attempt: int = 1
     iterations_done: int = 0
     """Made by earlier attempts at this share: tickets, rows and ids continue after them."""
+    refill: bool = False
+    """Earlier attempts, or the losses of the result, count what was planned until it joins. Without
+    them a share that begins late plans from the start: its late starts are made or dropped."""
 
     @property
     def name(self) -> ShareName:
@@ -91,7 +94,7 @@ class Go(msgspec.Struct, tag="go"):
     """`time.perf_counter` of this machine: the same clock in all its processes."""
     run_began: float
     joined_s: float = 0.0
-    """Above zero: how long the workflow has already run; earlier planned starts are not made."""
+    """Above zero: how long the workflow has already run."""
     share: ShareName | None = None
     """None: all that are prepared and have not begun."""
 

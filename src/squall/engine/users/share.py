@@ -400,7 +400,7 @@ class Share:
         if model != "ramp":
             self._launch()
         if isinstance(self._driver, OpenDriver):
-            self._driver.start(at, joined_s)
+            self._driver.start(at, joined_s if self.spec.refill else 0.0)
             # The last planned starts are due a moment before the end, so the timer of the end
             # is set only after the driver has made or dropped them all.
             self._driver.on_done.add_done_callback(lambda _: self._end_at(at))

@@ -60,7 +60,7 @@ from squall.engine.plan.author_file import author_location, load_file, workflow_
 from squall.engine.plan.imported_code import Code, imported_code
 from squall.engine.plan.program import Program, build_program
 from squall.engine.plan.workflow_plan import attribute
-from squall.engine.process.core_share import CoreShare
+from squall.engine.process.core_share import FOLD_S, CoreShare
 from squall.engine.process.lease import CHECK_S, LeaseGuard, LeaseMemory
 from squall.engine.process.requirements import check_python, check_requirements
 from squall.engine.process.stack_signal import answer_with_stack
@@ -69,7 +69,8 @@ from squall.engine.users.exchange_report import exchange_report
 from squall.engine.users.share import Share
 from squall.stats.reports import Blocked
 
-FOLD_S = 0.1
+# As many shares look at every beat whether their second is over; more of them do it in turn.
+EACH_BEAT_MAX = 8
 PR_SET_PDEATHSIG = 1
 # Set in a core process: `squall.run` refuses to run inside a file that is being loaded.
 LOADING = "SQUALL_LOADING"
@@ -87,6 +88,8 @@ class CoreProcess:
         self._load: Load | None = None
         # From their Prepare to their end or refusal.
         self._shares: list[CoreShare] = []
+        # All that were ever made.
+        self._made = 0
         # Prepare messages that are being carried out.
         self._preparing = 0
         self._run_began = 0.0
@@ -154,7 +157,7 @@ class CoreProcess:
             loop.default_exception_handler(context)
 
     def _check_leases(self) -> None:
-        """Those of shares that have begun are checked with their counters (`_fold`)."""
+        """Those of shares that have begun are checked with their counters (`CoreShare.fold`)."""
         for each in list(self._shares):
             if not each.begun:
                 each.check_lease()
@@ -288,7 +291,8 @@ class CoreProcess:
             on_error=self._send,
             paced=lease is not None,
         )
-        return CoreShare(share, lease, counters, self._on_cut)
+        self._made += 1
+        return CoreShare(share, lease, counters, self._made, self._on_cut)
 
     def _go(self, message: Go) -> None:
         chosen = self._named(message.share)
@@ -315,7 +319,7 @@ class CoreProcess:
         self._publish_beat()
         self._meter.restart()
         self._timers = [
-            self._heartbeat.every(FOLD_S, self._fold),
+            self._heartbeat.every(FOLD_S, self._keep_house),
             self._heartbeat.every(self._heartbeat.interval_s, self._beat),
         ]
 
@@ -339,17 +343,19 @@ class CoreProcess:
 
     # Heartbeat.
 
-    def _fold(self) -> None:
-        for each in list(self._shares):
-            each.fold()
+    def _keep_house(self) -> None:
         self._collector.tick(perf_counter())
         self._output.tick()
 
     def _beat(self) -> None:
         now = perf_counter()
-        for each in list(self._shares):
-            if each.begun:
+        shares = [each for each in self._shares if each.begun]
+        for each in shares:
+            has_turn = each.has_turn(now)
+            if has_turn or len(shares) <= EACH_BEAT_MAX:
                 each.beat(now)
+            if has_turn:
+                each.fold()
         self._publish_beat()
         if now - self._health_at >= 1.0:
             # After a long block: one report for it, not one for each second that was missed.

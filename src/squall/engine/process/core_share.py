@@ -15,6 +15,9 @@ from squall.engine.process.counter_file import CounterFile
 from squall.engine.process.lease import LeaseGuard
 from squall.engine.users.share import Share
 
+FOLD_S = 0.1
+# The shares of a process fold in turn, so that a hundred of them do not delay the loop together.
+TURNS = 10
 LEASE_ENDED = "lease ended"
 
 
@@ -27,12 +30,16 @@ class CoreShare:
         share: Share,
         lease: LeaseGuard | None,
         counters: str,
+        number: int,
         on_cut: Callable[[CoreShare], None],
     ) -> None:
+        """`number` counts the shares of the process: it decides when this one folds."""
         self.share = share
         self._lease = lease
         self._counters = CounterFile(counters) if counters else None
         self._on_cut = on_cut
+        self._phase_s = FOLD_S * (number % TURNS) / TURNS
+        self._next_turn = 0.0
         self._stop: Stop | None = None
         self._adjust: Adjust | None = None
         # Its users are open.
@@ -54,6 +61,7 @@ class CoreShare:
 
     def go(self, message: Go) -> None:
         self.begun = True
+        self._next_turn = perf_counter() + self._phase_s
         if self._adjust is not None:
             self.share.adjust(self._adjust)
         self.share.go(message.at, message.joined_s)
@@ -72,6 +80,14 @@ class CoreShare:
     def check_lease(self) -> None:
         if self._lease is not None:
             self._lease.check()
+
+    def has_turn(self, now: float) -> bool:
+        """True every `FOLD_S`, also after a delay of the loop."""
+        late_s = now - self._next_turn
+        if late_s < 0.0:
+            return False
+        self._next_turn += FOLD_S * (1 + int(late_s / FOLD_S))
+        return True
 
     def beat(self, now: float) -> None:
         # After a standstill the lease comes first: a share that is over has no more windows.

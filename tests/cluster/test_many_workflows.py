@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.lab.nodes import Cluster, children_of
-from tests.lab.exit_codes import check_code
+from tests.lab.exit_codes import check_code, losses
 from tests.lab.target import TargetHandle
 
 PER_S = 2
@@ -86,3 +88,25 @@ def test_two_hundred_workflows_run_on_two_cores(
         ended = run.end(within_s=300.0)
         check_code(ended)
         check_all_ran(ended.document, cluster_target.counts(), seconds)
+
+
+def test_the_death_of_a_process_loses_each_of_its_shares_once(dc: Cluster) -> None:
+    workflows, seconds = 12, 15
+    run = dc.run(dc.write(text_of(workflows, seconds)))
+    dc.wait_load(3 * workflows)
+    victim = dc.busy_cores("w1")[0]
+    os.kill(victim, signal.SIGKILL)
+    ended = run.end()
+    document, counts = ended.document, dc.target.counts()
+    lost = losses(document)
+    names = [(loss["workflow"], loss["share"]) for loss in lost]
+    assert len(lost) > 1 and len(names) == len(set(names))
+    assert {loss["attempt"] for loss in lost} == {1}
+    assert all(loss["worker"] == "w1" and loss["refilled_by"] for loss in lost)
+    for number, workflow in enumerate(document["workflows"]):
+        mine = [loss for loss in lost if loss["workflow"] == workflow["name"]]
+        starts, sent = workflow["starts"], workflow["requests"]["sent"]
+        unknown = sum(loss["unknown_requests"] for loss in mine)
+        assert workflow["status"] == "completed"
+        assert starts["planned"] == PER_S * seconds
+        assert sent <= counts["paths"][f"/w{number}"] <= sent + unknown

@@ -135,6 +135,7 @@ class ErrorSample(msgspec.Struct, array_like=True, tag="error"):
     request: str = ""
     status: int = 0
     body: str = ""
+    share: int = 0
 
 
 class Blocked(msgspec.Struct, array_like=True):

@@ -69,8 +69,9 @@ def losses_of(
 
 
 def _started_late(workflow: WorkflowManifest, part: AttemptPart) -> bool:
-    """The first attempt at a share joined after the start: what was planned until then was neither
-    made nor dropped, so no report counts it. A number of iterations is made whenever it starts."""
+    """The first attempt at a share joined after the start. Of an open model only a refill leaves
+    planned starts out; the reports of others count them as late or dropped. A number of iterations
+    is made whenever it starts."""
     is_timed = workflow.profile.model not in ("iterations", "once")
     return is_timed and part.record is not None and part.joined_s >= LATE_START_S
 
@@ -197,6 +198,9 @@ def _count_planned(
         return
     schedule = StartSchedule(profile, parts[0].share, parts[0].shares)
     for loss in losses:
+        if loss.reason == STARTED_LATE and not parts[0].refill:
+            loss.starts = 0
+            continue
         cut_s = loss.cut_at_s or 0.0
         until_s = cut_s + loss.below_target_s
         loss.starts = max(schedule.planned_until(until_s) - schedule.planned_until(cut_s), 0)

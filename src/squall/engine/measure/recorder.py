@@ -154,6 +154,20 @@ class Row:
         """Executions that began, since the start. Reading a C counter must not advance it."""
         return int(self.began.__reduce__()[1][0])
 
+    def loop_names(self) -> dict[str, Any]:
+        """What the generated loop calls to record an execution of this step."""
+        name = self.name
+        names: dict[str, Any] = {
+            f"ROW_{name}": self,
+            f"BEGIN_{name}": self.begin,
+            f"STATUS_{name}": self.statuses,
+            f"SPREAD_{name}": self.spread,
+            f"SAMPLED_{name}": set[int](),
+        }
+        if self.response is not None:
+            names[f"RESPONSE_{name}"] = self.response.append
+        return names
+
     def spread(self, status: int, first_byte_s: float, whole_s: float) -> None:
         """Records a response that arrived in several reads."""
         self.statuses[status]  # makes the entry
@@ -269,6 +283,23 @@ class Recorder:
         row = self.rows[name] = Row(name, protocol, ranges, planned=planned and self.is_open)
         return row
 
+    def loop_names(self) -> dict[str, Any]:
+        """What the generated loop calls to record an iteration."""
+        iteration = self.iteration
+        # Makes the outcome now, so that the loop can append to it without a lookup.
+        iteration.fail("failed", None, False)
+        failed = iteration.reasons["failed"]
+        failed.count = 0
+        names: dict[str, Any] = {
+            "ITERATION": iteration,
+            "BEGIN": iteration.begin,
+            "PASSED": iteration.ok.append,
+            "FAILED": failed.append,
+        }
+        if iteration.response is not None:
+            names["RESPONSE"] = iteration.response.append
+        return names
+
     def check(self, name: str, passed: bool) -> None:
         tally = self.checks.get(name)
         if tally is None:
@@ -299,7 +330,14 @@ class Recorder:
     def error(self, row: str, reason: str, **details: Any) -> None:
         at_s = perf_counter() - self.epoch
         self.on_error(
-            ErrorSample(workflow=self.workflow, row=row, reason=reason, at_s=at_s, **details)
+            ErrorSample(
+                workflow=self.workflow,
+                share=self.share,
+                row=row,
+                reason=reason,
+                at_s=at_s,
+                **details,
+            )
         )
 
     @property

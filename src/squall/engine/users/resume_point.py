@@ -8,6 +8,8 @@ generously: an unused id does no harm, but one that is used twice may.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from squall.api.feeds import Feed, FeedCursor
@@ -28,6 +30,21 @@ def skip_rows(spec: ShareSpec, feed: Feed[Any], cursor: FeedCursor[Any]) -> None
     """Skips the rows that earlier attempts took."""
     used = spec.iterations_done if feed.per == "iteration" else spec.users_max * (spec.attempt - 1)
     cursor.skip(used)
+
+
+def row_sources(
+    spec: ShareSpec,
+    feeds: Mapping[str, Feed[Any]],
+    rows: Mapping[str, Sequence[Any]],
+    draw: random.Random,
+) -> dict[str, Callable[[], Any]]:
+    """The next row of each feed."""
+    sources: dict[str, Callable[[], Any]] = {}
+    for name, feed in feeds.items():
+        cursor = FeedCursor(rows[name], feed.take, spec.share, spec.shares, draw)
+        skip_rows(spec, feed, cursor)
+        sources[name] = cursor.next
+    return sources
 
 
 def unfinished_rows(feeds: dict[str, Feed[Any]], interrupted: int) -> str:

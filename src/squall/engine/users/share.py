@@ -13,22 +13,28 @@ import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
 
-from squall.api.feeds import FeedCursor, FeedExhausted
+from squall.api.feeds import FeedExhausted
 from squall.api.http import HTTPResponse
 from squall.clients.http import HTTPShared
-from squall.engine.core_protocol import Adjust, Ended, ShareSpec, decode_value
-from squall.engine.load.drivers import START_BURST, ClosedDriver, OpenDriver
+from squall.engine.core_protocol import Adjust, Ended, ShareSpec
+from squall.engine.load.drivers import START_BURST, ClosedDriver, OpenDriver, driver_of
 from squall.engine.load.share_specs import share_of_users
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.program import Program
 from squall.engine.plan.workflow_plan import WorkflowPlan, slots_of
 from squall.engine.users import resume_point
 from squall.engine.users.check_callbacks import CheckCallbacks
-from squall.engine.users.context import Context, decoded_context, encoded_context
+from squall.engine.users.context import (
+    Context,
+    decoded_context,
+    encoded_context,
+    received_arguments,
+)
 from squall.engine.users.generated_loop import UserLoop, generate_loop, run_together
 from squall.engine.users.provided_values import END_ACTIONS_S, provided_values, unopened_note
 from squall.engine.users.step_failures import StepFailures, reason_of
@@ -73,8 +79,9 @@ class Share:
         self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}{again}")
         self._callbacks = CheckCallbacks(self.recorder, self.failures, self._random)
         self._load_pause = Pause()
-        self._paced = paced
         self._cut = ""
+        # Nothing is planned or reported beyond this clock reading: the end of its lease.
+        self._cut_at = inf
         self._interrupted = 0
         self._users: dict[int, User] = {}
         # Retired users that finish their iteration. A user is in one of the three at a time.
@@ -89,10 +96,11 @@ class Share:
         self._last_context: Context = {}
         self._crash: BaseException | None = None
         self._window = 0
-        self._driver = self._make_driver()
+        self._driver = driver_of(self, spec, paced=paced)
         self._loop: UserLoop
         self._factory: UserFactory
         self._preparing: asyncio.Timeout | None = None
+        self._prepared = False
         # A stop arrived during preparation.
         self._halted = False
         # Users that could not open count as users, so that the driver does not replace them: a
@@ -117,6 +125,10 @@ class Share:
     def user_count(self) -> int:
         """Users that exist, plus those that could not open."""
         return len(self._users) + self._unstarted
+
+    def may_go_on(self, now: float) -> bool:
+        """Asks for the lease as a request does, so that a standstill ends it here, too."""
+        return now <= self.http.limit[0] or self.http.allows(now)
 
     def add_user(self) -> None:
         """Adds a user to a running share. It opens first, unless a parked one is left."""
@@ -144,13 +156,13 @@ class Share:
         """Does everything that precedes the start: arguments, resources, the first users."""
         try:
             # Without a limit of its own; `stop` sets one, which ends hooks that hang.
-            async with asyncio.timeout(None) as self._preparing:
+            async with asyncio.timeout(0.0 if self._halted else None) as self._preparing:
                 await self._prepare()
         except TimeoutError:
             if not self._halted:
                 raise
         finally:
-            self._preparing = None
+            self._preparing, self._prepared = None, True
         if self._halted:
             self._end()
 
@@ -177,10 +189,31 @@ class Share:
         plans = None if model == "ramp" or driver.is_fixed else spec.users
         driver.set_level(plans if wanted.vus is None else part)
 
-    def cut(self, why: str) -> None:
-        """Ends at once: cancels everything; the last reports hold what was done until then."""
+    def cut(self, why: str, at: float = inf) -> None:
+        """Ends at once: cancels everything; the last reports hold what was done until then. It
+        ended at the clock reading `at` if that is over, whenever the process notices."""
+        self._cut, self._cut_at = self._cut or why, min(self._cut_at, at)
+        self.stop(now=True)
+
+    def give_up(self, why: str) -> Ended:
+        """Ends in this very turn, without users whose tasks ignore their cancellation. Their later
+        requests are withheld: the owner has closed the lease."""
         self._cut = self._cut or why
         self.stop(now=True)
+        self._end()
+        for user in [*self._users.values(), *self._leaving.values()]:
+            if user.task is not None:
+                user.task.cancel()
+        self._users.clear()
+        self._leaving.clear()
+        self._check_over()
+        if self.recorder.has_news:
+            self._send(self._window)
+        return self._ended()
+
+    def elapsed_s(self, now: float) -> float:
+        """The time of the workflow, which does not go on beyond a lease."""
+        return max(min(now, self._cut_at) - self.recorder.epoch, 0.0)
 
     def _pause(self, paused: bool) -> None:
         if paused == self._load_pause.paused or self.ending:
@@ -197,7 +230,6 @@ class Share:
     async def wait(self) -> Ended:
         """Waits for the end of the share, after its last report, and says how it ended."""
         await asyncio.shield(self._over)
-        elapsed_s = max(self.ended_at - self.recorder.epoch, 0.0)
         values, provided, error = await self._hand_over()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_ACTIONS_S):
@@ -210,16 +242,18 @@ class Share:
             raise self._crash
         if self._unopened:
             self._notes.append(unopened_note(self.plan.name, self._unopened, self._last_error))
+        ended = self._ended()
+        ended.values, ended.provided, ended.error = values, provided, error
+        return ended
+
+    def _ended(self) -> Ended:
         rows = resume_point.unfinished_rows(self.plan.feeds, self._interrupted)
         if rows and (self._cut or self._at_once):
             self._notes.append(("DEGRADED", f"{self.plan.name}: {rows}"))
         return Ended(
             workflow=self.plan.name,
             share=self.spec.share,
-            elapsed_s=elapsed_s,
-            error=error,
-            values=values,
-            provided=provided,
+            elapsed_s=self.elapsed_s(self.ended_at),
             notes=self._notes,
             warnings=self._warnings,
             cut=self._cut,
@@ -228,9 +262,9 @@ class Share:
     def stop(self, *, now: bool) -> None:
         """Ends the share: gracefully, or with `now` by cancelling what runs."""
         self._at_once = self._at_once or now
-        if self._preparing is not None:
+        if not self._prepared:
             self._halted = True
-            if not self._preparing.expired():
+            if self._preparing is not None and not self._preparing.expired():
                 grace_s = 0.0 if now else self.spec.profile.grace_s
                 self._preparing.reschedule(asyncio.get_running_loop().time() + grace_s)
             return
@@ -251,32 +285,22 @@ class Share:
 
     def beat(self, now: float) -> None:
         """Called every few ms: sends the report of a window once its second is over."""
-        window = int(now - self.recorder.epoch) - 1
+        window = int(self.elapsed_s(now)) - 1
         if window >= self._window and not self._over.done():
             self._window = window + 1
             self._send(window)
 
     # Preparation.
 
-    def _make_driver(self) -> OpenDriver | ClosedDriver:
-        spec = self.spec
-        if spec.profile.is_open:
-            return OpenDriver(
-                self, spec.profile, spec.share, spec.shares, spec.users_max, paced=self._paced
-            )
-        return ClosedDriver(self, spec.profile, spec.share, spec.shares)
-
     async def _prepare(self) -> None:
         spec, plan = self.spec, self.plan
         prepared: Prepared = {}
         context = decoded_context(spec.values)
-        received: dict[str, dict[str, Any]] = {}
-        for name, data in spec.received.items():
-            hook, _, argument = name.partition(".")
-            received.setdefault(hook, {})[argument] = decode_value(data)
-        setattr(plan.workflow, "__squall_received__", received)  # noqa: B010
+        setattr(plan.workflow, "__squall_received__", received_arguments(spec.received))  # noqa: B010
         self._callbacks.adopt(plan)
-        rows = self._row_sources()
+        rows = resume_point.row_sources(
+            spec, plan.feeds, self._program.rows[plan.name], self._random
+        )
         self._factory = UserFactory(
             plan,
             prepared,
@@ -296,38 +320,21 @@ class Share:
         await self._factory.open_process()
         await self._open_users()
 
-    def _row_sources(self) -> dict[str, Callable[[], Any]]:
-        sources: dict[str, Callable[[], Any]] = {}
-        for name, feed in self.plan.feeds.items():
-            rows = self._program.rows[self.plan.name][name]
-            cursor = FeedCursor(rows, feed.take, self.spec.share, self.spec.shares, self._random)
-            resume_point.skip_rows(self.spec, feed, cursor)
-            sources[name] = cursor.next
-        return sources
-
     def _runner_names(self, rows: dict[str, Callable[[], Any]]) -> dict[str, Any]:
         """The functions and rows that the generated loop names."""
-        recorder, failures = self.recorder, self.failures
-        iteration = recorder.iteration
-        # Makes the outcome now, so that the loop can append to it without a lookup.
-        iteration.fail("failed", None, False)
-        failed = iteration.reasons["failed"]
-        failed.count = 0
+        failures = self.failures
         names: dict[str, Any] = {
             "clock": perf_counter,
             "HTTPResponse": HTTPResponse,
             "COROUTINE": CoroutineType,
             "FeedExhausted": FeedExhausted,
-            "ITERATION": iteration,
-            "BEGIN": iteration.begin,
-            "PASSED": iteration.ok.append,
-            "FAILED": failed.append,
             "STEP_FAILED": failures.step_failed,
             "STEP_ODD": failures.step_odd,
             "UNEXPECTED": failures.status_failed,
             "STOPS": self._stops,
             "CUSTOM": failures.custom,
             **self._callbacks.names(),
+            **self.recorder.loop_names(),
             "TOGETHER": run_together,
             "YIELD": partial(asyncio.sleep, 0),
             "REST": self._think_time.after_failure,
@@ -335,8 +342,6 @@ class Share:
         }
         if self._think_time.thinks:
             names["THINK"] = self._think_time.between
-        if iteration.response is not None:
-            names["RESPONSE"] = iteration.response.append
         if isinstance(self._driver, OpenDriver):
             names["WAIT"] = self._driver.wait
         if self.spec.profile.model == "iterations":
@@ -346,14 +351,10 @@ class Share:
         for name, source in rows.items():
             names[f"NEXT_{name}"] = source
         for step in self.plan.steps:
-            row = recorder.add_row(step.name, step.protocol, step.expect, planned=not step.after)
-            names[f"ROW_{step.name}"] = row
-            names[f"BEGIN_{step.name}"] = row.begin
-            names[f"STATUS_{step.name}"] = row.statuses
-            names[f"SPREAD_{step.name}"] = row.spread
-            names[f"SAMPLED_{step.name}"] = set[int]()
-            if row.response is not None:
-                names[f"RESPONSE_{step.name}"] = row.response.append
+            row = self.recorder.add_row(
+                step.name, step.protocol, step.expect, planned=not step.after
+            )
+            names |= row.loop_names()
         return names
 
     async def _open_users(self) -> None:
@@ -399,7 +400,7 @@ class Share:
         if model != "ramp":
             self._launch()
         if isinstance(self._driver, OpenDriver):
-            self._driver.start(at, joined_s)
+            self._driver.start(at, joined_s if self.spec.refill else 0.0)
             # The last planned starts are due a moment before the end, so the timer of the end
             # is set only after the driver has made or dropped them all.
             self._driver.on_done.add_done_callback(lambda _: self._end_at(at))
@@ -492,7 +493,7 @@ class Share:
             self.ending = True
             if self._end_handle is not None:
                 self._end_handle.cancel()
-            self._driver.stop()
+            self._driver.stop(min(perf_counter(), self._cut_at))
             for user in self._users.values():
                 user.vu.stop = True
             self._think_time.wake_all()
@@ -530,7 +531,7 @@ class Share:
                 self.ended_at = now
             self.recorder.fold()
             # A run of 3 s ends a moment after its third second; it has no fourth window.
-            since_s = self.ended_at - self.recorder.epoch - END_SLACK_S
+            since_s = self.elapsed_s(self.ended_at) - END_SLACK_S
             self._send(int(max(0.0, since_s)))
             self._over.set_result(None)
 

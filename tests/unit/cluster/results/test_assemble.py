@@ -343,15 +343,21 @@ def test_a_share_of_a_drained_worker_is_a_loss_only_if_starts_are_missing(
     assert made.verdict.state == ("DEGRADED" if missing else "VALID")
 
 
-@pytest.mark.parametrize(("profile", "starts"), [(OPEN, 10), (CLOSED, None)])
+@pytest.mark.parametrize(
+    ("profile", "refill", "first_s", "starts"),
+    # A first attempt reports what was planned before it joined, a refill does not.
+    [(OPEN, True, 1, 10), (OPEN, False, 0, 0), (CLOSED, False, 1, None)],
+)
 def test_a_share_that_started_late_is_a_loss_and_not_a_smaller_plan(
-    profile: Profile, starts: int | None
+    profile: Profile, refill: bool, first_s: int, starts: int | None
 ) -> None:
     on_time = record(0, [window(s, 0, [0.01] * 10, users=5, busy=5) for s in range(10)])
-    later = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(1, 10)]
+    later = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(first_s, 10)]
     late = record(1, later, worker="w2", joined_s=1.0)
     made = assemble(
-        manifest(profile), RunOptions(file="shop.py"), parts([ended(on_time), ended(late)])
+        manifest(profile),
+        RunOptions(file="shop.py"),
+        parts([ended(on_time), ended(late, refill=refill)]),
     )
     (loss,) = made.losses
     assert loss.worker == "w2" and loss.below_target_s == 1.0 and loss.starts == starts

@@ -45,8 +45,11 @@ def totals_of(stats: RunStats, workflows: Sequence[WorkflowStats]) -> Totals:
     for workflow in workflows:
         for name in RequestsDelta.__struct_fields__:
             setattr(requests, name, getattr(requests, name) + getattr(workflow.requests, name))
+        statuses.update({str(status): count for status, count in workflow.statuses.items()})
         for row in workflow.rows.values():
-            statuses.update(row.statuses)
+            if not workflow.statuses:
+                # A document of an early version.
+                statuses.update(row.statuses)
             no_answer.update(_transport_reasons(stats, workflow.name, row))
     return Totals(
         requests=requests,

@@ -41,6 +41,7 @@ from squall.engine.outcome import (
     RunStatus,
     WorkflowOutcome,
     WorkflowStatus,
+    timeout_text,
 )
 from squall.engine.plan.layers import topological_layers
 from squall.engine.plan.received_values import received_by
@@ -161,7 +162,7 @@ class Controller:
         cpu_s, wall_s = process_time() - self._cpu_from[0], perf_counter() - self._cpu_from[1]
         for core in self._pool.cores:
             self._note_death(core)
-        thresholds, verdict = self._live_stats.close(self.notes)
+        thresholds, verdict = self._live_stats.close(self.notes, stopped=self._stopping)
         return RunOutcome(
             manifest=self.manifest,
             stats=self._live_stats.stats,
@@ -179,7 +180,7 @@ class Controller:
             interrupted=self._interruptions > 0,
             aborted_by=self._aborted_by,
             losses=self._losses,
-            notes=list(dict.fromkeys(self._warnings)),
+            notes=self._live_stats.notes(self._warnings),
         )
 
     def stop(self, *, now: bool = False) -> None:
@@ -414,6 +415,7 @@ class Controller:
 
     def _time_out(self) -> None:
         self._timed_out = True
+        self.notes.append(("INVALID", timeout_text(self._options.timeout_s or 0.0)))
         self.stop()
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from squall.stats.manifest import FileManifest
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.run_notes import notes_of
 from squall.stats.snapshot import Snapshot, VerdictState
 from squall.stats.thresholds.binding import BoundThreshold
 from squall.stats.thresholds.judge import ThresholdJudge, ThresholdResult
@@ -44,5 +45,13 @@ class LiveStats:
         )
         return snapshot, judgement.abort
 
-    def close(self, notes: Notes) -> tuple[list[ThresholdResult], Verdict]:
-        return self._judge.final(), judge(self.stats, notes)
+    def close(
+        self, notes: Notes, *, stopped: bool = False
+    ) -> tuple[list[ThresholdResult], Verdict]:
+        """`stopped`: a user, a threshold or a timeout ended the run."""
+        return self._judge.final(), judge(self.stats, notes, stopped=stopped)
+
+    def notes(self, warnings: Sequence[str]) -> list[str]:
+        """The notes of a finished run; `warnings` are those of its shares."""
+        every = [*self.stats.manifest.all_warnings, *warnings, *notes_of(self.stats)]
+        return list(dict.fromkeys(every))

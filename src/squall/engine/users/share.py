@@ -20,6 +20,7 @@ from typing import Any
 from squall.api.feeds import FeedCursor, FeedExhausted
 from squall.api.http import HTTPResponse
 from squall.clients.http import HTTPShared
+from squall.clients.http.client import has_answer
 from squall.engine.core_protocol import Adjust, Ended, ShareSpec, decode_value
 from squall.engine.load.drivers import START_BURST, ClosedDriver, OpenDriver
 from squall.engine.load.share_specs import share_of_users
@@ -30,10 +31,11 @@ from squall.engine.users import resume_point
 from squall.engine.users.check_callbacks import CheckCallbacks
 from squall.engine.users.context import Context, decoded_context, encoded_context
 from squall.engine.users.generated_loop import UserLoop, generate_loop, run_together
-from squall.engine.users.provided_values import END_ACTIONS_S, provided_values, unopened_note
+from squall.engine.users.provided_values import END_ACTIONS_S, provided_values
 from squall.engine.users.step_failures import StepFailures, reason_of
 from squall.engine.users.think_time import Pause, ThinkTime
 from squall.engine.users.virtual_user import Prepared, User, UserFactory, prepare_arguments
+from squall.stats.manifest import START
 from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
 
 # Bounds the connections and log-ins that the users make at the same time before the start.
@@ -208,8 +210,6 @@ class Share:
             self._send(self._window)
         if self._crash is not None:
             raise self._crash
-        if self._unopened:
-            self._notes.append(unopened_note(self.plan.name, self._unopened, self._last_error))
         rows = resume_point.unfinished_rows(self.plan.feeds, self._interrupted)
         if rows and (self._cut or self._at_once):
             self._notes.append(("DEGRADED", f"{self.plan.name}: {rows}"))
@@ -324,6 +324,7 @@ class Share:
             "FAILED": failed.append,
             "STEP_FAILED": failures.step_failed,
             "STEP_ODD": failures.step_odd,
+            "HAS_ANSWER": has_answer,
             "UNEXPECTED": failures.status_failed,
             "STOPS": self._stops,
             "CUSTOM": failures.custom,
@@ -381,12 +382,15 @@ class Share:
                 raise
             self._unopened += 1
             self._unstarted += 1
+            self.recorder.unopened += 1
             if isinstance(error, FeedExhausted):
                 self._last_error = f"no rows left in {self._source_of(str(error))}"
+                self.failures.start_refused(self._last_error)
             else:
                 self._last_error = reason_of(error)
-                self.failures.hook_failed("start", error)
+                self.failures.hook_failed(START, error)
             return False
+        self.recorder.opened += 1
         return True
 
     # Running.
@@ -540,6 +544,7 @@ class Share:
         if not self.spec.profile.is_open:
             starts.planned = starts.made = report.iteration.started
         starts.interrupted = report.iteration.interrupted
+        report.rested_s = self._think_time.take_rested_s()
         self._interrupted += starts.interrupted
         self._on_report(report)
 

@@ -85,7 +85,13 @@ def _histograms(row: RowStats) -> dict[str, Any]:
 
 def _outcomes(row: RowStats) -> list[dict[str, Any]]:
     return [
-        {"key": each.key, "ok": each.ok, "count": each.count, "exchanges": each.exchanges}
+        {
+            "key": each.key,
+            "ok": each.ok,
+            "count": each.count,
+            "exchanges": each.exchanges,
+            "raised": each.raised,
+        }
         for each in row.outcomes.values()
     ]
 

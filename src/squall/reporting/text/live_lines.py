@@ -12,7 +12,7 @@ from typing import TextIO
 
 from squall.api.quantities import format_duration
 from squall.engine.load.profile import describe
-from squall.reporting.number_format import clock, measured, percent_number, rate, tight_duration
+from squall.reporting.number_format import clock, judged, percent_number, rate, tight_duration
 from squall.reporting.text.layout import VERDICT_SHADES, Paint
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.snapshot import NewError, Snapshot, ThresholdState, WorkflowSnapshot
@@ -60,11 +60,8 @@ class LiveLines:
         for index, workflow in enumerate(workflows):
             path = self._manifest.path if index == 0 else " " * len(self._manifest.path)
             self._write(f"{path}  {self._planned(workflow, first=index == 0)}")
-        for text in self._manifest.warnings:
+        for text in self._manifest.all_warnings:
             self._warn(text)
-        for workflow in workflows:
-            for text in workflow.warnings:
-                self._warn(text)
 
     def feed(self, snapshot: Snapshot) -> None:
         if self._is_due(snapshot.elapsed_s):
@@ -168,9 +165,8 @@ class LiveLines:
         if reported_s is not None and snapshot.elapsed_s - reported_s < _REPEAT_S:
             return
         self._reported_s[state.expression] = snapshot.elapsed_s
-        value = "no samples"
-        if state.value is not None:
-            value = measured(state.value, state.unit).replace(" ", "")
+        value = judged(state.value, state.unit, state.limit)
+        value = value if state.value is None else value.replace(" ", "")
         self._attention(f"{state.expression} is failing: {value}", state.workflow, snapshot)
 
     def _new_error(self, error: NewError) -> str:

@@ -29,12 +29,17 @@ def http_block(totals: Totals, paint: Paint) -> list[str]:
         return []
     counts = [f"{status}: {count}" for status, count in totals.statuses.items()]
     counts += [f"{reason}: {count}" for reason, count in totals.no_answer.items()]
+    unknown = requests.answered - sum(totals.statuses.values())
+    if unknown > 0:
+        # Of a process that died only its counters are known.
+        counts.append(f"status not known: {unknown}")
     if not requests.answered:
         counts = counts or ["no answers"]
     lines = [
         ", ".join(
             [
                 f"{requests.sent} sent",
+                *([f"{requests.failed} failed"] if requests.failed else []),
                 plural(requests.redirects, "redirect"),
                 plural(requests.reconnects, "reconnect"),
                 *(["  ".join(counts)] if counts else []),

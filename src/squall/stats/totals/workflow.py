@@ -8,6 +8,7 @@ The last seconds are also kept singly (`Second`), because live lines and sliding
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from squall.stats.histogram import Histogram, Packed
@@ -78,6 +79,12 @@ class WorkflowStats:
         self.requests = RequestsDelta()
         # Requests of processes that died, which are in no row.
         self.unmeasured = 0
+        self.statuses: Counter[int] = Counter()
+        # Users that became ready and that did not, and how long users rested because nothing
+        # was answered: over the whole run, because most users start in the warm-up.
+        self.opened = 0
+        self.unopened = 0
+        self.rested_s = 0.0
         self.dns = Histogram()
         self.connect = Histogram()
         self.tls = Histogram()
@@ -108,9 +115,13 @@ class WorkflowStats:
         if connect is not None:
             second.connect.append(connect)
         _add_amounts(second, report)
+        self.opened += report.opened
+        self.unopened += report.unopened
+        self.rested_s += report.rested_s
         if counted:
             _add_amounts(self, report)
             self.unmeasured += report.unmeasured
+            self.statuses.update(report.statuses)
             if connect is not None:
                 connect.pour_into(self.connect)
             _merge_data(self.dns, report.dns)
@@ -136,9 +147,12 @@ class WorkflowStats:
 
     @property
     def other_calls(self) -> int:
-        """Requests in no row: neither returned by a step nor named."""
+        """Requests in no row: neither returned by a step nor named. Those that were in flight at
+        the end, of an interrupted user or a process that died, belong to their step."""
         requests = self.requests
-        shown = sum(row.exchanges + row.interrupted for row in self.rows.values())
+        shown = sum(
+            row.exchanges + row.interrupted + max(row.in_flight, 0) for row in self.rows.values()
+        )
         shown += requests.redirects + requests.reconnects + self.unmeasured
         return max(requests.sent - shown, 0)
 

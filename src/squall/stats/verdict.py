@@ -64,14 +64,12 @@ def judge(
     stats: RunStats,
     extra: Sequence[ExtraReason] = (),
     *,
-    stopped: bool = False,
-    lost_iterations: Mapping[str, int] | None = None,
+    completed: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """Judges a finished run. `stopped`: a user, a threshold or a timeout ended it early.
-    `lost_iterations` are missing with a lost worker, by workflow: `extra` judges them."""
-    found = list(_findings(stats, is_live=False))
-    if not stopped:
-        found += _shortfalls(stats, lost_iterations or {})
+    """Judges a finished run. `completed` are the workflows that nothing ended early (no user,
+    threshold, timeout or error), with the iterations that are missing with a lost worker, which
+    `extra` judges."""
+    found = [*_findings(stats, is_live=False), *_shortfalls(stats, completed or {})]
     return _verdict(found, extra)
 
 
@@ -173,15 +171,16 @@ def _users(stats: RunStats, workflow: WorkflowStats) -> _Finding:
     return _Finding(state, "missing users", text)
 
 
-def _shortfalls(stats: RunStats, lost: Mapping[str, int]) -> Iterator[_Finding]:
+def _shortfalls(stats: RunStats, completed: Mapping[str, int]) -> Iterator[_Finding]:
     """A number of iterations is what the author asked for: fewer are another test."""
-    for workflow in stats.workflows.values():
+    for name, lost in completed.items():
+        workflow = stats.workflows[name]
         profile = workflow.manifest.profile
         if profile.model != "iterations" or workflow.last_second < 0:
             continue
         # Windows include the warm-up. Iterations that a dead process finished are in `made` only.
         made = sum(window.made for window in workflow.windows) - workflow.iteration.interrupted
-        if made + lost.get(workflow.name, 0) >= profile.iterations:
+        if made + lost >= profile.iterations:
             continue
         text = f"{workflow.name} made {max(made, 0)} of {profile.iterations} iterations"
         if workflow.elapsed_s >= profile.duration_s:

@@ -3,9 +3,14 @@ why."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from tests.runs.lab.command import GET, CommandLab
+from squall.engine.run.local_run import run_local
+from squall.engine.run_options import RunOptions
+from tests.runs.lab.command import GET, CommandLab, Ended
+from tests.runs.lab.in_process import in_process
 
 SHOP = f"""
 class Shop(Workflow):
@@ -24,7 +29,7 @@ class Shop(Workflow):
 
     @action(at="start")
     async def login(self, url: URL = "/?status=401") -> None:
-        if self.vu.id % 5:
+        if self.vu.id > 1:
             (await self.client.http.get(url)).raise_for_status()
 
     @step()
@@ -62,7 +67,7 @@ class Shop(Workflow):
 """
 
 
-def run(command: CommandLab, text: str, *words: str):  # type: ignore[no-untyped-def]
+def run(command: CommandLab, text: str, *words: str) -> Ended:
     return command.load(command.write(text), "-H", command.target.url, *words)
 
 
@@ -148,7 +153,7 @@ def test_a_step_that_always_raises_fails_the_run_and_is_named_first(command: Com
     ended = run(command, JOURNEY)
     said = "item raised in all 10 executions: AttributeError: 'HTTPResponse' object has no "
     assert ended.code == 99
-    assert ended.out.splitlines()[1].startswith(f"FAILED  {said}")
+    assert ended.out.splitlines()[1].startswith(f"RAISED  {said}")
     failed = [each for each in ended.document["thresholds"] if not each["passed"]]
     assert [(each["expression"], each["row"]) for each in failed] == [
         ("item.errors < 100%", "item")
@@ -160,7 +165,7 @@ def test_a_step_that_always_raises_fails_the_run_and_is_named_first(command: Com
 def test_a_threshold_on_errors_of_its_own_decides_instead(command: CommandLab) -> None:
     ended = run(command, JOURNEY, "--threshold", "errors < 80%")
     assert ended.code == 0
-    assert ended.out.splitlines()[1].startswith("FAILED  item raised in all 10 executions")
+    assert ended.out.splitlines()[1].startswith("RAISED  item raised in all 10 executions")
 
 
 def test_a_failing_action_fails_the_run_only_if_it_always_does(command: CommandLab) -> None:
@@ -234,3 +239,15 @@ def test_warnings_are_on_stderr_and_in_the_notes(command: CommandLab, words: lis
     said = [line for line in ended.lines if line.startswith("warning:")]
     assert len(said) == 1 and "tresholds" in said[0]
     assert [f"warning: {note}" for note in ended.document["notes"]] == said
+
+
+def test_a_timeout_is_invalid_as_on_a_cluster(command: CommandLab) -> None:
+    file = command.write(SHOP.replace("iterations = 20", 'duration = "10m"\n    think = "10ms"'))
+    options = RunOptions(
+        file=str(command.folder / file), host=command.target.url, workers=1, timeout_s=0.5
+    )
+    with in_process(command.folder):
+        outcome = asyncio.run(run_local(options))
+    assert (outcome.status, outcome.workflows[0].status) == ("timeout", "timeout")
+    assert (outcome.verdict.state, outcome.exit_code) == ("INVALID", 98)
+    assert outcome.verdict.reasons == ["timeout after 0.5 s"]

@@ -225,15 +225,12 @@ def _judged(
     _replay(stats, judge_of_run, result)
     close(stats, result)
     thresholds = _thresholds(judge_of_run.final(), bound, result.width_s, parts.judged)
-    lost: Counter[str] = Counter()
+    over = [] if _was_stopped(parts) else result.workflows
+    completed = {each.name: 0 for each in over if each.status == "completed"}
     for loss in result.losses:
-        lost[loss.workflow] += loss.iterations or 0
-    verdict = judge(
-        stats,
-        _findings(result, parts, records),
-        stopped=_was_stopped(parts),
-        lost_iterations=lost,
-    )
+        if loss.workflow in completed:
+            completed[loss.workflow] += loss.iterations or 0
+    verdict = judge(stats, _findings(result, parts, records), completed=completed)
     notes = list(dict.fromkeys([*stats.manifest.all_warnings, *result.notes, *notes_of(stats)]))
     return msgspec.structs.replace(result, thresholds=thresholds, verdict=verdict, notes=notes)
 

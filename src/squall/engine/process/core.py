@@ -217,7 +217,8 @@ class CoreProcess:
         if self._stop is not None:
             share.stop(now=self._stop.now)
         # Sweeps enforce timeouts, and start actions make calls before the clock starts.
-        sweeper = self._heartbeat.every(FOLD_S, lambda: share.http.sweep(perf_counter()))
+        interval_s = self._heartbeat.interval_s
+        sweeper = self._heartbeat.every(interval_s, lambda: share.http.sweep(perf_counter()))
         self._heartbeat.start()
         try:
             await share.prepare()

@@ -162,7 +162,11 @@ class Controller:
         cpu_s, wall_s = process_time() - self._cpu_from[0], perf_counter() - self._cpu_from[1]
         for core in self._pool.cores:
             self._note_death(core)
-        thresholds, verdict = self._live_stats.close(self.notes, stopped=self._stopping)
+        over = self._outcomes.values()
+        completed = {each.name: 0 for each in over if each.status == "completed"}
+        thresholds, verdict = self._live_stats.close(
+            self.notes, completed={} if self._stopping else completed
+        )
         return RunOutcome(
             manifest=self.manifest,
             stats=self._live_stats.stats,

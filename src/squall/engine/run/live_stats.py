@@ -6,7 +6,7 @@ controller imports this module only when the load has started.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from squall.stats.manifest import FileManifest
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
@@ -46,10 +46,10 @@ class LiveStats:
         return snapshot, judgement.abort
 
     def close(
-        self, notes: Notes, *, stopped: bool = False
+        self, notes: Notes, *, completed: Mapping[str, int] | None = None
     ) -> tuple[list[ThresholdResult], Verdict]:
-        """`stopped`: a user, a threshold or a timeout ended the run."""
-        return self._judge.final(), judge(self.stats, notes, stopped=stopped)
+        """`completed`: see `judge`."""
+        return self._judge.final(), judge(self.stats, notes, completed=completed)
 
     def notes(self, warnings: Sequence[str]) -> list[str]:
         """The notes of a finished run; `warnings` are those of its shares."""

@@ -242,7 +242,6 @@ class Share:
 
     def fold(self) -> None:
         self.recorder.fold()
-        self.http.sweep(perf_counter())
         busy = len(self._users) - self._think_time.count
         if isinstance(self._driver, OpenDriver):
             busy -= self._driver.idle
@@ -250,7 +249,9 @@ class Share:
         self.recorder.busy_max = max(self.recorder.busy_max, self.recorder.busy)
 
     def beat(self, now: float) -> None:
-        """Called every few ms: sends the report of a window once its second is over."""
+        """Called every few ms: ends calls whose time is up, and sends the report of a window once
+        its second is over."""
+        self.http.sweep(now)
         window = int(now - self.recorder.epoch) - 1
         if window >= self._window and not self._over.done():
             self._window = window + 1

@@ -29,10 +29,8 @@ def http_block(totals: Totals, paint: Paint) -> list[str]:
         return []
     counts = [f"{status}: {count}" for status, count in totals.statuses.items()]
     counts += [f"{reason}: {count}" for reason, count in totals.no_answer.items()]
-    unknown = requests.answered - sum(totals.statuses.values())
-    if unknown > 0:
-        # Of a process that died only its counters are known.
-        counts.append(f"status not known: {unknown}")
+    if totals.unknown_statuses:
+        counts.append(f"status not known: {totals.unknown_statuses}")
     if not requests.answered:
         counts = counts or ["no answers"]
     lines = [

@@ -84,8 +84,8 @@ def _head(outcome: RunOutcome, loaded: Sequence[WorkflowStats], paint: Paint) ->
         parts.append(f"without the first {length(outcome.info.warmup_s)}")
     lines = ["  ".join(part for part in parts if part)]
     # First of all: a mistake in the file makes every other number meaningless.
-    failed = paint("FAILED", "bad")
-    lines += [f"{failed}  {step.name} {step.text}" for step in raising_steps(outcome.stats)]
+    raised = paint("RAISED", "bad")
+    lines += [f"{raised}  {step.name} {step.text}" for step in raising_steps(outcome.stats)]
     if verdict.state != "VALID":
         state = paint(verdict.state, VERDICT_SHADES[verdict.state])
         reasons = list(verdict.reasons) or ["no reason given"]

@@ -156,7 +156,8 @@ class RowStats:
     @property
     def always_raised(self) -> bool:
         """Whether every execution failed in the author's own code."""
-        return bool(self.count) and all(outcome.raised for outcome in self.outcomes.values())
+        outcomes = [outcome for outcome in self.outcomes.values() if outcome.count]
+        return bool(outcomes) and all(outcome.raised for outcome in outcomes)
 
     @property
     def exchanges(self) -> int:

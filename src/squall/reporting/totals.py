@@ -84,7 +84,7 @@ def span_s(workflows: Sequence[WorkflowStats]) -> float:
     if not workflows:
         return 0.0
     begin = min(workflow.started_at_s + workflow.warmup_s for workflow in workflows)
-    end = max(w.started_at_s + w.warmup_s + w.measured_s for w in workflows)
+    end = max(w.started_at_s + w.warmup_s + w.rated_s for w in workflows)
     return max(end - begin, 0.0)
 
 

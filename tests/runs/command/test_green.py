@@ -251,3 +251,10 @@ def test_a_timeout_is_invalid_as_on_a_cluster(command: CommandLab) -> None:
     assert (outcome.status, outcome.workflows[0].status) == ("timeout", "timeout")
     assert (outcome.verdict.state, outcome.exit_code) == ("INVALID", 98)
     assert outcome.verdict.reasons == ["timeout after 0.5 s"]
+
+
+def test_five_requests_are_no_thousands_a_second(command: CommandLab) -> None:
+    ended = run(command, SHOP, "-i", "5")
+    assert ended.out.splitlines()[-1] == "Requests/sec: 5.0"
+    assert ended.document["workflows"][0]["steps"][0]["rps"] == 5.0
+    assert ended.document["workflows"][0]["measured_s"] < 1.0

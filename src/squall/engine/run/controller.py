@@ -351,9 +351,17 @@ class Controller:
                 running.check()
             case Ended() if running is not None:
                 running.ended[(message.workflow, message.share)] = message
+                self._show_end(message.workflow, running)
                 running.check()
             case _:
                 pass
+
+    def _show_end(self, name: str, running: _Running) -> None:
+        """Ends a workflow in the live view once all its shares have, while others still run."""
+        parts = [running.ended.get(key) for key in running.shares if key[0] == name]
+        elapsed = [part.elapsed_s for part in parts if part is not None]
+        if len(elapsed) == len(parts):
+            self._live_stats.stats.workflows[name].elapsed_s = max(elapsed)
 
     def _on_death(self, core: CoreHandle) -> None:
         self._note_death(core)

@@ -136,9 +136,9 @@ def _workflow(
         "dns_histogram": optional_histogram(stats.dns),
         "connect_histogram": optional_histogram(stats.connect),
         "tls_histogram": optional_histogram(stats.tls),
-        "iteration": iteration_entry(stats.iteration, stats.measured_s),
+        "iteration": iteration_entry(stats.iteration, stats.rated_s),
         "steps": [
-            row_entry(row, stats.measured_s, [f for f in own if f.row == row.name])
+            row_entry(row, stats.rated_s, [f for f in own if f.row == row.name])
             for row in stats.rows.values()
         ],
         "hook_errors": [
@@ -218,9 +218,8 @@ def _metric(workflow: WorkflowStats, metric: MetricStats) -> dict[str, Any]:
         "unit": metric.unit,
         "count": metric.count,
     }
-    measured_s = workflow.measured_s
     if metric.kind == "counter":
-        entry |= {"sum": metric.sum, "rate": metric.sum / measured_s if measured_s else 0.0}
+        entry |= {"sum": metric.sum, "rate": metric.sum / workflow.rated_s}
     elif metric.kind == "gauge":
         entry |= {"last": metric.last, "min": metric.minimum, "max": metric.maximum}
     elif metric.kind == "rate":

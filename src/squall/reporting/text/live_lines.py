@@ -12,7 +12,14 @@ from typing import TextIO
 
 from squall.api.quantities import format_duration
 from squall.engine.load.profile import describe
-from squall.reporting.number_format import clock, judged, percent_number, rate, tight_duration
+from squall.reporting.number_format import (
+    clock,
+    judged,
+    percent_number,
+    plural,
+    rate,
+    tight_duration,
+)
 from squall.reporting.text.layout import VERDICT_SHADES, Paint
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.snapshot import NewError, Snapshot, ThresholdState, WorkflowSnapshot
@@ -127,6 +134,8 @@ class LiveLines:
         return True
 
     def _progress(self, workflow: WorkflowSnapshot, snapshot: Snapshot) -> str:
+        if workflow.ended:
+            return self._ended(workflow, snapshot)
         name = [workflow.name] if len(self._manifest.workflows) > 1 else []
         profile = self._manifest.workflow(workflow.name).profile
         target = (
@@ -151,6 +160,16 @@ class LiveLines:
             times,
             f"cpu {snapshot.cpu * 100:.0f}%",
             self._paint(snapshot.verdict, VERDICT_SHADES[snapshot.verdict]),
+        ]
+        return "  ".join(parts)
+
+    def _ended(self, workflow: WorkflowSnapshot, snapshot: Snapshot) -> str:
+        name = [workflow.name] if len(self._manifest.workflows) > 1 else []
+        parts = [
+            self._clock(workflow.name, snapshot),
+            *name,
+            f"ended, {plural(workflow.iterations, 'iteration')}",
+            f"failed {percent_number(workflow.failed_share)}%",
         ]
         return "  ".join(parts)
 

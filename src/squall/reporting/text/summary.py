@@ -170,7 +170,7 @@ def _metric(metric: MetricStats, workflow: WorkflowStats) -> str:
     if not metric.count:
         return "no values"
     if metric.kind == "counter":
-        per_s = metric.sum / workflow.measured_s if workflow.measured_s else 0.0
+        per_s = metric.sum / workflow.rated_s
         return f"{_amount(metric.sum, metric.unit)}, {rate(per_s)}"
     if metric.kind == "rate":
         return f"{percent(metric.hit_share)} of {metric.count}"

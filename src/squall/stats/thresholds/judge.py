@@ -347,5 +347,5 @@ def _span_s(workflows: Sequence[WorkflowStats]) -> float:
     if not workflows:
         return 0.0
     starts = [workflow.started_at_s + workflow.warmup_s for workflow in workflows]
-    ends = [start + workflow.measured_s for start, workflow in zip(starts, workflows, strict=True)]
+    ends = [start + workflow.rated_s for start, workflow in zip(starts, workflows, strict=True)]
     return max(ends) - min(starts)

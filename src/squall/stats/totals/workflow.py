@@ -22,6 +22,7 @@ from squall.stats.reports import (
     StartsDelta,
     WindowReport,
 )
+from squall.stats.snapshot import target_rate_per_s
 from squall.stats.totals.step_rows import CheckStats, MetricStats, Part, RowSlice, RowStats
 from squall.stats.totals.windows import LoadWindow, Series
 
@@ -95,6 +96,8 @@ class WorkflowStats:
         self.started_at_s = 0.0
         # Length of the workflow, warm-up included; set by the engine when it ended.
         self.elapsed_s = 0.0
+        # The rate that an operator set during the run; None: the plan's.
+        self.adjusted_per_s: float | None = None
         self.keep_s = RECENT_S
         self.seconds: dict[int, Second] = {}
         self.last_second = -1
@@ -132,9 +135,20 @@ class WorkflowStats:
 
     @property
     def measured_s(self) -> float:
-        """The time that the totals cover: a count divided by it is a rate."""
+        """The time that the totals cover."""
         whole_s = self.elapsed_s or float(self.last_second + 1)
         return max(whole_s - self.warmup_s, 0.0)
+
+    @property
+    def rated_s(self) -> float:
+        """What a count is divided by to be a rate. Five requests within a millisecond are five in
+        that second and no rate of thousands, unless the author asked for less than a second."""
+        return max(self.measured_s, min(1.0, self.manifest.profile.duration_s))
+
+    def target_per_s(self, at_s: float) -> float | None:
+        """Planned starts per second at a time; None if the profile plans users."""
+        planned = target_rate_per_s(self.manifest.profile, at_s)
+        return planned if planned is None or self.adjusted_per_s is None else self.adjusted_per_s
 
     @property
     def count(self) -> int:

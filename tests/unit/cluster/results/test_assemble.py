@@ -25,7 +25,7 @@ from squall.reporting.document.build import build_document
 from squall.reporting.document.rebuild import rebuild
 from squall.reporting.page.render import render_html
 from squall.reporting.text.summary import render_summary
-from squall.stats.manifest import Profile
+from squall.stats.manifest import Profile, Stage
 from squall.stats.reports import ErrorSample, WindowReport
 from squall.stats.thresholds.judge import ThresholdResult
 from tests.unit.cluster.results.lab.records import (
@@ -370,3 +370,26 @@ def test_a_share_that_started_late_is_a_loss_and_not_a_smaller_plan(
     assert loss.worker == "w2" and loss.below_target_s == 1.0 and loss.starts == starts
     assert made.verdict.state != "VALID"
     assert any("worker w2 started late at 0.0 s: Shop" in line for line in made.verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("profile", "users"),
+    [
+        (OPEN, 4),
+        (
+            Profile(model="ramp", vus=0, max_vus=100, duration_s=10.0, stages=(Stage(10.0, 100),)),
+            35,
+        ),
+    ],
+)
+def test_a_loss_names_the_users_that_ran_and_not_the_most_that_might(
+    profile: Profile, users: int
+) -> None:
+    file = manifest(profile)
+    first = [window(s, 1, [0.01] * 10, users=4, busy=4) for s in range(4)]
+    attempts = refilled(first)
+    for part in attempts:
+        part.users = 100
+    made = assemble(file, RunOptions(file="shop.py"), parts(attempts))
+    (loss,) = made.losses
+    assert loss.users == users

@@ -46,7 +46,7 @@ def job_view(
         position=position(state, job) if state is not None and not job.over else 0,
         workflows=[_workflow_view(job, each) for each in job.workflows],
         reason=job.reason,
-        exit_code=job.exit_code,
+        exit_code=job.exit_code if job.over else None,
         result=job.result,
         result_size=job.result_size,
     )

@@ -203,7 +203,7 @@ def test_a_mistake_in_the_file_is_104_with_file_and_line(
     words = ["-H", command.target.url, "--workers", "1", "-q"]
     ended = command.squall("run", command.write(text), *words)
     assert ended.code == 104
-    assert re.match(said, ended.err), ended.err
+    assert re.match(said, ended.lines[-1]), ended.err
     assert len(ended.lines) == 1 and ended.out == ""
     assert command.target.counts()["total"] == 0
 

@@ -258,3 +258,27 @@ def test_five_requests_are_no_thousands_a_second(command: CommandLab) -> None:
     assert ended.out.splitlines()[-1] == "Requests/sec: 5.0"
     assert ended.document["workflows"][0]["steps"][0]["rps"] == 5.0
     assert ended.document["workflows"][0]["measured_s"] < 1.0
+
+
+def test_the_answer_to_a_failure_is_in_the_summary(command: CommandLab) -> None:
+    text = """
+    class Shop(Workflow):
+        iterations = 3
+
+        @step()
+        async def pay(self, url: URL = "/echo?status=500") -> HTTPResponse:
+            return await self.client.http.post(url)
+
+        @then()
+        async def page(self, url: URL = "/") -> HTTPResponse:
+            response = await self.client.http.get(url)
+            response.json()
+            return response
+    """
+    ended = run(command, text)
+    lines = [line.strip() for line in ended.out.splitlines()]
+    at = lines.index(f"first answer 500 in pay: {command.target.url}/echo?status=500")
+    assert lines[at + 1] == "500 Internal Server Error"
+    assert any(line.startswith("the body starts with '") for line in lines)
+    reasons = [error["reason"] for error in ended.document["workflows"][0]["steps"][1]["errors"]]
+    assert len(reasons) == 1 and "starts with" not in reasons[0]

@@ -32,10 +32,9 @@ from squall.engine.users.check_callbacks import CheckCallbacks
 from squall.engine.users.context import Context, decoded_context, encoded_context
 from squall.engine.users.generated_loop import UserLoop, generate_loop, run_together
 from squall.engine.users.provided_values import END_ACTIONS_S, provided_values
-from squall.engine.users.step_failures import StepFailures, reason_of
+from squall.engine.users.step_failures import StepFailures
 from squall.engine.users.think_time import Pause, ThinkTime
 from squall.engine.users.virtual_user import Prepared, User, UserFactory, prepare_arguments
-from squall.stats.manifest import START
 from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
 
 # Bounds the connections and log-ins that the users make at the same time before the start.
@@ -86,7 +85,6 @@ class Share:
         self._think_time = ThinkTime(spec.profile, self._random)
         self._notes: list[tuple[str, str]] = []
         self._warnings: list[str] = []
-        self._unopened = 0
         self._last_error = ""
         self._last_context: Context = {}
         self._crash: BaseException | None = None
@@ -381,15 +379,9 @@ class Share:
             await self._close(user, actions=False)
             if self._stops(error):
                 raise
-            self._unopened += 1
             self._unstarted += 1
             self.recorder.unopened += 1
-            if isinstance(error, FeedExhausted):
-                self._last_error = f"no rows left in {self._source_of(str(error))}"
-                self.failures.start_refused(self._last_error)
-            else:
-                self._last_error = reason_of(error)
-                self.failures.hook_failed(START, error)
+            self._last_error = self.failures.start_failed(error, self._source_of)
             return False
         self.recorder.opened += 1
         return True
@@ -588,7 +580,7 @@ class Share:
             error = self.failures.first_text
             if self._overrun:
                 error = f"{self.plan.name} did not finish within its duration"
-            elif self._unopened:
+            elif self._unstarted:
                 error = f"{self.plan.name} did not start: {self._last_error}"
             values, failed, warnings = encoded_context(
                 self._last_context, self.spec.exports, self.plan.name

@@ -8,12 +8,13 @@ This is not the hot path: a failure may cost microseconds.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from math import isfinite
 from time import perf_counter
 from typing import Any
 
 from squall.api.errors import StatusError, TransportError
+from squall.api.feeds import FeedExhausted
 from squall.api.http import HTTPResponse
 from squall.api.results import CustomResult
 from squall.clients.http import HTTPClient
@@ -106,11 +107,17 @@ class StepFailures:
             self.recorder.error(row.name, reason)
         return False
 
-    def start_refused(self, reason: str) -> None:
-        """Records why a user could not start, where nothing raised."""
+    def start_failed(self, error: BaseException, source_of: Callable[[str], str]) -> str:
+        """Records why a user could not start, and returns it in words; `source_of` names the file
+        of a feed."""
+        if not isinstance(error, FeedExhausted):
+            self.hook_failed(START, error)
+            return reason_of(error)
+        reason = f"no rows left in {source_of(str(error))}"
         self._note(START, reason)
         if self._is_first(START, reason):
             self.recorder.error(START, reason)
+        return reason
 
     def hook_failed(self, name: str, error: BaseException) -> None:
         """Records a check, metric or action that raised."""

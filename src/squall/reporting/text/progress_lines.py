@@ -23,7 +23,8 @@ def print_warnings(manifest: FileManifest, redact: Redactor) -> None:
     """Prints what is odd about the file on stderr. Every presenter does: a misspelt attribute
     must not pass because nobody looks at the progress."""
     for text in manifest.all_warnings:
-        print(redact(f"warning: {text}"), file=sys.stderr, flush=True)
+        sys.stderr.write(redact(f"warning: {text}") + "\n")
+    sys.stderr.flush()
 
 
 class ProgressLines:

@@ -7,7 +7,7 @@ cluster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from squall.stats.manifest import StepManifest
 from squall.stats.totals.run import RunStats
@@ -59,7 +59,8 @@ def _by_weight(steps: dict[str, StepManifest], names: Sequence[str]) -> bool:
     return False
 
 
-class RaisingStep(NamedTuple):
+@dataclass(frozen=True)
+class RaisingStep:
     """A step whose every execution raised in the author's own code."""
 
     workflow: str

@@ -26,8 +26,13 @@ _BY_ERRNO = {
 
 
 # Failures to connect that are the peer's: the others (no ports, too many files) are ours.
-_OF_PEER = ("connection refused", "connection reset", "connection timed out", "no route to host")
-_OF_PEER += ("network unreachable",)
+_OF_PEER = (
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "no route to host",
+    "network unreachable",
+)
 NOT_HTTP = "not an HTTP response"
 SPEAKS_TLS = "the port speaks TLS; write https://"
 # How OpenSSL says that what it read is no TLS.

@@ -36,6 +36,8 @@ GENERATOR   cpu 61 % of 1 core, loop lag p99 1.9 ms, gc 0.4 ms, 7 users busy at 
 ERRORS        10  pay  503 Service Unavailable
               10  pay  timeout after 5 s
               10  pay  KeyError: 'id'   shop.py:31 in pay
+  first answer 503 in pay: http://127.0.0.1:8080/pay
+    busy
   first KeyError in pay:
       File "shop.py", line 31, in pay
         order = response.json()["id"]

@@ -165,14 +165,14 @@ async def _run(options: RunOptions, *, lines: bool = False) -> Result:
 
 async def _run_local(options: RunOptions, *, lines: bool) -> Result:
     from squall.engine.run.local_run import run_local
-    from squall.reporting.run_result import Result
-
-    if not lines:
-        return Result(await run_local(options))
     from squall.reporting.redaction import Redactor
+    from squall.reporting.run_result import Result
     from squall.reporting.text.progress_lines import ProgressLines
 
-    progress = ProgressLines(Redactor(options.secrets.values()))
+    progress = ProgressLines(Redactor(options.secrets.values()), quiet=not lines)
+    if not lines:
+        # It prints only warnings.
+        return Result(await run_local(options, on_manifest=progress.on_manifest))
     return Result(
         await run_local(
             options,

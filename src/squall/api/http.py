@@ -19,6 +19,9 @@ from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, 
 from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
 
+# Characters of a body that an error shows: enough to recognize an HTML page or a message.
+BODY_START = 80
+
 
 class HTTPTimings(NamedTuple):
     """Times in seconds. The first three are 0 on a reused connection and not in `total_s`."""
@@ -171,8 +174,17 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
         return self.body.decode(_charset(self.headers.get("content-type", "")), "replace")
 
     def json(self) -> Any:
-        """The content as JSON. Raises a `ValueError` that says where it is malformed."""
-        return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
+        """The content as JSON. Raises a `ValueError` that says where it is malformed, and how the
+        body starts."""
+        body = self.body
+        try:
+            return msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf"))
+        except msgspec.DecodeError as error:
+            # In a second line: the first one is the key under which failures are counted.
+            start = self.text[:BODY_START]
+            shown = f"the body starts with {start!r}" if start else "the body is empty"
+            status = f"status {self.status_code}, {self.headers.get('content-type', 'no type')}"
+            raise msgspec.DecodeError(f"{error}\n{shown} ({status})") from None
 
     @property
     def timings(self) -> HTTPTimings:

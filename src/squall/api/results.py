@@ -50,6 +50,18 @@ class CustomResult:
         return self.error or "failed"
 
 
+class TimedCall:
+    """How a call inside `self.timed()` ended. Stamps are `time.perf_counter` readings."""
+
+    __slots__ = ("answered", "ended", "started")
+
+    def __init__(self, started: float, ended: float, answered: bool) -> None:
+        self.started = started
+        self.ended = ended
+        # False if neither this call nor an earlier one of its step was answered.
+        self.answered = answered
+
+
 class Timed(CustomResult, Generic[T]):
     """The result of `await self.timed(awaitable)`: `.value` is what it returned."""
 

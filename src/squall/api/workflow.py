@@ -11,10 +11,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
+from squall.api.errors import TransportError
 from squall.api.quantities import parse_span
-from squall.api.results import Timed
+from squall.api.results import Timed, TimedCall
 
 if TYPE_CHECKING:
     from squall.api.http import Clients
@@ -27,6 +28,12 @@ class CheckSink(Protocol):
     """Where inline checks are counted."""
 
     def check(self, name: str, passed: bool) -> None: ...
+
+
+class CallNotes(Protocol):
+    """The part of a user's client that knows the last exchange of the running step."""
+
+    def note(self, outcome: TimedCall) -> None: ...
 
 
 class VU:
@@ -99,5 +106,28 @@ class Workflow:
     async def timed(self, call: Awaitable[T]) -> Timed[T]:
         """Measures any awaitable: `return await self.timed(self.db.fetch(...))`."""
         began = perf_counter()
-        value = await call
-        return Timed(value, perf_counter() - began)
+        try:
+            value = await call
+        except BaseException as error:
+            self._note(began, answered=not has_no_answer(error))
+            raise
+        return Timed(value, self._note(began, answered=True))
+
+    def _note(self, began: float, *, answered: bool) -> float:
+        """Makes a timed call the last exchange of its step, whose latency a failure gets."""
+        ended = perf_counter()
+        cast("CallNotes", self.client.http).note(TimedCall(began, ended, answered))
+        return ended - began
+
+
+def has_no_answer(error: BaseException | None) -> bool:
+    """Whether an exception of any library says that the peer did not answer: a connection that
+    failed or was lost, a timeout, a cancellation. Libraries wrap such errors in their own, so the
+    causes count too."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError | EOFError | TransportError | asyncio.CancelledError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

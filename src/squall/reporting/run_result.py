@@ -22,9 +22,9 @@ from squall.stats.totals.workflow import WorkflowStats
 class StepResult:
     """One row of the step table: a step, a named call or the iteration."""
 
-    def __init__(self, row: RowStats, measured_s: float) -> None:
+    def __init__(self, row: RowStats, rated_s: float) -> None:
         self._row = row
-        self._measured_s = measured_s
+        self._rated_s = rated_s
         self.name = row.name
         self.count = row.count
         self.ok = row.ok
@@ -34,7 +34,7 @@ class StepResult:
     @property
     def rps(self) -> float:
         """Finished executions per second."""
-        return self.count / self._measured_s if self._measured_s else 0.0
+        return self.count / self._rated_s
 
     @property
     def errors(self) -> dict[str, int]:
@@ -86,15 +86,15 @@ class WorkflowResult:
     def step(self, name: str) -> StepResult:
         if name not in self._stats.rows:
             _unknown("step", name, self._stats.rows)
-        return StepResult(self._stats.rows[name], self._stats.measured_s)
+        return StepResult(self._stats.rows[name], self._stats.rated_s)
 
     @property
     def steps(self) -> list[StepResult]:
-        return [StepResult(row, self._stats.measured_s) for row in self._stats.rows.values()]
+        return [StepResult(row, self._stats.rated_s) for row in self._stats.rows.values()]
 
     @property
     def iteration(self) -> StepResult:
-        return StepResult(self._stats.iteration, self._stats.measured_s)
+        return StepResult(self._stats.iteration, self._stats.rated_s)
 
     @property
     def requests(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ class Result:
             everything = self.outcome.stats.workflows.values()
             _unknown("step", name, [row for stats in everything for row in stats.rows])
         stats, row = rows[0]
-        return StepResult(row, stats.measured_s)
+        return StepResult(row, stats.rated_s)
 
     @property
     def checks(self) -> dict[str, CheckStats]:

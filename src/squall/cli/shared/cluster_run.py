@@ -146,6 +146,8 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
         await connection.ready(_print_notice, destination.waits_s)
         await connection.client.nodes(destination.asked_for_s)
         submission, bundle = await packed(options)
+        for text in submission.manifest.all_warnings:
+            _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, destination.key
         )

@@ -27,7 +27,7 @@ class Address(NamedTuple):
 class Origin:
     """Scheme, host and port of a URL. `addresses` is empty until the name is resolved."""
 
-    __slots__ = ("addresses", "authority", "host", "port", "resolving", "text", "tls")
+    __slots__ = ("addresses", "authority", "host", "port", "resolving", "text", "tls", "where")
 
     def __init__(self, scheme: str, host: str, port: int) -> None:
         self.tls = scheme == "https"
@@ -35,6 +35,8 @@ class Origin:
         self.port = port
         shown = f"[{host}]" if ":" in host else host
         self.authority = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
+        # Always with the port, for messages.
+        self.where = f"{shown}:{port}"
         self.text = f"{scheme}://{self.authority}"
         self.addresses: tuple[Address, ...] = ()
         self.resolving: asyncio.Future[None] | None = None

@@ -205,6 +205,10 @@ def _workflow(workflow: WorkflowManifest) -> None:
         _texts(f"{at}{field}", texts)
     _text(f"{at}shape", workflow.shape, SHAPE_MAX)
     _text(f"{at}host", workflow.host, TEXT_MAX)
+    _count(f"{at}check_steps", workflow.check_steps, ITEMS_MAX)
+    for name, steps in workflow.check_steps.items():
+        _name(f"{at}check_steps", name)
+        _names(f"{at}check_steps", steps)
     _count(f"{at}provides", workflow.provides, ITEMS_MAX)
     for name, receivers in workflow.provides.items():
         _name(f"{at}provides", name)

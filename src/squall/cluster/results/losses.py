@@ -23,7 +23,7 @@ from squall.cluster.results.uncounted_load import (
     unfinished,
     unknown_of,
 )
-from squall.engine.load.schedule import StartSchedule
+from squall.engine.load.schedule import StartSchedule, UserSchedule
 from squall.engine.outcome import Loss, WorkflowOutcome
 from squall.reporting.loss_lines import STARTED_LATE
 from squall.stats.manifest import WorkflowManifest
@@ -82,7 +82,7 @@ def _late_start(workflow: WorkflowManifest, outcome: WorkflowOutcome, part: Atte
         workflow=workflow.name,
         at_s=round(outcome.started_at_s, 3),
         reason=STARTED_LATE,
-        users=part.users,
+        users=_users(workflow, part, 0.0, part.joined_s),
         worker=part.worker,
         share=part.share,
         attempt=part.attempt,
@@ -148,7 +148,7 @@ def _loss(
         workflow=workflow.name,
         at_s=round(outcome.started_at_s + (part.lost_at_s or cut_s), 3),
         reason=part.reason or (end.cut if end is not None else "") or "the worker was lost",
-        users=part.users,
+        users=_users(workflow, part, cut_s, until_s),
         worker=part.worker,
         share=part.share,
         attempt=part.attempt,
@@ -160,6 +160,18 @@ def _loss(
         is_estimate=unknown.is_estimate,
         rows=unfinished(part.record) if workflow.feeds else 0,
     )
+
+
+def _users(workflow: WorkflowManifest, part: AttemptPart, from_s: float, until_s: float) -> int:
+    """The users that are missing from one time to another. Of open models and ramps the most that
+    a share may have says little: there those count that ran, or were planned."""
+    profile = workflow.profile
+    if profile.model == "ramp":
+        plan = UserSchedule(profile, part.share, part.shares)
+        return max(plan.target(from_s), plan.target(until_s))
+    if profile.is_open and part.record is not None and part.record.reports:
+        return part.record.reports[-1].users
+    return part.users
 
 
 def _unknown(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -> UncountedLoad:

@@ -260,6 +260,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         shape=shape(plan),
         connections_per_vu=max((len(slots_of(layer)) for layer in plan.layers), default=1),
         checks=[hook.name for hook in plan.checks],
+        check_steps={hook.name: list(hook.after) for hook in plan.checks},
         metrics=[
             *(
                 MetricManifest(name=name, kind=cast(MetricKind, metric.kind), unit=metric.unit)

@@ -233,7 +233,8 @@ class CoreProcess:
     async def _prepare_share(self, each: CoreShare) -> None:
         share = each.share
         # Sweeps enforce timeouts, and start actions make calls before the clock starts.
-        sweeper = self._heartbeat.every(FOLD_S, lambda: share.http.sweep(perf_counter()))
+        interval_s = self._heartbeat.interval_s
+        sweeper = self._heartbeat.every(interval_s, lambda: share.http.sweep(perf_counter()))
         self._heartbeat.start()
         try:
             await share.prepare()

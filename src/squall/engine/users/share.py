@@ -21,6 +21,7 @@ from typing import Any
 from squall.api.feeds import FeedExhausted
 from squall.api.http import HTTPResponse
 from squall.clients.http import HTTPShared
+from squall.clients.http.client import has_answer
 from squall.engine.core_protocol import Adjust, Ended, ShareSpec
 from squall.engine.load.drivers import START_BURST, ClosedDriver, OpenDriver, driver_of
 from squall.engine.load.share_specs import share_of_users
@@ -36,8 +37,8 @@ from squall.engine.users.context import (
     received_arguments,
 )
 from squall.engine.users.generated_loop import UserLoop, generate_loop, run_together
-from squall.engine.users.provided_values import END_ACTIONS_S, provided_values, unopened_note
-from squall.engine.users.step_failures import StepFailures, reason_of
+from squall.engine.users.provided_values import END_ACTIONS_S, provided_values
+from squall.engine.users.step_failures import StepFailures
 from squall.engine.users.think_time import Pause, ThinkTime
 from squall.engine.users.virtual_user import Prepared, User, UserFactory, prepare_arguments
 from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
@@ -91,7 +92,6 @@ class Share:
         self._think_time = ThinkTime(spec.profile, self._random)
         self._notes: list[tuple[str, str]] = []
         self._warnings: list[str] = []
-        self._unopened = 0
         self._last_error = ""
         self._last_context: Context = {}
         self._crash: BaseException | None = None
@@ -240,8 +240,6 @@ class Share:
             self._send(self._window)
         if self._crash is not None:
             raise self._crash
-        if self._unopened:
-            self._notes.append(unopened_note(self.plan.name, self._unopened, self._last_error))
         ended = self._ended()
         ended.values, ended.provided, ended.error = values, provided, error
         return ended
@@ -276,7 +274,6 @@ class Share:
 
     def fold(self) -> None:
         self.recorder.fold()
-        self.http.sweep(perf_counter())
         busy = len(self._users) - self._think_time.count
         if isinstance(self._driver, OpenDriver):
             busy -= self._driver.idle
@@ -284,7 +281,9 @@ class Share:
         self.recorder.busy_max = max(self.recorder.busy_max, self.recorder.busy)
 
     def beat(self, now: float) -> None:
-        """Called every few ms: sends the report of a window once its second is over."""
+        """Called every few ms: ends calls whose time is up, and sends the report of a window once
+        its second is over."""
+        self.http.sweep(now)
         window = int(self.elapsed_s(now)) - 1
         if window >= self._window and not self._over.done():
             self._window = window + 1
@@ -330,6 +329,7 @@ class Share:
             "FeedExhausted": FeedExhausted,
             "STEP_FAILED": failures.step_failed,
             "STEP_ODD": failures.step_odd,
+            "HAS_ANSWER": has_answer,
             "UNEXPECTED": failures.status_failed,
             "STOPS": self._stops,
             "CUSTOM": failures.custom,
@@ -380,14 +380,11 @@ class Share:
             await self._close(user, actions=False)
             if self._stops(error):
                 raise
-            self._unopened += 1
             self._unstarted += 1
-            if isinstance(error, FeedExhausted):
-                self._last_error = f"no rows left in {self._source_of(str(error))}"
-            else:
-                self._last_error = reason_of(error)
-                self.failures.hook_failed("start", error)
+            self.recorder.unopened += 1
+            self._last_error = self.failures.start_failed(error, self._source_of)
             return False
+        self.recorder.opened += 1
         return True
 
     # Running.
@@ -541,6 +538,7 @@ class Share:
         if not self.spec.profile.is_open:
             starts.planned = starts.made = report.iteration.started
         starts.interrupted = report.iteration.interrupted
+        report.rested_s = self._think_time.take_rested_s()
         self._interrupted += starts.interrupted
         self._on_report(report)
 
@@ -583,7 +581,7 @@ class Share:
             error = self.failures.first_text
             if self._overrun:
                 error = f"{self.plan.name} did not finish within its duration"
-            elif self._unopened:
+            elif self._unstarted:
                 error = f"{self.plan.name} did not start: {self._last_error}"
             values, failed, warnings = encoded_context(
                 self._last_context, self.spec.exports, self.plan.name

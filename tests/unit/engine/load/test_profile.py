@@ -235,7 +235,7 @@ def test_a_load_model_on_a_workflow_that_is_no_test_is_an_error(name: str) -> No
         ({"rate": "500/s", "duration": "5m"}, "open 500/s for 5m"),
         ({"vus": 50, "duration": "10s"}, "50 users for 10s"),
         ({}, "1 user for 1m"),
-        ({"vus": 20, "iterations": "10k"}, "10000 iterations by 20 users, at most 1m"),
+        ({"vus": 20, "iterations": "10k"}, "10000 iterations by 20 users, at most 24h"),
         (RAMP, "ramp 0 -> 100 -> 0 over 2m40s"),
         ({"vus": 10, "stages": ["10s:5"]}, "ramp 10 -> 5 over 10s"),
         (PEAK, "open ramp 0/s -> 50/s -> 1000/s -> 0/s over 7m"),

@@ -105,13 +105,16 @@ class Client:
         timeout: str | float | None = None,  # noqa: ASYNC109 of the job, not of this call
         insecure: bool = False,
         on_agent_loss: str = "replan",
+        on_control_loss: str = "",
         on_status_update: Callable[[JobView], Awaitable[None] | None] | None = None,
         on_progress_update: Callable[[Snapshot], Awaitable[None] | None] | None = None,
         on_workflow_result: Callable[[WorkflowResult], Awaitable[None] | None] | None = None,
     ) -> Job:
         """Bundles a file (or a class with its file) and submits it to the cluster. The same `key`
         gives the same job. With a store it waits for an agent. `on_agent_loss` is "replan" (the
-        load of a lost machine moves to others) or "continue" (it is dropped).
+        load of a lost machine moves to others) or "continue" (it is dropped). `on_control_loss` is
+        "stop" (load ends with its lease when no manager answers) or "continue" (it runs on, and
+        may overlap with a replacement); without it the file decides.
 
         The callbacks are called while this client is open: with the job's status when its state
         or that of a workflow changes, with a snapshot each second, and with the result of each
@@ -122,6 +125,8 @@ class Client:
 
         if on_agent_loss not in ("replan", "continue"):
             raise UsageError(f'on_agent_loss={on_agent_loss!r}: use "replan" or "continue"')
+        if on_control_loss not in ("", "stop", "continue"):
+            raise UsageError(f'on_control_loss={on_control_loss!r}: use "stop" or "continue"')
         options = options_for(
             workflow,
             ProfileFlags(
@@ -139,6 +144,7 @@ class Client:
             warmup_s=seconds_of(warmup) or 0.0,
             timeout_s=seconds_of(timeout),
             on_agent_loss=on_agent_loss,
+            on_control_loss=on_control_loss,
         )
         connection = self._open
         await connection.ready()

@@ -75,6 +75,7 @@ class Workflow:
     thresholds: ClassVar[Sequence[str]] = ()
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
+    on_control_loss: ClassVar[Literal["stop", "continue"]] = "stop"
     reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None
     """Reporters that get the results in addition to the outputs of the command line."""
 

@@ -165,9 +165,11 @@ class Client:
         return Job(self._open, JobId(job_id))
 
     async def jobs(self, limit: int = 100) -> list[JobView]:
+        """The newest jobs of the cluster, at most `limit`."""
         return await self._open.client.jobs(limit)
 
     async def nodes(self) -> list[NodeView]:
+        """The managers and workers of the cluster."""
         return (await self._open.client.nodes()).nodes
 
     @property
@@ -238,6 +240,7 @@ class Job:
         return found
 
     async def status(self) -> JobView:
+        """The state of the job, read from the log of the managers."""
         return await self._connection.client.status(self._job)
 
     async def cancel(self, *, now: bool = False, reason: str = "") -> None:

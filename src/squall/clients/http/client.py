@@ -17,7 +17,7 @@ from typing import Unpack
 
 from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
-from squall.api.http import BodyOptions, CallOptions, HTTPResponse
+from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
 from squall.clients.http.connection import ConnectionPool, Unanswered
 from squall.clients.http.cookies import Jar
 from squall.clients.http.exchange import ExchangeOutcome, call, finish
@@ -219,6 +219,11 @@ class HTTPClient:
         """Closes idle connections. A waiting call closes its own when it is cancelled."""
         if self.pool is not self.shared.pool:
             self.pool.close()
+
+
+# `help(self.client.http.get)` shows what the author's interface says.
+for _verb in ("get", "head", "options", "post", "put", "patch", "delete", "request"):
+    getattr(HTTPClient, _verb).__doc__ = getattr(HTTPVerbs, _verb).__doc__
 
 
 def _body_refused(verb: str, options: CallOptions) -> TypeError:

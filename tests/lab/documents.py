@@ -46,18 +46,24 @@ def python_blocks(page: Path) -> list[Block]:
     return [block for block in fenced(page) if block.language == "python"]
 
 
-def shell_lines(page: Path) -> Iterator[tuple[int, str]]:
-    """Lines of indented blocks, and of blocks of shell, YAML and TOML; with their number."""
+def command_lines(page: Path) -> Iterator[tuple[int, str, bool]]:
+    """Lines of code that a reader could type, with their number: indented ones and those of blocks
+    after a prompt (`$ squall run`). A line that ends with a backslash continues. Also code inside
+    a sentence, with False: it may be the beginning of a command only."""
     text = page.read_text(encoding="utf-8")
     for block in fenced(page):
-        if block.language in ("sh", "bash", "shell", "yaml", "ini"):
-            for number, line in enumerate(block.text.splitlines(), block.line):
-                yield number, line.strip()
+        if block.language in ("", "sh", "text"):
+            joined = re.sub(r" *\\\n *", " ", block.text)
+            for line in joined.splitlines():
+                prompt = re.match(r"[\w@-]*\$ +", line)
+                if prompt:
+                    yield block.line, line[prompt.end() :], True
     without = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
-    lines = without.splitlines()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(without.splitlines(), 1):
         if line.startswith("    ") and not line.lstrip().startswith(("-", "*", "|")):
-            yield number, line.strip()
+            yield number, line.strip(), True
+        else:
+            yield from ((number, each, False) for each in re.findall(r"`([^`]+)`", line))
 
 
 def anchors(page: Path) -> set[str]:

@@ -58,7 +58,7 @@ def test_a_message_of_the_page_is_one_that_squall_prints(message: str) -> None:
     "message",
     [
         "Shop.home kept the loop to itself for 84 % of the time at shop.py:14",
-        "there is no manager that could answer at 10.0.0.1:7400",
+        "Shop lost 3 of its 40 shoppers on their way to the till",
         'no steps called "crat" exist, perhaps "cart"?',
     ],
 )

@@ -121,8 +121,8 @@ HIDDEN = {"VU.paused_before", "Feed.load", "Feed.path", "Resource.open", "Resour
 
 def api_page() -> str:
     parts = [
-        GENERATED,
         "# API reference",
+        GENERATED,
         "Everything is imported from `squall`, except classes that you only get from a call. The "
         "guide is [Writing workflows](../workflows.md).",
     ]
@@ -298,8 +298,8 @@ def cli_page() -> str:
     codes = [line.split(maxsplit=1) for line in EXIT_CODES.splitlines()[1:]]
     rows = [f"| {code} | {meaning} |" for code, meaning in codes]
     parts = [
-        GENERATED,
         "# Command reference",
+        GENERATED,
         "`squall COMMAND --help` prints the same in a terminal. "
         "[Exit codes](#exit-codes) are at the end.",
     ]

@@ -95,7 +95,7 @@ reference: $(VENV)/.run ## write the reference pages of the documents from the c
 	@$(BIN)/python docs/reference/make.py
 
 docs: $(SITE)/.site reference ## build the documents as a site in build/site; ARGS=--serve to read it
-	@$(SITE)/bin/mkdocs $(if $(findstring --serve,$(ARGS)),serve,build --strict) --config-file .ci/site/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs $(if $(findstring --serve,$(ARGS)),serve,build --strict) --config-file .ci/site/mkdocs.yml
 
 screenshots: $(VENV)/.run ## make the pictures of the README anew, from a real run
 	@.ci/packages chromium=chromium

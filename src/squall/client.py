@@ -120,7 +120,6 @@ class Client:
         or that of a workflow changes, with a snapshot each second, and with the result of each
         workflow when it ends. `Job.result` returns after all calls. What a callback raises is
         logged under `squall.client`."""
-        from squall.cluster.client.pack import packed
         from squall.engine.run_options import ProfileFlags
 
         if on_agent_loss not in ("replan", "continue"):
@@ -146,17 +145,22 @@ class Client:
             on_agent_loss=on_agent_loss,
             on_control_loss=on_control_loss,
         )
+        job = await self._submitted(options, key)
+        callbacks = _given(on_status_update, on_progress_update, on_workflow_result)
+        if callbacks:
+            self._stack.push_async_callback(_ended, job.call_back(callbacks))
+        return job
+
+    async def _submitted(self, options: RunOptions, key: str) -> Job:
+        from squall.cluster.client.pack import packed
+
         connection = self._open
         await connection.ready()
         submission, bundle = await packed(options)
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, key
         )
-        job = Job(connection, accepted.job, options=options, entry=entry)
-        callbacks = _given(on_status_update, on_progress_update, on_workflow_result)
-        if callbacks:
-            self._stack.push_async_callback(_ended, job.call_back(callbacks))
-        return job
+        return Job(connection, accepted.job, options=options, entry=entry)
 
     def job(self, job_id: str) -> Job:
         """A job that was submitted before, by any client."""

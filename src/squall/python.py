@@ -41,7 +41,12 @@ def run(
     insecure: bool = False,
 ) -> Result:
     """Runs a workflow class (with those it depends on), a file or a URL, and returns the result.
-    Load arguments replace the load model of the file, as on the command line."""
+
+    `vus`, `duration`, `iterations`, `rate` and `stages` replace the load model of the file; the
+    other arguments are the flags of `squall run` of the same name. `timeout` ends a run that is not
+    over by then. It blocks, also inside a running event loop, and raises `ConfigError` for a file
+    that cannot run.
+    """
     from squall.engine.run_options import ProfileFlags
 
     flags = ProfileFlags(

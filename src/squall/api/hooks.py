@@ -42,7 +42,9 @@ class UseMark:
 
 
 Provide = Annotated[T, ProvideMark()]
+"""The return type of a `@state` hook that provides its value to the workflows it names."""
 Use = Annotated[T, UseMark()]
+"""The return type of a `@state` hook that receives values: `self.hook()` calls it with them."""
 
 
 class Hook:
@@ -101,7 +103,7 @@ class StateHook(Hook):
 
 
 class BoundStep(Generic[P, R]):
-    """A step of one virtual user."""
+    """`self.login`, where `login` is a step: calling it runs the step's method once more."""
 
     __slots__ = ("_instance", "_step")
 
@@ -162,7 +164,12 @@ def step(
     timeout: Duration | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
     """Makes a step that runs after the named steps, in parallel with steps that have the same
-    dependencies."""
+    dependencies.
+
+    Of the steps with equal dependencies and a `weight`, each iteration runs exactly one. `expect`
+    names the statuses that are ok: `200`, `[200, 302]`, `"2xx"`; the default is 200 to 399.
+    `timeout` is the limit for each call of the step.
+    """
     if any(callable(name) for name in after):
         raise ConfigError("write @step() with its parentheses")
 
@@ -180,7 +187,8 @@ def then(
     expect: Expect | None = None,
     timeout: Duration | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
-    """Makes a step that runs after the step above it in the file."""
+    """Makes a step that runs after the step above it in the file. Its options are those of
+    `step`."""
 
     def decorate(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Step[P, R]:
         return Step(function, after=(), follows=True, weight=weight, expect=expect, timeout=timeout)
@@ -199,7 +207,8 @@ def action(*, at: Literal["start", "end"] = "start") -> Callable[[F], F]:
 
 
 def check(*after: str) -> Callable[[F], F]:
-    """Checks the results of the named steps: true passes, false or an exception fails."""
+    """Checks the results of the named steps, once per iteration: true passes, false or an exception
+    fails. A failed check does not fail the run; a threshold on `checks` does."""
 
     def decorate(function: F) -> F:
         return cast(F, CheckHook(function, after))

@@ -37,7 +37,8 @@ class CallNotes(Protocol):
 
 
 class VU:
-    """The identity and state of a virtual user. `id` is unique over the whole test."""
+    """`self.vu`: the virtual user. `id` is unique over the whole test, `iteration` is the number of
+    the user's present iteration, from 1."""
 
     __slots__ = ("_random", "id", "iteration", "paused_s", "paused_until", "seed", "stop")
 
@@ -68,26 +69,46 @@ class Workflow:
     abstract: ClassVar[bool] = False
     """True makes this class a base for other workflows that does not run itself. Not inherited."""
     host: ClassVar[str] = ""
+    """Scheme, name and port for URLs that begin with `/`; `--host` replaces it."""
     vus: ClassVar[int] = 1
+    """Virtual users. With `rate`: the users that are ready at the start."""
     duration: ClassVar[str | float] = "1m"
+    """How long the load lasts: seconds, or text such as `"1m30s"`."""
     iterations: ClassVar[int | str] = 0
+    """Iterations in total, shared by all users: `500` or `"10k"`."""
     stages: ClassVar[Sequence[str]] = ()
+    """A ramp of users (`["30s:100", "2m:100"]`) or of starts (`["1m:50/s", "5m:200/s"]`)."""
     rate: ClassVar[str | float] = 0
+    """Open model: planned starts of iterations, such as `"500/s"`."""
     max_vus: ClassVar[int] = 0
+    """Open model: the most users at any time; 0 is the larger of 100 and ten seconds of starts."""
     think: ClassVar[str | float] = 0
+    """Wait after each iteration: `"1s"`, or a random time in `"1s..3s"`."""
     pacing: ClassVar[str | float] = 0
+    """Least time between the starts of two iterations of a user."""
     grace: ClassVar[str | float] = "10s"
+    """How long running iterations may take to end after the load has ended."""
     timeout: ClassVar[str | float] = "60s"
+    """Limit for a call that has no limit of its own."""
     priority: ClassVar[str] = "auto"
+    """`"low"`, `"normal"`, `"high"`, `"exclusive"` or `"auto"`: which workflows get own cores."""
     thresholds: ClassVar[Sequence[str]] = ()
+    """Conditions that the run must meet, such as `"pay.p(99) < 800ms"`."""
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
+    """How long a connection is used: by one user, for one iteration or request, or by all users."""
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
+    """`"vu"` keeps cookies from one iteration to the next."""
+    on_control_loss: ClassVar[Literal["stop", "continue"]] = "stop"
+    """On a cluster: `"continue"` keeps the load up when no manager answers; it may then overlap."""
     reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None
     """Reporters that get the results in addition to the outputs of the command line."""
 
     client: Clients
+    """The clients of this user: `self.client.http`."""
     context: dict[str, Any]
+    """Values by name for this iteration: results of steps and start actions, and your own."""
     vu: VU
+    """This virtual user: its id, iteration and random generator."""
     _sink: CheckSink
 
     def check(self, name: str, passed: bool) -> bool:

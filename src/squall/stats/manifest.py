@@ -98,6 +98,8 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     metrics: list[MetricManifest] = []
     thresholds: list[str] = []
     host: str = ""
+    on_control_loss: str = ""
+    """"stop" or "continue" if the author chose one; a job has one value for all workflows."""
     provides: dict[str, list[str]] = {}
     """`@state` keys that this workflow provides, with the workflows that receive them."""
     uses: list[UseManifest] = []

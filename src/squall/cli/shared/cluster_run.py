@@ -57,7 +57,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
     that is set for `squall jobs` must not move a run that was meant to be local."""
     given = vars(arguments)
     if not (given.get("to") or given.get("store") or given.get("detach")):
-        for flag in ("key", "patience", "prefix", "on_agent_loss"):
+        for flag in ("key", "patience", "prefix", "on_agent_loss", "on_control_loss"):
             if given.get(flag):
                 shown = flag.replace("_", "-")
                 raise UsageError(

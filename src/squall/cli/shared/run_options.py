@@ -33,6 +33,7 @@ def run_options(arguments: Namespace) -> RunOptions:
         raise UsageError(f"{what}: a URL begins with http:// or https://")
     workers: str | None = given.get("workers")
     warmup: str | None = given.get("warmup")
+    timeout: str | None = given.get("timeout")
     return RunOptions(
         file="" if is_url else what,
         url=what if is_url else "",
@@ -52,6 +53,8 @@ def run_options(arguments: Namespace) -> RunOptions:
         insecure=given.get("insecure", False),
         ca_file=readable_file(given.get("cacert", ""), "--cacert"),
         command=_shown(given.get("words", ())),
+        timeout_s=None if timeout is None else seconds(timeout, "--timeout"),
+        on_control_loss=given.get("on_control_loss") or "",
         on_agent_loss=given.get("on_agent_loss") or "replan",
     )
 

@@ -17,7 +17,7 @@ from typing import Unpack
 
 from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
-from squall.api.http import BodyOptions, CallOptions, HTTPResponse
+from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
 from squall.api.results import TimedCall
 from squall.clients.http.connection import ConnectionPool, Unanswered
 from squall.clients.http.cookies import Jar
@@ -229,6 +229,11 @@ class HTTPClient:
 def has_answer(last: LastCall | None) -> bool:
     """Whether the target answered the step whose last call this is: this call, or one before."""
     return last is not None and (isinstance(last, HTTPResponse) or last.answered)
+
+
+# `help(self.client.http.get)` shows what the author's interface says.
+for _verb in ("get", "head", "options", "post", "put", "patch", "delete", "request"):
+    getattr(HTTPClient, _verb).__doc__ = getattr(HTTPVerbs, _verb).__doc__
 
 
 def _body_refused(verb: str, options: CallOptions) -> TypeError:

@@ -155,6 +155,7 @@ def _options(options: RunOptions) -> None:
     _number("options.warmup_s", options.warmup_s, 0.0, DURATION_MAX_S)
     if options.timeout_s is not None:
         _number("options.timeout_s", options.timeout_s, 0.0, TIMEOUT_MAX_S, above=True)
+    _choice("options.on_control_loss", options.on_control_loss, ("", "stop", "continue"))
     _choice("options.on_agent_loss", options.on_agent_loss, ("replan", "continue"))
     _number("options.outage_tolerance_s", options.outage_tolerance_s, 0.0, OUTAGE_MAX_S)
 

@@ -273,6 +273,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         ],
         thresholds=[str(text) for text in attribute(plan.workflow, "thresholds") or ()],
         host=host,
+        on_control_loss=str(attribute(plan.workflow, "on_control_loss") or ""),
         provides={hook.name: list(targets) for hook, targets in plan.providers},
         uses=[
             UseManifest(
@@ -350,6 +351,7 @@ def _check_choices(plan: WorkflowPlan) -> None:
     choices = {
         "connections": ("vu", "iteration", "request", "shared"),
         "session": ("iteration", "vu"),
+        "on_control_loss": ("stop", "continue"),
     }
     for name, known in choices.items():
         value = attribute(plan.workflow, name)

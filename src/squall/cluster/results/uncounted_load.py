@@ -3,9 +3,9 @@
 The silence begins where the reports end, or the counters that survived the process; it ends at the
 death of the process if that is known, else with the last lease. No iteration begins after the end
 of the plan. In an open model no more than 1.05 times the planned starts of the silence are
-released, and iterations that waited or ran at the cut may go on. In a closed model the users
-cannot send faster than the lowest latency that was seen, which is an estimate and marked as one.
-Requests in flight at the cut are added in both.
+released; starts that waited or were overdue at the cut are made, and iterations that ran go on. In
+a closed model the users cannot send faster than the lowest latency that was seen, which is an
+estimate and marked as one. Requests in flight at the cut are added in both.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 from typing import NamedTuple
 
 from squall.cluster.results.parts import AttemptPart
+from squall.engine.load.drivers import DROP_AFTER_S
 from squall.engine.load.schedule import StartSchedule
 from squall.stats.attempt_record import AttemptRecord, SurvivingCounters
 from squall.stats.manifest import WorkflowManifest
@@ -58,12 +59,24 @@ def unknown_of(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -
         schedule = StartSchedule(workflow.profile, part.share, part.shares)
         planned = schedule.planned_until(end_s) - schedule.planned_until(begin_s)
         fresh = math.ceil(RELEASE_FACTOR * planned) if planned > 0 else 0
-        starts = fresh + flying.waiting
+        overdue = _overdue(part, schedule, begin_s) if end_s > begin_s else 0
+        starts = fresh + flying.waiting + overdue
         requests = math.ceil(starts * each) + running
         return UncountedLoad(requests, starts + flying.iterations, is_estimate=False)
     # A last report in the middle of a second counts to its end, which may lie beyond the lease.
     silence_s = max(end_s - begin_s, 0.0)
     return _unknown_closed(part, workflow, lowest_s, silence_s, flying, each)
+
+
+def _overdue(part: AttemptPart, schedule: StartSchedule, cut_s: float) -> int:
+    """Starts that were due at the cut and that the driver had not seen: its loop was late. It makes
+    them next, unless it drops them."""
+    reports = part.record.reports if part.record is not None else ()
+    before = schedule.planned_until(part.joined_s) if part.refill else 0
+    due = schedule.planned_until(cut_s) - before - sum(each.starts.planned for each in reports)
+    # A driver that was paused or slowed down by hand has seen less than the plan.
+    kept = schedule.planned_until(cut_s) - schedule.planned_until(cut_s - DROP_AFTER_S)
+    return max(min(due, kept), 0)
 
 
 def _unknown_closed(

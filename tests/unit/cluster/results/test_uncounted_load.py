@@ -94,6 +94,21 @@ def test_starts_that_waited_at_the_last_fold_may_still_be_made() -> None:
     assert unknown.requests == 40
 
 
+def test_starts_that_were_due_before_the_last_fold_and_not_seen_may_still_be_made() -> None:
+    """The loop was late: at the fold of 8.5 s the driver had planned what was due at 8.4 s."""
+    made = cut(8, 200)
+    RecordBuilder(made).add_counters(counters(8.5, 1680, dead_by_s=8.501))
+    due = StartSchedule(OPEN, 0, 1).planned_until(8.5)
+    unknown = unknown_of(lost(made), flow(OPEN), LATENCY_S)
+    assert unknown.requests == due - 1680 == 21
+
+
+def test_a_driver_that_was_paused_by_hand_does_not_look_overdue_for_long() -> None:
+    made = cut(8, 100)
+    unknown = unknown_of(lost(made, silence_end_s=8.001), flow(OPEN), LATENCY_S)
+    assert unknown.requests == RATE
+
+
 def test_requests_in_flight_do_not_make_iterations_look_larger() -> None:
     """A slow target: 400 of 1,600 requests are under way, each of an iteration of its own."""
     made = cut(8, 200)
@@ -107,7 +122,8 @@ def test_iterations_with_several_requests_are_counted_by_those_that_ended() -> N
     for report in made.reports:
         report.requests.sent = report.requests.answered = 500
     unknown = unknown_of(lost(made, silence_end_s=9.0), flow(OPEN), LATENCY_S)
-    assert unknown.requests == math.ceil(RELEASE_FACTOR * RATE * 2.5)
+    # With the start that was due at the very moment of the report.
+    assert unknown.requests == math.ceil((RELEASE_FACTOR * RATE + 1) * 2.5)
 
 
 def test_users_begin_nothing_after_the_end_of_the_plan() -> None:
@@ -161,7 +177,7 @@ def test_the_gist_of_a_record_has_the_same_bound() -> None:
 
 def test_without_any_report_the_silence_begins_where_the_attempt_can_have_joined() -> None:
     made = cut(1, 200)
-    part = lost(made, record=None, joined_s=15.0, silence_end_s=16.0)
+    part = lost(made, record=None, joined_s=15.0, silence_end_s=16.0, refill=True)
     assert unknown_of(part, flow(OPEN), math.inf).requests == pytest.approx(210, abs=1)
 
 

@@ -17,7 +17,7 @@ unsynced content is unknown from then on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NewType, Protocol
 
 NodeId = NewType("NodeId", str)
@@ -172,7 +172,7 @@ class File(Protocol):
         """Makes the content durable (fdatasync). An OSError poisons the file."""
         ...
 
-    async def append_and_sync(self, data: bytes) -> None:
+    def append_and_sync(self, data: bytes) -> Awaitable[None]:
         """Both in one call; the sync also covers earlier appends."""
         ...
 

@@ -127,7 +127,6 @@ def make_entry(
     group_ms: int,
     kind: Kind,
     body: bytes,
-    *,
     previous: Checksum,
     version: int = 0,
 ) -> LogEntry:
@@ -138,10 +137,9 @@ def make_entry(
 def checksum_of(
     op: int, fence: Fence, group_ms: int, kind: Kind, version: int, body: bytes, previous: Checksum
 ) -> Checksum:
-    digest = blake2b(previous, digest_size=CHECKSUM_BYTES)
-    digest.update(b"%d %d %d %d %d %d|" % (op, fence.epoch, fence.view, group_ms, kind, version))
-    digest.update(body)
-    return Checksum(digest.digest())
+    head = op, fence.epoch, fence.view, group_ms, kind, version
+    content = b"%b%d %d %d %d %d %d|%b" % (previous, *head, body)
+    return Checksum(blake2b(content, digest_size=CHECKSUM_BYTES).digest())
 
 
 def is_whole(entry: LogEntry) -> bool:

@@ -129,7 +129,10 @@ def encode_block(
     flags: int = 0,
 ) -> bytes:
     count = len(bodies)
-    lengths = struct.pack(f"<{count}I", *map(len, bodies))
+    # A block of one record, as of a lone commit, needs no format that depends on the count.
+    lengths = (
+        _CRC.pack(len(bodies[0])) if count == 1 else struct.pack(f"<{count}I", *map(len, bodies))
+    )
     payload = b"".join((lengths, bytes(kinds), *bodies))
     head = _BLOCK.pack(
         BLOCK_MAGIC,

@@ -33,7 +33,7 @@ from squall.cluster.ledger.files.history_records import STEP
 from squall.cluster.ledger.group_member.group_ledger import GroupLedger
 from squall.cluster.ledger.group_member.open_group_ledger import open_group_ledger
 from squall.cluster.ledger.interface import Entry, Fence
-from squall.cluster.ledger.replica.types import LAN, GroupId, Kind, LogEntry, Record, make_entry
+from squall.cluster.ledger.replica.types import LAN, GroupId, Kind, LogEntry, StepRecord, make_entry
 from squall.cluster.ledger.settings import LedgerSettings, WalSettings
 from squall.cluster.ledger.wal.errors import WalBusy
 from squall.cluster.ledger.wal.open_wal import open_wal
@@ -307,7 +307,7 @@ async def _fill(folder: Path, count: int, settings: LedgerSettings) -> None:
             previous = entry.checksum
             entries.append(entry)
         last = entries[-1]
-        record = Record(fence, fence, -1, tuple(entries), last.op, last.group_ms, 1)
+        record = StepRecord(fence, fence, -1, tuple(entries), last.op, last.group_ms, 1)
         left -= len(entries)
         await wal.append(STEP, encoder.encode(record))
     await wal.close()

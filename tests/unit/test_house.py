@@ -186,9 +186,11 @@ def test_a_setting_without_a_reader_is_found() -> None:
 
 def test_the_wheel_holds_the_product_alone() -> None:
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = configuration["tool"]["hatch"]["build"]["targets"]["wheel"]
-    # `packages` ships this folder and nothing else; any other key could add files.
-    assert wheel == {"packages": ["src/squall"]}
+    build = configuration["tool"]["hatch"]["build"]
+    # `packages` ships this folder and nothing else; any other key could add files, here or for
+    # all targets. `dev-mode-dirs` concerns an editable installation only.
+    assert build.pop("dev-mode-dirs")
+    assert build == {"targets": {"wheel": {"packages": ["src/squall"]}}}
     laboratory = {"sim", "simulation", "scenarios", "mutants", "fakes", "tests", "lab"}
     assert [name for name in modules() if set(name.split(".")) & laboratory] == []
 

@@ -62,7 +62,7 @@ from squall.cluster.ledger.replica.effects import (
 )
 from squall.cluster.ledger.replica.messages import Packet
 from squall.cluster.ledger.replica.replica import Replica
-from squall.cluster.ledger.replica.types import LogEntry, Member, Record
+from squall.cluster.ledger.replica.types import LogEntry, Member, StepRecord
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.ledger.wal.errors import DiskFull, TooLarge, WalError, WalFailed
 from squall.cluster.ledger.wal.metrics import observe_wal
@@ -391,7 +391,7 @@ class GroupLedger:
         for node in to:
             self._transport.send(node, data)
 
-    def _write(self, record: Record) -> int:
+    def _write(self, record: StepRecord) -> int:
         """Queues the record and returns its LSN; if the log refuses it, stops and returns 0."""
         # The clocks of the machine when the core read the group clock for this record.
         record = replace(
@@ -418,11 +418,13 @@ class GroupLedger:
             self._write(self._promise(entries))
             first = int(entries[-1].op) + 1
 
-    def _promise(self, entries: tuple[LogEntry, ...] = ()) -> Record:
+    def _promise(self, entries: tuple[LogEntry, ...] = ()) -> StepRecord:
         """A record that repeats this member's promise."""
         core = self.replica.core
         group_ms = core.clock.read(core.now)
-        return Record(core.fence, core.last_normal, -1, entries, OpNumber(core.commit), group_ms)
+        return StepRecord(
+            core.fence, core.last_normal, -1, entries, OpNumber(core.commit), group_ms
+        )
 
     def _apply(self, entries: tuple[LogEntry, ...]) -> None:
         core = self.replica.core

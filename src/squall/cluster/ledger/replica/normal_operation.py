@@ -38,7 +38,7 @@ EARLY_MAX = 512
 
 
 @dataclass(slots=True)
-class Progress:
+class MemberProgress:
     """What the primary knows about one member in this view; always match < next."""
 
     match: int
@@ -60,7 +60,7 @@ class Normal:
         # As a follower: entries by op that arrived before their predecessor.
         self._early: dict[int, LogEntry] = {}
         # As the primary: the progress of each member, itself included.
-        self.progress: dict[NodeId, Progress] = {}
+        self.progress: dict[NodeId, MemberProgress] = {}
         # The first op that this member proposed in the view it leads; 0 until then.
         self.view_op = 0
         # Bytes of the uncommitted entries that this primary proposed. 0 in a group of one: what
@@ -78,7 +78,7 @@ class Normal:
         self._in_flight_bytes = 0
         last = core.log.last
         self.progress = {
-            node: Progress(0, last + 1, core.now)
+            node: MemberProgress(0, last + 1, core.now)
             for node in (core.config.nodes if core.config else ())
         }
         self._count_self()
@@ -206,7 +206,7 @@ class Normal:
             if node != self._core.me.node:
                 self._push(node, progress)
 
-    def _push(self, node: NodeId, progress: Progress) -> None:
+    def _push(self, node: NodeId, progress: MemberProgress) -> None:
         core = self._core
         while core.log.base_op < progress.next <= core.log.last:
             entries = core.log.slice(progress.next, core.log.last, PREPARE_BYTES)

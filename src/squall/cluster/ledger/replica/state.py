@@ -33,9 +33,9 @@ from squall.cluster.ledger.replica.types import (
     Kind,
     LogEntry,
     Member,
-    Record,
     Recovered,
     Status,
+    StepRecord,
     Timers,
     checksum_of,
 )
@@ -85,8 +85,7 @@ class Core:
         now: float,
     ) -> None:
         self.me = Member(node, recovered.storage)
-        self.boot = boot
-        self.timers = timers
+        self.boot, self.timers = boot, timers
         # Uniform in 0 .. 1, for jitter only.
         self.draw = draw
         # Nodes that may be members; used only to find the group, never for a quorum.
@@ -99,7 +98,6 @@ class Core:
         self.effects: list[Effect] = []
         base = recovered.base
         self.group: GroupId = base.group
-        self.is_alone = False
         # The members in the epoch of `fence`, once this one knows the command that began it.
         self.config = base.config
         # The highest version that a committed ACTIVATE allows.
@@ -289,7 +287,7 @@ class Core:
             )
         # The entries that a primary proposes carry the present time.
         is_proposal = entries and self.leading
-        record = Record(
+        record = StepRecord(
             self.fence,
             self.last_normal,
             keep,

@@ -154,7 +154,7 @@ def is_whole(entry: LogEntry) -> bool:
     )
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One durable step of a member; replaying all records in order gives its log and promise.
 
     The record cuts the log after `keep` (not if negative), appends `entries` and changes the

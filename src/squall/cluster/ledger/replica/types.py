@@ -243,5 +243,4 @@ class Timers(msgspec.Struct, frozen=True):
 
 
 LAN = Timers(0.25, 1.5, 2.0, 0.3, 0.3)
-WAN = Timers(1.0, 6.0, 8.0, 1.0, 1.0)
 FAST = Timers(0.05, 0.3, 0.4, 0.05, 0.05)

@@ -313,17 +313,19 @@ class _File:
     def poisoned(self) -> bool:
         return bool(self._poison)
 
-    async def append(self, data: bytes) -> None:
-        await self._thread.call(self._append, data)
+    # Each call is queued when it is made, not when it is awaited, so that all keep their order.
 
-    async def sync(self) -> None:
-        await self._thread.call(self._sync)
+    def append(self, data: bytes) -> Awaitable[None]:
+        return self._thread.call(self._append, data)
+
+    def sync(self) -> Awaitable[None]:
+        return self._thread.call(self._sync)
 
     def append_and_sync(self, data: bytes) -> Awaitable[None]:
         return self._thread.call(self._append_and_sync, data)
 
-    async def truncate(self, size: int) -> None:
-        await self._thread.call(self._truncate, size)
+    def truncate(self, size: int) -> Awaitable[None]:
+        return self._thread.call(self._truncate, size)
 
     async def close(self) -> None:
         self._registry.pop(self, None)

@@ -299,8 +299,8 @@ def _clock_not_in_votes(replica: Replica) -> None:
 def _epoch_without_commit(replica: Replica) -> None:
     core, persist = replica.core, replica.core.persist
 
-    def early(*, keep: int = -1, entries: tuple[LogEntry, ...] = ()) -> None:
-        persist(keep=keep, entries=entries)
+    def early(*, entries: tuple[LogEntry, ...] = (), **rest: Any) -> None:
+        persist(entries=entries, **rest)
         for entry in entries:
             if entry.kind is Kind.MEMBERS and config_of(entry).epoch > core.fence.epoch:
                 core.on_epoch(config_of(entry))

@@ -19,7 +19,7 @@ from squall.store_mode.ledger import open_store_ledger as ledger
 from squall.store_mode.ledger import tail as ledger_tail
 from squall.store_mode.ledger.blobs import StoreBlobs
 from squall.store_mode.ledger.checkpoints import Checkpoints
-from squall.store_mode.ledger.layout import Head, Slot, encode
+from squall.store_mode.ledger.layout import Head, LogSlot, encode
 from squall.store_mode.ledger.store_ledger import NO_ANSWER, StoreLedger
 from squall.store_mode.ledger.tail import Tail
 
@@ -122,7 +122,7 @@ def _skip_foreign() -> list[Any]:
 def _early_answer() -> list[Any]:
     async def write_slot(self: StoreLedger) -> None:
         entries, size = self._take_batch()
-        value = encode(Slot(self.parts.writer, self._fence, tuple(entries)))
+        value = encode(LogSlot(self.parts.writer, self._fence, tuple(entries)))
         self._written(entries, size)
         await self._tail.append(value, f"{self.parts.writer}.{self._tail.next}")
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -116,6 +117,39 @@ def test_no_module_is_imported_by_tests_only() -> None:
     assert unused == UNUSED
 
 
+# Names of modules that only tests, benchmarks and the laboratory use. The table only shrinks.
+UNUSED_NAMES = {
+    *("FAST", "LAN", "RELATIVE_ERROR", "SCHEMA_PATH", "SealedDatagrams"),
+    *("entries_of", "read_range", "with_prefix", "write_document"),
+}
+
+
+def test_no_function_class_or_constant_is_used_by_tests_only() -> None:
+    words = Counter(
+        word
+        for path in modules().values()
+        for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    )
+    unused = {
+        name
+        for path in modules().values()
+        for node in tree_of(path).body
+        for name in defined_by(node)
+        if words[name] == 1
+    }
+    assert unused == UNUSED_NAMES
+
+
+def defined_by(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case _:
+            return []
+
+
 def test_a_module_that_nobody_imports_is_found() -> None:
     fewer = tuple(each for each in ENTRY_POINTS if each != "squall.engine.run.in_process")
     assert "squall.engine.run.in_process" not in reached(fewer)
@@ -186,9 +220,11 @@ def test_a_setting_without_a_reader_is_found() -> None:
 
 def test_the_wheel_holds_the_product_alone() -> None:
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = configuration["tool"]["hatch"]["build"]["targets"]["wheel"]
-    # `packages` ships this folder and nothing else; any other key could add files.
-    assert wheel == {"packages": ["src/squall"]}
+    build = configuration["tool"]["hatch"]["build"]
+    # `packages` ships this folder and nothing else; any other key could add files, here or for
+    # all targets. `dev-mode-dirs` concerns an editable installation only.
+    assert build.pop("dev-mode-dirs")
+    assert build == {"targets": {"wheel": {"packages": ["src/squall"]}}}
     laboratory = {"sim", "simulation", "scenarios", "mutants", "fakes", "tests", "lab"}
     assert [name for name in modules() if set(name.split(".")) & laboratory] == []
 

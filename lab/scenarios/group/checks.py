@@ -35,7 +35,7 @@ from squall.cluster.ledger.replica.messages import (
     Vote,
 )
 from squall.cluster.ledger.replica.state import Core, config_of
-from squall.cluster.ledger.replica.types import Config, Kind, LogEntry, Record
+from squall.cluster.ledger.replica.types import Config, Kind, LogEntry, StepRecord
 
 NAMED_WITHIN_S = 1.5
 """A command that commits later than this after its proposal is not checked for its blob."""
@@ -253,7 +253,7 @@ class GroupChecks:
                 f"{node} leads {core.fence} with a log that lacks op {newest}",
             )
 
-    def _persisted(self, node: str, storage: str, record: Record) -> None:
+    def _persisted(self, node: str, storage: str, record: StepRecord) -> None:
         """A member may cut its log only for a later view or for entries of a later view."""
         normal, end = self._ends.get(storage, (record.last_normal, 0))
         later = any(entry.fence > record.fence for entry in record.entries)

@@ -17,7 +17,7 @@ unsynced content is unknown from then on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NewType, Protocol
 
 NodeId = NewType("NodeId", str)
@@ -167,16 +167,16 @@ class File(Protocol):
         `close` raises. A failed append that could be undone does not poison."""
         ...
 
-    async def append(self, data: bytes) -> None: ...
-    async def sync(self) -> None:
+    def append(self, data: bytes) -> Awaitable[None]: ...
+    def sync(self) -> Awaitable[None]:
         """Makes the content durable (fdatasync). An OSError poisons the file."""
         ...
 
-    async def append_and_sync(self, data: bytes) -> None:
+    def append_and_sync(self, data: bytes) -> Awaitable[None]:
         """Both in one call; the sync also covers earlier appends."""
         ...
 
-    async def truncate(self, size: int) -> None: ...
+    def truncate(self, size: int) -> Awaitable[None]: ...
     async def close(self) -> None: ...
 
 

@@ -17,10 +17,9 @@ import pytest
 
 from squall.api.errors import ExitCode
 from squall.runtime.real.launcher import (
-    FIRST_WAIT_S,
     FORMER,
-    LONGEST_WAIT_S,
     PARENT,
+    RESTARTS,
     SCRATCH,
     RestartBackoff,
 )
@@ -28,8 +27,9 @@ from squall.runtime.real.launcher import (
 WITHIN_S = 30.0
 LAUNCHER = """
 import sys
+from squall.runtime.backoff import Backoff
 from squall.runtime.real import launcher
-launcher.FIRST_WAIT_S = launcher.LONGEST_WAIT_S = float(sys.argv[3])
+launcher.RESTARTS = Backoff(float(sys.argv[3]))
 sys.exit(launcher.launch([sys.executable, "-c", sys.argv[1]], scratch_prefix=sys.argv[2]))
 """
 HEAD = """
@@ -100,7 +100,7 @@ class Launched:
 
 @contextlib.contextmanager
 def launched(
-    main: str, *, scratch: str = "", nohup: bool = False, first_wait_s: float = FIRST_WAIT_S
+    main: str, *, scratch: str = "", nohup: bool = False, first_wait_s: float = RESTARTS.first_s
 ) -> Generator[Launched]:
     made = Launched(main, scratch=scratch, nohup=nohup, first_wait_s=first_wait_s)
     try:
@@ -311,7 +311,7 @@ def test_after_three_deaths_in_ten_seconds_the_launcher_waits_and_can_be_stopped
 def test_waits_double_up_to_a_limit_until_the_main_process_runs_for_a_while() -> None:
     backoff = RestartBackoff()
     waits = [backoff.wait_s(0.5) for _ in range(10)]
-    assert waits == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, *[LONGEST_WAIT_S] * 3]
+    assert waits == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, *[RESTARTS.cap_s] * 3]
     assert [backoff.wait_s(11.0), backoff.wait_s(0.5), backoff.wait_s(0.5)] == [0.0, 0.0, 1.0]
     rare = RestartBackoff()
     assert [rare.wait_s(6.0) for _ in range(4)] == [0.0] * 4

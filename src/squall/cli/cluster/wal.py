@@ -23,7 +23,7 @@ from squall.cluster.ledger.wal.format import (
     FILE_HEADER_BYTES,
     RESET,
     Invalid,
-    Record,
+    WalRecord,
     decode_records,
 )
 from squall.cluster.ledger.wal.recovery import find_segments, recover
@@ -154,7 +154,7 @@ async def _records(disk: RealDisk, table: SegmentTable, chosen: range) -> AsyncI
                 yield f"   skipped: {skipped}: {error}"
 
 
-def _shown(record: Record) -> str:
+def _shown(record: WalRecord) -> str:
     if record.kind != STEP:
         return f"{record.lsn:>10}  kind {record.kind}, {len(record.body)} bytes"
     step = step_of(record)

@@ -26,12 +26,12 @@ class ControlOverrun(SquallError):
         self.waiting = waiting
 
 
-class Slot:
+class WorkSlot:
     """A place for one piece of work. The caller releases it exactly once."""
 
     __slots__ = ("_release", "_turn", "token", "waits")
 
-    def __init__(self, token: Token, waits: bool, release: Callable[[Slot], None]) -> None:
+    def __init__(self, token: Token, waits: bool, release: Callable[[WorkSlot], None]) -> None:
         self.token = token
         # CONTROL only: await `turn` before the work starts.
         self.waits = waits
@@ -63,11 +63,11 @@ class BoundedExecution:
         self._admission = admission
         self._clock = clock
         self._warn = warn
-        self._waiting: dict[Token, Slot] = {}
+        self._waiting: dict[Token, WorkSlot] = {}
         # For work that ends at once; see `Admission.passes`.
         self.passes = admission.passes
 
-    def enter(self, message_class: MessageClass, source: str = "") -> Slot | float:
+    def enter(self, message_class: MessageClass, source: str = "") -> WorkSlot | float:
         """A slot, or the number of seconds after which to ask again.
 
         Raises `ControlOverrun` for a source whose connection must be closed.
@@ -79,8 +79,8 @@ class BoundedExecution:
             raise ControlOverrun(decision.source, decision.waiting)
         return decision.retry_after_s
 
-    def _slot(self, admitted: Admitted) -> Slot:
-        slot = Slot(admitted.token, admitted.waits, self._leave)
+    def _slot(self, admitted: Admitted) -> WorkSlot:
+        slot = WorkSlot(admitted.token, admitted.waits, self._leave)
         if slot.waits:
             self._waiting[slot.token] = slot
         if admitted.warning is not None and self._warn is not None:
@@ -92,7 +92,7 @@ class BoundedExecution:
                 raise
         return slot
 
-    def _leave(self, slot: Slot) -> None:
+    def _leave(self, slot: WorkSlot) -> None:
         started = self._admission.release(slot.token, self._clock.now())
         if not self._waiting:
             return

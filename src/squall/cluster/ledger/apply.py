@@ -139,12 +139,13 @@ class Applier:
         if self._broken is not None:
             return
         try:
-            queue, apply = self._queue, self.apply
-            for _ in range(min(self._slice, len(queue))):
+            queue, apply, left = self._queue, self.apply, self._slice
+            while queue and left:
                 # The entry stays in the queue until it is applied, so that `abandon` can fail
                 # its answer.
                 apply(*queue[0])
                 queue.popleft()
+                left -= 1
         except Exception as error:
             self.on_broken(error)
             return

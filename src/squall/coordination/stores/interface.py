@@ -83,7 +83,6 @@ ENDING_KINDS = frozenset(
 STREAM_KINDS = ("signal", "queued", "ready", "deadletter", "orders")
 """Kinds of streams."""
 DEFAULT_PREFIX = "blocking"
-VALUE_MAX_BYTES = 16 * 1024 * 1024
 REMEMBERED_S = 600.0
 """How long a store remembers the ids of removed items, to recognise a repeated append."""
 TAKE_REMEMBERED_S = 300.0

@@ -14,8 +14,6 @@ from typing import Any
 _COUNTS = ("started", "count", "ok", "failed", "interrupted")
 _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "p999", "max")
 _WINDOW = ("count", "failed", "p50", "p95", "p99")
-TABLES = ("steps", "windows", "errors")
-
 Row = Sequence[Any]
 
 

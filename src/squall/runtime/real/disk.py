@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -245,9 +245,11 @@ class _FileThread:
                 completion: tuple[Any, ...] = (_succeed, future, function(*args))
             except BaseException as error:
                 completion = (_fail, future, error)
-            # A loop that is closed by now has no waiting caller.
-            with contextlib.suppress(RuntimeError):
+            try:
                 loop.call_soon_threadsafe(*completion)
+            except RuntimeError:
+                # The loop is closed: no caller waits.
+                continue
 
 
 # The last field: whether this call is the last one.
@@ -311,17 +313,19 @@ class _File:
     def poisoned(self) -> bool:
         return bool(self._poison)
 
-    async def append(self, data: bytes) -> None:
-        await self._thread.call(self._append, data)
+    # Each call is queued when it is made, not when it is awaited, so that all keep their order.
 
-    async def sync(self) -> None:
-        await self._thread.call(self._sync)
+    def append(self, data: bytes) -> Awaitable[None]:
+        return self._thread.call(self._append, data)
 
-    async def append_and_sync(self, data: bytes) -> None:
-        await self._thread.call(self._append_and_sync, data)
+    def sync(self) -> Awaitable[None]:
+        return self._thread.call(self._sync)
 
-    async def truncate(self, size: int) -> None:
-        await self._thread.call(self._truncate, size)
+    def append_and_sync(self, data: bytes) -> Awaitable[None]:
+        return self._thread.call(self._append_and_sync, data)
+
+    def truncate(self, size: int) -> Awaitable[None]:
+        return self._thread.call(self._truncate, size)
 
     async def close(self) -> None:
         self._registry.pop(self, None)
@@ -332,11 +336,11 @@ class _File:
 
     def _append(self, data: bytes) -> None:
         self._check()
-        written = 0
-        rest = memoryview(data)
         try:
-            while written < len(rest):
-                written += os.pwrite(self._descriptor, rest[written:], self._size + written)
+            written = os.pwrite(self._descriptor, data, self._size)
+            while written < len(data):
+                rest = memoryview(data)[written:]
+                written += os.pwrite(self._descriptor, rest, self._size + written)
         except OSError as error:
             self._undo(error)
             raise
@@ -345,7 +349,7 @@ class _File:
 
     def _append_and_sync(self, data: bytes) -> None:
         self._append(data)
-        self._sync()
+        self._make_durable()
 
     def _undo(self, cause: OSError) -> None:
         """Removes the part of a failed append that was written."""
@@ -357,6 +361,9 @@ class _File:
 
     def _sync(self) -> None:
         self._check()
+        self._make_durable()
+
+    def _make_durable(self) -> None:
         try:
             _flush(self._descriptor)
         except OSError as error:

@@ -32,6 +32,8 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from squall.runtime.backoff import Backoff
+
 if TYPE_CHECKING:
     from squall.runtime.log import Log
 
@@ -48,8 +50,7 @@ next one knows the name of the node and what the former one left."""
 # Three deaths within ten seconds are no accident any more: wait before the next start.
 DEATHS = 3
 DEATHS_WITHIN_S = 10.0
-FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 30.0
+RESTARTS = Backoff(first_s=1.0, cap_s=30.0)
 # A killed process that does not end is stuck in the kernel, and may be for good. The next main
 # process looks for it too, and without it claims no proof.
 REAP_S = 5.0
@@ -240,7 +241,7 @@ class RestartBackoff:
     def __init__(self) -> None:
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self._ran_s = 0.0
-        self._wait_s = 0.0
+        self._waits = 0
 
     def wait_s(self, ran_s: float) -> float:
         """`ran_s`: how long the main process that has just died ran. Only such times count: with
@@ -248,10 +249,10 @@ class RestartBackoff:
         self._ran_s += ran_s
         self._deaths.append(self._ran_s)
         if len(self._deaths) < DEATHS or self._ran_s - self._deaths[0] > DEATHS_WITHIN_S:
-            self._wait_s = 0.0
-        else:
-            self._wait_s = min(max(2.0 * self._wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
-        return self._wait_s
+            self._waits = 0
+            return 0.0
+        self._waits += 1
+        return RESTARTS.delay_s(self._waits)
 
 
 def _format_former(former: FormerEnd) -> str:

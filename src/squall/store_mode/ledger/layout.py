@@ -109,7 +109,7 @@ def settings_for(capabilities: Capabilities) -> StoreLogSettings:
     return StoreLogSettings(pace_s=S3_PACE_S)
 
 
-class Slot(msgspec.Struct, frozen=True, array_like=True):
+class LogSlot(msgspec.Struct, frozen=True, array_like=True):
     """Log entries that one leader wrote together."""
 
     writer: str
@@ -170,16 +170,16 @@ def head_key(scope: str) -> str:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_slot_decoder = msgspec.msgpack.Decoder(Slot)
+_slot_decoder = msgspec.msgpack.Decoder(LogSlot)
 _head_decoder = msgspec.msgpack.Decoder(Head)
 _slices_decoder = msgspec.msgpack.Decoder(list[bytes])
 
 
-def encode(record: Slot | Head | list[bytes]) -> bytes:
+def encode(record: LogSlot | Head | list[bytes]) -> bytes:
     return _encoder.encode(record)
 
 
-def slot_of(key: str, value: bytes) -> Slot:
+def slot_of(key: str, value: bytes) -> LogSlot:
     return _decoded(key, value, _slot_decoder)
 
 
@@ -187,7 +187,7 @@ def head_of(key: str, value: bytes) -> Head:
     return _decoded(key, value, _head_decoder)
 
 
-T = TypeVar("T", Slot, Head)
+T = TypeVar("T", LogSlot, Head)
 
 
 def _decoded(key: str, value: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:

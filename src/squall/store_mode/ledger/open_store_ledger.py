@@ -52,8 +52,8 @@ from squall.store_mode.ledger.layout import (
     Head,
     Keys,
     LeadCheck,
+    LogSlot,
     References,
-    Slot,
     StoreLogSettings,
     encode,
     head_key,
@@ -315,7 +315,7 @@ class _Opening:
         while True:
             fence = self._fence_after()
             entries = self._first_entries(keys, fence)
-            slot = Slot(self._writer, fence, entries)
+            slot = LogSlot(self._writer, fence, entries)
             value, token = encode(slot), f"{self._writer}.{self._tail.next}"
             try:
                 await self._retry_until_term_ends(lambda v=value, t=token: self._tail.append(v, t))

@@ -52,7 +52,7 @@ from squall.runtime.metrics import Registry
 from squall.runtime.tasks import TaskRunner, TaskToken
 from squall.store_mode.ledger.blobs import StoreBlobs
 from squall.store_mode.ledger.housekeeping import Housekeeping, Parts
-from squall.store_mode.ledger.layout import Slot, StoreLogSettings, encode
+from squall.store_mode.ledger.layout import LogSlot, StoreLogSettings, encode
 
 TICK_S = 0.25
 CLOSE_S = 2.0
@@ -303,7 +303,7 @@ class StoreLedger:
 
     async def _write_slot(self) -> None:
         entries, size = self._take_batch()
-        slot = Slot(self.parts.writer, self._fence, tuple(entries))
+        slot = LogSlot(self.parts.writer, self._fence, tuple(entries))
         value, token = encode(slot), f"{self.parts.writer}.{self._tail.next}"
         while True:
             try:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from squall.cluster.control.admission import Admission
-from squall.cluster.control.execution import BoundedExecution, ControlOverrun, Slot
+from squall.cluster.control.execution import BoundedExecution, ControlOverrun, WorkSlot
 from squall.cluster.control.load import Filling
 from squall.cluster.control.settings import AdmissionSettings
 from squall.cluster.wire.header import MessageClass
@@ -197,7 +197,7 @@ async def test_the_wire_enters_with_the_class_alone() -> None:
     node = Node()
     admit: Admit = node.execution.enter
     slot = admit(TELEMETRY)
-    assert isinstance(slot, Slot)
+    assert isinstance(slot, WorkSlot)
     assert admit(TELEMETRY) == pytest.approx(0.1)
     slot.release()
     assert node.idle()
@@ -209,7 +209,7 @@ async def test_the_wire_enters_with_the_class_alone() -> None:
 async def test_a_slot_that_is_called_up_before_its_task_began_does_not_wait() -> None:
     node = Node()
     first, second = (node.execution.enter(CONTROL) for _ in range(2))
-    assert isinstance(first, Slot) and isinstance(second, Slot)
+    assert isinstance(first, WorkSlot) and isinstance(second, WorkSlot)
     assert second.waits
     first.release()
     await second.turn()
@@ -221,7 +221,7 @@ async def test_a_slot_that_is_called_up_before_its_task_began_does_not_wait() ->
 async def test_a_slot_given_back_while_it_waits_is_never_called_up() -> None:
     node = Node()
     first, second = (node.execution.enter(CONTROL) for _ in range(2))
-    assert isinstance(first, Slot) and isinstance(second, Slot)
+    assert isinstance(first, WorkSlot) and isinstance(second, WorkSlot)
     second.release()
     first.release()
     assert node.idle()

@@ -1,6 +1,6 @@
 """Decodes the records of the write-ahead log as steps of a member's history (`replica.types`).
 
-Groups of every size write the same bytes: a `Record` in MessagePack.
+Groups of every size write the same bytes: a `StepRecord` in MessagePack.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from squall.cluster.ledger.interface import LedgerFailed
-from squall.cluster.ledger.replica.types import LogEntry, Record
-from squall.cluster.ledger.wal.format import Record as WalRecord
+from squall.cluster.ledger.replica.types import LogEntry, StepRecord
+from squall.cluster.ledger.wal.format import WalRecord
 
 STEP = 1
 """The kind number of a log record that holds a step."""
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder = msgspec.msgpack.Decoder(StepRecord)
 
 
-def step_of(record: WalRecord) -> Record:
+def step_of(record: WalRecord) -> StepRecord:
     """Decodes one step. The log has verified the checksum, so a record that cannot be decoded
     was written by another version of Squall."""
     lsn, kind, body = record

@@ -1,6 +1,6 @@
 """Opens a member's durable state: its storage record, checkpoints and write-ahead log.
 
-The write-ahead log holds one `Record` per step of the core, in order; a checkpoint replaces
+The write-ahead log holds one `StepRecord` per step of the core, in order; a checkpoint replaces
 the entries up to its op. The member needs the log from the record that holds the first entry
 above the oldest kept checkpoint.
 
@@ -26,7 +26,7 @@ from squall.cluster.ledger.group_member.replay import Places, Replay
 from squall.cluster.ledger.interface import LedgerDamaged, OpNumber
 from squall.cluster.ledger.replica.group_clock import ClockStamp, away_since
 from squall.cluster.ledger.replica.state import config_of, formation_of
-from squall.cluster.ledger.replica.types import Config, Kind, Record, Recovered
+from squall.cluster.ledger.replica.types import Config, Kind, Recovered, StepRecord
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.ledger.wal.errors import Damage, WalDamaged
 from squall.cluster.ledger.wal.log import Wal
@@ -167,19 +167,19 @@ async def _salvage(
     await write_whole(disk, wal, storage.wal_identity, found, first, records)
 
 
-def _last_promise(found: Salvaged, head: CheckpointHead | None) -> Record | None:
+def _last_promise(found: Salvaged, head: CheckpointHead | None) -> StepRecord | None:
     """A record that repeats every promise and keeps only entries that are certainly committed:
     a lost record may have cut off other entries before the hole. None if the group that the
     member belongs to is lost."""
-    before = [msgspec.msgpack.decode(each.body, type=Record) for each in found.records]
-    behind = [msgspec.msgpack.decode(each.body, type=Record) for each in found.behind]
+    before = [msgspec.msgpack.decode(each.body, type=StepRecord) for each in found.records]
+    behind = [msgspec.msgpack.decode(each.body, type=StepRecord) for each in found.behind]
     commit = max((int(each.commit) for each in before), default=0)
     commit = max(commit, int(head.base.op) if head is not None else 0)
     held = max((int(e.op) for each in before for e in each.entries), default=0)
     if head is None and (commit < 1 or held < 1):
         return None
     last = max(behind, key=lambda each: each.fence)
-    return Record(
+    return StepRecord(
         max(each.fence for each in (*before, *behind)),
         max(each.last_normal for each in (*before, *behind)),
         commit,

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from squall.cluster.ledger.apply import Applier
 from squall.cluster.ledger.group_member.bulk_messages import Message, Transport
@@ -61,7 +62,7 @@ from squall.cluster.ledger.replica.effects import (
 )
 from squall.cluster.ledger.replica.messages import Packet
 from squall.cluster.ledger.replica.replica import Replica
-from squall.cluster.ledger.replica.types import LogEntry, Member, Record
+from squall.cluster.ledger.replica.types import LogEntry, Member, StepRecord
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.ledger.wal.errors import DiskFull, TooLarge, WalError, WalFailed
 from squall.cluster.ledger.wal.metrics import observe_wal
@@ -85,6 +86,15 @@ SOONEST_S = 0.001
 class GroupLedger:
     """Implements `interface.Ledger` for one member; `open_group_ledger` creates it."""
 
+    # See `replica.state.Core`.
+    __slots__ = (
+        "__dict__", "_announced", "_applier", "_changes", "_clock", "_closed", "_decoder",
+        "_encoder", "_has_served", "_held", "_kernel", "_lock", "_log", "_numbers", "_observe",
+        "_on_alarm", "_roles", "_rounds", "_running", "_serves", "_tasks", "_tokens",
+        "_transport", "blobs", "digests", "durable_state", "failure", "now", "recovery",
+        "replica", "scrub", "settings", "snapshots", "submissions", "wal",
+    )  # fmt: skip
+
     def __init__(
         self,
         runtime: Runtime,
@@ -105,9 +115,12 @@ class GroupLedger:
         self.replica = replica
         self.settings = settings
         self.durable_state = durable_state
+        self.wal = durable_state.wal
         self.failure: LedgerFailed | None = None
-        self._runtime = runtime
         self._clock = runtime.clock
+        # A clock that includes suspended time, so that the group clock continues (R10) and the
+        # replica notices that it was suspended.
+        self.now = runtime.clock.boot_time
         self._tasks = tasks
         self._applier = applier
         # None for a group of one that no other node can join.
@@ -117,6 +130,7 @@ class GroupLedger:
         self._lock = lock
         self._observe = observe
         self._on_alarm = on_alarm
+        self._kernel = clock_stamp(self._clock).kernel
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Message)
         self._held: deque[Send] = deque(maxlen=HELD_MAX)
@@ -200,7 +214,8 @@ class GroupLedger:
         limit = self.settings.max_command_bytes
         if len(body) > limit:
             raise TooLarge(f"a command of {len(body)} bytes is over the limit of {limit}")
-        self._check()
+        if self.failure is not None or self._closed:
+            self._check()
         active = self._applier.active_version
         if version > active:
             self._check_leads()
@@ -311,11 +326,6 @@ class GroupLedger:
 
     # Effects.
 
-    def now(self) -> float:
-        """A clock that includes suspended time, so that the group clock continues (R10) and the
-        replica notices that it was suspended."""
-        return self._clock.boot_time()
-
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             if self.failure is not None:
@@ -323,12 +333,14 @@ class GroupLedger:
             if self._observe is not None and not isinstance(effect, Send):
                 self._observe(effect)
             match effect:
-                case Send():
-                    self._send(effect)
                 case Persist():
-                    self._persist(effect)
+                    lsn = self._write(effect.record)
+                    if lsn:
+                        self._numbers.append((lsn, effect.number))
                 case Apply():
                     self._apply(effect.entries)
+                case Send():
+                    self._send(effect)
                 case Confirmed():
                     for token in effect.tokens:
                         settle(self._rounds.pop(token, None), (effect.fence, effect.commit))
@@ -379,19 +391,17 @@ class GroupLedger:
         for node in to:
             self._transport.send(node, data)
 
-    def _persist(self, effect: Persist) -> None:
-        lsn = self._write(effect.record)
-        if lsn:
-            self._numbers.append((lsn, effect.number))
-
-    def _write(self, record: Record) -> int:
+    def _write(self, record: StepRecord) -> int:
         """Queues the record and returns its LSN; if the log refuses it, stops and returns 0."""
-        stamp = clock_stamp(self._clock)
-        record = msgspec.structs.replace(
-            record, wall_ms=stamp.wall_ms, boot_ms=stamp.boot_ms, kernel=stamp.kernel
+        # The clocks of the machine when the core read the group clock for this record.
+        record = replace(
+            record,
+            wall_ms=int(self._clock.wall() * 1000.0),
+            boot_ms=int(self.replica.core.now * 1000.0),
+            kernel=self._kernel,
         )
         try:
-            lsn = self.durable_state.wal.accept(STEP, self._encoder.encode(record))
+            lsn = self.wal.accept(STEP, self._encoder.encode(record))
         except WalError as error:
             self.fail(LedgerFailed(str(error)))
             return 0
@@ -408,11 +418,13 @@ class GroupLedger:
             self._write(self._promise(entries))
             first = int(entries[-1].op) + 1
 
-    def _promise(self, entries: tuple[LogEntry, ...] = ()) -> Record:
+    def _promise(self, entries: tuple[LogEntry, ...] = ()) -> StepRecord:
         """A record that repeats this member's promise."""
         core = self.replica.core
         group_ms = core.clock.read(core.now)
-        return Record(core.fence, core.last_normal, -1, entries, OpNumber(core.commit), group_ms)
+        return StepRecord(
+            core.fence, core.last_normal, -1, entries, OpNumber(core.commit), group_ms
+        )
 
     def _apply(self, entries: tuple[LogEntry, ...]) -> None:
         core = self.replica.core
@@ -421,7 +433,6 @@ class GroupLedger:
             return
         self._applier.commit(self.submissions.committed(entries))
         self._changes.applied(entries)
-        self.snapshots.committed(entries)
 
     # Callbacks of the write-ahead log.
 

@@ -15,7 +15,7 @@ from squall.cluster.ledger.files.checkpoints import CheckpointHead
 from squall.cluster.ledger.interface import GroupMs, OpNumber
 from squall.cluster.ledger.replica.group_clock import ClockStamp
 from squall.cluster.ledger.replica.log import Log
-from squall.cluster.ledger.replica.types import Base, LogEntry, Record, Recovered, StorageId
+from squall.cluster.ledger.replica.types import Base, LogEntry, Recovered, StepRecord, StorageId
 
 
 class Places:
@@ -77,7 +77,7 @@ class Replay:
             self.stamp = ClockStamp(head.wall_ms, head.boot_ms, head.kernel)
         self._log = Log(base.op, base.checksum, self.recovered.entries)
 
-    def take(self, lsn: int, record: Record) -> None:
+    def take(self, lsn: int, record: StepRecord) -> None:
         recovered, entries = self.recovered, record.entries
         if record.restart_op > self._log.base_op:
             self._restart(record)
@@ -97,10 +97,10 @@ class Replay:
             recovered.group_ms = record.group_ms
         self.stamp = ClockStamp(record.wall_ms, record.boot_ms, record.kernel)
 
-    def dropped(self, now: ClockStamp) -> Record:
+    def dropped(self, now: ClockStamp) -> StepRecord:
         """The record that ends the hole: what a later start replays follows from here."""
         recovered, op = self.recovered, self._log.last
-        return Record(
+        return StepRecord(
             recovered.fence,
             recovered.last_normal,
             op,
@@ -112,7 +112,7 @@ class Replay:
             restart_checksum=self._log.end(),
         )
 
-    def _restart(self, record: Record) -> None:
+    def _restart(self, record: StepRecord) -> None:
         """A checkpoint of a peer replaced the log, or an earlier start ended a hole here."""
         if self._log.checksum(record.restart_op) == record.restart_checksum:
             self.hole = ""
@@ -125,7 +125,7 @@ class Replay:
         self._log.cut(max(min(self.recovered.commit, self._log.last), self._log.base_op))
         self.places.note(0, self._log.last, ())
 
-    def _step(self, record: Record) -> None:
+    def _step(self, record: StepRecord) -> None:
         """Replays a record that cuts the log or repeats entries, instead of only appending."""
         log = self._log
         if log.last > log.base_op:

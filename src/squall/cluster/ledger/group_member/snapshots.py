@@ -25,7 +25,7 @@ from squall.cluster.ledger.group_member.durable_state import DurableState, clock
 from squall.cluster.ledger.group_member.recovery_report import CheckpointCounters
 from squall.cluster.ledger.interface import Capture, GroupMs
 from squall.cluster.ledger.replica.log import sized
-from squall.cluster.ledger.replica.types import Base, LogEntry
+from squall.cluster.ledger.replica.types import Base
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.ledger.wal.errors import WalError
 from squall.runtime.interfaces import NodeId, Runtime
@@ -80,26 +80,32 @@ class Snapshots:
         self._asked_at = 0.0
         self._moved_at = 0.0
         self._task: TaskToken | None = None
-        self._since = 0
-        self._bytes = 0
+        # The op, the bytes written to the log and the time of the last checkpoint. The entries
+        # that a start finds on the disk count as written since then.
+        self._made_op = int(durable_state.recovered.base.op)
+        self._made_bytes = -sized(durable_state.recovered.entries)
         self._made_at = runtime.clock.now()
         self.counters = CheckpointCounters()
 
     # Writing.
 
-    def committed(self, entries: tuple[LogEntry, ...]) -> None:
-        self._since += len(entries)
-        self._bytes += sized(entries)
+    def _is_due(self) -> bool:
+        """Compares counters that the core and the log keep anyway, once per tick, so that a
+        commit costs nothing here."""
         settings = self._settings
+        entries = self._ledger.replica.core.commit - self._made_op
         limit = max(settings.checkpoint_bytes, self._durable_state.checkpoints.last_bytes // 2)
-        if self._since >= settings.checkpoint_entries or self._bytes >= limit:
-            self._begin()
+        return entries > 0 and (
+            entries >= settings.checkpoint_entries
+            or self._durable_state.wal.counters.bytes - self._made_bytes >= limit
+            or self._clock.now() - self._made_at >= settings.checkpoint_interval_s
+        )
 
-    def _begin(self) -> None:
-        if self._since and not self._is_busy():
-            self._since = self._bytes = 0
-            self._made_at = self._clock.now()
-            self._start("checkpoint", self.checkpoint)
+    def _note_made(self, op: int) -> None:
+        """Counts the log anew from `op`, up to which a checkpoint replaces it."""
+        self._made_op = op
+        self._made_bytes = self._durable_state.wal.counters.bytes
+        self._made_at = self._clock.now()
 
     async def checkpoint(self) -> int:
         """Writes a checkpoint of the current state, then deletes the log that no kept
@@ -275,8 +281,9 @@ class Snapshots:
     def tick(self) -> None:
         # Before the next checkpoint of its own: frequent ones must not keep this member behind.
         self._install_arrived()
-        if self._clock.now() - self._made_at >= self._settings.checkpoint_interval_s:
-            self._begin()
+        if not self._is_busy() and self._is_due():
+            self._note_made(self._ledger.replica.core.commit)
+            self._start("checkpoint", self.checkpoint)
         beat_s = self._ledger.replica.core.timers.heartbeat_s
         if self._source is None:
             return
@@ -346,6 +353,7 @@ class Snapshots:
             return
         self._applier.machine.load(iter(slices))
         self._applier.restore(base)
+        self._note_made(int(base.op))
         self.counters.installed += 1
         self._log.info("checkpoint_installed", op=base.op, bytes=len(data))
         self._ledger.perform(self._ledger.replica.snapshot_installed(base, self._ledger.now()))

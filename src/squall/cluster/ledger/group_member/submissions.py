@@ -2,7 +2,8 @@
 
 The commands of one turn of the event loop become one record on disk and one proposal, up to
 `BATCH_OPS` and `BATCH_BYTES`. The rest of a burst follows in later turns: one huge proposal would
-keep the loop from answering heartbeats, and the primary would lose its lead.
+keep the loop from answering heartbeats, and the primary would lose its lead. A group of one that
+has nothing under way proposes a lone command at once: it has no turn to share.
 """
 
 from __future__ import annotations
@@ -33,16 +34,26 @@ class Submissions:
         self._loop = asyncio.get_running_loop()
         # The commands of this turn: (version, body) and the answer.
         self._batch: list[tuple[tuple[int, bytes], Answer]] = []
+        # The last batch held one command: the next one probably comes alone as well.
+        self._is_lone = True
         # By op number: the answers to commands of this boot that are not applied yet.
         self.answers: dict[int, Answer] = {}
 
     def add(self, version: int, body: bytes) -> Answer:
         answer: Answer = self._loop.create_future()
         if not self._batch:
+            ledger = self._ledger
+            if self._is_lone and ledger.replica.is_idle() and not ledger.wal.waiting_records:
+                # A group of one with nothing under way has room for any command. Waiting for a
+                # turn would cost a lone caller more than its share of a batch saves.
+                op, effects = ledger.replica.submit([(version, body)], ledger.now())
+                self.answers[op] = answer
+                ledger.perform(effects)
+                return answer
             self._loop.call_soon(self.flush)
             # The writer runs right after `flush` and finds the record there. If the record
             # woke it, every commit would take one more turn of the event loop.
-            self._ledger.durable_state.wal.wake()
+            ledger.wal.wake()
         self._batch.append(((version, body), answer))
         return answer
 
@@ -58,9 +69,10 @@ class Submissions:
         commands, answers = self._next()
         if self._batch:
             self._loop.call_soon(self.flush)
+        self._is_lone = len(answers) == 1
         if answers:
-            proposed, effects = ledger.replica.submit(commands, ledger.now())
-            self.answers.update(zip(proposed, answers, strict=True))
+            first, effects = ledger.replica.submit(commands, ledger.now())
+            self.answers.update(enumerate(answers, first))
             ledger.perform(effects)
 
     def flush_all(self) -> None:
@@ -115,4 +127,4 @@ class Submissions:
         ledger, core = self._ledger, self._ledger.replica.core
         ops, size = ledger.replica.room()
         ops = min(ops, ledger.settings.max_in_flight - (core.log.last - core.commit))
-        return ops, min(size, ledger.durable_state.wal.room_bytes())
+        return ops, min(size, ledger.wal.room_bytes())

@@ -136,7 +136,7 @@ class Transfer:
         self._staged = []
         # The entries are part of the checkpoint. The record names it, so that a start that cannot
         # read the checkpoint notices the hole (R2).
-        core.persist(restart=(int(base.op), base.checksum))
+        core.persist(restart_op=int(base.op), restart_checksum=base.checksum)
         if base.config is not None and (
             core.config is None or base.config.epoch > core.config.epoch
         ):

@@ -10,7 +10,7 @@ import msgspec
 
 from squall.cluster.ledger.interface import Fence, GroupMs
 from squall.cluster.ledger.replica.messages import Packet
-from squall.cluster.ledger.replica.types import Config, LogEntry, Record
+from squall.cluster.ledger.replica.types import Config, LogEntry, StepRecord
 from squall.runtime.interfaces import NodeId
 
 
@@ -18,7 +18,7 @@ class Persist(msgspec.Struct, frozen=True):
     """Writes a record to disk; the driver reports back when it is durable."""
 
     number: int
-    record: Record
+    record: StepRecord
 
 
 class Send(msgspec.Struct, frozen=True):

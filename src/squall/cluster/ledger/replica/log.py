@@ -56,6 +56,11 @@ class Log:
         self._entries.append(entry)
         self.last += 1
 
+    def grow(self, entries: list[LogEntry]) -> None:
+        """Appends entries that the caller has made as a chain that follows `end`."""
+        self._entries += entries
+        self.last += len(entries)
+
     def extend(self, entries: Sequence[LogEntry]) -> int:
         """Appends entries up to the first that does not follow; returns how many it took."""
         held, end, op = self._entries, self.end(), self.last
@@ -76,8 +81,10 @@ class Log:
 
     def between(self, first: int, last: int) -> tuple[LogEntry, ...]:
         """Returns the entries first .. last, all of which must be in this log."""
-        invariant(self.base_op < first and last <= self.last, "these entries are not in the log")
-        return tuple(self._entries[first - self.base_op - 1 : last - self.base_op])
+        base = self.base_op
+        if first <= base or last > self.last:
+            invariant(False, "these entries are not in the log")
+        return tuple(self._entries[first - base - 1 : last - base])
 
     def slice(self, first: int, last: int, bytes_max: int) -> tuple[LogEntry, ...]:
         """Returns entries of first .. last up to `bytes_max`, but at least one if any exists."""
@@ -112,4 +119,7 @@ class Log:
 
 
 def sized(entries: Sequence[LogEntry]) -> int:
-    return sum([len(entry.body) for entry in entries]) + ENTRY_OVERHEAD * len(entries)
+    size = ENTRY_OVERHEAD * len(entries)
+    for entry in entries:
+        size += len(entry.body)
+    return size

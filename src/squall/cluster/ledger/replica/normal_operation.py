@@ -22,6 +22,7 @@ from squall.cluster.ledger.replica.types import Kind, LogEntry, Member, Status
 from squall.runtime.interfaces import NodeId
 from squall.runtime.invariants import invariant
 
+MEMBERS = Kind.MEMBERS
 PREPARE_BYTES = 48_000
 """Most entry bytes in one Prepare, which fits the largest datagram; one larger command still
 goes alone."""
@@ -37,7 +38,7 @@ EARLY_MAX = 512
 
 
 @dataclass(slots=True)
-class Progress:
+class MemberProgress:
     """What the primary knows about one member in this view; always match < next."""
 
     match: int
@@ -59,10 +60,11 @@ class Normal:
         # As a follower: entries by op that arrived before their predecessor.
         self._early: dict[int, LogEntry] = {}
         # As the primary: the progress of each member, itself included.
-        self.progress: dict[NodeId, Progress] = {}
+        self.progress: dict[NodeId, MemberProgress] = {}
         # The first op that this member proposed in the view it leads; 0 until then.
         self.view_op = 0
-        # Bytes of the uncommitted entries that this primary proposed.
+        # Bytes of the uncommitted entries that this primary proposed. 0 in a group of one: what
+        # waits there waits for its own disk, and the write-ahead log limits that.
         self._in_flight_bytes = 0
 
     # The primary.
@@ -76,7 +78,7 @@ class Normal:
         self._in_flight_bytes = 0
         last = core.log.last
         self.progress = {
-            node: Progress(0, last + 1, core.now)
+            node: MemberProgress(0, last + 1, core.now)
             for node in (core.config.nodes if core.config else ())
         }
         self._count_self()
@@ -93,17 +95,18 @@ class Normal:
         core = self._core
         return core.leading and core.serving and not core.holds_members()
 
-    def propose(self, kind: Kind, bodies: list[tuple[int, bytes]]) -> list[int]:
-        """Appends an entry for each (version, body); returns their op numbers."""
+    def propose(self, kind: Kind, bodies: list[tuple[int, bytes]]) -> int:
+        """Appends an entry for each (version, body); returns the op number of the first."""
         core = self._core
-        invariant(core.leading, "only a primary proposes")
+        if not core.leading:
+            invariant(False, "only a primary proposes")
         entries = core.append(kind, bodies)
-        self._in_flight_bytes += sized(entries)
         core.persist(entries=entries)
         if not core.is_alone:
+            self._in_flight_bytes += sized(entries)
             self._push_to_all()
-        self._count_self()
-        return [entry.op for entry in entries]
+            self._count_self()
+        return entries[0].op
 
     def stored(self, packet: Packet, ack: PrepareOk | RoundAck) -> None:
         core = self._core
@@ -129,22 +132,23 @@ class Normal:
         self._in_flight_bytes = 0
 
     def own_copy_durable(self) -> None:
-        if self._core.leading:
-            self._count_self()
-            self.try_commit()
+        self._count_self()
+        self.try_commit()
 
     def try_commit(self) -> None:
         core = self._core
-        if not core.leading or core.config is None:
+        if not core.leading:
             return
-        op = self._held_by_quorum()
+        # A group of one is its own quorum.
+        op = self.progress[core.me.node].match if core.is_alone else self._held_by_quorum()
         if op <= core.commit:
             return
         done = core.log.between(core.commit + 1, op)
-        # Nothing is in flight any more if this is the whole log, as after every lone command.
-        left = self._in_flight_bytes - sized(done) if op < core.log.last else 0
-        self._in_flight_bytes = max(left, 0)
-        if done[-1].kind is Kind.MEMBERS:
+        if self._in_flight_bytes:
+            # Nothing is in flight any more if this is the whole log.
+            left = self._in_flight_bytes - sized(done) if op < core.log.last else 0
+            self._in_flight_bytes = max(left, 0)
+        if done[-1].kind is MEMBERS:
             # The last message of this epoch: it lets the followers enter the next one.
             self._announce_commit(op)
         core.commit_entries(done)
@@ -179,8 +183,6 @@ class Normal:
 
     def _held_by_quorum(self) -> int:
         core = self._core
-        if core.is_alone:
-            return self.progress[core.me.node].match
         held = sorted((progress.match for progress in self.progress.values()), reverse=True)
         # Formation: op 1 commits only when every member has stored it.
         if core.commit < 1 and core.log.last < 2:
@@ -191,8 +193,8 @@ class Normal:
         """Counts this primary's own copy, but only what its disk has stored in this view."""
         core = self._core
         progress = self.progress[core.me.node]
-        if core.durable >= core.promised:
-            progress.match = max(progress.match, core.durable_op)
+        if core.durable >= core.promised and core.durable_op > progress.match:
+            progress.match = core.durable_op
 
     def _announce_commit(self, op: int) -> None:
         core = self._core
@@ -204,7 +206,7 @@ class Normal:
             if node != self._core.me.node:
                 self._push(node, progress)
 
-    def _push(self, node: NodeId, progress: Progress) -> None:
+    def _push(self, node: NodeId, progress: MemberProgress) -> None:
         core = self._core
         while core.log.base_op < progress.next <= core.log.last:
             entries = core.log.slice(progress.next, core.log.last, PREPARE_BYTES)

@@ -54,6 +54,7 @@ from squall.cluster.ledger.replica.types import (
 from squall.cluster.ledger.replica.view_change import ViewChanges
 from squall.runtime.interfaces import BootId, NodeId
 
+COMMAND = Kind.COMMAND
 STALE_S_MAX = 1e9
 """Reported instead of infinity by a member that has never heard a primary."""
 
@@ -98,6 +99,7 @@ class Replica:
         self.forming.group = form_group
         self.forming.facts = form_facts
         core.on_stepped_down = self._stepped_down
+        core.on_gap = self.rounds.shift
 
     # Time.
 
@@ -124,7 +126,7 @@ class Replica:
 
     def tick(self, now: float) -> list[Effect]:
         core = self.core
-        self._pass_time(now)
+        core.pass_time(now)
         if core.status is Status.FORMING:
             self.forming.tick()
         elif core.leading:
@@ -150,14 +152,15 @@ class Replica:
 
     def persisted(self, number: int, now: float) -> list[Effect]:
         """The driver reports that all records up to `number` are durable."""
-        self._pass_time(now)
         core = self.core
+        core.pass_time(now)
         core.persisted(number)
         if not core.leading:
             if core.stands_next:
                 self.views.tick()
             self.views.own_promise_durable()
-        self.normal.own_copy_durable()
+        if core.leading:
+            self.normal.own_copy_durable()
         if self.hand_over.is_under_way:
             self.hand_over.proceed()
         return core.take()
@@ -165,7 +168,7 @@ class Replica:
     def refused(self, now: float) -> list[Effect]:
         """The driver reports that a full disk refused every record that is not durable yet.
         Only a group of one may take them back (`Core.take_back`)."""
-        self._pass_time(now)
+        self.core.pass_time(now)
         self.core.take_back()
         self.normal.taken_back()
         if not self.core.leading:
@@ -178,25 +181,30 @@ class Replica:
     def may_submit(self) -> bool:
         return self.normal.may_propose() and not self.hand_over.is_under_way
 
+    def is_idle(self) -> bool:
+        """Whether this member is a group of one that leads, and its whole log is committed."""
+        core = self.core
+        return core.is_alone and core.serving and core.commit == core.log.last
+
     def room(self) -> tuple[int, int]:
         """Returns how many more commands, and how many bytes, may be submitted now."""
         return self.normal.room()
 
-    def submit(
-        self, commands: list[tuple[int, bytes]], now: float
-    ) -> tuple[list[int], list[Effect]]:
-        """Proposes each (version, body); returns the op numbers. Requires `may_submit`."""
-        self._pass_time(now)
-        ops = self.normal.propose(Kind.COMMAND, commands)
-        return ops, self.core.take()
+    def submit(self, commands: list[tuple[int, bytes]], now: float) -> tuple[int, list[Effect]]:
+        """Proposes each (version, body); returns the op number of the first. Requires
+        `may_submit`."""
+        core = self.core
+        core.pass_time(now)
+        first = self.normal.propose(COMMAND, commands)
+        return first, core.take()
 
     def confirm(self, token: int, now: float) -> list[Effect]:
-        self._pass_time(now)
+        self.core.pass_time(now)
         self.rounds.confirm(token)
         return self.core.take()
 
     def change_members(self, token: int, members: tuple[Member, ...], now: float) -> list[Effect]:
-        self._pass_time(now)
+        self.core.pass_time(now)
         config = Config(self.core.fence.epoch + 1, tuple(sorted(members)))
         self.members.change(token, config)
         return self.core.take()
@@ -204,16 +212,16 @@ class Replica:
     def activate(
         self, version: int, now: float, *, is_first: bool = False
     ) -> tuple[str, list[Effect]]:
-        self._pass_time(now)
+        self.core.pass_time(now)
         refusal = self.members.activate(version, is_first=is_first)
         return refusal, self.core.take()
 
     def begin_hand_over(self, now: float) -> tuple[bool, list[Effect]]:
-        self._pass_time(now)
+        self.core.pass_time(now)
         return self.hand_over.begin(), self.core.take()
 
     def snapshot_installed(self, base: Base, now: float) -> list[Effect]:
-        self._pass_time(now)
+        self.core.pass_time(now)
         self.transfer.snapshot_installed(base)
         return self.core.take()
 
@@ -258,7 +266,7 @@ class Replica:
 
     def handle(self, packet: Packet, now: float) -> list[Effect]:
         core = self.core
-        self._pass_time(now)
+        core.pass_time(now)
         body = packet.body
         if core.status is Status.FORMING:
             self._while_forming(packet)
@@ -365,8 +373,3 @@ class Replica:
     def _stepped_down(self) -> None:
         self.rounds.drop()
         self.members.refuse_request()
-
-    def _pass_time(self, now: float) -> None:
-        gap = self.core.pass_time(now)
-        if gap > 0.0:
-            self.rounds.shift(gap)

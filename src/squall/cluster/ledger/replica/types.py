@@ -127,7 +127,6 @@ def make_entry(
     group_ms: int,
     kind: Kind,
     body: bytes,
-    *,
     previous: Checksum,
     version: int = 0,
 ) -> LogEntry:
@@ -138,10 +137,9 @@ def make_entry(
 def checksum_of(
     op: int, fence: Fence, group_ms: int, kind: Kind, version: int, body: bytes, previous: Checksum
 ) -> Checksum:
-    digest = blake2b(previous, digest_size=CHECKSUM_BYTES)
-    digest.update(b"%d %d %d %d %d %d|" % (op, fence.epoch, fence.view, group_ms, kind, version))
-    digest.update(body)
-    return Checksum(digest.digest())
+    head = op, fence.epoch, fence.view, group_ms, kind, version
+    content = b"%b%d %d %d %d %d %d|%b" % (previous, *head, body)
+    return Checksum(blake2b(content, digest_size=CHECKSUM_BYTES).digest())
 
 
 def is_whole(entry: LogEntry) -> bool:
@@ -156,7 +154,7 @@ def is_whole(entry: LogEntry) -> bool:
     )
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One durable step of a member; replaying all records in order gives its log and promise.
 
     The record cuts the log after `keep` (not if negative), appends `entries` and changes the
@@ -245,5 +243,4 @@ class Timers(msgspec.Struct, frozen=True):
 
 
 LAN = Timers(0.25, 1.5, 2.0, 0.3, 0.3)
-WAN = Timers(1.0, 6.0, 8.0, 1.0, 1.0)
 FAST = Timers(0.05, 0.3, 0.4, 0.05, 0.05)

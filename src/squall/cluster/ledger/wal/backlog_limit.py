@@ -59,7 +59,8 @@ class Room:
     def give_back(self, size: int, records: int) -> None:
         self.records -= records
         self.bytes -= size
-        self._wake_first()
+        if self._row:
+            self._wake_first()
 
     def clear(self) -> None:
         """Frees all room, when nothing waits for the disk any more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 
 from squall.runtime.interfaces import Clock
 
@@ -24,31 +23,30 @@ class WalCounters:
 
 
 class SyncTimer:
-    """Context manager that times one disk call ending in a sync; only one may be active."""
+    """Times the disk calls that end in a sync, one at a time."""
 
     def __init__(self, clock: Clock, counters: WalCounters, slow_s: float) -> None:
-        self._clock = clock
+        self._now = clock.now
         self._counters = counters
         self._slow_s = slow_s
         self._since: float | None = None
 
     def age_s(self) -> float:
         """Seconds since the running disk call began; 0 if none is running."""
-        return 0.0 if self._since is None else self._clock.now() - self._since
+        return 0.0 if self._since is None else self._now() - self._since
 
-    def __enter__(self) -> None:
-        self._since = self._clock.now()
+    # No context manager: every commit times its sync.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def begin(self) -> None:
+        self._since = self._now()
+
+    def end(self) -> None:
         took = self.age_s()
         self._since = None
         counters = self._counters
         counters.syncs += 1
         counters.sync_s += took
-        counters.longest_sync_s = max(counters.longest_sync_s, took)
-        counters.slow_syncs += took > self._slow_s
+        if took > counters.longest_sync_s:
+            counters.longest_sync_s = took
+        if took > self._slow_s:
+            counters.slow_syncs += 1

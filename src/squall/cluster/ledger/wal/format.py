@@ -78,7 +78,7 @@ class BlockHeader(NamedTuple):
         return self.first_lsn + self.records
 
 
-class Record(NamedTuple):
+class WalRecord(NamedTuple):
     """One record of the log; the log does not interpret `kind` and `body`."""
 
     lsn: int
@@ -129,7 +129,10 @@ def encode_block(
     flags: int = 0,
 ) -> bytes:
     count = len(bodies)
-    lengths = struct.pack(f"<{count}I", *map(len, bodies))
+    # A block of one record, as of a lone commit, needs no format that depends on the count.
+    lengths = (
+        _CRC.pack(len(bodies[0])) if count == 1 else struct.pack(f"<{count}I", *map(len, bodies))
+    )
     payload = b"".join((lengths, bytes(kinds), *bodies))
     head = _BLOCK.pack(
         BLOCK_MAGIC,
@@ -164,7 +167,7 @@ def check_payload(header: BlockHeader, payload: bytes | memoryview, seed: int) -
         raise Invalid("the checksum of the block is wrong")
 
 
-def decode_records(header: BlockHeader, payload: bytes) -> list[Record]:
+def decode_records(header: BlockHeader, payload: bytes) -> list[WalRecord]:
     """Splits a payload into records. The caller has verified the CRC, so `Invalid` here means
     that the writer wrote a malformed block."""
     count = header.records
@@ -172,10 +175,10 @@ def decode_records(header: BlockHeader, payload: bytes) -> list[Record]:
     if place > len(payload):
         raise Invalid(f"{count} records do not fit into {len(payload)} bytes")
     lengths = struct.unpack_from(f"<{count}I", payload)
-    records: list[Record] = []
+    records: list[WalRecord] = []
     lsn = header.first_lsn
     for length, kind in zip(lengths, payload[count * 4 : place], strict=True):
-        records.append(Record(lsn, kind, payload[place : place + length]))
+        records.append(WalRecord(lsn, kind, payload[place : place + length]))
         place += length
         lsn += 1
     if place != len(payload):

@@ -43,7 +43,7 @@ from squall.runtime.interfaces import Clock, Disk, File
 from squall.runtime.invariants import invariant
 from squall.runtime.tasks import TaskRunner
 
-NONE, FSYNC = Durability.NONE, Durability.FSYNC
+NONE, FSYNC, FSYNC_BATCH = Durability.NONE, Durability.FSYNC, Durability.FSYNC_BATCH
 
 
 class WalListener(Protocol):
@@ -97,7 +97,8 @@ class Wal:
         self._batch_bytes = min(settings.max_batch_bytes, MAX_BLOCK_BYTES // 2)
         self._room = Room(settings.max_waiting_records, settings.max_waiting_bytes)
         self._followers: list[tuple[int, asyncio.Future[None]]] = []
-        self._wake = asyncio.Event()
+        # The writer waits for this while the queue is empty.
+        self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._listener: WalListener | None = None
         # Segments that left the table but may still be on disk, oldest first.
@@ -158,8 +159,11 @@ class Wal:
     def accept(self, kind: int, body: bytes, durability: Durability | None = None) -> int:
         """Queues the record and returns its LSN; it is not durable yet. If it raises (WalBusy,
         WalClosed, WalFailed, TooLarge), the record is not in the log and never will be."""
-        self._check()
-        size = self._fitting(body)
+        if self.failure is not None or self._closed:
+            self._check()
+        size = len(body)
+        if size > self.settings.max_record_bytes:
+            self._fitting(body)
         if not self._room.enter(size):
             raise WalBusy(f"{self._room.records} records wait for the disk")
         self._add(kind, body, size, durability)
@@ -168,7 +172,10 @@ class Wal:
     def wake(self) -> None:
         """Runs the writer in the next turn of the event loop. For a caller that accepts a record
         in a callback which it has scheduled for that turn: the writer then finds the record."""
-        self._wake.set()
+        # A future instead of an asyncio.Event: every commit wakes the writer once.
+        idle, self._idle = self._idle, None
+        if idle is not None and not idle.done():
+            idle.set_result(None)
 
     def append(
         self,
@@ -246,18 +253,19 @@ class Wal:
         ):
             batch = self._filling = Batch()
             self._queue.append(batch)
-            self._wake.set()
+            self.wake()
         batch.kinds.append(kind)
         batch.bodies.append(body)
         batch.size += size
         self._accepted += 1
         if durability is None:
             durability = self.settings.durability
-        if durability >= FSYNC:
+        if durability is FSYNC_BATCH:
             batch.syncs = True
-            if durability is FSYNC:
-                # Close the batch: FSYNC shares its sync with no later record.
-                self._filling = None
+        elif durability is FSYNC:
+            batch.syncs = True
+            # Close the batch: FSYNC shares its sync with no later record.
+            self._filling = None
         return batch
 
     async def flush(self) -> None:
@@ -331,8 +339,8 @@ class Wal:
         try:
             while self.failure is None:
                 if not self._queue:
-                    self._wake.clear()
-                    await self._wake.wait()
+                    self._idle = self._loop.create_future()
+                    await self._idle
                     continue
                 head = self._queue[0]
                 if isinstance(head, Batch):
@@ -355,8 +363,10 @@ class Wal:
         whole = BLOCK_HEADER_BYTES + count * RECORD_OVERHEAD_BYTES + batch.size
         first = self._written + 1
         try:
-            if self._file.size + whole > self.settings.segment_bytes and self._used():
+            offset = self._file.size
+            if offset + whole > self.settings.segment_bytes and self._used():
                 await self._roll(first, reset=False)
+                offset = self._file.size
             segment = self.table.active
             block = encode_block(
                 segment.seed,
@@ -366,11 +376,13 @@ class Wal:
                 batch.kinds,
                 batch.bodies,
             )
-            offset = self._file.size
             # Append and sync in the same disk call: one thread hop per block.
             if batch.syncs:
-                with self._timer:
+                self._timer.begin()
+                try:
                     await self._file.append_and_sync(block)
+                finally:
+                    self._timer.end()
             else:
                 await self._file.append(block)
         except OSError as error:
@@ -387,12 +399,16 @@ class Wal:
         if batch.syncs:
             self._publish()
         # After `_publish`: a caller that resumes sees its record as durable.
-        batch.release()
+        if batch.callers:
+            batch.release()
         self._room.give_back(batch.size, count)
 
     async def _sync(self) -> None:
-        with self._timer:
+        self._timer.begin()
+        try:
             await self._file.sync()
+        finally:
+            self._timer.end()
         self._publish()
 
     def _publish(self) -> None:
@@ -437,8 +453,11 @@ class Wal:
         before = self.table.active
         flags = RESET if reset else 0
         header = FileHeader(self._identity, before.number + 1, first_lsn, self._next_block, flags)
-        with self._timer:
+        self._timer.begin()
+        try:
             segment, file = await begin(self.disk, self.directory, header, self.settings)
+        finally:
+            self._timer.end()
         # From here on the new segment is durable under its final name, so recovery counts it.
         # The segments that it voids are deleted last; after a crash, recovery deletes them.
         old, self._file = self._file, file
@@ -498,7 +517,7 @@ class Wal:
         self._room.clear()
         for _, waiter in self._followers:
             fail(waiter, error)
-        self._wake.set()
+        self.wake()
         if self._listener is not None:
             self._listener.on_failed(error)
 
@@ -522,7 +541,7 @@ class Wal:
         # Later records must not join a batch that is queued before the order.
         self._filling = None
         self._queue.append(order)
-        self._wake.set()
+        self.wake()
         await order.future
 
     async def _renumber(self, order: Order) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from squall.cluster.ledger.wal.errors import Compacted, Damage, WalCut, WalDamaged
-from squall.cluster.ledger.wal.format import Invalid, Record, decode_records
+from squall.cluster.ledger.wal.format import Invalid, WalRecord, decode_records
 from squall.cluster.ledger.wal.log import Wal
 from squall.cluster.ledger.wal.scan import Block, BlockStream
 from squall.cluster.ledger.wal.segments import Segment
@@ -64,7 +64,7 @@ class WalReader:
     def __aiter__(self) -> WalReader:
         return self
 
-    async def __anext__(self) -> list[Record]:
+    async def __anext__(self) -> list[WalRecord]:
         while True:
             wal = self._wal
             if self._last is not None and self._position > self._last:
@@ -114,7 +114,7 @@ class WalReader:
         offset = self._segment.before(self._position)
         self._stream = BlockStream(wal.disk, self._segment, offset, wal.settings.read_bytes)
 
-    def _chosen(self, block: Block) -> list[Record]:
+    def _chosen(self, block: Block) -> list[WalRecord]:
         header = block.header
         if header.end_lsn <= self._position:
             return []
@@ -144,10 +144,10 @@ class WalReader:
             raise WalCut(f"the log was cut before record {self._position}")
 
 
-async def read_range(wal: Wal, first: int, last: int) -> list[Record]:
+async def read_range(wal: Wal, first: int, last: int) -> list[WalRecord]:
     """The records from `first` to `last`, both included, as far as the log reaches. It keeps
     them all in memory, so the range must be short."""
-    found: list[Record] = []
+    found: list[WalRecord] = []
     async with WalReader(wal, first, last) as reader:
         async for records in reader:
             found.extend(records)

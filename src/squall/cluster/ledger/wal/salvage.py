@@ -22,7 +22,7 @@ from squall.cluster.ledger.wal.format import (
     RESET,
     FileHeader,
     Invalid,
-    Record,
+    WalRecord,
     decode_records,
     encode_block,
     seed_of,
@@ -42,9 +42,9 @@ BLOCK_BYTES = 1 << 20
 class Salvaged:
     """The readable part of a damaged log."""
 
-    records: list[Record] = field(default_factory=list[Record])
+    records: list[WalRecord] = field(default_factory=list[WalRecord])
     """The records from the first needed one up to the first hole."""
-    behind: list[Record] = field(default_factory=list[Record])
+    behind: list[WalRecord] = field(default_factory=list[WalRecord])
     """The readable records after the first hole."""
     end_is_known: bool = False
     """True if the last record that any block proves durable was found."""
@@ -64,7 +64,7 @@ async def salvage(disk: Disk, directory: str, identity: bytes, needed_from: int)
     another log."""
     found = Salvaged()
     found.proven_lsn = needed_from - 1
-    known: dict[int, Record] = {}
+    known: dict[int, WalRecord] = {}
     names = await disk.list(directory)
     for number, name in sorted((segment_number(name) or 0, name) for name in names):
         if number == 0:

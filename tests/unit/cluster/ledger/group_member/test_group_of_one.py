@@ -71,7 +71,7 @@ async def test_a_command_reaches_the_disk_in_the_turn_after_it_was_submitted() -
         disk.gate = asyncio.Event()
         before = len(disk.calls)
         waiting = asyncio.ensure_future(ledger.submit(b"one"))
-        # The first turn submits the command, the second one proposes and writes it.
+        # The first turn proposes the command, the second one writes it.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert len(disk.calls) == before + 2 and disk.calls[-1] == "sync"
@@ -82,11 +82,33 @@ async def test_a_command_reaches_the_disk_in_the_turn_after_it_was_submitted() -
 async def test_a_command_whose_caller_left_in_the_same_turn_is_not_proposed() -> None:
     machine = Words()
     async with ledger_on(MemoryDisk(), machine) as ledger:
+        # With a command under way the next one waits for its turn.
+        first = asyncio.ensure_future(ledger.submit(b"one"))
         left = asyncio.ensure_future(ledger.submit(b"never"))
         await asyncio.sleep(0)
         left.cancel()
-        assert (await ledger.submit(b"one")).result == b"1"
-        assert machine.words == ["one"]
+        assert (await first).result == b"1"
+        assert (await ledger.submit(b"two")).result == b"2"
+        assert machine.words == ["one", "two"]
+
+
+async def test_callers_that_come_together_share_a_record_and_a_lone_one_does_not_wait() -> None:
+    async with ledger_on(MemoryDisk()) as ledger:
+        core, records = ledger.replica.core, ledger.wal.counters
+
+        async def submit_together() -> int:
+            before = records.records
+            await asyncio.gather(*(ledger.submit(b"word") for _ in range(8)))
+            return records.records - before
+
+        # The first one was taken for a lone caller; from then on they are a batch.
+        assert [await submit_together() for _ in range(3)] == [2, 1, 1]
+        await ledger.submit(b"alone")
+        before = core.log.last
+        lone = asyncio.ensure_future(ledger.submit(b"alone"))
+        await asyncio.sleep(0)
+        assert core.log.last == before + 1 and core.commit == before
+        await lone
 
 
 @pytest.mark.parametrize("clean", [True, False])

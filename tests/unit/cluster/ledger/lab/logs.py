@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from squall.cluster.ledger.settings import WalSettings
-from squall.cluster.ledger.wal.format import Record
+from squall.cluster.ledger.wal.format import WalRecord
 from squall.cluster.ledger.wal.log import Wal
 from squall.cluster.ledger.wal.open_wal import open_wal
 from squall.cluster.ledger.wal.reader import WalReader
@@ -50,8 +50,8 @@ async def opened(
         await tasks.shutdown(5.0)
 
 
-async def all_of(wal: Wal, first: int | None = None, last: int | None = None) -> list[Record]:
-    found: list[Record] = []
+async def all_of(wal: Wal, first: int | None = None, last: int | None = None) -> list[WalRecord]:
+    found: list[WalRecord] = []
     async with WalReader(wal, first or wal.first_lsn, last) as reader:
         async for records in reader:
             found.extend(records)

@@ -15,8 +15,8 @@ from squall.cluster.ledger.replica.types import (
     GroupId,
     Kind,
     LogEntry,
-    Record,
     Recovered,
+    StepRecord,
     StorageId,
 )
 from squall.runtime.interfaces import BootId, NodeId
@@ -27,7 +27,7 @@ class Disk:
 
     def __init__(self, storage: str) -> None:
         self.storage = storage
-        self.records: list[Record] = []
+        self.records: list[StepRecord] = []
         self.mending = ""
 
     def recovered(self) -> Recovered:

@@ -35,9 +35,9 @@ from squall.cluster.ledger.replica.types import (
     Kind,
     LogEntry,
     Member,
-    Record,
     Recovered,
     Status,
+    StepRecord,
     StorageId,
     Timers,
     formed_config,
@@ -344,7 +344,7 @@ def logged(lab: Lab, name: str, fence: Fence, *bodies: bytes, normal: Fence) -> 
         entry = make_entry(op, fence, 0, Kind.COMMAND, body, previous=previous, version=1)
         entries.append(entry)
         previous = entry.checksum
-    promise = Record(fence, normal, -1, tuple(entries), OpNumber(log.last), GroupMs(0))
+    promise = StepRecord(fence, normal, -1, tuple(entries), OpNumber(log.last), GroupMs(0))
     lab.disks[name].records.append(promise)
 
 

@@ -10,7 +10,7 @@ from squall.cluster.ledger.wal.format import (
     FileHeader,
     Invalid,
     NewerFormat,
-    Record,
+    WalRecord,
     check_payload,
     decode_block_header,
     decode_file_header,
@@ -26,7 +26,7 @@ BLOCK = encode_block(SEED, 3, 10, 9, [1, 2, 1], [b"one", b"", b"three"])
 HEADER = FileHeader(IDENTITY, 7, 10, 3, 1)
 
 
-def decoded(data: bytes, seed: int = SEED) -> list[Record]:
+def decoded(data: bytes, seed: int = SEED) -> list[WalRecord]:
     header = decode_block_header(data, 0, seed)
     payload = data[BLOCK_HEADER_BYTES:]
     check_payload(header, payload, seed)
@@ -34,7 +34,11 @@ def decoded(data: bytes, seed: int = SEED) -> list[Record]:
 
 
 def test_a_block_gives_back_its_records_with_their_numbers() -> None:
-    assert decoded(BLOCK) == [Record(10, 1, b"one"), Record(11, 2, b""), Record(12, 1, b"three")]
+    assert decoded(BLOCK) == [
+        WalRecord(10, 1, b"one"),
+        WalRecord(11, 2, b""),
+        WalRecord(12, 1, b"three"),
+    ]
     header = decode_block_header(BLOCK, 0, SEED)
     assert (header.sequence, header.first_lsn, header.synced_lsn, header.end_lsn) == (3, 10, 9, 13)
 

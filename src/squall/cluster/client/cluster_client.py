@@ -116,6 +116,7 @@ class ClusterClient:
         self._job_leader = self.managers.apart()
         # The group and its highest op of all answers: no later answer may be older.
         self._seen = ("", 0)
+        self._managers_named: list[str] = []
         board = self.managers.board
         self._fetcher = BlobFetcher(
             self._blobs, board.counters, tasks, chunk_timeout_s=self._timeouts.chunk_s
@@ -182,7 +183,7 @@ class ClusterClient:
             except RequestRefused as error:
                 raise self._unknown(error, job, known=known) from None
             known = True
-            self._note(answer)
+            await self._note(answer)
             after = max(after, answer.upto)
             yield answer
             if answer.state in TERMINAL and not answer.more:
@@ -236,16 +237,7 @@ class ClusterClient:
 
     async def nodes(self, at_least_s: float = 0.0) -> NodeList:
         """`at_least_s` extends the wait for a manager, if the user asked for a longer one."""
-        answer: NodeList = await self._ask(ListNodes(), at_least_s)
-        managers = [
-            address
-            for node in answer.nodes
-            if node.role == "manager" and (address := address_in(node.address)) is not None
-        ]
-        if managers and self._on_managers is not None:
-            self.managers.learn(managers)
-            await self._on_managers(managers)
-        return answer
+        return await self._ask(ListNodes(), at_least_s)
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S
@@ -273,7 +265,7 @@ class ClusterClient:
 
     async def _ask(self, message: msgspec.Struct, at_least_s: float = 0.0) -> Any:
         timeouts = self._timeouts
-        return self._note(
+        return await self._note(
             await self.managers.ask(
                 message,
                 timeout_s=timeouts.answer_s,
@@ -281,13 +273,20 @@ class ClusterClient:
             )
         )
 
-    def _note(self, answer: Any) -> Any:
-        """Remembers how recent the answer is."""
+    async def _note(self, answer: Any) -> Any:
+        """Remembers how recent the answer is, and the managers that it names."""
         read: ReadFacts | None = getattr(answer, "read", None)
-        if read is not None:
-            group, op = self._seen
-            # Another group: the former one was recovered or restored, with other op numbers.
-            self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
+        if read is None:
+            return answer
+        group, op = self._seen
+        # Another group: the former one was recovered or restored, with other op numbers.
+        self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
+        if read.managers and read.managers != self._managers_named:
+            self._managers_named = read.managers
+            managers = [each for text in read.managers if (each := address_in(text)) is not None]
+            self.managers.learn(managers)
+            if self._on_managers is not None:
+                await self._on_managers(managers)
         return answer
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:
@@ -298,7 +297,7 @@ class ClusterClient:
 
     async def _ask_long(self, message: msgspec.Struct, timeout_s: float) -> Any:
         """A request about a running job: waits `reconnect_timeout_s` for a lost manager."""
-        return self._note(
+        return await self._note(
             await self.managers.ask(
                 message, timeout_s=timeout_s, reconnect_timeout_s=self._reconnect_timeout_s
             )

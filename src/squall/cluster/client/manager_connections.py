@@ -18,7 +18,14 @@ from typing import Any
 import msgspec
 
 from squall.cluster.client.errors import Unreachable, request_refused
-from squall.cluster.protocol.group_messages import Relay, RelayAnswer
+from squall.cluster.protocol.group_messages import (
+    AskGroup,
+    ChangeMembers,
+    HandOver,
+    Relay,
+    RelayAnswer,
+)
+from squall.cluster.protocol.messages import OfferBlob
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.wire.catalogue import CATALOGUE
 from squall.cluster.wire.errors import (
@@ -45,6 +52,8 @@ LINK_POLL_S = 0.1
 AWAY_S = 10.0
 """How long a manager that did not answer is not asked again if another one can relay to it."""
 LATER = (ErrorCode.RETRY_LATER, ErrorCode.OVERLOADED)
+NOT_RELAYED = (OfferBlob, AskGroup, HandOver, ChangeMembers)
+"""Each manager answers the first two itself; the others are for the primary's own operators."""
 
 
 class ManagerConnections:
@@ -189,7 +198,7 @@ class ManagerConnections:
             await peer.close(drain_s=0.2)
 
     async def _asked(self, message: msgspec.Struct, timeout_s: float) -> Any:
-        if self._relayed_to is None:
+        if self._relayed_to is None or isinstance(message, NOT_RELAYED):
             return await self.current.request(message, timeout_s)
         row, body = CATALOGUE.encode(message)
         relay = Relay(number=row.number, body=body)
@@ -218,6 +227,8 @@ class ManagerConnections:
         """How long to wait before the next try; raises if the answer is final."""
         if error.code == ErrorCode.NOT_PRIMARY:
             self._last_delay = "no manager leads the group at the moment"
+            if error.primary:
+                self._last_delay = f"{error.primary} leads the group and does not answer"
             self._follow(error.primary)
             return backoff_s
         if error.code in LATER:
@@ -268,6 +279,8 @@ class ManagerConnections:
                 # would take longer than a query may.
                 for index, each in enumerate(self._addresses):
                     if self._peer(each).control.session is not None:
+                        # That one may name the first again: it must relay then.
+                        self._away[peer.address] = clock.now()
                         self._at = index
                         return
 

@@ -259,8 +259,12 @@ class SessionAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 @message(104, MessageClass.CONTROL)
-class SessionPush(msgspec.Struct, frozen=True):
+class SessionPush(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something changed for this worker: send a session request now."""
+
+    node: str = ""
+    """Between managers: the worker, for which the receiver may relay, and its boot."""
+    boot: str = ""
 
 
 class TelemetryPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -399,6 +403,8 @@ class ReadFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     view: int = 0
     age_s: float = 0.0
     """How far the answer may lie in the past: the time since the manager heard the primary."""
+    managers: list[str] = []
+    """The addresses of the group's managers, which clients keep; empty while one is unknown."""
 
 
 @message(141, MessageClass.DISPATCH)
@@ -447,6 +453,7 @@ class CancelAccepted(msgspec.Struct, frozen=True, omit_defaults=True):
     state: JobState
     repeated: bool = False
     """It was being cancelled, or over, before."""
+    read: ReadFacts | None = None
 
 
 @message(148, MessageClass.CONTROL, senders=FROM_CLIENT)
@@ -470,6 +477,7 @@ class Adjusted(msgspec.Struct, frozen=True, omit_defaults=True):
     adjust_seq: int = 0
     """0: the load was not changed."""
     extended_s: float = 0.0
+    read: ReadFacts | None = None
 
 
 @message(150, MessageClass.DATA, senders=FROM_CLIENT)
@@ -525,10 +533,11 @@ class DrainNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @message(155, MessageClass.CONTROL)
-class Draining(msgspec.Struct, frozen=True):
+class Draining(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
     running: int
     """The number of attempts that still run there."""
+    read: ReadFacts | None = None
 
 
 class StreamEvent(msgspec.Struct, frozen=True, tag="event"):

@@ -85,17 +85,19 @@ class ClusterClient:
         on_managers: Callable[[list[Address]], Awaitable[None]] | None = None,
         secrets: Secrets,
         cluster: str,
-        reconnect_timeout_s: float = RECONNECT_TIMEOUT_S,
+        reconnect_timeout_s: float | None = RECONNECT_TIMEOUT_S,
         timeouts: RequestTimeouts | None = None,
         shown: str = "",
         tls: LinkTLS | None = None,
     ) -> None:
         """`remembered` are managers of former runs, `on_managers` receives those of the present.
-        `reconnect_timeout_s` is how long the client of a running job waits for lost managers;
-        `timeouts` are those of the network. `shown` names the managers in messages, if their
-        addresses do not."""
+        `reconnect_timeout_s` is how long the client of a running job waits for lost managers, None
+        as long as a query; `timeouts` are those of the network. `shown` names the managers in
+        messages, if their addresses do not."""
         self._runtime = runtime
         self._timeouts = timeouts or RequestTimeouts(query_s=QUERY_TIMEOUT_S)
+        if reconnect_timeout_s is None:
+            reconnect_timeout_s = self._timeouts.query_s
         self._reconnect_timeout_s = reconnect_timeout_s
         self._on_managers = on_managers
         self._blobs = MemoryBlobs()
@@ -172,8 +174,9 @@ class ClusterClient:
     ) -> AsyncIterator[Followed]:
         """Yields answers with what is new; the last has a terminal state. Raises `JobLost` if the
         cluster no longer knows a job that was `known`."""
+        wait_s = min(FOLLOW_S, self._reconnect_timeout_s / 2.0)
         while True:
-            ask = Follow(job=job, after=after, wait_s=FOLLOW_S, seen=self._seen)
+            ask = Follow(job=job, after=after, wait_s=wait_s, seen=self._seen)
             try:
                 answer: Followed = await self._job_leader.ask(
                     ask,
@@ -235,9 +238,9 @@ class ClusterClient:
 
     # Nodes.
 
-    async def nodes(self, at_least_s: float = 0.0) -> NodeList:
-        """`at_least_s` extends the wait for a manager, if the user asked for a longer one."""
-        return await self._ask(ListNodes(), at_least_s)
+    async def nodes(self, within_s: float | None = None) -> NodeList:
+        """`within_s` is how long to wait for a manager, if the user said so."""
+        return await self._ask(ListNodes(), within_s)
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S
@@ -263,13 +266,13 @@ class ClusterClient:
             "and its counts are gone. Run it again"
         )
 
-    async def _ask(self, message: msgspec.Struct, at_least_s: float = 0.0) -> Any:
+    async def _ask(self, message: msgspec.Struct, within_s: float | None = None) -> Any:
         timeouts = self._timeouts
         return await self._note(
             await self.managers.ask(
                 message,
                 timeout_s=timeouts.answer_s,
-                reconnect_timeout_s=max(timeouts.query_s, at_least_s),
+                reconnect_timeout_s=timeouts.query_s if within_s is None else within_s,
             )
         )
 

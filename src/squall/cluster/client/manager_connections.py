@@ -11,7 +11,8 @@ If no manager accepts the secret, the request fails at once: waiting would not h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Coroutine, Sequence
 from copy import copy
 from typing import Any
 
@@ -40,6 +41,7 @@ from squall.cluster.wire.links.dispatch import Handlers
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_keyring
 from squall.cluster.wire.messages import ErrorCode
+from squall.cluster.wire.seal.keyring import Identity
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address, Runtime
@@ -79,6 +81,7 @@ class ManagerConnections:
         self._runtime = runtime
         self._shown = shown
         self._timeouts = timeouts or RequestTimeouts()
+        self._heard = _LastHeard(runtime)
         self._board = Switchboard(
             runtime=runtime,
             keyring=make_keyring(runtime, secrets, cluster),
@@ -87,6 +90,7 @@ class ManagerConnections:
             handlers=handlers,
             limits=self._timeouts.limits,
             tls=tls,
+            on_heard=self._heard.now,
         )
         self._given = tuple(dict.fromkeys(addresses))
         # The given ones, those that managers named, and those of former runs.
@@ -132,11 +136,12 @@ class ManagerConnections:
     async def ask(
         self, message: msgspec.Struct, *, timeout_s: float = 10.0, reconnect_timeout_s: float = 10.0
     ) -> Any:
-        """Returns the answer. Raises `RequestRefused` if a manager refuses, and `Unreachable` after
-        `reconnect_timeout_s`, which does not include the time a manager spends on the first
-        request."""
+        """Returns the answer. Raises `RequestRefused` if a manager refuses, and `Unreachable` when
+        none was heard for `reconnect_timeout_s`; a manager that works on the request is."""
         clock = self._runtime.clock
-        until = clock.now() + reconnect_timeout_s
+        asked_at = clock.now()
+        until = asked_at + reconnect_timeout_s
+        silence_s = max(reconnect_timeout_s, self._timeouts.silence_s)
         tries = 0
         failed = False
         while True:
@@ -144,7 +149,8 @@ class ManagerConnections:
             wait_s = ASK_RETRY.delay_s(tries)
             try:
                 await self._connected(until)
-                answer = await self._asked(message, timeout_s)
+                asked_at = clock.now()
+                answer = await self._answered(self._asked(message, timeout_s), silence_s)
                 self._last_delay = ""
                 self.lost_since = None
                 return answer
@@ -153,12 +159,16 @@ class ManagerConnections:
                 wait_s = self._after(error, wait_s)
             except (NotSent, OutcomeUnknown) as error:
                 self._last_delay = str(error)
-                self._note_loss()
+                heard_at = max(asked_at, self._heard.at)
+                self._note_loss(heard_at)
                 self._leave()
-                until = until if failed else max(until, clock.now() + reconnect_timeout_s)
+                if not failed:
+                    until = max(until, heard_at + silence_s)
+                    if len(self._addresses) > 1:
+                        until = max(until, clock.now() + self._timeouts.connect_s)
                 failed = True
             if clock.now() + wait_s > until:
-                raise self._gave_up(reconnect_timeout_s)
+                raise self._gave_up(silence_s if failed else reconnect_timeout_s)
             # A wait that the manager asked for gets jitter too: all clients received the same one.
             await clock.sleep(wait_s * self._runtime.random.uniform(0.5, 1.0))
 
@@ -207,6 +217,25 @@ class ManagerConnections:
             self._follow(f"{self._relayed_to[0]}:{self._relayed_to[1]}")
         return CATALOGUE.decode(CATALOGUE.by_number[answer.number], answer.body)
 
+    async def _answered(self, asking: Coroutine[Any, Any, Any], silence_s: float) -> Any:
+        """Waits for the answer, or until no manager was heard for `silence_s`, or half of that if
+        there is another to ask. A silent link is closed at some time, but a client may have less
+        patience."""
+        clock = self._runtime.clock
+        began = clock.now()
+        if len(self._addresses) > 1:
+            silence_s = max(silence_s / 2.0, self._timeouts.silence_s)
+        request = asyncio.ensure_future(asking)
+        try:
+            while not request.done():
+                left_s = max(began, self._heard.at) + silence_s - clock.now()
+                if left_s <= 0.0:
+                    raise OutcomeUnknown("it says nothing")
+                await asyncio.wait([request], timeout=left_s)
+            return request.result()
+        finally:
+            request.cancel()
+
     def _leave(self) -> None:
         """Turns to the next manager, because the current one does not answer."""
         self._away[self.current.address] = self._runtime.clock.now()
@@ -219,9 +248,9 @@ class ManagerConnections:
             return False
         return self._runtime.clock.now() - self._away[address] < AWAY_S
 
-    def _note_loss(self) -> None:
+    def _note_loss(self, since: float) -> None:
         if self.lost_since is None:
-            self.lost_since = self._runtime.clock.now()
+            self.lost_since = since
 
     def _after(self, error: RemoteError, backoff_s: float) -> float:
         """How long to wait before the next try; raises if the answer is final."""
@@ -252,7 +281,7 @@ class ManagerConnections:
                 return
             except HandshakeFailed as error:
                 problems[peer.address] = self._plainly(error, peer.address)
-                self._note_loss()
+                self._note_loss(clock.now())
             self._leave()
             if all(_is_wrong_secret(problems.get(each)) for each in self._given):
                 raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
@@ -321,6 +350,8 @@ class ManagerConnections:
             return ConnectionError(f"{shown}: connection refused: nothing listens there")
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
             return ConnectionError(f"{shown}: {cause.strerror or cause}")
+        if self._shown and isinstance(cause, TimeoutError):
+            return ConnectionError(f"{shown}: the coordinator does not answer")
         if address in self._proven and _is_wrong_secret(error):
             return ConnectionError(f"{shown}: closes every connection immediately")
         return error
@@ -332,9 +363,9 @@ class ManagerConnections:
             return reasons
         return f"no manager answers: {reasons or self.shown}"
 
-    def _gave_up(self, reconnect_timeout_s: float) -> Unreachable:
+    def _gave_up(self, after_s: float) -> Unreachable:
         reason = self._last_delay or "unknown reason"
-        return Unreachable(f"{self.shown}: gave up after {reconnect_timeout_s:.0f} s: {reason}")
+        return Unreachable(f"{self.shown}: gave up after {after_s:.0f} s: {reason}")
 
 
 def _is_wrong_secret(error: Exception | None) -> bool:
@@ -346,6 +377,17 @@ def address_in(text: str) -> Address | None:
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
         return None
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class _LastHeard:
+    """When a manager was last heard."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._clock = runtime.clock
+        self.at = -math.inf
+
+    def now(self, peer: Identity) -> None:
+        self.at = self._clock.now()
 
 
 class _Unlimited:

@@ -376,8 +376,35 @@ def test_a_follower_knows_how_long_it_is_out_of_contact() -> None:
                 manager.end(accepted.job, "completed")
         await waiting
         ((lost_s, left_s),) = away
-        assert 2.5 <= lost_s <= 3.1, "from the moment at which the link broke"
+        assert 3.0 <= lost_s <= 3.6, "from the moment at which it was last heard"
         assert lost_s + left_s == pytest.approx(20.0)
+        await person.close()
+        await manager.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("patience_s", [5.0, 20.0])
+def test_a_manager_that_falls_silent_is_given_up_when_the_patience_is_over(
+    patience_s: float,
+) -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        person = Person(network, manager, reconnect_timeout_s=patience_s)
+        clock = person.world.clock
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal)
+        # A follower that gets nothing new is in contact all the same.
+        following = person.client.follow(accepted.job)
+        for _ in range(4):
+            await anext(following)
+        network.frozen = True
+        began = clock.now()
+        with pytest.raises(Unreachable):
+            await anext(following)
+        assert patience_s - 0.1 <= clock.now() - began <= patience_s + 1.0
+        network.thaw()
         await person.close()
         await manager.stop()
 

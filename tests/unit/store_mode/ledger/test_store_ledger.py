@@ -307,7 +307,7 @@ def test_a_store_that_lost_everything_ends_the_log_in_one_clear_line(bound: bool
         assert "lost data" in str(first.failure)
         assert "submit them again" in str(first.failure)
         words = Words()
-        # The record of the election is lost as well: an agent that starts now leads in epoch 1 again.
+        # The record of the election is lost as well: an agent that starts now leads in epoch 1.
         await asyncio.sleep(1.0)
         second = await lab.open("b", words, term=Leave(1))
         assert second.group != first.group

@@ -131,9 +131,9 @@ def _lost(tables: Tables, job: JobRecord) -> Iterator[str]:
         shares[who] = shares.get(who, 0) + 1
         at_ms[who] = max(at_ms.get(who, 0), attempt.ended_ms)
         reasons[who] = attempt.reason
-        attempts = tables.attempts[key.of]
-        if key.attempt < len(attempts):
-            refilled.setdefault(who, {})[attempts[key.attempt].node] = None
+        later = [each for each in tables.attempts[key.of] if each.number > key.attempt]
+        if later:
+            refilled.setdefault(who, {})[later[0].node] = None
     for who in sorted(shares, key=lambda each: (at_ms[each], each)):
         takers = ", ".join(refilled.get(who, ()))
         happened = what_was_lost(who[0], reasons[who], takers).removeprefix("worker ")

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any
 
@@ -217,24 +218,17 @@ class ManagerConnections:
             self._follow(f"{self._relayed_to[0]}:{self._relayed_to[1]}")
         return CATALOGUE.decode(CATALOGUE.by_number[answer.number], answer.body)
 
-    async def _answered(self, asking: Coroutine[Any, Any, Any], silence_s: float) -> Any:
+    async def _answered(self, asking: Awaitable[Any], silence_s: float) -> Any:
         """Waits for the answer, or until no manager was heard for `silence_s`, or half of that if
         there is another to ask. A silent link is closed at some time, but a client may have less
         patience."""
-        clock = self._runtime.clock
-        began = clock.now()
         if len(self._addresses) > 1:
             silence_s = max(silence_s / 2.0, self._timeouts.silence_s)
-        request = asyncio.ensure_future(asking)
         try:
-            while not request.done():
-                left_s = max(began, self._heard.at) + silence_s - clock.now()
-                if left_s <= 0.0:
-                    raise OutcomeUnknown("it says nothing")
-                await asyncio.wait([request], timeout=left_s)
-            return request.result()
-        finally:
-            request.cancel()
+            async with self._heard.within(silence_s):
+                return await asking
+        except TimeoutError:
+            raise OutcomeUnknown("it says nothing") from None
 
     def _leave(self) -> None:
         """Turns to the next manager, because the current one does not answer."""
@@ -380,14 +374,28 @@ def address_in(text: str) -> Address | None:
 
 
 class _LastHeard:
-    """When a manager was last heard."""
+    """When a manager was last heard, and the requests that wait no longer than a silence."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._clock = runtime.clock
         self.at = -math.inf
+        self._waiting: dict[asyncio.Timeout, float] = {}
 
     def now(self, peer: Identity) -> None:
         self.at = self._clock.now()
+        for timeout, silence_s in self._waiting.items():
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time() + silence_s)
+
+    @asynccontextmanager
+    async def within(self, silence_s: float) -> AsyncGenerator[None]:
+        """Raises TimeoutError when no manager was heard for `silence_s`."""
+        async with asyncio.timeout(silence_s) as timeout:
+            self._waiting[timeout] = silence_s
+            try:
+                yield
+            finally:
+                del self._waiting[timeout]
 
 
 class _Unlimited:

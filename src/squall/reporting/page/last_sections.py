@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from squall.engine.load.profile import describe
+from squall.reporting.loss_lines import when_lost
 from squall.reporting.number_format import data_size, duration, length, whole_percent
 from squall.reporting.page.markup import Child, Markup, joined, table, tag
 from squall.reporting.page.workflow import profile_of
@@ -74,7 +75,7 @@ def _process_name(process: dict[str, Any]) -> str:
 
 
 def _losses(document: dict[str, Any]) -> Markup:
-    names = ("worker", "workflow", "lost at", "missing for", "starts", "refilled by", "unknown", "")
+    names = ("worker", "workflow", "lost", "missing for", "starts", "refilled by", "unknown", "")
     head = [tag("th", name, scope="col") for name in names]
     rows = [_loss(each) for each in document["losses"]]
     return table("Lost load", head, rows, compact=True)
@@ -86,7 +87,7 @@ def _loss(loss: dict[str, Any]) -> Markup:
     missing = loss.get("starts")
     cells = [
         loss["workflow"],
-        f"{loss['at_s']:.1f} s",
+        when_lost(loss["at_s"], loss.get("is_last_heard", False)).removeprefix(", "),
         f"{loss.get('below_target_s', 0.0):.1f} s, {loss['users']} users",
         "-" if missing is None else str(missing),
         loss.get("refilled_by") or "no worker",

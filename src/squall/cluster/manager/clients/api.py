@@ -68,7 +68,7 @@ from squall.cluster.protocol.submission_limits import (
 )
 from squall.cluster.results.job_result import encode_result
 from squall.cluster.wire.errors import RemoteError
-from squall.cluster.wire.links.dispatch import Handlers, Incoming
+from squall.cluster.wire.links.dispatch import POLLS_MAX, Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.keyring import Identity
@@ -165,7 +165,7 @@ class ClientApi:
         handlers.on(WhyJob, self.why)
         handlers.on(ListNodes, self.list_nodes)
         handlers.on(DrainNode, self.drain)
-        handlers.on(Follow, self.follow, polls=True)
+        handlers.on(Follow, self.follow, polls=POLLS_MAX)
 
     # Changes.
 

@@ -39,11 +39,11 @@ from squall.cluster.protocol.messages import (
     NodeList,
     NodeView,
     OfferBlob,
-    ReadFacts,
     SubmitJob,
     WhyJob,
     WorkflowResultHeld,
 )
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission, fingerprint
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.results.job_result import JobResult, decode_result, outcome_of

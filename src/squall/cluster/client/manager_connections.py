@@ -228,7 +228,8 @@ class ManagerConnections:
             async with self._heard.within(silence_s):
                 return await asking
         except TimeoutError:
-            raise OutcomeUnknown("it says nothing") from None
+            role = "agent" if self.is_store else "manager"
+            raise OutcomeUnknown(f"no {role} answers") from None
 
     def _leave(self) -> None:
         """Turns to the next manager, because the current one does not answer."""

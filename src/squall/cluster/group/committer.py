@@ -28,7 +28,7 @@ from squall.cluster.ledger.interface import (
     ReadLevel,
     TryLater,
 )
-from squall.cluster.protocol.messages import ReadFacts
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
 from squall.runtime.interfaces import NodeId

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.wire.catalogue import SizeClass, message
 from squall.cluster.wire.header import MessageClass
@@ -387,24 +388,6 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class SubmitJob(msgspec.Struct, frozen=True):
     key: str
     submission: Submission
-
-
-class ReadFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How recent an answer is."""
-
-    level: Literal["strong", "session"]
-    """strong: everything that was committed before the request. session: at least what the client
-    has seen before."""
-    op: int
-    """The last command that the answering manager had applied."""
-    group: str = ""
-    """The op numbers of two groups cannot be compared; a recovered group is another one."""
-    epoch: int = 0
-    view: int = 0
-    age_s: float = 0.0
-    """How far the answer may lie in the past: the time since the manager heard the primary."""
-    managers: list[str] = []
-    """The addresses of the group's managers, which clients keep; empty while one is unknown."""
 
 
 @message(141, MessageClass.DISPATCH)

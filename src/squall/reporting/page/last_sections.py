@@ -6,7 +6,6 @@ import shlex
 from typing import Any
 
 from squall.engine.load.profile import describe
-from squall.reporting.loss_lines import when_lost
 from squall.reporting.number_format import data_size, duration, length, whole_percent
 from squall.reporting.page.markup import Child, Markup, joined, table, tag
 from squall.reporting.page.workflow import profile_of
@@ -87,7 +86,7 @@ def _loss(loss: dict[str, Any]) -> Markup:
     missing = loss.get("starts")
     cells = [
         loss["workflow"],
-        when_lost(loss["at_s"], loss.get("is_last_heard", False)).removeprefix(", "),
+        f"{'last heard ' if loss.get('is_last_heard') else ''}at {loss['at_s']:.1f} s",
         f"{loss.get('below_target_s', 0.0):.1f} s, {loss['users']} users",
         "-" if missing is None else str(missing),
         loss.get("refilled_by") or "no worker",

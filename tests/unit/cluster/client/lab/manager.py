@@ -33,12 +33,12 @@ from squall.cluster.protocol.messages import (
     ListNodes,
     NodeList,
     OfferBlob,
-    ReadFacts,
     StreamEvent,
     StreamItem,
     SubmitJob,
     WhyJob,
 )
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import BundleManifest, Submission
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.wire.blob_transfer import BlobFetcher, blob_hash, serve_blobs

@@ -176,13 +176,15 @@ class FakeDatagrams:
 
 class FakeNetwork:
     """`piece_bytes` fragments streams; `tamper` changes what is sent; `frozen` holds all;
-    `takes_at_once` leaves nothing unsent, as a kernel with large buffers does."""
+    `takes_at_once` leaves nothing unsent, as a kernel with large buffers does; dials to the
+    addresses in `silent` get no answer."""
 
     def __init__(self) -> None:
         self.piece_bytes = 1 << 30
         self.tamper: Callable[[bytes], bytes] = lambda data: data
         self.frozen = False
         self.takes_at_once = False
+        self.silent: set[Address] = set()
         self.listeners: dict[Address, Callable[[], StreamHandler]] = {}
         self.live: dict[FakeConnection, None] = {}
         self.datagram_sockets: dict[Address, FakeDatagrams] = {}
@@ -218,6 +220,9 @@ class FakeNetwork:
     ) -> Connection:
         self.dials += 1
         await asyncio.sleep(0)
+        if address in self.silent:
+            await asyncio.sleep(timeout_s)
+            raise TimeoutError(f"{address} does not answer")
         accept = self.listeners.get(address)
         if accept is None:
             raise ConnectionRefusedError(f"{address} refuses")

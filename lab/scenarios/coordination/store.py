@@ -110,7 +110,8 @@ class StoreMachine:
         self.members: list[str] = []
         # Whether members still enqueue tickets.
         self.takes_tickets = True
-        self.memory = MemoryStore(WorldClock(world, 1.0 + draw.uniform(-0.02, 0.02)))
+        self._clock = WorldClock(world, 1.0 + draw.uniform(-0.02, 0.02))
+        self.memory = MemoryStore(self._clock)
         self.draw = draw
         self._observe = observe
         # Extra delay of the requests of each member.
@@ -118,6 +119,10 @@ class StoreMachine:
 
     async def program(self, runtime: Runtime) -> None:
         await asyncio.get_running_loop().create_future()
+
+    def forget(self) -> None:
+        """Loses everything, as Redis does when it restarts empty."""
+        self.memory = MemoryStore(self._clock)
 
     def heal(self, left: list[str]) -> None:
         """Ends the faults of the store; `left` are the members that still run."""

@@ -48,14 +48,20 @@ class ModelTarget:
     def __init__(self, world: World) -> None:
         self._world = world
         self.by_attempt: dict[AttemptKey, int] = {}
+        self._senders: dict[AttemptKey, str] = {}
         self._last: dict[ShareKey, AttemptKey] = {}
         self._first: dict[tuple[str, str], float] = {}
         self._last_at: dict[tuple[str, str], float] = {}
         # Requests of open models within the last second, by (job, workflow).
         self._second: dict[tuple[str, str], deque[tuple[float, int]]] = {}
 
-    def arrived(self, key: AttemptKey, requests: int, rate_per_s: float = 0.0) -> None:
-        """Checks that once a later attempt at a share has sent, an earlier one does not (R5)."""
+    def arrived(
+        self, key: AttemptKey, requests: int, rate_per_s: float = 0.0, sender: str = ""
+    ) -> None:
+        """Checks that once a later attempt at a share has sent, an earlier one does not (R5), and
+        that an attempt is one process, also if the managers come back from an old copy."""
+        first = self._senders.setdefault(key, sender)
+        check(first == sender, f"{key} sends from {sender}, and was sent from {first} before")
         share = key.of
         former = self._last.get(share)
         check(
@@ -391,7 +397,9 @@ class ModelEngine:
             made = core.requests(elapsed_s)
             if made:
                 rate_per_s = profile.rate_per_s if profile.is_open else 0.0
-                self._target.arrived(core.key, made, rate_per_s)
+                self._target.arrived(
+                    core.key, made, rate_per_s, f"{host.runtime.node} {host.runtime.boot}"
+                )
                 core.delta += made
                 core.done += made
         self._write_counters(host, core, elapsed_s, boot)

@@ -161,7 +161,7 @@ class Machine:
         )
         return b"dispatched"
 
-    def begin_group(self, group: str) -> None:
+    def begin_group(self, group: str, epoch: int) -> None:
         """Nothing here is named after an op number."""
 
     def references(self) -> list[Digest]:

@@ -55,7 +55,7 @@ class Loss:
     process: int
     workflow: str
     at_s: float
-    """On the run's clock, when the death was noticed."""
+    """On the run's clock: when it died."""
     reason: str
     users: int
     """Users that stopped with it, of those that were ready at the start."""
@@ -80,6 +80,8 @@ class Loss:
     """The unknown numbers are derived from the lowest latency seen, not from a plan."""
     rows: int = 0
     """Feed rows that were given to iterations which did not finish."""
+    is_last_heard: bool = False
+    """Nothing tells when it died; `at_s` is when it was last heard."""
 
 
 @dataclass(kw_only=True)

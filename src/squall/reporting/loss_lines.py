@@ -14,11 +14,11 @@ STARTED_LATE = "it started late"
 
 
 def loss_line(loss: Loss) -> str:
-    """`worker w2 lost at 12.3 s: Shop, 25 users missing for 5.9 s, refilled by w1`."""
+    """`worker w2 restarted at 12.3 s: Shop, 25 users missing for 1.9 s, refilled by w1`."""
     if not loss.worker:
         return f"process {loss.process} lost at {loss.at_s:.1f} s: {loss.reason}"
     happened = what_was_lost(loss.worker, loss.reason, loss.refilled_by)
-    parts = [f"{happened} at {loss.at_s:.1f} s: {loss.workflow}"]
+    parts = [f"{happened}{when_lost(loss.at_s, loss.is_last_heard)}: {loss.workflow}"]
     parts.append(f"{_amount(loss)} missing for {loss.below_target_s:.1f} s")
     if loss.reason != STARTED_LATE:
         parts.append(f"refilled by {loss.refilled_by}" if loss.refilled_by else "not refilled")
@@ -28,6 +28,11 @@ def loss_line(loss: Loss) -> str:
     if loss.rows:
         parts.append(f"{plural(loss.rows, 'row')} given out and not finished")
     return ", ".join(parts)
+
+
+def when_lost(at_s: float, is_last_heard: bool) -> str:
+    """The time of death, or of the last sign of life if nothing tells more."""
+    return f"{', last heard' if is_last_heard else ''} at {at_s:.1f} s"
 
 
 def what_was_lost(worker: str, reason: str, refilled_by: str) -> str:

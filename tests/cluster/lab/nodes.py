@@ -382,11 +382,11 @@ class Cluster:
         self._commands.append(command)
         return command
 
-    def run(self, file: str, *words: str) -> Command:
-        """`squall run FILE --to` this datacenter."""
+    def run(self, file: str, *words: str, to: str = "") -> Command:
+        """`squall run FILE --to` this datacenter, or `to` one of its managers."""
         results = self.folder / f"results-{self._count + 1}.json"
         return self.begin(
-            "run", file, "--to", self.addresses, "--host", self.target.url,
+            "run", file, "--to", to or self.addresses, "--host", self.target.url,
             "--json", str(results), *words,
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from tests.lab.programs import ROOT, program
 DONE = b"done\n"
 LINE_MAX = 1024
 """Reads that are under way on one connection."""
+HOLDS = ("hold", "only")
 
 
 class Proxy:
@@ -45,6 +46,10 @@ class Proxy:
     def hold(self, pids: Sequence[int] = ()) -> None:
         """Connections stay open and nothing passes, as in a broken network."""
         self._say("hold", pids)
+
+    def only(self, pids: Sequence[int]) -> None:
+        """Nothing passes except for these processes: the others cannot reach this manager."""
+        self._say("only", pids)
 
     def delay(self, seconds: float) -> None:
         """Each way takes this long, at any rate of traffic: as on a long line."""
@@ -95,23 +100,23 @@ class _Relay:
             self._mode, *values = line.decode().split()
             self._delay_s = float(values[0]) if self._mode == "delay" else 0.0
             self._pids = [] if self._mode == "delay" else [int(value) for value in values]
-            struck = self._struck()
             for passage in list(self._passages):
-                hit = struck is None or passage.inode in struck
-                passage.held = self._mode == "hold" and hit
+                hit = self._hits(passage.inode)
+                passage.held = self._mode in HOLDS and hit
                 if self._mode == "cut" and hit:
                     passage.abort()
             sys.stdout.buffer.write(DONE)
             sys.stdout.buffer.flush()
 
-    def _struck(self) -> set[str] | None:
-        """Sockets of the named processes; None: all."""
-        return _sockets_of(self._pids) if self._pids else None
+    def _hits(self, inode: str) -> bool:
+        if self._mode not in ("cut", *HOLDS):
+            return False
+        named = not self._pids or inode in _sockets_of(self._pids)
+        return named if self._mode != "only" else not named
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inode = _inode_of(writer.get_extra_info("peername")[1])
-        struck = self._struck() if self._mode in ("cut", "hold") else set[str]()
-        hit = struck is None or inode in struck
+        hit = self._hits(inode)
         if self._mode == "cut" and hit:
             writer.transport.abort()
             return
@@ -121,7 +126,7 @@ class _Relay:
             writer.transport.abort()
             return
         passage = _Passage(inode, writer, back)
-        passage.held = self._mode == "hold" and hit
+        passage.held = self._mode in HOLDS and hit
         self._passages.add(passage)
         await asyncio.gather(self._pass(passage, reader, back), self._pass(passage, there, writer))
         self._passages.discard(passage)

@@ -18,7 +18,9 @@ from lab.sim.node import SimRuntime
 from lab.sim.run import Scenario, run_seed
 from lab.sim.world import World
 from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.datacenter.tables import Tables
 from squall.cluster.ledger.recover import recover_alone
+from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.runtime.interfaces import Runtime
 from squall.runtime.tasks import TaskRunner
 from tests.sim.cluster.lab.group_jobs import asked_job, clean, closed
@@ -124,3 +126,69 @@ def test_jobs_of_a_restored_group_share_no_id_with_jobs_that_were_lost(seed: int
         await Restored(world).play()
 
     clean(run_seed(Scenario("test", "", scenario), seed))
+
+
+class RestoredRunning(Restored):
+    """A job runs when the copy is made. Its share is refilled after that, by a worker that the
+    restored manager cannot reach at first: it must not run the same share, or the same attempt, a
+    second time while that worker may still run it."""
+
+    async def play(self) -> None:
+        world, lab = self.world, self.lab
+        world.start("m1", "w1")
+        running = asyncio.ensure_future(lab.engine.run())
+        asked = self.submit("job", 60.0)
+        await world.eventually(lambda: self.sends([asked]), within_s=60.0, what="the load begins")
+        files = copy.deepcopy(world.nodes["m1"].disk.tree)
+        # The worker dies, its machine lives: the next boot proves it, and another refills.
+        world.kill("w1")
+        world.start("w2")
+        await asyncio.sleep(3.0)
+        world.start("w1")
+        await world.eventually(
+            lambda: any(key.attempt == 2 for key in lab.target.by_attempt),
+            within_s=60.0,
+            what="a second attempt sends",
+        )
+        second = next(key for key in lab.target.by_attempt if key.attempt == 2)
+        taker = next(name for name, host in lab.engine.hosts.items() if second in host.cores)
+        sent = lab.target.by_attempt[second]
+        world.kill("m1")
+        mend = world.partition([taker], ["m1"])
+        world.nodes["m1"].disk.tree = copy.deepcopy(files)
+        world.nodes["m1"].program = lambda runtime: restored(runtime, lab)
+        world.start("m1")
+        await asyncio.sleep(15.0)
+        mend()
+        await self.ended(running, [asked])
+        if running.done():
+            running.result()
+        running.cancel()
+        assert lab.target.by_attempt[second] > sent, "the old attempt went on for its lease"
+        assert asked.state in ("completed", "partial")
+        later = [key for key in lab.target.by_attempt if key.attempt > 2]
+        assert later, "the restored group refills the share"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_attempts_of_a_restored_group_are_none_that_a_worker_of_the_old_one_runs(
+    seed: int,
+) -> None:
+    async def scenario(world: World) -> None:
+        await RestoredRunning(world).play()
+
+    clean(run_seed(Scenario("test", "", scenario), seed))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "answer"), [(Tables, "is_copied", False), (VolatileState, "may_place", True)]
+)
+def test_a_restored_group_that_repeats_attempts_or_does_not_wait_is_found_out(
+    owner: type, name: str, answer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, lambda self, job: answer)
+
+    async def scenario(world: World) -> None:
+        await RestoredRunning(world).play()
+
+    assert not run_seed(Scenario("test", "", scenario), 1).clean

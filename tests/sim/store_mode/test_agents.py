@@ -92,3 +92,39 @@ def test_the_load_of_an_agent_that_is_cut_off_moves_and_is_never_made_twice(seed
 def test_a_broken_rule_of_the_lease_makes_it_twice(mutant: str) -> None:
     outcomes = [run_seed(CUT, seed, mutant=mutant) for seed in CUT_SEEDS]
     assert any("CheckFailed" in outcome.failure for outcome in outcomes), outcomes[0].failure
+
+
+async def lost_store(world: World) -> None:
+    """The store loses everything in its first term, and an agent that never read it leads next."""
+    stage = agents.make_stage(world, replace(draw_ways(world.random("ways")), transactions=True))
+    stage.heal()
+    lives, leads, fresh = AGENTS
+
+    def workers_of(name: str) -> list[str]:
+        manager = stage.agents[name].manager if name in stage.agents else None
+        return [] if manager is None else list(manager.machine.tables.workers)
+
+    world.start(STORE, leads)
+    await world.eventually(lambda: workers_of(leads) == [leads], within_s=60.0, what="one leads")
+    # Its log is longer than that of the next will be.
+    for _ in range(4):
+        world.start(lives)
+        await asyncio.sleep(5.0)
+        check(lives in workers_of(leads), "the other one takes part")
+        world.kill(lives)
+    world.start(lives)
+    await asyncio.sleep(5.0)
+    world.kill(leads)
+    stage.store.forget()
+    world.start(fresh)
+    await world.eventually(
+        lambda: sorted(workers_of(fresh)) == [lives, fresh],
+        within_s=60.0,
+        what="the agent that saw the former log obeys the leader of the new one",
+    )
+
+
+@pytest.mark.parametrize("seed", CUT_SEEDS)
+def test_agents_obey_the_next_leader_after_the_store_lost_everything(seed: int) -> None:
+    outcome = run_seed(Scenario("lost store", "", lost_store, limit_s=600.0), seed)
+    assert outcome.clean, outcome.failure + "\n" + outcome.details

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from squall.cluster.protocol.timers import Timers
 from squall.store_mode.timers import Profile, agent_timers
 from tests.cluster.lab.chaos_rows import (
     CLOSED,
@@ -266,7 +267,7 @@ def _judged(
         # The agents work again without an operator's help.
         lab.wait_ready()
     elif fault.abandons:
-        found += _told(ended, "no agent coordinates at the moment", target, work.execution_lease_s)
+        found += _told(ended, "no agent answers", target, work.execution_lease_s)
     elif not ended.results.exists():
         found.append(f"no results document; exit code {ended.code}: {ended.err.strip()[-400:]}")
     evidence = Evidence(
@@ -283,13 +284,19 @@ def _judged(
             worker_lost=fault.loses_agent,
             in_time=timers != "fast",
             result_within_s=work.last_loss_s + work.settle_s + RESULT_MARGIN_S,
-            # A coordinator that takes over does not know when its predecessor last granted, and
-            # on S3 the last report is seconds old.
-            lease_s=work.execution_lease_s + work.failover_bound_s + work.telemetry_interval_min_s,
+            lease_s=_silent_s(fault, watch, work),
         )
         found += _one_result(lab, fault, evidence.document, ended.code)
     found += [f"{name} said Traceback" for name, node in lab.nodes.items() if _broke(node.said())]
     return row_of(fault.name, moment, evidence, began, found)
+
+
+def _silent_s(fault: Fault, watch: Watch, work: Timers) -> float:
+    """For how long an agent that is lost may have gone on. A coordinator that takes over does not
+    know when its predecessor last granted, and on S3 the last report is seconds old."""
+    lease_s = work.execution_lease_s + work.failover_bound_s + work.telemetry_interval_min_s
+    # With `continue` an agent that lost the store goes on to the end of the plan.
+    return lease_s if fault.refills else max(lease_s, watch.seconds)
 
 
 def _broke(said: str) -> bool:

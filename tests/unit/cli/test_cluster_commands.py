@@ -69,7 +69,6 @@ def test_a_dead_address_is_one_line_and_exit_code_3(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SQUALL_SECRET", SECRET)
-    monkeypatch.setattr("squall.cli.cluster.nodes.QUERY_TIMEOUT_S", 0.2)
     monkeypatch.setattr("squall.cluster.client.cluster_client.QUERY_TIMEOUT_S", 0.2)
     code, line = said(capsys, "nodes", "--to", "127.0.0.1:1")
     assert code == 3

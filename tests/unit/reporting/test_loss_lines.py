@@ -11,8 +11,8 @@ from squall.reporting.loss_lines import STARTED_LATE, loss_line
 @pytest.mark.parametrize(
     ("reason", "refilled_by", "begins"),
     [
-        ("no sign of life of w1 for 17.5 s", "w2", "worker w1 lost at 6.8 s: Shop,"),
-        ("no sign of life of w1 for 17.5 s", "", "worker w1 lost at 6.8 s: Shop,"),
+        ("no sign of life of w1 for 17.5 s", "w2", "worker w1 lost, last heard at 6.8 s: Shop,"),
+        ("no sign of life of w1 for 17.5 s", "", "worker w1 lost, last heard at 6.8 s: Shop,"),
         ("core process 0 ended (SIGKILL)", "w1", "a core process of w1 died at 6.8 s: Shop,"),
         ("core process 0 ended (SIGKILL)", "w2", "a core process of w1 died at 6.8 s: Shop,"),
         ("it ended without a record", "w1", "a core process of w1 died at 6.8 s: Shop,"),
@@ -22,6 +22,7 @@ from squall.reporting.loss_lines import STARTED_LATE, loss_line
     ],
 )
 def test_the_line_says_what_ended(reason: str, refilled_by: str, begins: str) -> None:
+    is_last_heard = "sign of life" in reason
     loss = Loss(
         process=0,
         workflow="Shop",
@@ -30,5 +31,6 @@ def test_the_line_says_what_ended(reason: str, refilled_by: str, begins: str) ->
         users=5,
         worker="w1",
         refilled_by=refilled_by,
+        is_last_heard=is_last_heard,
     )
     assert loss_line(loss).startswith(begins)

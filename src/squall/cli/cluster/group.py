@@ -67,7 +67,7 @@ def operator_access(arguments: Namespace, access: ClusterAccess) -> ClusterAcces
 
 
 async def _answered(arguments: Namespace, access: ClusterAccess) -> int:
-    async with connected(access, QUERY_TIMEOUT_S) as connection:
+    async with connected(access, None) as connection:
         client = connection.client
         if arguments.group_command == "status":
             return await _status(client, arguments)

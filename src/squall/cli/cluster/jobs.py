@@ -18,7 +18,6 @@ from squall.cli.shared.job_progress import JobFollower
 from squall.cli.shared.presenters import mode_of, presenter_of
 from squall.cli.shared.run_options import seconds
 from squall.cluster.client.cluster_client import (
-    QUERY_TIMEOUT_S,
     RECONNECT_TIMEOUT_S,
     TERMINAL,
     ClusterClient,
@@ -45,7 +44,7 @@ def execute(arguments: Namespace) -> int:
 
 
 async def _answered(arguments: Namespace, answer: Answer) -> int:
-    timeout_s = RECONNECT_TIMEOUT_S if arguments.command == "watch" else QUERY_TIMEOUT_S
+    timeout_s = RECONNECT_TIMEOUT_S if arguments.command == "watch" else None
     async with connected(client_access(arguments), timeout_s) as connection:
         await connection.ready(within_s=timeout_s)
         return await answer(connection.client, arguments)

@@ -9,7 +9,7 @@ from squall.cli.cluster.group import clock_lines
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.node_settings import drain_flag
 from squall.cluster.client.access import file_settings
-from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S, ClusterClient
+from squall.cluster.client.cluster_client import ClusterClient
 from squall.cluster.client.connection import connected
 from squall.cluster.protocol.messages import WorkerLoad
 from squall.reporting.number_format import plural
@@ -37,8 +37,8 @@ def execute(arguments: Namespace) -> int:
 
 
 async def _answered(arguments: Namespace) -> int:
-    async with connected(client_access(arguments), QUERY_TIMEOUT_S) as connection:
-        await connection.ready(within_s=QUERY_TIMEOUT_S)
+    async with connected(client_access(arguments), None) as connection:
+        await connection.ready(within_s=None)
         if arguments.command == "drain":
             return await _drain(connection.client, arguments)
         return await _nodes(connection.client, arguments)

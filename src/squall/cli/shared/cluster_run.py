@@ -46,10 +46,10 @@ class Destination:
     """How long to wait for a first agent behind a store."""
 
     @property
-    def asked_for_s(self) -> float:
-        """The value of `--patience`. 0 without the flag: an absent cluster is then reported at
-        once."""
-        return self.patience_s if math.isfinite(self.waits_s) else 0.0
+    def asked_for_s(self) -> float | None:
+        """The value of `--patience`. None without the flag: an absent cluster is then reported as
+        soon as a query reports it."""
+        return self.patience_s if math.isfinite(self.waits_s) else None
 
 
 def destination_of(arguments: Namespace) -> Destination | None:

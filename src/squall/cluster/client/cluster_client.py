@@ -39,11 +39,11 @@ from squall.cluster.protocol.messages import (
     NodeList,
     NodeView,
     OfferBlob,
-    ReadFacts,
     SubmitJob,
     WhyJob,
     WorkflowResultHeld,
 )
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission, fingerprint
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.results.job_result import JobResult, decode_result, outcome_of
@@ -85,17 +85,19 @@ class ClusterClient:
         on_managers: Callable[[list[Address]], Awaitable[None]] | None = None,
         secrets: Secrets,
         cluster: str,
-        reconnect_timeout_s: float = RECONNECT_TIMEOUT_S,
+        reconnect_timeout_s: float | None = RECONNECT_TIMEOUT_S,
         timeouts: RequestTimeouts | None = None,
         shown: str = "",
         tls: LinkTLS | None = None,
     ) -> None:
         """`remembered` are managers of former runs, `on_managers` receives those of the present.
-        `reconnect_timeout_s` is how long the client of a running job waits for lost managers;
-        `timeouts` are those of the network. `shown` names the managers in messages, if their
-        addresses do not."""
+        `reconnect_timeout_s` is how long the client of a running job waits for lost managers, None
+        as long as a query; `timeouts` are those of the network. `shown` names the managers in
+        messages, if their addresses do not."""
         self._runtime = runtime
         self._timeouts = timeouts or RequestTimeouts(query_s=QUERY_TIMEOUT_S)
+        if reconnect_timeout_s is None:
+            reconnect_timeout_s = self._timeouts.query_s
         self._reconnect_timeout_s = reconnect_timeout_s
         self._on_managers = on_managers
         self._blobs = MemoryBlobs()
@@ -116,6 +118,7 @@ class ClusterClient:
         self._job_leader = self.managers.apart()
         # The group and its highest op of all answers: no later answer may be older.
         self._seen = ("", 0)
+        self._managers_named: list[str] = []
         board = self.managers.board
         self._fetcher = BlobFetcher(
             self._blobs, board.counters, tasks, chunk_timeout_s=self._timeouts.chunk_s
@@ -171,8 +174,9 @@ class ClusterClient:
     ) -> AsyncIterator[Followed]:
         """Yields answers with what is new; the last has a terminal state. Raises `JobLost` if the
         cluster no longer knows a job that was `known`."""
+        wait_s = min(FOLLOW_S, self._reconnect_timeout_s / 2.0)
         while True:
-            ask = Follow(job=job, after=after, wait_s=FOLLOW_S, seen=self._seen)
+            ask = Follow(job=job, after=after, wait_s=wait_s, seen=self._seen)
             try:
                 answer: Followed = await self._job_leader.ask(
                     ask,
@@ -182,7 +186,7 @@ class ClusterClient:
             except RequestRefused as error:
                 raise self._unknown(error, job, known=known) from None
             known = True
-            self._note(answer)
+            await self._note(answer)
             after = max(after, answer.upto)
             yield answer
             if answer.state in TERMINAL and not answer.more:
@@ -234,18 +238,9 @@ class ClusterClient:
 
     # Nodes.
 
-    async def nodes(self, at_least_s: float = 0.0) -> NodeList:
-        """`at_least_s` extends the wait for a manager, if the user asked for a longer one."""
-        answer: NodeList = await self._ask(ListNodes(), at_least_s)
-        managers = [
-            address
-            for node in answer.nodes
-            if node.role == "manager" and (address := address_in(node.address)) is not None
-        ]
-        if managers and self._on_managers is not None:
-            self.managers.learn(managers)
-            await self._on_managers(managers)
-        return answer
+    async def nodes(self, within_s: float | None = None) -> NodeList:
+        """`within_s` is how long to wait for a manager, if the user said so."""
+        return await self._ask(ListNodes(), within_s)
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S
@@ -271,23 +266,30 @@ class ClusterClient:
             "and its counts are gone. Run it again"
         )
 
-    async def _ask(self, message: msgspec.Struct, at_least_s: float = 0.0) -> Any:
+    async def _ask(self, message: msgspec.Struct, within_s: float | None = None) -> Any:
         timeouts = self._timeouts
-        return self._note(
+        return await self._note(
             await self.managers.ask(
                 message,
                 timeout_s=timeouts.answer_s,
-                reconnect_timeout_s=max(timeouts.query_s, at_least_s),
+                reconnect_timeout_s=timeouts.query_s if within_s is None else within_s,
             )
         )
 
-    def _note(self, answer: Any) -> Any:
-        """Remembers how recent the answer is."""
+    async def _note(self, answer: Any) -> Any:
+        """Remembers how recent the answer is, and the managers that it names."""
         read: ReadFacts | None = getattr(answer, "read", None)
-        if read is not None:
-            group, op = self._seen
-            # Another group: the former one was recovered or restored, with other op numbers.
-            self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
+        if read is None:
+            return answer
+        group, op = self._seen
+        # Another group: the former one was recovered or restored, with other op numbers.
+        self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
+        if read.managers and read.managers != self._managers_named:
+            self._managers_named = read.managers
+            managers = [each for text in read.managers if (each := address_in(text)) is not None]
+            self.managers.learn(managers)
+            if self._on_managers is not None:
+                await self._on_managers(managers)
         return answer
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:
@@ -298,7 +300,7 @@ class ClusterClient:
 
     async def _ask_long(self, message: msgspec.Struct, timeout_s: float) -> Any:
         """A request about a running job: waits `reconnect_timeout_s` for a lost manager."""
-        return self._note(
+        return await self._note(
             await self.managers.ask(
                 message, timeout_s=timeout_s, reconnect_timeout_s=self._reconnect_timeout_s
             )

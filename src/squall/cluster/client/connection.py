@@ -37,11 +37,13 @@ class ClientConnection:
     """The agents behind a store; None if the client talks to managers."""
 
     async def ready(
-        self, say: Callable[[str], None] = lambda _: None, within_s: float = math.inf
+        self, say: Callable[[str], None] = lambda _: None, within_s: float | None = math.inf
     ) -> None:
-        """Waits for an agent if the store has none yet, and reports the wait through `say`."""
+        """Waits for an agent if the store has none yet, and reports the wait through `say`. None:
+        as long as a query waits for an answer."""
         if self.routed is not None:
-            await self.routed.ready(say, max(within_s, self.routed.timeouts.query_s))
+            query_s = self.routed.timeouts.query_s
+            await self.routed.ready(say, query_s if within_s is None else within_s)
 
 
 @asynccontextmanager
@@ -63,9 +65,10 @@ async def client_runtime() -> AsyncGenerator[tuple[Runtime, TaskRunner]]:
 
 @asynccontextmanager
 async def connected(
-    access: ClusterAccess, reconnect_timeout_s: float = RECONNECT_TIMEOUT_S
+    access: ClusterAccess, reconnect_timeout_s: float | None = RECONNECT_TIMEOUT_S
 ) -> AsyncGenerator[ClientConnection]:
-    """Links are made when they are first needed."""
+    """Links are made when they are first needed. `reconnect_timeout_s` None: a lost cluster is
+    waited for as long as a query waits for an answer."""
     async with AsyncExitStack() as stack:
         runtime, tasks = await stack.enter_async_context(client_runtime())
         # The journal stays on the machine's disk, whatever network the route brings.
@@ -78,7 +81,6 @@ async def connected(
         if access.route is not None:
             routed = await stack.enter_async_context(access.route.open(runtime, tasks))
             runtime, timeouts, shown = routed.runtime, routed.timeouts, routed.shown
-            reconnect_timeout_s = max(reconnect_timeout_s, timeouts.query_s)
         client = ClusterClient(
             runtime,
             tasks,

@@ -11,14 +11,23 @@ If no manager accepts the secret, the request fails at once: waiting would not h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any
 
 import msgspec
 
 from squall.cluster.client.errors import Unreachable, request_refused
-from squall.cluster.protocol.group_messages import Relay, RelayAnswer
+from squall.cluster.protocol.group_messages import (
+    AskGroup,
+    ChangeMembers,
+    HandOver,
+    Relay,
+    RelayAnswer,
+)
+from squall.cluster.protocol.messages import OfferBlob
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.wire.catalogue import CATALOGUE
 from squall.cluster.wire.errors import (
@@ -33,6 +42,7 @@ from squall.cluster.wire.links.dispatch import Handlers
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_keyring
 from squall.cluster.wire.messages import ErrorCode
+from squall.cluster.wire.seal.keyring import Identity
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address, Runtime
@@ -45,6 +55,8 @@ LINK_POLL_S = 0.1
 AWAY_S = 10.0
 """How long a manager that did not answer is not asked again if another one can relay to it."""
 LATER = (ErrorCode.RETRY_LATER, ErrorCode.OVERLOADED)
+NOT_RELAYED = (OfferBlob, AskGroup, HandOver, ChangeMembers)
+"""Each manager answers the first two itself; the others are for the primary's own operators."""
 
 
 class ManagerConnections:
@@ -70,6 +82,7 @@ class ManagerConnections:
         self._runtime = runtime
         self._shown = shown
         self._timeouts = timeouts or RequestTimeouts()
+        self._heard = _LastHeard(runtime)
         self._board = Switchboard(
             runtime=runtime,
             keyring=make_keyring(runtime, secrets, cluster),
@@ -78,6 +91,7 @@ class ManagerConnections:
             handlers=handlers,
             limits=self._timeouts.limits,
             tls=tls,
+            on_heard=self._heard.now,
         )
         self._given = tuple(dict.fromkeys(addresses))
         # The given ones, those that managers named, and those of former runs.
@@ -123,11 +137,12 @@ class ManagerConnections:
     async def ask(
         self, message: msgspec.Struct, *, timeout_s: float = 10.0, reconnect_timeout_s: float = 10.0
     ) -> Any:
-        """Returns the answer. Raises `RequestRefused` if a manager refuses, and `Unreachable` after
-        `reconnect_timeout_s`, which does not include the time a manager spends on the first
-        request."""
+        """Returns the answer. Raises `RequestRefused` if a manager refuses, and `Unreachable` when
+        none was heard for `reconnect_timeout_s`; a manager that works on the request is."""
         clock = self._runtime.clock
-        until = clock.now() + reconnect_timeout_s
+        asked_at = clock.now()
+        until = asked_at + reconnect_timeout_s
+        silence_s = max(reconnect_timeout_s, self._timeouts.silence_s)
         tries = 0
         failed = False
         while True:
@@ -135,7 +150,8 @@ class ManagerConnections:
             wait_s = ASK_RETRY.delay_s(tries)
             try:
                 await self._connected(until)
-                answer = await self._asked(message, timeout_s)
+                asked_at = clock.now()
+                answer = await self._answered(self._asked(message, timeout_s), silence_s)
                 self._last_delay = ""
                 self.lost_since = None
                 return answer
@@ -144,12 +160,16 @@ class ManagerConnections:
                 wait_s = self._after(error, wait_s)
             except (NotSent, OutcomeUnknown) as error:
                 self._last_delay = str(error)
-                self._note_loss()
+                heard_at = max(asked_at, self._heard.at)
+                self._note_loss(heard_at)
                 self._leave()
-                until = until if failed else max(until, clock.now() + reconnect_timeout_s)
+                if not failed:
+                    until = max(until, heard_at + silence_s)
+                    if len(self._addresses) > 1:
+                        until = max(until, clock.now() + self._timeouts.connect_s)
                 failed = True
             if clock.now() + wait_s > until:
-                raise self._gave_up(reconnect_timeout_s)
+                raise self._gave_up(silence_s if failed else reconnect_timeout_s)
             # A wait that the manager asked for gets jitter too: all clients received the same one.
             await clock.sleep(wait_s * self._runtime.random.uniform(0.5, 1.0))
 
@@ -189,7 +209,7 @@ class ManagerConnections:
             await peer.close(drain_s=0.2)
 
     async def _asked(self, message: msgspec.Struct, timeout_s: float) -> Any:
-        if self._relayed_to is None:
+        if self._relayed_to is None or isinstance(message, NOT_RELAYED):
             return await self.current.request(message, timeout_s)
         row, body = CATALOGUE.encode(message)
         relay = Relay(number=row.number, body=body)
@@ -197,6 +217,19 @@ class ManagerConnections:
         if not self._is_away(self._relayed_to):
             self._follow(f"{self._relayed_to[0]}:{self._relayed_to[1]}")
         return CATALOGUE.decode(CATALOGUE.by_number[answer.number], answer.body)
+
+    async def _answered(self, asking: Awaitable[Any], silence_s: float) -> Any:
+        """Waits for the answer, or until no manager was heard for `silence_s`, or half of that if
+        there is another to ask. A silent link is closed at some time, but a client may have less
+        patience."""
+        if len(self._addresses) > 1:
+            silence_s = max(silence_s / 2.0, self._timeouts.silence_s)
+        try:
+            async with self._heard.within(silence_s):
+                return await asking
+        except TimeoutError:
+            role = "agent" if self.is_store else "manager"
+            raise OutcomeUnknown(f"no {role} answers") from None
 
     def _leave(self) -> None:
         """Turns to the next manager, because the current one does not answer."""
@@ -210,14 +243,16 @@ class ManagerConnections:
             return False
         return self._runtime.clock.now() - self._away[address] < AWAY_S
 
-    def _note_loss(self) -> None:
+    def _note_loss(self, since: float) -> None:
         if self.lost_since is None:
-            self.lost_since = self._runtime.clock.now()
+            self.lost_since = since
 
     def _after(self, error: RemoteError, backoff_s: float) -> float:
         """How long to wait before the next try; raises if the answer is final."""
         if error.code == ErrorCode.NOT_PRIMARY:
             self._last_delay = "no manager leads the group at the moment"
+            if error.primary:
+                self._last_delay = f"{error.primary} leads the group and does not answer"
             self._follow(error.primary)
             return backoff_s
         if error.code in LATER:
@@ -241,7 +276,7 @@ class ManagerConnections:
                 return
             except HandshakeFailed as error:
                 problems[peer.address] = self._plainly(error, peer.address)
-                self._note_loss()
+                self._note_loss(clock.now())
             self._leave()
             if all(_is_wrong_secret(problems.get(each)) for each in self._given):
                 raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
@@ -268,6 +303,8 @@ class ManagerConnections:
                 # would take longer than a query may.
                 for index, each in enumerate(self._addresses):
                     if self._peer(each).control.session is not None:
+                        # That one may name the first again: it must relay then.
+                        self._away[peer.address] = clock.now()
                         self._at = index
                         return
 
@@ -308,6 +345,8 @@ class ManagerConnections:
             return ConnectionError(f"{shown}: connection refused: nothing listens there")
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
             return ConnectionError(f"{shown}: {cause.strerror or cause}")
+        if self._shown and isinstance(cause, TimeoutError):
+            return ConnectionError(f"{shown}: the coordinator does not answer")
         if address in self._proven and _is_wrong_secret(error):
             return ConnectionError(f"{shown}: closes every connection immediately")
         return error
@@ -319,9 +358,9 @@ class ManagerConnections:
             return reasons
         return f"no manager answers: {reasons or self.shown}"
 
-    def _gave_up(self, reconnect_timeout_s: float) -> Unreachable:
+    def _gave_up(self, after_s: float) -> Unreachable:
         reason = self._last_delay or "unknown reason"
-        return Unreachable(f"{self.shown}: gave up after {reconnect_timeout_s:.0f} s: {reason}")
+        return Unreachable(f"{self.shown}: gave up after {after_s:.0f} s: {reason}")
 
 
 def _is_wrong_secret(error: Exception | None) -> bool:
@@ -333,6 +372,31 @@ def address_in(text: str) -> Address | None:
     if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
         return None
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class _LastHeard:
+    """When a manager was last heard, and the requests that wait no longer than a silence."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._clock = runtime.clock
+        self.at = -math.inf
+        self._waiting: dict[asyncio.Timeout, float] = {}
+
+    def now(self, peer: Identity) -> None:
+        self.at = self._clock.now()
+        for timeout, silence_s in self._waiting.items():
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time() + silence_s)
+
+    @asynccontextmanager
+    async def within(self, silence_s: float) -> AsyncGenerator[None]:
+        """Raises TimeoutError when no manager was heard for `silence_s`."""
+        async with asyncio.timeout(silence_s) as timeout:
+            self._waiting[timeout] = silence_s
+            try:
+                yield
+            finally:
+                del self._waiting[timeout]
 
 
 class _Unlimited:

@@ -321,7 +321,7 @@ def _cores_refused(
             return f"share {each.share} is placed twice"
         seen[each.share] = None
         attempts = tables.attempts.get(ShareKey(job, workflow, each.share), ())
-        if each.attempt != len(attempts) + 1:
+        if each.attempt != tables.next_attempt(ShareKey(job, workflow, each.share)):
             return f"{workflow} share {each.share}: attempt {each.attempt} is not next"
         if attempts and attempts[-1].state == "live":
             return f"{workflow} share {each.share} has a live attempt"

@@ -100,6 +100,20 @@ class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def counted(self) -> Counters:
         return self.facts.counters if self.facts is not None else Counters()
 
+    def died_at_s(self, started_ms: int) -> float | None:
+        """On the clock of its workflow: when it stopped to make load, where a proof or its final
+        record tells that."""
+        if self.dead_ms and started_ms:
+            return max(self.dead_ms - started_ms, 0) / 1000.0
+        known = self.facts
+        return known.elapsed_s if known is not None and known.complete else None
+
+    @property
+    def heard_at_s(self) -> float:
+        """On the clock of its workflow: up to when its reports and counters are known."""
+        known = self.facts
+        return 0.0 if known is None else max(known.silent_from_s, known.joined_s)
+
 
 class Transition(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int

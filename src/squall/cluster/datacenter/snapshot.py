@@ -33,6 +33,8 @@ class Head(msgspec.Struct, frozen=True, tag="head"):
     op: int
     alarms: tuple[str, ...]
     wall_s: float = 0.0
+    # Unset in other groups, whose digest must not depend on the version that knows this field.
+    attempt_floor: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class WorkerRow(msgspec.Struct, frozen=True, array_like=True, tag="worker"):
@@ -83,6 +85,7 @@ class TablesCapture:
             tables.op,
             tables.alarms,
             tables.wall_s,
+            tables.attempt_floor or msgspec.UNSET,
         )
         self._workers = dict(tables.workers)
         self._jobs = dict(tables.jobs)
@@ -120,6 +123,7 @@ def load_tables(slices: Iterable[bytes]) -> Tables:
     tables.group, tables.lease_ms = head.group, head.lease_ms
     tables.group_ms, tables.op, tables.alarms = head.group_ms, head.op, head.alarms
     tables.wall_s = head.wall_s
+    tables.attempt_floor = head.attempt_floor or 0
     for piece in pieces:
         for row in _rows.decode(piece):
             _add(tables, row)

@@ -95,10 +95,12 @@ class Datacenter:
         self.tables = load_tables(slices)
         self._changed = dict.fromkeys(self.tables.jobs)
 
-    def begin_group(self, group: str) -> None:
+    def begin_group(self, group: str, epoch: int) -> None:
         """Names the jobs that are created from now on after a new group, which was made from a
-        copy of another group's log. Jobs in the copy keep their ids."""
+        copy of another group's log. Jobs in the copy keep their ids; their new attempts are
+        numbered above `epoch`, so that none is an attempt which the other group made later."""
         self.tables.group = group
+        self.tables.attempt_floor = epoch
 
     def digest(self) -> str:
         """The digest of the state, the same on all members that applied the same entries."""

@@ -24,7 +24,7 @@ from squall.cluster.datacenter.records import (
     WorkflowRecord,
 )
 from squall.cluster.datacenter.workflow_states import WorkflowState, allowed
-from squall.cluster.protocol.job_keys import AttemptKey, JobId, ShareKey
+from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId, ShareKey
 
 CoreSlot = tuple[str, int]
 """(node, index of the core)."""
@@ -45,6 +45,9 @@ class Tables:
 
     def __init__(self) -> None:
         self.group = ""
+        # In a group made from a copy of another's log, new attempts of the jobs in the copy are
+        # numbered above this: the other group may have made attempts after the copy.
+        self.attempt_floor = 0
         self.lease_ms = 0
         # Group time and op of the last applied entry.
         self.group_ms = 0
@@ -72,9 +75,24 @@ class Tables:
 
     def attempt(self, key: AttemptKey) -> AttemptFacts | None:
         attempts = self.attempts.get(key.of)
-        if attempts is None or not 1 <= key.attempt <= len(attempts):
+        if attempts is None:
             return None
-        return attempts[key.attempt - 1]
+        index = _index(attempts, key.attempt)
+        return attempts[index] if index >= 0 else None
+
+    def known(self, key: AttemptKey) -> AttemptFacts:
+        """An attempt that must be in the tables."""
+        attempts = self.attempts[key.of]
+        return attempts[_index(attempts, key.attempt)]
+
+    def next_attempt(self, share: ShareKey) -> Attempt:
+        attempts = self.attempts.get(share, ())
+        number = (attempts[-1].number if attempts else 0) + 1
+        return Attempt(max(number, self.attempt_floor + 1) if self.is_copied(share.job) else number)
+
+    def is_copied(self, job: JobId) -> bool:
+        """Another group created the job, and this one was made from a copy of its log."""
+        return bool(self.attempt_floor) and not job.startswith(f"{self.group}-")
 
     def last(self, share: ShareKey) -> AttemptFacts | None:
         attempts = self.attempts.get(share)
@@ -125,7 +143,8 @@ class Tables:
 
     def add_attempt(self, share: ShareKey, facts: AttemptFacts) -> None:
         before = self.attempts.get(share, ())
-        _must(facts.number == len(before) + 1, f"attempt {facts.number} of {share} is not next")
+        is_next = facts.number == self.next_attempt(share)
+        _must(is_next, f"attempt {facts.number} of {share} is not next")
         _must(not before or before[-1].state != "live", f"{share} has a live attempt already")
         key = key_of(share, facts)
         slot = (facts.node, facts.slot)
@@ -139,8 +158,8 @@ class Tables:
     def put_attempt(self, key: AttemptKey, facts: AttemptFacts) -> None:
         """Stores a changed attempt; one that is no longer live frees its core."""
         attempts = self.attempts[key.of]
-        before = attempts[key.attempt - 1]
-        index = key.attempt - 1
+        index = _index(attempts, key.attempt)
+        before = attempts[index]
         self.attempts[key.of] = (*attempts[:index], facts, *attempts[index + 1 :])
         if before.state == "live" and facts.state != "live":
             self._release(key, before)
@@ -191,3 +210,11 @@ class Tables:
 
 def key_of(share: ShareKey, facts: AttemptFacts) -> AttemptKey:
     return AttemptKey(share.job, share.workflow, share.share, facts.number)
+
+
+def _index(attempts: tuple[AttemptFacts, ...], number: int) -> int:
+    """-1: there is none with this number. Numbers have a gap only where a group began."""
+    if 1 <= number <= len(attempts) and attempts[number - 1].number == number:
+        return number - 1
+    numbers = [each.number for each in attempts]
+    return numbers.index(Attempt(number)) if number in numbers else -1

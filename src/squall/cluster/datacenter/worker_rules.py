@@ -32,7 +32,7 @@ def configure(tables: Tables, command: Configure) -> CommandOutcome:
     tables.lease_ms = command.lease_ms
     for live in [keys for _, keys in sorted(tables.live.items())]:
         for key in sorted(live):
-            facts = tables.attempts[key.of][key.attempt - 1]
+            facts = tables.known(key)
             if facts.lease_ms < command.lease_ms:
                 tables.put_attempt(key, replace(facts, lease_ms=command.lease_ms))
     return Accepted(changed=changed, value=tables.lease_ms)
@@ -117,7 +117,7 @@ def _former_boots(tables: Tables, command: AddWorker) -> None:
     R6). A boot that no proof names may still run, also if a later boot is proven dead."""
     held = {facts.key: facts for facts in command.held}
     for key in sorted(tables.live.get(command.node, {})):
-        attempt = tables.attempts[key.of][key.attempt - 1]
+        attempt = tables.known(key)
         facts = held.get(key)
         if facts is not None and facts.complete:
             end_with(tables, key, facts)
@@ -131,7 +131,7 @@ def _former_boots(tables: Tables, command: AddWorker) -> None:
 
 
 def end_with(tables: Tables, key: AttemptKey, facts: RecordFacts) -> None:
-    attempt = tables.attempts[key.of][key.attempt - 1]
+    attempt = tables.known(key)
     tables.put_attempt(
         key,
         replace(attempt, state="ended", ended_ms=tables.group_ms, facts=facts, reason=facts.cut),

@@ -28,7 +28,7 @@ from squall.cluster.ledger.interface import (
     ReadLevel,
     TryLater,
 )
-from squall.cluster.protocol.messages import ReadFacts
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
 from squall.runtime.interfaces import NodeId
@@ -47,9 +47,16 @@ Address = Callable[[NodeId | None], str]
 class Committer:
     """Commits commands and confirms reads, and raises every failure as `RemoteError`."""
 
-    def __init__(self, ledger: Ledger, address: Address) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        address: Address,
+        managers: Callable[[], list[str]] = lambda: [],
+    ) -> None:
+        """`managers` returns the addresses of the group's members, for the answers to clients."""
         self._ledger = ledger
         self._address = address
+        self._managers = managers
 
     async def commit(self, command: Command) -> Accepted:
         try:
@@ -101,6 +108,7 @@ class Committer:
             epoch=fence.epoch,
             view=fence.view,
             age_s=0.0 if level == "strong" or ledger.is_primary else round(standing.stale_s, 3),
+            managers=self._managers(),
         )
 
     def answer(self, error: SquallError) -> RemoteError:

@@ -47,8 +47,9 @@ FORMER = "ledger.former"
 class RecoverableMachine(StateMachine, Protocol):
     """A state machine that a new group can take over."""
 
-    def begin_group(self, group: str) -> None:
-        """Makes `group` part of every id that the machine derives from an op number."""
+    def begin_group(self, group: str, epoch: int) -> None:
+        """Makes `group` part of every id that the machine derives from an op number, and `epoch`,
+        which is above that of every group of this log, of every other id."""
         ...
 
 
@@ -110,7 +111,7 @@ async def _recover(
     fence = Fence(_new_epoch(runtime, max(durable_state.recovered.fence.epoch, former.epoch)), 0)
     member = Member(runtime.node, StorageId(storage.storage_id))
     group = GroupId(runtime.entropy(GROUP_ID_BYTES).hex())
-    machine.begin_group(group)
+    machine.begin_group(group, fence.epoch)
     group_ms = max(applier.group_ms, durable_state.recovered.group_ms)
     base = Base(
         applier.applied,

@@ -64,7 +64,9 @@ class CommandLog:
         match command:
             case commands.LoseWorkers():
                 for node, boot in command.workers:
-                    self._warn("worker_lost", worker=node, boot=boot, reason="silent for too long")
+                    self._warn(
+                        "worker_lost", worker=node, worker_boot=boot, reason="silent for too long"
+                    )
             case commands.LoseAttempts():
                 for lost in command.lost:
                     self._warn("share_lost", **_share(lost.key), reason=lost.reason)

@@ -229,7 +229,7 @@ class ManagerNode:
         self._ledger = ledger
         self._sealer = SecretSealer(plan.secrets, plan.cluster, runtime.entropy)
         self._transfers = Transfers(ledger.blobs, self._board.counters, self._tasks)
-        committer = Committer(ledger, self._address_of)
+        committer = Committer(ledger, self._address_of, self._manager_addresses)
         self._leaders = JobLeaders(
             machine=self.machine,
             ledger=ledger,

@@ -31,6 +31,7 @@ from squall.cluster.protocol.messages import (
     Registered,
     RegisterWorker,
     SessionAnswer,
+    SessionPush,
     SessionRequest,
     Telemetry,
     TelemetryAck,
@@ -86,6 +87,7 @@ class WorkerApi:
         handlers.on(RegisterWorker, self.register)
         handlers.on(SessionRequest, self.session, brief=True)
         handlers.on(Telemetry, self.telemetry, brief=True)
+        handlers.on(SessionPush, self.push)
 
     async def register(self, message: RegisterWorker, incoming: Incoming) -> Registered:
         refused = _wrong_name(message.node, incoming)
@@ -176,6 +178,10 @@ class WorkerApi:
             # Workers keep the list, so that a replacement of all managers strands none of them.
             return msgspec.structs.replace(answer, managers=managers)
         return answer
+
+    def push(self, message: SessionPush, incoming: Incoming) -> None:
+        """The primary has something for a worker that it has no link to."""
+        self._runner.push(message.node, message.boot)
 
     def telemetry(
         self, message: Telemetry, incoming: Incoming

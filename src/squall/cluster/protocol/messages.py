@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.wire.catalogue import SizeClass, message
 from squall.cluster.wire.header import MessageClass
@@ -259,8 +260,12 @@ class SessionAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 @message(104, MessageClass.CONTROL)
-class SessionPush(msgspec.Struct, frozen=True):
+class SessionPush(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something changed for this worker: send a session request now."""
+
+    node: str = ""
+    """Between managers: the worker, for which the receiver may relay, and its boot."""
+    boot: str = ""
 
 
 class TelemetryPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -385,22 +390,6 @@ class SubmitJob(msgspec.Struct, frozen=True):
     submission: Submission
 
 
-class ReadFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How recent an answer is."""
-
-    level: Literal["strong", "session"]
-    """strong: everything that was committed before the request. session: at least what the client
-    has seen before."""
-    op: int
-    """The last command that the answering manager had applied."""
-    group: str = ""
-    """The op numbers of two groups cannot be compared; a recovered group is another one."""
-    epoch: int = 0
-    view: int = 0
-    age_s: float = 0.0
-    """How far the answer may lie in the past: the time since the manager heard the primary."""
-
-
 @message(141, MessageClass.DISPATCH)
 class JobAccepted(msgspec.Struct, frozen=True, omit_defaults=True):
     job: JobId
@@ -447,6 +436,7 @@ class CancelAccepted(msgspec.Struct, frozen=True, omit_defaults=True):
     state: JobState
     repeated: bool = False
     """It was being cancelled, or over, before."""
+    read: ReadFacts | None = None
 
 
 @message(148, MessageClass.CONTROL, senders=FROM_CLIENT)
@@ -470,6 +460,7 @@ class Adjusted(msgspec.Struct, frozen=True, omit_defaults=True):
     adjust_seq: int = 0
     """0: the load was not changed."""
     extended_s: float = 0.0
+    read: ReadFacts | None = None
 
 
 @message(150, MessageClass.DATA, senders=FROM_CLIENT)
@@ -525,10 +516,11 @@ class DrainNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @message(155, MessageClass.CONTROL)
-class Draining(msgspec.Struct, frozen=True):
+class Draining(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
     running: int
     """The number of attempts that still run there."""
+    read: ReadFacts | None = None
 
 
 class StreamEvent(msgspec.Struct, frozen=True, tag="event"):

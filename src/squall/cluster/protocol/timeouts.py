@@ -35,5 +35,8 @@ class RequestTimeouts:
     query_s: float = 4.0
     """A status query; much shorter than the wait of a running job's client."""
     upload_s: float = 120.0
+    silence_s: float = 3.0
+    """A client does not take a shorter silence for the loss of its manager, however little patience
+    it has: links are pinged after 1.5 s, and that is looked at once a second."""
     follow_pause_s: float = 0.0
     """The pause between two follow requests, where each of them is expensive."""

@@ -142,11 +142,13 @@ def _loss(
     next_one = next((each for each in later if each.record is not None), None)
     until_s = next_one.joined_s if next_one is not None else end_s
     unknown = _unknown(part, workflow, lowest_s)
+    died_at_s = part.died_at_s
     end = part.record.end if part.record is not None else None
     return Loss(
         process=part.process,
         workflow=workflow.name,
-        at_s=round(outcome.started_at_s + (part.lost_at_s or cut_s), 3),
+        at_s=round(outcome.started_at_s + (cut_s if died_at_s is None else died_at_s), 3),
+        is_last_heard=died_at_s is None,
         reason=part.reason or (end.cut if end is not None else "") or "the worker was lost",
         users=_users(workflow, part, cut_s, until_s),
         worker=part.worker,

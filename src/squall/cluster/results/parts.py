@@ -44,6 +44,8 @@ class AttemptPart(msgspec.Struct, kw_only=True):
     """It began where it joined: its reports do not count what was planned before."""
     lost_at_s: float = 0.0
     """If lost: when the loss was committed."""
+    died_at_s: float | None = None
+    """If lost: when it died or stopped, on the workflow's clock. None: nothing tells that."""
     silence_end_s: float | None = None
     """If lost: the latest moment at which it may have made load, the end of its last lease. None:
     `lost_at_s`."""

@@ -25,7 +25,7 @@ WRONG_SECRET = "wrong secret or not a Squall node"
 CERTIFICATE_REJECTED = "or it does not accept our certificate: its log says so"
 SPEAKS_TLS = "it speaks TLS and this side does not: set certificate, key and ca under [tls]"
 BUSY = "too many connections wait for a session there; trying again"
-NO_HANDSHAKE = "accepts and says nothing: it hangs, or is not a Squall node"
+NO_HANDSHAKE = "is connected and says nothing: it hangs, or is not a Squall node"
 
 
 class WireError(SquallError):

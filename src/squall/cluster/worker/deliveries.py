@@ -1,9 +1,9 @@
 """Delivers telemetry and final records to the managers.
 
 Both are sent again until they are acknowledged. Telemetry goes to the manager that leads the
-job, whose address any manager knows; the manager sets the interval. If the leader does not
-answer, the manager of the session relays the telemetry. A record is offered, and the manager
-pulls it over the same link; it stays here until the session frees it.
+job, whose address any manager knows; the manager sets the interval. As long as there is no link
+to the leader, or it does not answer, the manager of the session relays the telemetry. A record is
+offered, and the manager pulls it over the same link; it stays here until the session frees it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ OFFER_AGAIN_S = 5.0
 MESSAGE_MAX_BYTES = 3 * 1024 * 1024
 """One message takes 4 MiB; the reports of one attempt have at most 2 (`PART_MAX_BYTES`)."""
 RELAY_S = 5.0
-"""How long telemetry for a leader that did not answer is relayed by another manager."""
+"""How long telemetry for a leader that did not answer is relayed by another manager, although there
+is a link to the leader."""
 
 Failed = (NotSent, OutcomeUnknown, RemoteError)
 
@@ -150,6 +151,9 @@ class Deliveries:
             self._leaders.pop(job, None)
 
     def _is_silent(self, leader: Address) -> bool:
+        """Also dials it."""
+        if self._links.at(leader).control.session is None:
+            return True
         since = self._silent.get(leader)
         if since is not None and self._runtime.clock.now() - since >= RELAY_S:
             del self._silent[leader]

@@ -29,7 +29,8 @@ RETRY = Backoff(first_s=0.05, cap_s=1.0, jitter=0.5)
 a session interval. Jitter, because all workers lose the same primary at the same moment."""
 DIAL_POLL_S = 0.01
 AWAY_S = 10.0
-"""How long a manager that did not answer is not asked again, unless there is a new link to it."""
+"""How long a manager that did not answer is not asked again over the same link. Without a link it
+is away until there is one: it is dialled again and again."""
 
 
 class OpenSlot:
@@ -90,8 +91,8 @@ class ManagerLinks:
 
     async def reach_any(self) -> dict[str, Exception]:
         """Dials all managers without a link and turns to the first that answers, the current one
-        if it can; the other dials are closed. If none answers in time nothing changes. Returns the
-        errors of the others by address."""
+        if it can; the other dials are closed. If none answers in time it turns back to one that has
+        a link, or nothing changes. Returns the errors of the others by address."""
         clock = self._board.runtime.clock
         if len(self._addresses) == 1 or self.current.control.session is not None:
             return {}
@@ -108,6 +109,11 @@ class ManagerLinks:
             await clock.sleep(DIAL_POLL_S)
             reached = [each for each in order if self.at(each).control.session is not None]
         errors = {each: self.at(each).last_error for each in order if each not in reached}
+        linked = [each for each in self._addresses if each not in order]
+        if order[0] not in reached and (reached or linked):
+            # It may be the primary that the other one names: then that one relays.
+            self._away[order[0]] = (clock.now(), None)
+            self._go_to((reached or linked)[0])
         if reached:
             self._go_to(reached[0])
             for each in order:
@@ -193,9 +199,9 @@ class ManagerLinks:
             return False
         since, link = self._away[address]
         now = self.at(address).control.session
-        if now is not None and now is not link:
-            return False
-        return self._board.runtime.clock.now() - since < AWAY_S
+        if now is None:
+            return True
+        return now is link and self._board.runtime.clock.now() - since < AWAY_S
 
 
 def address_in(text: str) -> Address | None:

@@ -74,7 +74,7 @@ def _process_name(process: dict[str, Any]) -> str:
 
 
 def _losses(document: dict[str, Any]) -> Markup:
-    names = ("worker", "workflow", "lost at", "missing for", "starts", "refilled by", "unknown", "")
+    names = ("worker", "workflow", "lost", "missing for", "starts", "refilled by", "unknown", "")
     head = [tag("th", name, scope="col") for name in names]
     rows = [_loss(each) for each in document["losses"]]
     return table("Lost load", head, rows, compact=True)
@@ -86,7 +86,7 @@ def _loss(loss: dict[str, Any]) -> Markup:
     missing = loss.get("starts")
     cells = [
         loss["workflow"],
-        f"{loss['at_s']:.1f} s",
+        f"{'last heard ' if loss.get('is_last_heard') else ''}at {loss['at_s']:.1f} s",
         f"{loss.get('below_target_s', 0.0):.1f} s, {loss['users']} users",
         "-" if missing is None else str(missing),
         loss.get("refilled_by") or "no worker",

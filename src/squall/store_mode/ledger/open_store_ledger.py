@@ -6,8 +6,9 @@ its own with the VIEW entry that begins its lead. If another agent wrote that sl
 applies that slot and tries the next number. Once its own slot is in the store, every former
 leader finds its next number taken and ends.
 
-The fence is (epoch of the election, view). The view is one above that of the last slot, and the
-epoch is never lower than there, so an election whose record was lost cannot lower the fence.
+The fence is (epoch, view). The view is one above that of the last slot. The epoch of a new log is
+the wall clock's, in seconds, so that a log after the store lost its data is above the one before;
+later it is never lower than in the last slot, nor than the epoch of the election.
 
 If the store lost part of a log (a head without its checkpoints), the leader logs one line and
 begins a new log. It must never continue from less than what the head promises, never give up a
@@ -340,9 +341,14 @@ class _Opening:
 
     def _fence_after(self) -> Fence:
         last = self._fence
-        if last.epoch > self._term.epoch:
-            self._log.warning("store_log_epoch_fell", log=last.epoch, term=self._term.epoch)
-        return Fence(max(self._term.epoch, last.epoch), last.view + 1)
+        epoch = max(self._term.epoch, last.epoch)
+        if self._applier.applied == 0:
+            # A store that lost its data has forgotten the epochs of its elections too, and an agent
+            # that starts now cannot know them: it would lead in epoch 1 again. Workers ignore
+            # answers below those that they have seen. If the wall clock was set back meanwhile,
+            # such workers need a restart.
+            epoch = max(epoch, int(self._clock.wall()))
+        return Fence(epoch, last.view + 1)
 
     def _first_entries(self, keys: Keys, fence: Fence) -> tuple[LogEntry, ...]:
         applier, group_ms = self._applier, 0

@@ -122,6 +122,8 @@ S3_TUNING = TransportTuning(
         answer_s=30.0,
         query_s=45.0,
         upload_s=300.0,
+        # Two round trips: pings are too rare here to show that a coordinator lives.
+        silence_s=10.0,
         follow_pause_s=4.0,
     ),
 )

@@ -44,7 +44,7 @@ def test_each_thing_that_happens_is_one_line_with_its_reason() -> None:
         commands.FinishJob(job=JOB, status="timeout", reason="it ran for 60 s"),
     )
     assert lines == [
-        ("worker_lost", {"worker": "w1", "boot": "b1", "reason": "silent for too long"}),
+        ("worker_lost", {"worker": "w1", "worker_boot": "b1", "reason": "silent for too long"}),
         ("share_lost", SHARE | {"reason": "w1 was silent for 17.5 s"}),
         (
             "share_refilled",

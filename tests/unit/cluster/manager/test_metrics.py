@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any, cast
 
 from squall.cluster.control.admission import Admission, Admitted
 from squall.cluster.control.settings import AdmissionSettings
+from squall.cluster.manager.clients.relay import ClientRelay
 from squall.cluster.manager.metrics import admission_metrics
+from squall.cluster.protocol.group_messages import Relay
 from squall.cluster.protocol.messages import Follow
 from squall.cluster.wire.counters import WireCounters, wire_metrics
 from squall.cluster.wire.header import MessageClass
@@ -38,7 +41,10 @@ def test_the_levels_of_the_queues_are_metrics() -> None:
     assert "squall_requests_waiting 1" in told
 
 
-def test_the_followers_of_a_job_wait_without_a_slot() -> None:
+def test_the_followers_of_a_job_wait_without_a_slot_also_if_they_are_relayed() -> None:
     handlers = Handlers()
     api(Bench(w1=1)).register(handlers)
-    assert handlers.polls == {handlers.catalogue.by_struct[Follow].number}
+    this = cast("Any", None)
+    ClientRelay(handlers, machine=this, ledger=this, leaders=this, clock=this)
+    numbers = {handlers.catalogue.by_struct[each].number for each in (Follow, Relay)}
+    assert set(handlers.polls) == numbers

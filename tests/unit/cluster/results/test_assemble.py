@@ -110,7 +110,8 @@ def test_a_lost_worker_is_accounted_for() -> None:
     made = assemble(file, RunOptions(file="shop.py"), parts(attempts))
     (loss,) = made.losses
     assert (loss.worker, loss.share, loss.attempt, loss.refilled_by) == ("w2", 1, 1, "w1")
-    assert (loss.cut_at_s, loss.at_s, loss.below_target_s, loss.rows) == (4.0, 6.8, 3.0, 2)
+    assert (loss.cut_at_s, loss.at_s, loss.below_target_s, loss.rows) == (4.0, 4.0, 3.0, 2)
+    assert loss.is_last_heard
     # 10 starts a second in this share; 72 of its 100 were reported (2 of them in flight).
     assert loss.starts == 28
     # 1.05 times the 20 starts of two seconds, two steps each, and what ran: 5 busy users.
@@ -134,7 +135,7 @@ def test_a_closed_loss_is_bounded_by_the_lowest_latency() -> None:
     # 5 of 10 users for 3 of 10 seconds are 15 % of the load.
     assert made.verdict.state == "INVALID"
     assert made.verdict.reasons[0].startswith(
-        "worker w2 lost at 6.8 s: Shop, 5 users missing for 3.0 s, refilled by w1, 0 to"
+        "worker w2 lost, last heard at 4.0 s: Shop, 5 users missing for 3.0 s, refilled by w1, 0 to"
     )
 
 
@@ -206,7 +207,12 @@ def test_a_dropped_attempt_counts_for_nothing() -> None:
     assert with_it == assemble(file, RunOptions(file="shop.py"), parts(attempts))
 
 
-def lost_alone(profile: Profile, error: str = "") -> Any:
+def test_a_loss_carries_the_time_of_death_where_a_proof_tells_it() -> None:
+    (loss,) = lost_alone(OPEN, died_at_s=3.1).losses
+    assert (loss.at_s, loss.is_last_heard) == (3.1, False)
+
+
+def lost_alone(profile: Profile, error: str = "", **fields: Any) -> Any:
     """A job whose only worker was lost for good; with an `error` its code raised instead."""
     made = record(
         0, [window(second, 0, [0.004]) for second in range(2)], silent_from_s=2.0,
@@ -215,7 +221,8 @@ def lost_alone(profile: Profile, error: str = "") -> Any:
     fate = "lost"
     if made.end is not None:
         fate, made.end.error = "ended", error
-    attempts = [ended(made, shares=1, users=10, iterations=100, fate=fate, lost_at_s=6.0)]
+    part = ended(made, shares=1, users=10, iterations=100, fate=fate, lost_at_s=6.0, **fields)
+    attempts = [part]
     failed = WorkflowOutcome(name="Shop", status="failed", error=error or "lost", elapsed_s=2.0)
     told = parts(attempts, state="failed", workflows=[failed])
     return assemble(manifest(profile), RunOptions(file="shop.py"), told)
@@ -236,7 +243,8 @@ def test_what_failed_with_its_only_worker_is_lost_load_and_no_mistake_of_the_aut
 ) -> None:
     made = lost_alone(profile)
     assert outcome(made).exit_code == ExitCode.INVALID
-    assert any("worker w1 lost at 6.0 s: Shop" in reason for reason in made.verdict.reasons)
+    line = "worker w1 lost, last heard at 2.0 s: Shop"
+    assert any(line in reason for reason in made.verdict.reasons)
     if profile.duration_s == 10.0:
         assert made.losses[0].below_target_s == 8.0
     assert outcome(lost_alone(profile, "KeyError")).exit_code == ExitCode.AUTHOR
@@ -314,7 +322,8 @@ def test_a_loss_is_in_every_report() -> None:
     document = json.loads(json.dumps(build_document(made)))
     jsonschema.validate(document, json.loads(SCHEMA_PATH.read_text()))
     text = render_summary(made)
-    assert "worker w2 lost at 6.8 s: Shop, 30 starts of 5 users missing for 3.0 s" in text
+    missing = "Shop, 30 starts of 5 users missing for 3.0 s"
+    assert f"worker w2 lost, last heard at 4.0 s: {missing}" in text
     assert render_summary(rebuild(document)) == text
     assert "Lost load" in render_html(document) and "w2" in render_html(document)
 

@@ -41,6 +41,8 @@ class Stub:
         self.session: object | None = None
         self.last_error: Exception | None = None
 
+    async def close(self) -> None: ...
+
 
 class Dialled(Stub):
     """A peer that has its link some time after it was dialled."""
@@ -59,9 +61,6 @@ class Dialled(Stub):
     def session(self, link: object | None) -> None:
         pass
 
-    async def close(self) -> None:
-        pass
-
 
 class Links(ManagerLinks):
     def __init__(self, board: Board, *addresses: Address) -> None:
@@ -69,7 +68,8 @@ class Links(ManagerLinks):
         self.stubs: dict[Address, Stub] = {}
 
     def at(self, address: Address) -> Any:
-        return self.stubs.setdefault(address, Stub())
+        stub: Any = self.stubs.setdefault(address, Stub())
+        return self._peers.setdefault(address, stub)
 
     @property
     def asked(self) -> str:
@@ -169,6 +169,32 @@ def test_the_one_that_names_a_manager_that_is_away_relays() -> None:
     links.failed(NotSent("refused"))
     links.failed(not_primary(M1))
     assert links.asked == "h:2" and links.relays
+
+
+def test_a_worker_that_starts_has_the_manager_relay_that_names_a_primary_out_of_reach() -> None:
+    links = Links(Board(), M1)
+    links.failed(not_primary(M2))
+    assert links.asked == "h:2"
+    # The next turn dials both, and only the first answers.
+    links.at(M1).session = object()
+    asyncio.run(links.reach_any())
+    assert links.asked == "h:1"
+    links.failed(not_primary(M2))
+    assert links.asked == "h:1" and links.relays
+
+
+def test_a_primary_without_a_link_is_not_asked_again_however_long_it_takes() -> None:
+    board = Board()
+    links = Links(board, M1, M2)
+    links.failed(NotSent("refused"))
+    links.failed(not_primary(M1))
+    for _ in range(10):
+        board.time += 30.0
+        links.worked()
+        assert links.asked == "h:2" and links.relays
+    links.stubs[M1].session = object()
+    links.worked()
+    assert links.asked == "h:1" and not links.relays
 
 
 def learned(links: Links, *managers: Address) -> Links:

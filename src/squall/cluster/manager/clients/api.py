@@ -68,7 +68,7 @@ from squall.cluster.protocol.submission_limits import (
 )
 from squall.cluster.results.job_result import encode_result
 from squall.cluster.wire.errors import RemoteError
-from squall.cluster.wire.links.dispatch import Handlers, Incoming
+from squall.cluster.wire.links.dispatch import POLLS_MAX, Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.keyring import Identity
@@ -165,7 +165,7 @@ class ClientApi:
         handlers.on(WhyJob, self.why)
         handlers.on(ListNodes, self.list_nodes)
         handlers.on(DrainNode, self.drain)
-        handlers.on(Follow, self.follow, polls=True)
+        handlers.on(Follow, self.follow, polls=POLLS_MAX)
 
     # Changes.
 
@@ -216,10 +216,10 @@ class ClientApi:
             raise self._committer.answer(error) from None
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
-        await self._committer.read()
+        read = await self._committer.read()
         before = self._job(message.job)
         if before.over:
-            return CancelAccepted(before.state, repeated=True)
+            return CancelAccepted(before.state, True, read)
         who = _with_reason(self._check_owner("cancel", before, incoming), message.reason)
         accepted = await self._committer.commit(
             StopJob(
@@ -229,16 +229,16 @@ class ClientApi:
                 now=message.now,
             )
         )
-        return CancelAccepted(self._job(message.job).state, repeated=not accepted.changed)
+        return CancelAccepted(self._job(message.job).state, not accepted.changed, read)
 
     async def adjust(self, message: AdjustJob, incoming: Incoming) -> Adjusted:
-        await self._committer.read()
+        read = await self._committer.read()
         job = self._job(message.job)
         made = job.adjusted_by(message.request_id)
         if made:
             # Also if the job is over by now: the client repeats what took effect before.
             extended_ms = 0 if message.extend_s is None else job.extension_ms
-            return Adjusted(made, extended_ms / 1000.0)
+            return Adjusted(made, extended_ms / 1000.0, read)
         if job.over:
             raise RemoteError(ErrorCode.CONFLICT, f"{job.job} is over ({job.state})")
         who = self._check_owner("adjust", job, incoming)
@@ -248,7 +248,7 @@ class ClientApi:
             raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
         extended_s = await self._extended(job, message.extend_s, who)
         if message.paused is None and message.rate_per_s is None and message.vus is None:
-            return Adjusted(extended_s=extended_s)
+            return Adjusted(0, extended_s, read)
         accepted = await self._committer.commit(
             AdjustLoad(
                 job=message.job,
@@ -268,7 +268,7 @@ class ClientApi:
             rate_per_s=message.rate_per_s,
             vus=message.vus,
         )
-        return Adjusted(accepted.value, extended_s)
+        return Adjusted(accepted.value, extended_s, read)
 
     async def _extended(self, job: JobRecord, seconds: float | None, who: str) -> float:
         """Returns the time that the job has beyond its timeout, which may be less than asked
@@ -292,7 +292,7 @@ class ClientApi:
         return accepted.value / 1000.0
 
     async def drain(self, message: DrainNode, incoming: Incoming) -> Draining:
-        await self._committer.read()
+        read = await self._committer.read()
         if message.node not in self._tables.workers:
             raise RemoteError(ErrorCode.NOT_FOUND, f"no worker {message.node}: see `squall nodes`")
         who = principal_of(incoming.peer)
@@ -308,7 +308,7 @@ class ClientApi:
         command = DrainWorker(node=message.node, draining=draining, by=who, within_ms=within_ms)
         await self._committer.commit(command)
         self._log.info("worker_drained", worker=message.node, by=who, draining=draining)
-        return Draining(message.node, len(self._tables.live.get(message.node, {})))
+        return Draining(message.node, len(self._tables.live.get(message.node, {})), read)
 
     # Reads.
 

@@ -65,7 +65,8 @@ class ClientRelay:
         self._clock = clock
         self._under_way = 0
         self._numbers = {handlers.catalogue.by_struct[each].number for each in RELAYED}
-        handlers.on(Relay, self.relay)
+        # Followers wait in it: they must not take the slots that telemetry needs.
+        handlers.on(Relay, self.relay, polls=RELAYS_MAX)
 
     async def relay(self, message: Relay, incoming: Incoming) -> RelayAnswer:
         peer = incoming.peer

@@ -153,6 +153,8 @@ def position(state: VolatileState, job: JobRecord) -> int:
 
 def _place(state: VolatileState, job: JobRecord) -> bool:
     """Submits the placement of a job's next phase; False if the job is not ready for it."""
+    if not state.may_place(job.job):
+        return False
     phase = next_phase(job)
     values = _values(state, job, phase)
     if values is None:

@@ -106,12 +106,19 @@ class EffectRunner:
     def start(self, director: Director, effect: DirectorEffect) -> None:
         if isinstance(effect, Push):
             worker = self._machine.tables.workers.get(effect.node)
-            channel = self._channel_of(effect.node, worker.boot, False) if worker else None
-            if channel is not None:
-                channel.send(SessionPush())
+            if worker is not None and not self.push(effect.node, worker.boot):
+                # Another manager relays for it, if it lives: only that one has a link to it.
+                self._leaders.tell_all(SessionPush(effect.node, worker.boot))
             return
         name = f"{type(effect).__name__} {effect.tag}"
         self._tasks.start(name, self._run(director, effect), group="effects")
+
+    def push(self, node: str, boot: str) -> bool:
+        """False: the worker has no link to this manager."""
+        channel = self._channel_of(node, boot, False)
+        if channel is not None:
+            channel.send(SessionPush())
+        return channel is not None
 
     async def _run(self, director: Director, effect: DirectorEffect) -> None:
         assert not isinstance(effect, Push)

@@ -29,7 +29,6 @@ from squall.cluster.manager.primary.effects import AssembleResult, CollectContex
 from squall.cluster.manager.primary.lease_rules import ShareNeed, share_need
 from squall.cluster.manager.primary.placement import (
     WorkerCore,
-    next_attempt,
     process_numbers,
     profile_of,
     refill_core,
@@ -170,6 +169,8 @@ def _refill(
     workflow: WorkflowRecord,
     refills: list[tuple[int, ShareNeed]],
 ) -> None:
+    if not state.may_place(job.job):
+        return
     pool = usable_pool(state, job)
     taken: list[WorkerCore] = []
     number = max(process_numbers(state.tables, job.job).values(), default=-1) + 1
@@ -180,7 +181,7 @@ def _refill(
         if core is None:
             break
         taken.append(core)
-        attempt = next_attempt(state.tables, key)
+        attempt = state.tables.next_attempt(key)
         process = number + len(assignments)
         assignments.append(
             Assignment(

@@ -115,7 +115,9 @@ def _why_lost(state: VolatileState, key: AttemptKey, attempt: AttemptFacts) -> t
         over = over_at(workflow, profile, state.now, state.group_ms, state.timers)
         at = min(at, max(over, lost_at(attempt, grants, state.timers)))
     if attempt.dead:
-        return f"worker {attempt.node} restarted", at
+        after_s = (state.group_ms - attempt.dead_ms) / 1000.0
+        since = f", {max(after_s, 0.0):.1f} s after its death" if attempt.dead_ms else ""
+        return f"worker {attempt.node} restarted{since}", at
     at = max(at, state.judges_from)
     if state.now < at:
         return "", at

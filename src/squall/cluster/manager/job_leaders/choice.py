@@ -130,6 +130,11 @@ class JobLeaders:
                 ErrorCode.RETRY_LATER, str(error), retry_after_s=RETRY_AFTER_S
             ) from None
 
+    def tell_all(self, message: msgspec.Struct) -> None:
+        """Sends a message to every other manager that there is a link to."""
+        if self._watch.transport is not None:
+            self._watch.transport.broadcast(message)
+
     async def ask_leader(self, job: JobRecord, message: msgspec.Struct) -> Any:
         """Returns None if this member leads the job. Raises SquallError if the leader does not
         answer: try again."""

@@ -18,7 +18,7 @@ from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkerRec
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.datacenter.workflow_contexts import exports_of
 from squall.cluster.manager.primary.lease_rules import was_cut_short
-from squall.cluster.protocol.job_keys import Attempt, JobId, ShareKey
+from squall.cluster.protocol.job_keys import JobId, ShareKey
 from squall.cluster.protocol.messages import SpecValues
 from squall.engine.core_protocol import ShareSpec
 from squall.engine.load.core_partition import item_of, place, thread_range
@@ -148,7 +148,7 @@ def place_phase(
                 assignments=tuple(
                     Assignment(
                         share,
-                        next_attempt(tables, ShareKey(job.job, workflow.name, share)),
+                        tables.next_attempt(ShareKey(job.job, workflow.name, share)),
                         core.node,
                         core.boot,
                         core.slot,
@@ -218,10 +218,6 @@ def process_numbers(tables: Tables, job: JobId) -> dict[WorkerCore, int]:
         WorkerCore(facts.node, facts.boot, facts.slot): facts.process
         for _, facts in tables.attempts_of(job)
     }
-
-
-def next_attempt(tables: Tables, share: ShareKey) -> Attempt:
-    return Attempt(len(tables.attempts.get(share, ())) + 1)
 
 
 def specs_of(job: JobRecord, workflow: WorkflowRecord, values: SpecValues) -> list[ShareSpec]:

@@ -315,6 +315,18 @@ class VolatileState:
             if job.executed_at is not None:
                 job.executed_at = self.now
 
+    def may_place(self, job: JobId) -> bool:
+        """False: another group made the job and may have placed it after the copy from which this
+        group was made. Its workers stop when their leases end (R5)."""
+        tables, timers = self.tables, self.timers
+        if not tables.is_copied(job):
+            return True
+        longest_ms = max(
+            tables.lease_ms, *(facts.lease_ms for _, facts in tables.attempts_of(job)), 0
+        )
+        lost_after_s = timers.lost_factor * longest_ms / 1000.0 + timers.lost_margin_s
+        return self.now >= self.began + lost_after_s
+
     def at(self, group_ms: int) -> float:
         """A moment of the group's clock on this member's clock."""
         return self.now + (group_ms - self.group_ms) / 1000.0

@@ -149,6 +149,7 @@ def _part(
         joined_s=record.joined_s if record is not None else created_s,
         refill=facts.refill,
         lost_at_s=lost_s,
+        died_at_s=facts.died_at_s(started_ms),
         silence_end_s=facts.silent_to_s if facts.state == "lost" else None,
         reason=facts.reason,
     )

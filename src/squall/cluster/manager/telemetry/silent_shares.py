@@ -14,7 +14,7 @@ from typing import NamedTuple
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.protocol.job_keys import AttemptKey
-from squall.reporting.loss_lines import what_was_lost
+from squall.reporting.loss_lines import what_was_lost, when_lost
 from squall.reporting.number_format import plural
 
 SILENT_S = 3.0
@@ -119,9 +119,10 @@ def loss_lines(
 
 
 def _lost(tables: Tables, job: JobRecord) -> Iterator[str]:
-    """`w2 lost at 7.2 s, 2 shares, refilled by w1`."""
+    """`w2 lost, last heard at 7.2 s, 2 shares, refilled by w1`."""
     shares: dict[tuple[str, str], int] = {}
-    at_ms: dict[tuple[str, str], int] = {}
+    at_s: dict[tuple[str, str], float] = {}
+    unproven: set[tuple[str, str]] = set()
     reasons: dict[tuple[str, str], str] = {}
     refilled: dict[tuple[str, str], dict[str, None]] = {}
     for key, attempt in tables.attempts_of(job.job):
@@ -129,14 +130,21 @@ def _lost(tables: Tables, job: JobRecord) -> Iterator[str]:
             continue
         who = (attempt.node, attempt.boot)
         shares[who] = shares.get(who, 0) + 1
-        at_ms[who] = max(at_ms.get(who, 0), attempt.ended_ms)
+        workflow = job.workflow(key.workflow)
+        started_ms = workflow.started_ms if workflow is not None else 0
+        died_at_s = attempt.died_at_s(started_ms)
+        if died_at_s is None:
+            unproven.add(who)
+        began_s = (started_ms or job.started_ms) / 1000.0 - job.started_ms / 1000.0
+        moment_s = began_s + (attempt.heard_at_s if died_at_s is None else died_at_s)
+        at_s[who] = max(at_s.get(who, 0.0), moment_s)
         reasons[who] = attempt.reason
-        attempts = tables.attempts[key.of]
-        if key.attempt < len(attempts):
-            refilled.setdefault(who, {})[attempts[key.attempt].node] = None
-    for who in sorted(shares, key=lambda each: (at_ms[each], each)):
+        later = [each for each in tables.attempts[key.of] if each.number > key.attempt]
+        if later:
+            refilled.setdefault(who, {})[later[0].node] = None
+    for who in sorted(shares, key=lambda each: (at_s[each], each)):
         takers = ", ".join(refilled.get(who, ()))
         happened = what_was_lost(who[0], reasons[who], takers).removeprefix("worker ")
-        text = f"{happened} at {(at_ms[who] - job.started_ms) / 1000.0:.1f} s"
+        text = happened + when_lost(at_s[who], who in unproven)
         text += f", {plural(shares[who], 'share')}"
         yield text + (f", refilled by {takers}" if takers else "")

@@ -13,7 +13,7 @@ else can begin before it has ended. If it returns a coroutine after all, that ta
 
 A handler that is registered as a long poll mostly waits for something to happen. It is admitted
 like any other and returns its slot before it waits, or a few followers of jobs would take the slots
-of all telemetry; each channel may have `POLLS_MAX` of them.
+of all telemetry; how many a channel may have is said where it is registered.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Handlers:
         self.by_number: dict[int, tuple[MessageType, Handler]] = {}
         # Type numbers of brief handlers: they normally answer without an await.
         self.brief: set[int] = set()
-        # Type numbers of long polls, which wait without a slot.
-        self.polls: set[int] = set()
+        # Type numbers of long polls, which wait without a slot, and the most of one channel.
+        self.polls: dict[int, int] = {}
 
     def on(
         self,
@@ -97,8 +97,9 @@ class Handlers:
         handler: Callable[[M, Incoming], Any],
         *,
         brief: bool = False,
-        polls: bool = False,
+        polls: int = 0,
     ) -> None:
+        """`polls`: its requests wait long without a slot, at most so many of one channel."""
         row = self.catalogue.by_struct[struct]
         if row.number in self.by_number:
             raise ValueError(f"{row.name} has a handler already")
@@ -106,7 +107,7 @@ class Handlers:
         if brief:
             self.brief.add(row.number)
         if polls:
-            self.polls.add(row.number)
+            self.polls[row.number] = polls
 
 
 def _is_work(answer: object) -> TypeGuard[CoroutineType[Any, Any, Any]]:
@@ -202,7 +203,7 @@ class Dispatcher:
         if _is_work(answer):
             if type_number in self._polls:
                 admission.release()
-                if self._polling >= POLLS_MAX:
+                if self._polling >= self._polls[type_number]:
                     answer.close()
                     self._shed(channel, link, correlation, POLLS_RETRY_S)
                     return

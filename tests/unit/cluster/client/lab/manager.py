@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -14,24 +14,31 @@ from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
 from squall.cluster.protocol.group_messages import Relay, RelayAnswer
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
+    Adjusted,
+    AdjustJob,
     BlobHeld,
     CancelAccepted,
     CancelJob,
+    Draining,
+    DrainNode,
+    Explanation,
     Follow,
     Followed,
     GetJob,
     JobAccepted,
+    JobList,
     JobStatus,
     JobView,
+    ListJobs,
     ListNodes,
     NodeList,
-    NodeView,
     OfferBlob,
-    ReadFacts,
     StreamEvent,
     StreamItem,
     SubmitJob,
+    WhyJob,
 )
+from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import BundleManifest, Submission
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.wire.blob_transfer import BlobFetcher, blob_hash, serve_blobs
@@ -83,7 +90,8 @@ class Manager:
         self.leads = True
         self.busy = 0
         self.asked: list[str] = []
-        self.nodes: list[NodeView] = []
+        self.managers: list[str] = []
+        """The addresses of the group's members, as its answers name them."""
         self.answers: dict[type, Callable[..., Any]] = {}
         self.keys: dict[str, JobId] = {} if shared is None else shared.keys
         self.blobs = MemoryBlobs() if shared is None else shared.blobs
@@ -114,6 +122,8 @@ class Manager:
         for struct, handler in (
             (OfferBlob, self._offer), (SubmitJob, self._submit), (Follow, self._follow),
             (GetJob, self._get), (CancelJob, self._cancel), (ListNodes, self._nodes),
+            (AdjustJob, self._adjust), (WhyJob, self._why), (ListJobs, self._jobs),
+            (DrainNode, self._drain),
         ):  # fmt: skip
             handlers.on(cast("Any", struct), self._checked(handler))
             self.answers[struct] = handler
@@ -142,7 +152,7 @@ class Manager:
             if self.busy:
                 self.busy -= 1
                 raise RemoteError(ErrorCode.RETRY_LATER, "no quorum", retry_after_s=0.3)
-            if self.primary or not self.leads:
+            if (self.primary or not self.leads) and not isinstance(message, OfferBlob):
                 raise RemoteError(ErrorCode.NOT_PRIMARY, primary=self.primary)
             answer = await handler(message, incoming)
             self.before_answer()
@@ -153,6 +163,8 @@ class Manager:
     async def _relay(self, message: Relay, incoming: Incoming) -> RelayAnswer:
         row = CATALOGUE.by_number[message.number]
         self.asked.append(f"Relay {row.name}")
+        if row.struct is OfferBlob:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, "is not relayed")
         answer = await self.answers[row.struct](row.decode(message.body), incoming)
         kind, body = CATALOGUE.encode(answer)
         return RelayAnswer(kind.number, body)
@@ -168,7 +180,7 @@ class Manager:
         job = self.keys.setdefault(message.key, JobId(f"t-{len(self.keys) + 1}"))
         if created:
             self.view[job] = JobView(job=job, state="running", file="shop.py")
-        return JobAccepted(job, created, ReadFacts(level="strong", group=self.group, op=self.op))
+        return JobAccepted(job, created, self._read("strong"))
 
     async def _follow(self, message: Follow, incoming: Incoming) -> Followed:
         self.after.append(message.after)
@@ -178,18 +190,34 @@ class Manager:
             view = self._known(message.job)
             items = self.items[max(message.after, 0) :]
             if items or view.state == "completed" or self.board.runtime.clock.now() >= until:
-                read = ReadFacts(level="session", group=self.group, op=self.op)
-                return Followed(upto=len(self.items), items=items, state=view.state, read=read)
+                return Followed(
+                    upto=len(self.items), items=items, state=view.state, read=self._read("session")
+                )
             await asyncio.sleep(0.05)
 
     async def _get(self, message: GetJob, incoming: Incoming) -> JobStatus:
-        return JobStatus(self._known(message.job))
+        return JobStatus(self._known(message.job), read=self._read("strong"))
 
     async def _cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
-        return CancelAccepted(self._known(message.job).state)
+        return CancelAccepted(self._known(message.job).state, read=self._read("strong"))
+
+    async def _adjust(self, message: AdjustJob, incoming: Incoming) -> Adjusted:
+        return Adjusted(1, read=self._read("strong"))
+
+    async def _why(self, message: WhyJob, incoming: Incoming) -> Explanation:
+        return Explanation([], [], self._read("strong"))
+
+    async def _jobs(self, message: ListJobs, incoming: Incoming) -> JobList:
+        return JobList(list(self.view.values()), self._read("strong"))
+
+    async def _drain(self, message: DrainNode, incoming: Incoming) -> Draining:
+        return Draining(message.node, 0, self._read("strong"))
 
     async def _nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
-        return NodeList("dc", self.nodes)
+        return NodeList("dc", [], self._read("strong"))
+
+    def _read(self, level: Literal["strong", "session"]) -> ReadFacts:
+        return ReadFacts(level=level, group=self.group, op=self.op, managers=self.managers)
 
     def _known(self, job: JobId) -> JobView:
         if job not in self.view:

@@ -48,7 +48,7 @@ class Words:
     def load(self, slices: Iterable[bytes]) -> None:
         self.words = [piece.decode() for piece in slices]
 
-    def begin_group(self, group: str) -> None:
+    def begin_group(self, group: str, epoch: int) -> None:
         self.group = group
 
     def references(self) -> list[Digest]:

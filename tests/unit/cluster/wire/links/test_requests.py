@@ -531,7 +531,7 @@ def test_a_long_poll_waits_without_a_slot_and_their_number_is_bounded() -> None:
     async def main() -> None:
         async with World({}) as world:
             gate = world.gate
-            world.server.handlers.on(Echo, poll, polls=True)
+            world.server.handlers.on(Echo, poll, polls=POLLS_MAX)
             asked = [
                 asyncio.ensure_future(world.peer.request(Echo(f"{n}"), 30.0))
                 for n in range(POLLS_MAX)

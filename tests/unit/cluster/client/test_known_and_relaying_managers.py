@@ -1,0 +1,104 @@
+"""The managers that a client learns from its answers, and those that relay for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from squall.cluster.client.cluster_client import ClusterClient
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import AdjustJob, JobView
+from tests.fakes.wire import FakeNetwork, run
+from tests.unit.cluster.client.lab.manager import BUNDLE, Manager, Person, submission
+
+JOB = JobId("t-1")
+REQUESTS: dict[str, Callable[[ClusterClient], Awaitable[object]]] = {
+    "nodes": lambda client: client.nodes(),
+    "jobs": lambda client: client.jobs(),
+    "status": lambda client: client.status(JOB),
+    "watch": lambda client: anext(client.follow(JOB)),
+    "why": lambda client: client.why(JOB),
+    "cancel": lambda client: client.cancel(JOB),
+    "adjust": lambda client: client.adjust(AdjustJob(job=JOB, rate_per_s=1.0)),
+    "drain": lambda client: client.drain("w1"),
+}
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_every_answer_names_the_managers_that_replaced_those_of_the_client(
+    request_name: str,
+) -> None:
+    ask = REQUESTS[request_name]
+
+    async def main() -> None:
+        network = FakeNetwork()
+        old = Manager(network, 1)
+        new = Manager(network, 4, shared=old)
+        await old.start()
+        old.managers = ["m4:4"]
+        old.view[JOB] = JobView(job=JOB, state="running", file="shop.py")
+        old.say("placed")
+        first = Person(network, old)
+        await ask(first.client)
+        assert first.met == [new.address]
+        # All that it names are replaced while it runs.
+        await old.stop()
+        await new.start()
+        await ask(first.client)
+        assert len(new.asked) == 1 and first.client.managers.shown == "m1:1"
+        # The next command names them too, and remembers.
+        await first.close()
+        second = Person(network, old, remembered=first.met, owner="2")
+        await ask(second.client)
+        assert len(new.asked) == 2
+        await second.close()
+        await new.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("unreachable", ["refuses", "silent"])
+def test_a_manager_relays_for_a_client_that_cannot_reach_the_one_that_leads(
+    unreachable: str,
+) -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        leads = Manager(network, 9)
+        follows = Manager(network, 1, shared=leads)
+        await follows.start()
+        follows.primary = "m9:9"
+        if unreachable == "silent":
+            network.silent.add(leads.address)
+        # It learns of the other only from the one that it can reach.
+        person = Person(network, follows)
+        await person.client.nodes()
+        assert follows.asked[-1] == "Relay ListNodes"
+        # As long as the leader is out of reach, the next request is relayed at once.
+        before = len(follows.asked)
+        await person.client.nodes()
+        assert follows.asked[before:] == ["Relay ListNodes"]
+        # A bundle goes to the manager that relays.
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal)
+        assert follows.asked[before + 1 :] == ["OfferBlob", "Relay SubmitJob"]
+        follows.say("placed")
+        for name, ask in REQUESTS.items():
+            if name != "watch":
+                await ask(person.client)
+        assert (await anext(person.client.follow(accepted.job))).items
+        assert leads.asked == []
+        # It is asked itself as soon as there is a link.
+        network.silent.clear()
+        await leads.start()
+        while "ListNodes" not in leads.asked:
+            await asyncio.sleep(0.1)
+            await person.client.nodes()
+        before = len(follows.asked)
+        await person.client.nodes()
+        assert len(follows.asked) == before
+        await person.close()
+        for manager in (leads, follows):
+            await manager.stop()
+
+    run(main())

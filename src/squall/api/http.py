@@ -205,7 +205,7 @@ class CallOptions(TypedDict, total=False):
 class BodyOptions(CallOptions, total=False):
     """The keywords of a verb that may send a body."""
 
-    data: Data | None
+    data: Data | File | None
     json: Any
     form: Form | None
     files: Mapping[str, File] | None

@@ -72,9 +72,11 @@ class Workflow:
     grace: ClassVar[str | float] = "10s"
     timeout: ClassVar[str | float] = "60s"
     priority: ClassVar[str] = "auto"
-    thresholds: ClassVar[Sequence[str]] = ()
+    thresholds: ClassVar[str | Sequence[str]] = ()
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
+    on_failure: ClassVar[Literal["stop", "continue"]] = "continue"
+    """Whether a failed status ends the iteration. `@step(on_failure=...)` decides for one step."""
     reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None
     """Reporters that get the results in addition to the outputs of the command line."""
 

@@ -11,6 +11,7 @@ import ssl
 from array import array
 from collections.abc import Callable, Mapping
 from math import inf
+from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -162,6 +163,8 @@ class HTTPShared:
         """An argument made ready; `ConfigError` names the cause, the caller adds the place."""
         if isinstance(value, Prepared):
             return value
+        if value is None:
+            raise ConfigError(f"is None; write {kind.__name__} | None if it may be missing")
         try:
             if kind is _URL:
                 url = self.url(value)
@@ -237,9 +240,11 @@ class HTTPShared:
     def file(self, value: Any) -> PreparedFile:
         if isinstance(value, PreparedFile):
             return value
-        known = self._files.get(str(value))
+        if not isinstance(value, str | PathLike):
+            return file_of(value, self.base_dir)
+        known = self._files.get(str(value))  # pyright: ignore[reportUnknownArgumentType]
         if known is None:
-            known = self._files[str(value)] = file_of(value, self.base_dir)
+            known = self._files[str(value)] = file_of(value, self.base_dir)  # pyright: ignore[reportUnknownArgumentType]
         return known
 
     async def resolve(self, origin: Origin) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from squall.api.errors import ConfigError
 from squall.api.quantities import (
@@ -25,9 +25,11 @@ from squall.api.quantities import (
     format_rate,
     parse_count,
     parse_duration,
+    parse_iterations,
     parse_rate,
     parse_span,
     parse_stage,
+    wrong,
 )
 from squall.engine.run_options import ProfileFlags
 from squall.stats.manifest import Profile, Stage
@@ -194,13 +196,13 @@ def _closed(given: Mapping[str, _Given]) -> Profile:
 
 def _iterations(given: Mapping[str, _Given]) -> Profile:
     vus = _vus(given)
-    iterations = given["iterations"]
+    count, per_user = parse_iterations(given["iterations"].value, given["iterations"].name)
     return Profile(
         model="iterations",
         vus=vus,
         max_vus=vus,
         duration_s=_duration_s(given),
-        iterations=parse_count(iterations.value, iterations.name),
+        iterations=count * vus if per_user else count,
         think_s=_think_s(given),
         pacing_s=_pacing_s(given),
         grace_s=_grace_s(given),
@@ -239,17 +241,17 @@ def _ramp(given: Mapping[str, _Given]) -> Profile:
     )
 
 
-def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:
-    value: Any = given.value
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, Sequence) or not value:
-        raise ConfigError(f'{given.name} {given.value!r} is not a list such as ["30s:100"]')
-    texts: Sequence[str] = value  # pyright: ignore[reportUnknownVariableType]
+def parse_stages(value: Any, what: str) -> tuple[tuple[Stage, ...], bool]:
+    """The stages, and whether their targets are rates. One text is one stage."""
+    texts: list[str] = [value] if isinstance(value, str) else []
+    if isinstance(value, list | tuple):
+        texts = list(cast("Sequence[str]", value))
+    if not texts:
+        raise wrong(what, value, "is no list of stages", 'write one, such as ["30s:100"]')
     stages: list[Stage] = []
     users = rates = ""
     for text in texts:
-        duration_s, target, is_rate = parse_stage(text, given.name)
+        duration_s, target, is_rate = parse_stage(text, what)
         stages.append(Stage(duration_s=duration_s, target=target))
         if is_rate:
             rates = rates or text
@@ -257,12 +259,16 @@ def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:
             users = users or text
     if users and rates:
         raise ConfigError(
-            f'{given.name} mix units: "{users}" counts users and "{rates}" starts per time; '
+            f'{what} mix units: "{users}" counts users and "{rates}" starts per time; '
             "use one unit in all stages"
         )
     if not any(stage.duration_s for stage in stages):
-        raise ConfigError(f"{given.name} take no time; give one a duration, such as 30s")
+        raise ConfigError(f"{what} take no time; give one a duration, such as 30s")
     return tuple(stages), bool(rates)
+
+
+def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:
+    return parse_stages(given.value, given.name)
 
 
 def _length_s(stages: Sequence[Stage]) -> float:

@@ -19,6 +19,11 @@ def prepared_kind(annotation: Any) -> type[Prepared] | None:
     return None
 
 
+def is_optional(annotation: Any) -> bool:
+    """Whether an annotation is written as `... | None`."""
+    return type(None) in get_args(annotation)
+
+
 def measured(annotation: Any) -> tuple[str, type | None]:
     """(protocol, result type) of a test step's return annotation; ("", None) otherwise."""
     for member in _members(annotation):

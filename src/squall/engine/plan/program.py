@@ -19,15 +19,14 @@ from squall.api.errors import ConfigError, UsageError
 from squall.api.feeds import Feed
 from squall.api.hooks import Hook, Step
 from squall.api.metrics import Metric
-from squall.api.reporting import METHODS, is_reporter
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
 from squall.engine.load.profile import resolve_profile
 from squall.engine.plan.layers import suggest, topological_layers
 from squall.engine.plan.received_values import shadowed_values
 from squall.engine.plan.workflow_plan import (
+    HookPlan,
     WorkflowPlan,
-    attribute,
     bind_parameters,
     read_workflow,
     slots_of,
@@ -54,7 +53,6 @@ PROFILE_ATTRIBUTES = (
     "pacing",
     "grace",
 )
-PRIORITIES = ("low", "normal", "high", "exclusive", "auto")
 URL_KIND, *_, FILE_KIND = argument_kinds()
 
 
@@ -78,13 +76,14 @@ def build_program(
             f"{shown}: no workflow in this file; define one, such as class Shop(Workflow)"
         )
     _check_dependencies(plans)
+    for plan in plans.values():
+        _check_state(plan, plans)
     plans = _select(plans, options)
     _check_flags(plans, options)
     manifest = FileManifest(path=shown, workflows=[])
     program = Program(base_dir=base_dir, plans=plans, manifest=manifest)
     for plan in plans.values():
         bind_parameters(plan, _offered(plan, plans))
-        _check_state(plan, plans)
         _load_feeds(program, plan)
         manifest.workflows.append(_describe(plan, options))
     problems = _problems(plans)
@@ -140,6 +139,9 @@ def _select(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, Wo
     chosen = {name: plan for name, plan in plans.items() if name in wanted}
     for plan in chosen.values():
         plan.depends = [name for name in plan.depends if name in chosen]
+        # Values from and to a workflow that does not run have no other end.
+        for hooks in (plan.providers, plan.consumers):
+            hooks[:] = [(hook, tuple(n for n in names if n in chosen)) for hook, names in hooks]
     if not chosen:
         raise UsageError("--only and --skip leave no workflow to run")
     return chosen
@@ -186,28 +188,45 @@ def _transitive(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> list[str]
 
 
 def _check_state(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> None:
-    for hook, targets in [*plan.providers, *plan.consumers]:
+    """Checks both ends of every `@state` value, in the whole file: also of workflows that
+    `--only` and `--skip` leave out."""
+    for hook, others in [*plan.providers, *plan.consumers]:
+        for other in others:
+            if other not in plans:
+                text = f'no workflow "{other}"{suggest(other, list(plans))}'
+                plan.problem(hook.line, hook.name, text)
+    for hook, targets in plan.providers:
         for target in targets:
-            if target not in plans:
-                plan.problem(
-                    hook.line, hook.name, f'no workflow "{target}"{suggest(target, list(plans))}'
-                )
+            if target in plans and plan.name not in _transitive(plans[target], plans):
+                text = f'{target} does not run after {plan.name}; add @depends("{plan.name}") to it'
+                plan.problem(hook.line, hook.name, text)
     before = _transitive(plan, plans)
     for hook, sources in plan.consumers:
-        for source in sources:
-            if source in plans and source not in before:
-                plan.problem(
-                    hook.line,
-                    hook.name,
-                    f'{plan.name} does not run after {source}; add @depends("{source}")',
-                )
-        for parameter in hook.parameters:
-            if not parameter.has_default:
-                plan.problem(
-                    hook.line,
-                    hook.name,
-                    f"argument {parameter.name} needs a default for the case that no value arrives",
-                )
+        known = [source for source in sources if source in plans]
+        for source in known:
+            if source not in before:
+                text = f'{plan.name} does not run after {source}; add @depends("{source}")'
+                plan.problem(hook.line, hook.name, text)
+        if len(known) == len(sources) > 0:
+            _check_received(plan, hook, [plans[source] for source in known])
+
+
+def _check_received(plan: WorkflowPlan, hook: HookPlan, sources: list[WorkflowPlan]) -> None:
+    """Checks the arguments of a hook that receives values: each needs a source and a default."""
+    provided = {
+        given.name
+        for source in sources
+        for given, targets in source.providers
+        if plan.name in targets
+    }
+    names = " or ".join(source.name for source in sources)
+    for parameter in hook.parameters:
+        if parameter.name not in provided:
+            text = f'{names} provides no "{parameter.name}"{suggest(parameter.name, provided)}'
+            plan.problem(hook.line, hook.name, text)
+        if not parameter.has_default:
+            text = f"argument {parameter.name} needs a default for the case that no value arrives"
+            plan.problem(hook.line, hook.name, text)
 
 
 def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
@@ -221,7 +240,7 @@ def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
 
 
 def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
-    host = options.host or str(attribute(plan.workflow, "host") or "")
+    host = options.host or plan.settings.get("host", "")
     for hook, parameter in _relative_urls(plan):
         if not host:
             plan.problem(
@@ -230,11 +249,6 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
                 f"{parameter.name} {parameter.default!r} is relative and {plan.name} has no host; "
                 'set host = "http://..." or pass --host',
             )
-    priority = str(attribute(plan.workflow, "priority") or "auto").lower()
-    if priority not in PRIORITIES:
-        plan.problem(plan.line, "", f'priority "{priority}" is not one of {", ".join(PRIORITIES)}')
-        priority = "auto"
-    _check_choices(plan)
     _warn_about_names(plan)
     return WorkflowManifest(
         name=plan.name,
@@ -242,7 +256,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         depends=list(plan.depends),
         always=plan.always,
         is_test=plan.is_test,
-        priority=priority,
+        priority=plan.settings.get("priority", "auto"),
         profile=_profile(plan, options),
         steps=[
             StepManifest(
@@ -270,7 +284,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
                 for hook in plan.metric_hooks
             ),
         ],
-        thresholds=[str(text) for text in attribute(plan.workflow, "thresholds") or ()],
+        thresholds=plan.settings.get("thresholds", []),
         host=host,
         provides={hook.name: list(targets) for hook, targets in plan.providers},
         uses=[
@@ -284,7 +298,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         wants=_wants(plan),
         feeds=list(plan.feeds),
         data_files=_data_files(plan),
-        reporting=_has_reporters(plan),
+        reporting=bool(plan.settings.get("reporting")),
         warnings=list(plan.warnings),
     )
 
@@ -301,21 +315,6 @@ def _data_files(plan: WorkflowPlan) -> list[str]:
     paths = [cast(object, value) for value in defaults if isinstance(value, str | os.PathLike)]
     named += map(str, paths)
     return sorted(set(named))
-
-
-def _has_reporters(plan: WorkflowPlan) -> bool:
-    value = attribute(plan.workflow, "reporting")
-    if value is None:
-        return False
-    several = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [value]
-    for each in several:
-        if not is_reporter(each):
-            plan.problem(
-                plan.line,
-                "",
-                f"reporting = {each!r} is not a reporter; a reporter has {', '.join(METHODS)}",
-            )
-    return bool(several)
 
 
 def _wants(plan: WorkflowPlan) -> list[str]:
@@ -345,22 +344,12 @@ def _warn_about_names(plan: WorkflowPlan) -> None:
                 )
 
 
-def _check_choices(plan: WorkflowPlan) -> None:
-    choices = {
-        "connections": ("vu", "iteration", "request", "shared"),
-        "session": ("iteration", "vu"),
-    }
-    for name, known in choices.items():
-        value = attribute(plan.workflow, name)
-        if value is not None and value not in known:
-            plan.problem(plan.line, "", f"{name} = {value!r} is not one of {', '.join(known)}")
-
-
 def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
     attributes = {
-        name: value
+        name: plan.written[name]
         for name in PROFILE_ATTRIBUTES
-        if (value := attribute(plan.workflow, name)) is not None
+        # `think = 0` means no pause.
+        if plan.settings.get(name) is not None
     }
     try:
         profile = resolve_profile(attributes, _flags(plan, options), is_test=plan.is_test)

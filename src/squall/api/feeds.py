@@ -278,7 +278,6 @@ def _is_source(source: object) -> bool:
 
 def _delimiter(value: Any) -> str:
     if not isinstance(value, str) or len(value) != 1 or value in '"\r\n':
-        raise wrong(
-            "Feed delimiter", value, "is not one character", r'write one, such as ";" or "\t"'
-        )
+        hint = r'write one, such as ";" or "\t"'
+        raise wrong("Feed delimiter", value, "is not one character", hint)
     return value

@@ -293,10 +293,9 @@ def refuse_no_method(decorator: str, function: Any) -> None:
             "one kind of hook"
         )
     if isinstance(function, (property, classmethod, staticmethod)):
-        wrapper = cast(Any, type(function))
+        wrapper: str = cast(Any, function).__class__.__name__
         raise ConfigError(
-            f"{_qualified(function)}: @{decorator} above @{wrapper.__name__}; "
-            "a hook is a plain method"
+            f"{_qualified(function)}: @{decorator} above @{wrapper}; a hook is a plain method"
         )
     if isinstance(function, type) or not callable(function):
         raise ConfigError(

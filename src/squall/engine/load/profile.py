@@ -247,7 +247,9 @@ def parse_stages(value: Any, what: str) -> tuple[tuple[Stage, ...], bool]:
     if isinstance(value, list | tuple):
         texts = list(cast("Sequence[str]", value))
     if not texts:
-        raise wrong(what, value, "is no list of stages", 'write one, such as ["30s:100"]')
+        raise wrong(
+            what, cast(object, value), "is no list of stages", 'write one, such as ["30s:100"]'
+        )
     stages: list[Stage] = []
     users = rates = ""
     for text in texts:

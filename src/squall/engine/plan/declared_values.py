@@ -60,16 +60,16 @@ def _priority(value: Any, what: str) -> str:
 
 
 def _thresholds(value: Any, what: str) -> list[str]:
+    """One text is one threshold."""
+    hint = 'write one, such as "home.p(99) < 300ms"'
     texts: list[Any] = [value] if isinstance(value, str) else []
     if isinstance(value, list | tuple):
         texts = list(cast(Sequence[Any], value))
     elif not texts:
-        raise wrong(
-            what, value, "is no list of thresholds", 'write one, such as ["home.p(99) < 300ms"]'
-        )
+        raise wrong(what, value, "is no list of thresholds", hint)
     for text in texts:
         if not isinstance(text, str):
-            raise wrong(what, text, "is not a threshold", 'write one, such as "home.p(99) < 300ms"')
+            raise wrong(what, text, "is not a threshold", hint)
     return texts
 
 

@@ -213,7 +213,8 @@ def _workflow_names(
         if isinstance(name, str):
             names.append(name)
         else:
-            text = f'@{decorator}({quoted(name)}): name a workflow, such as @{decorator}("Setup")'
+            shown = quoted(cast(object, name))
+            text = f'@{decorator}({shown}): name a workflow, such as @{decorator}("Setup")'
             plan.problem(line, hook, text)
     return list(dict.fromkeys(names))
 

@@ -45,8 +45,13 @@ class UseMark:
     """In the return annotation of a `@state` hook: receives values of other workflows."""
 
 
+class AllMark:
+    """In the annotation of an argument of a `Use` hook: receives all values of its name."""
+
+
 Provide = Annotated[T, ProvideMark()]
 Use = Annotated[T, UseMark()]
+All = Annotated[Sequence[T], AllMark()]
 
 
 class Hook:

@@ -64,6 +64,7 @@ class Workflow:
     vus: ClassVar[int] = 1
     duration: ClassVar[str | float] = "1m"
     iterations: ClassVar[int | str] = 0
+    """Of all users together; `"10/vu"` of each."""
     stages: ClassVar[Sequence[str]] = ()
     rate: ClassVar[str | float] = 0
     max_vus: ClassVar[int] = 0

@@ -37,6 +37,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = 60.0
     """Length of the run; for `iterations` and `once` the upper bound."""
     iterations: int = 0
+    """Of all users together."""
+    iterations_per_vu: int = 0
+    """Above zero: each user makes exactly so many."""
     rate_per_s: float = 0.0
     stages: tuple[Stage, ...] = ()
     think_s: tuple[float, float] | None = None
@@ -74,6 +77,8 @@ class UseManifest(msgspec.Struct, kw_only=True):
     hook: str
     sources: list[str]
     arguments: list[str]
+    collects: list[str] = []
+    """Arguments that receive the values of all processes and sources: `All[T]`."""
 
 
 class WorkflowManifest(msgspec.Struct, kw_only=True):

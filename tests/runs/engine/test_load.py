@@ -220,3 +220,24 @@ def test_users_of_an_open_model_grow_with_need_only(lab: Lab) -> None:
     # stood still, it has to make many at once.
     needed = max(60, 2 * counts["max_concurrent_requests"])
     assert 10 <= counts["connections"]["opened"] <= needed
+
+
+def test_each_user_makes_its_own_number_of_iterations(lab: Lab) -> None:
+    text = """
+    class Uneven(Workflow):
+        vus = 4
+        iterations = "3/vu"
+        users = Counter()
+
+        @step()
+        async def home(self, url: URL = "/?delay=1ms") -> HTTPResponse:
+            if self.vu.id % 2:
+                await asyncio.sleep(0.02)
+            self.check(f"user {self.vu.id}", True)
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text, workers=2)
+    assert lab.target.counts()["total"] == 12
+    assert {name: check.passed for name, check in result.checks.items()} == {
+        f"user {number}": 3 for number in range(1, 5)
+    }

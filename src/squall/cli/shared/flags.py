@@ -68,7 +68,7 @@ def add_plan(parser: Parser) -> None:
         "-i",
         "--iterations",
         metavar="N",
-        text="iterations in total, shared by all users: 500, 10k",
+        text="iterations in total, shared by all users: 500, 10k; 10/vu: by each user",
         dest="iterations",
     )
     repeatable(

@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from squall.api.errors import ConfigError, UsageError
-from squall.api.quantities import parse_count, parse_duration, parse_rate, parse_stage
+from squall.api.quantities import (
+    parse_count,
+    parse_duration,
+    parse_iterations,
+    parse_rate,
+    parse_stage,
+)
 from squall.engine.run_options import ProfileFlags, RunOptions
 
 T = TypeVar("T")
@@ -69,7 +75,8 @@ def profile_flags(arguments: Namespace) -> dict[str, ProfileFlags]:
     for workflow, text in _named(arguments.duration):
         note(workflow, duration=seconds(text, "--duration"))
     for workflow, text in _named(arguments.iterations):
-        note(workflow, iterations=_read(parse_count, text, "--iterations"))
+        count, per_user = _read(parse_iterations, text, "--iterations")
+        note(workflow, iterations=f"{count}/vu" if per_user else count)
     for workflow, text in _named(arguments.rate):
         note(workflow, rate=_read(parse_rate, text, "--rate"))
     for workflow, text in _named(arguments.stage):

@@ -85,8 +85,9 @@ def describe(profile: Profile) -> str:
     if profile.model == "once":
         return "once" if profile.vus == 1 else f"once by each of {users}"
     if profile.model == "iterations":
-        noun = "iteration" if profile.iterations == 1 else "iterations"
-        return f"{profile.iterations} {noun} by {users}, at most {length}"
+        count = profile.iterations_per_vu or profile.iterations
+        users = f"each of {users}" if profile.iterations_per_vu else users
+        return f"{count} iteration{'' if count == 1 else 's'} by {users}, at most {length}"
     if profile.model == "open":
         return f"open {format_rate(profile.rate_per_s)} for {length}"
     if profile.model == "ramp":
@@ -203,6 +204,7 @@ def _iterations(given: Mapping[str, _Given]) -> Profile:
         max_vus=vus,
         duration_s=_duration_s(given),
         iterations=count * vus if per_user else count,
+        iterations_per_vu=count if per_user else 0,
         think_s=_think_s(given),
         pacing_s=_pacing_s(given),
         grace_s=_grace_s(given),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, is_typeddict
 
 from squall.api.arguments import Prepared, argument_kinds
-from squall.api.hooks import ProvideMark, UseMark
+from squall.api.hooks import AllMark, ProvideMark, UseMark
 from squall.api.results import CallResult, CustomResult
 
 
@@ -35,6 +35,10 @@ def measured(annotation: Any) -> tuple[str, type | None]:
 
 def is_provide(annotation: Any) -> bool:
     return _marked(annotation, ProvideMark)
+
+
+def is_all(annotation: Any) -> bool:
+    return _marked(annotation, AllMark)
 
 
 def is_use(annotation: Any) -> bool:

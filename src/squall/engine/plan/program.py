@@ -22,8 +22,9 @@ from squall.api.metrics import Metric
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
 from squall.engine.load.profile import resolve_profile
+from squall.engine.plan.annotations import is_all
 from squall.engine.plan.layers import suggest, topological_layers
-from squall.engine.plan.received_values import shadowed_values
+from squall.engine.plan.received_values import ancestors_of, shadowed_values
 from squall.engine.plan.workflow_plan import (
     HookPlan,
     WorkflowPlan,
@@ -137,14 +138,25 @@ def _select(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, Wo
                 queue.extend(plans[name].depends)
     wanted -= set(options.skip)
     chosen = {name: plan for name, plan in plans.items() if name in wanted}
+    depends = {name: _nearest(plan.depends, plans, chosen) for name, plan in chosen.items()}
     for plan in chosen.values():
-        plan.depends = [name for name in plan.depends if name in chosen]
+        plan.depends = depends[plan.name]
         # Values from and to a workflow that does not run have no other end.
         for hooks in (plan.providers, plan.consumers):
             hooks[:] = [(hook, tuple(n for n in names if n in chosen)) for hook, names in hooks]
     if not chosen:
         raise UsageError("--only and --skip leave no workflow to run")
     return chosen
+
+
+def _nearest(
+    direct: Sequence[str], plans: dict[str, WorkflowPlan], chosen: dict[str, WorkflowPlan]
+) -> list[str]:
+    """The dependencies that run; one that is left out is replaced by its own."""
+    found: list[str] = []
+    for name in direct:
+        found += [name] if name in chosen else _nearest(plans[name].depends, plans, chosen)
+    return list(dict.fromkeys(found))
 
 
 def _check_flags(plans: dict[str, WorkflowPlan], options: RunOptions) -> None:
@@ -167,9 +179,9 @@ def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, An
     offered: dict[str, Any] = {}
     for name in _transitive(plan, plans):
         source = plans[name]
-        if name in plan.depends and not source.is_test:
+        if not source.is_test:
             for step in source.steps:
-                offered[step.name] = step.returns
+                offered.setdefault(step.name, step.returns)
         for hook, targets in source.providers:
             if plan.name in targets:
                 offered[hook.name] = hook.returns
@@ -177,14 +189,7 @@ def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, An
 
 
 def _transitive(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> list[str]:
-    found: list[str] = []
-    queue = list(plan.depends)
-    while queue:
-        name = queue.pop(0)
-        if name not in found:
-            found.append(name)
-            queue.extend(plans[name].depends)
-    return found
+    return ancestors_of({name: each.depends for name, each in plans.items()}, plan.depends)
 
 
 def _check_state(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> None:
@@ -212,7 +217,7 @@ def _check_state(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> None:
 
 
 def _check_received(plan: WorkflowPlan, hook: HookPlan, sources: list[WorkflowPlan]) -> None:
-    """Checks the arguments of a hook that receives values: each needs a source and a default."""
+    """Checks the arguments of a hook that receives values: each has a source and a default."""
     provided = {
         given.name
         for source in sources
@@ -222,8 +227,12 @@ def _check_received(plan: WorkflowPlan, hook: HookPlan, sources: list[WorkflowPl
     names = " or ".join(source.name for source in sources)
     for parameter in hook.parameters:
         if parameter.name not in provided:
-            text = f'{names} provides no "{parameter.name}"{suggest(parameter.name, provided)}'
-            plan.problem(hook.line, hook.name, text)
+            # Not a mistake by itself: the default is used, as when no value arrives.
+            known = suggest(parameter.name, sorted(provided))
+            plan.warnings.append(
+                f"{plan.file}:{hook.line}  {plan.name}.{hook.name}: "
+                f'{names} provides no "{parameter.name}"{known}'
+            )
         if not parameter.has_default:
             text = f"argument {parameter.name} needs a default for the case that no value arrives"
             plan.problem(hook.line, hook.name, text)
@@ -292,6 +301,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
                 hook=hook.name,
                 sources=list(sources),
                 arguments=[parameter.name for parameter in hook.parameters],
+                collects=[each.name for each in hook.parameters if is_all(each.annotation)],
             )
             for hook, sources in plan.consumers
         ],

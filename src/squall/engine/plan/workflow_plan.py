@@ -27,7 +27,14 @@ from squall.api.metrics import Metric
 from squall.api.quantities import quoted
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
-from squall.engine.plan.annotations import compatible, is_provide, is_use, measured, prepared_kind
+from squall.engine.plan.annotations import (
+    compatible,
+    is_all,
+    is_provide,
+    is_use,
+    measured,
+    prepared_kind,
+)
 from squall.engine.plan.author_file import class_line
 from squall.engine.plan.declared_values import ATTRIBUTES, read_option
 from squall.engine.plan.layers import suggest, topological_layers
@@ -243,6 +250,9 @@ def bind_parameters(plan: WorkflowPlan, offered: dict[str, Any]) -> None:
     for hook in plan.hooks():
         visible = _visible_steps(plan, hook, results)
         for parameter in hook.parameters:
+            if is_all(parameter.annotation):
+                text = f"argument {parameter.name}: All[...] is for a @state hook with Use[...]"
+                plan.problem(hook.line, hook.name, text)
             if parameter.kind is not None:
                 if not parameter.has_default:
                     plan.problem(

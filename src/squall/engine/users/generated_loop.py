@@ -186,7 +186,8 @@ class _Writer:
             with block("if planned is None:"):
                 line("break")
         elif self.counted:
-            with block("if TICKET() is None:"):
+            is_done = "vu.iteration >= EACH or " if "EACH" in self.source.names else ""
+            with block(f"if {is_done}TICKET() is None:"):
                 line("break")
 
     def _feeds(self) -> None:
@@ -296,7 +297,13 @@ class _Writer:
             line(f"failures = failures + 1 if {fruitless} else 0")
             line("bad = True")
             line("break")
-        self._record(step, f"r_{step.name}", bad="bad = True", stop=("failures += 1", "break"))
+        self._record(
+            step,
+            f"r_{step.name}",
+            bad="bad = True",
+            stop=("failures += 1", "break"),
+            answered=("failures = 0", "break"),
+        )
         line(f"ctx[{step.name!r}] = r_{step.name}")
         if step.name in self.conditional:
             line(f"ran.add({step.name!r})")
@@ -313,7 +320,7 @@ class _Writer:
                 self._interruption(step)
                 line(f"return 3 if STEP_FAILED(ROW_{step.name}, error, http, planned) else 2")
             line("bad = 0")
-            self._record(step, "r", bad="bad = 1", stop=("return 3",))
+            self._record(step, "r", bad="bad = 1", stop=("return 3",), answered=("return 2",))
             line(f"ctx[{step.name!r}] = r")
             if step.name in self.conditional:
                 line(f"ran.add({step.name!r})")
@@ -334,7 +341,17 @@ class _Writer:
                 line(f"ROW_{step.name}.interrupted += 1")
             line("raise")
 
-    def _record(self, step: StepPlan, result: str, *, bad: str, stop: tuple[str, ...]) -> None:
+    def _record(
+        self,
+        step: StepPlan,
+        result: str,
+        *,
+        bad: str,
+        stop: tuple[str, ...],
+        answered: tuple[str, ...],
+    ) -> None:
+        """Writes what follows a step that returned. The lines `stop` end an iteration without an
+        answer, `answered` one with a failed status, if the step has `on_failure="stop"`."""
         line, block = self.source.line, self.source.block
         planned = "planned" if self.is_open else "0.0"
         root = self.is_open and not step.after
@@ -348,6 +365,8 @@ class _Writer:
         if step.protocol != "http":
             with block(f"if not CUSTOM(ROW_{step.name}, {result}, {planned}):"):
                 line(bad)
+                for text in answered if step.stops else ():
+                    line(text)
             return
         with block(f"if {result}.__class__ is not HTTPResponse:"):
             line(f"STEP_ODD(ROW_{step.name}, {result}, {planned})")
@@ -372,6 +391,8 @@ class _Writer:
             with block(f"if status not in SAMPLED_{step.name}:"):
                 line(f"SAMPLED_{step.name}.add(status)")
                 line(f"UNEXPECTED(ROW_{step.name}, {result})")
+            for text in answered if step.stops else ():
+                line(text)
 
     def _is_bad(self, step: StepPlan) -> str:
         if step.expect == [(200, 399)]:

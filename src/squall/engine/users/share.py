@@ -341,6 +341,8 @@ class Share:
             names["WAIT"] = self._driver.wait
         if self.spec.profile.model == "iterations":
             names["TICKET"] = partial(next, iter(resume_point.tickets(self.spec)), None)
+        if self.spec.profile.iterations_per_vu:
+            names["EACH"] = self.spec.profile.iterations_per_vu
         if self.plan.providers or not self.plan.is_test:
             names["KEEP"] = self._keep
         for name, source in rows.items():

@@ -131,6 +131,15 @@ def test_a_duration_flag_alone_keeps_the_files_model() -> None:
     assert resolve({"iterations": 100}, duration="3s").model == "iterations"
 
 
+def test_iterations_of_each_user() -> None:
+    profile = resolve({"vus": 20, "iterations": "10/vu"})
+    assert (profile.iterations, profile.iterations_per_vu) == (200, 10)
+    assert describe(profile) == "10 iterations by each of 20 users, at most 1m"
+    assert resolve({"vus": 4}, iterations="2/user").iterations == 8
+    with pytest.raises(ConfigError, match="for each"):
+        resolve({"iterations": "10/s"})
+
+
 def test_an_iterations_flag_replaces_rate_and_stages() -> None:
     assert resolve({"rate": "5/s", "duration": "9s"}, iterations="10k").iterations == 10_000
     assert resolve(RAMP, iterations=7).model == "iterations"

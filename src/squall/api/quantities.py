@@ -237,6 +237,23 @@ def _plain(number: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def parse_host(value: Any, what: str = "host") -> str:
+    """A URL. People write `127.0.0.1:8080`; as in curl, that means plain HTTP."""
+    from urllib.parse import urlsplit
+
+    hint = 'write a URL, such as "https://staging.example.com"'
+    text = text_of(what, value, hint)
+    url = text if not text or "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        is_url = bool(parts.hostname) and parts.scheme in ("http", "https")
+    except ValueError:
+        is_url = False
+    if url and not is_url:
+        raise wrong(what, text, "is not a URL", hint)
+    return url
+
+
 def one_of(what: str, value: Any, allowed: Sequence[str]) -> Any:
     """The value, if it is one of a few words."""
     if not isinstance(value, str) or value not in allowed:

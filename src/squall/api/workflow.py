@@ -72,6 +72,8 @@ class Workflow:
     pacing: ClassVar[str | float] = 0
     grace: ClassVar[str | float] = "10s"
     timeout: ClassVar[str | float] = "60s"
+    weight: ClassVar[int] = 1
+    """The part of this workflow in a load for several: `-u 100` over weights 3 and 1."""
     priority: ClassVar[str] = "auto"
     thresholds: ClassVar[str | Sequence[str]] = ()
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"

@@ -19,6 +19,14 @@ class ProfileFlags(msgspec.Struct, frozen=True, kw_only=True):
         return self == ProfileFlags()
 
 
+class URLRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The request of a run of one URL. Its step is named after the method."""
+
+    method: str = "GET"
+    headers: dict[str, str] = {}
+    body: bytes | None = None
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """All options of one run. `profiles` maps a workflow's name to its flags; the name "" stands
     for the only test workflow, or for all of them if a flag names none."""
@@ -26,7 +34,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     """Path as typed, or empty when `url` is set."""
     url: str = ""
-    """Runs one GET step named `get` instead of a file."""
+    """Runs one step instead of a file: `request` sent to this address."""
+    request: URLRequest = URLRequest()
     workers: int | None = None
     host: str = ""
     env: dict[str, str] = {}

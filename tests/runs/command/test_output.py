@@ -55,7 +55,9 @@ def shop_run(tmp_path_factory: pytest.TempPathFactory, one_target: TargetHandle)
     file = command.write(SHOP)
     # However long this machine stands still.
     with patch.object(drivers, "DROP_AFTER_S", 60.0):
-        ended = command.load(file, "-H", one_target.url, "-r", "40/s", "-d", "2s", "--workers", "2")
+        ended = command.load(
+            file, "--host", one_target.url, "-r", "40/s", "-d", "2s", "--workers", "2"
+        )
     assert ended.code == 0, ended.err
     assert sent(ended.document) == one_target.counts()["total"]
     return ended
@@ -140,7 +142,7 @@ def test_every_spaces_the_progress_lines(command: CommandLab) -> None:
 
 
 def test_once_prints_every_exchange_and_makes_one_iteration(command: CommandLab) -> None:
-    ended = command.load(command.write(SHOP), "-H", command.target.url, "--once")
+    ended = command.load(command.write(SHOP), "--host", command.target.url, "--once")
     assert command.target.counts()["total"] == 2
     assert re.search(r"Shop\.home  GET http://127\.0\.0\.1:\d+/\?delay=1ms", ended.out)
     assert "> GET /?delay=1ms HTTP/1.1" in ended.out

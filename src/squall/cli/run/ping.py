@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from squall.api.errors import ExitCode
-from squall.cli.shared.run_options import readable_file, resolve_map
+from squall.cli.shared.run_options import readable_file, resolve_map, seconds
 from squall.clients.http import ping
 from squall.reporting.text.standard_streams import print_or_drop
 
@@ -24,6 +24,7 @@ def execute(arguments: Namespace) -> int:
             resolve=resolve,
             insecure=arguments.insecure,
             ca_file=readable_file(arguments.cacert, "--cacert") or None,
+            timeout_s=seconds(arguments.timeout, "--timeout"),
         )
     )
     if result.ok:

@@ -85,10 +85,28 @@ def add_target(parser: Parser) -> None:
     target = parser.add_argument_group("target")
     add_environment(target)
     add_connection(target)
+    add_request(parser)
+
+
+def add_request(parser: Parser) -> None:
+    """The request of a run of one URL, with the names that curl has."""
+    group = parser.add_argument_group("request", "Of a URL; a workflow file has its own.")
+    group.add_argument("-X", "--method", metavar="METHOD", help="default GET; POST with a body")
+    group.add_argument(
+        "-H",
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="send this header (repeatable)",
+    )
+    body = group.add_mutually_exclusive_group()
+    body.add_argument("--data", metavar="TEXT|@FILE", help="send this body, as a form")
+    body.add_argument("--json-body", metavar="JSON|@FILE", help="send this body, as JSON")
 
 
 def add_environment(group: Group) -> None:
-    group.add_argument("-H", "--host", default="", metavar="URL", help="for URLs that begin with /")
+    group.add_argument("--host", default="", metavar="URL", help="for URLs that begin with /")
     group.add_argument(
         "-e",
         "--env",

@@ -134,6 +134,8 @@ def _options(options: RunOptions) -> None:
         ("ca_file", options.ca_file),
     ):
         _text(f"options.{field}", text, TEXT_MAX)
+    _name("options.request.method", options.request.method)
+    _table("options.request.headers", options.request.headers)
     if options.workers is not None:
         _number("options.workers", options.workers, 1, USERS_MAX)
     for field, table in (

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from squall.api.errors import ConfigError
 from squall.api.quantities import (
@@ -18,6 +17,7 @@ from squall.api.quantities import (
     parse_count,
     parse_duration,
     parse_expect,
+    parse_host,
     parse_iterations,
     parse_rate,
     parse_span,
@@ -32,23 +32,6 @@ Reader = Callable[[Any, str], Any]
 
 PRIORITIES = ("low", "normal", "high", "exclusive", "auto")
 ON_FAILURE = ("stop", "continue")
-
-
-def host_url(value: Any, what: str) -> str:
-    """People write `127.0.0.1:8080`; as in curl, that means plain HTTP."""
-    hint = 'write a URL, such as "https://staging.example.com"'
-    text = text_of(what, value, hint)
-    url = text if not text or "://" in text else f"http://{text}"
-    if not url:
-        return ""
-    try:
-        parts = urlsplit(url)
-        is_url = bool(parts.hostname) and parts.scheme in ("http", "https")
-    except ValueError:
-        is_url = False
-    if not is_url:
-        raise wrong(what, text, "is not a URL", hint)
-    return url
 
 
 def _choice(allowed: Sequence[str]) -> Reader:
@@ -100,7 +83,7 @@ _duration_or_0: Reader = partial(parse_duration, zero_ok=True)
 
 ATTRIBUTES: dict[str, Reader] = {
     "abstract": _flag,
-    "host": host_url,
+    "host": parse_host,
     "vus": partial(parse_count, least=0),
     "duration": parse_duration,
     "iterations": parse_iterations,
@@ -116,6 +99,7 @@ ATTRIBUTES: dict[str, Reader] = {
     "connections": _choice(("vu", "iteration", "request", "shared")),
     "session": _choice(("iteration", "vu")),
     "on_failure": _choice(ON_FAILURE),
+    "weight": parse_count,
     "reporting": _reporters,
 }
 

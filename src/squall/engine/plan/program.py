@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from squall.api.arguments import argument_kinds
 from squall.api.errors import ConfigError, UsageError
 from squall.api.feeds import Feed
 from squall.api.hooks import Hook, Step
 from squall.api.metrics import Metric
+from squall.api.quantities import parse_count, parse_rate
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
 from squall.engine.load.profile import resolve_profile
+from squall.engine.load.user_split import split_by_weight
 from squall.engine.plan.annotations import is_all
 from squall.engine.plan.layers import suggest, topological_layers
 from squall.engine.plan.received_values import ancestors_of, shadowed_values
@@ -80,13 +84,13 @@ def build_program(
     for plan in plans.values():
         _check_state(plan, plans)
     plans = _select(plans, options)
-    _check_flags(plans, options)
+    flags = _flags_of(plans, options)
     manifest = FileManifest(path=shown, workflows=[])
     program = Program(base_dir=base_dir, plans=plans, manifest=manifest)
     for plan in plans.values():
         bind_parameters(plan, _offered(plan, plans))
         _load_feeds(program, plan)
-        manifest.workflows.append(_describe(plan, options))
+        manifest.workflows.append(_describe(plan, options, flags[plan.name]))
     problems = _problems(plans)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -159,19 +163,57 @@ def _nearest(
     return list(dict.fromkeys(found))
 
 
-def _check_flags(plans: dict[str, WorkflowPlan], options: RunOptions) -> None:
-    tests = [name for name, plan in plans.items() if plan.is_test]
+def _flags_of(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, ProfileFlags]:
+    """The flags for each workflow: with `-u Shop=100 -d 30s` both apply to Shop. A flag that
+    names a workflow takes precedence over one that names none."""
     for name in options.profiles:
         if name and name not in plans:
             raise UsageError(f'no workflow "{name}"{suggest(name, list(plans))}')
-    bare = options.profiles.get("")
-    if bare is not None and len(tests) > 1:
-        loads = (bare.vus, bare.iterations, bare.rate, bare.stages or None)
-        if any(load is not None for load in loads):
-            raise UsageError(
-                f"this file has {len(tests)} test workflows; say which one the load is for, "
-                f"e.g. -u {tests[0]}=100"
-            )
+    tests = [name for name, plan in plans.items() if plan.is_test]
+    bare = options.profiles.get("", ProfileFlags())
+    parts = dict.fromkeys(tests, bare)
+    loads = (bare.vus, bare.iterations, bare.rate, bare.stages or None)
+    if len(tests) > 1 and any(load is not None for load in loads):
+        parts = _split_by_weight(bare, [plans[name] for name in tests])
+    found: dict[str, ProfileFlags] = {}
+    for name in plans:
+        part = parts.get(name, ProfileFlags())
+        named = options.profiles.get(name, ProfileFlags())
+        found[name] = ProfileFlags(
+            vus=part.vus if named.vus is None else named.vus,
+            duration=part.duration if named.duration is None else named.duration,
+            iterations=part.iterations if named.iterations is None else named.iterations,
+            rate=part.rate if named.rate is None else named.rate,
+            stages=named.stages or part.stages,
+        )
+    return found
+
+
+def _split_by_weight(bare: ProfileFlags, tests: list[WorkflowPlan]) -> dict[str, ProfileFlags]:
+    """Splits a load that names no workflow over workflows that all have a weight."""
+    names = [plan.name for plan in tests]
+    weights: list[int | None] = [plan.settings.get("weight") for plan in tests]
+    known = [weight for weight in weights if weight is not None]
+    per_user = isinstance(bare.iterations, str) and "/" in bare.iterations
+    if len(known) < len(weights) or bare.stages or per_user:
+        raise UsageError(
+            f"this file has {len(tests)} test workflows; say which one the load is for, "
+            f"e.g. -u {names[0]}=100, or give each a weight to split -u, -r and -i by"
+        )
+    flags = dict.fromkeys(names, bare)
+    for load, total in (("vus", bare.vus), ("iterations", bare.iterations)):
+        if total is None:
+            continue
+        split = split_by_weight(parse_count(total, load), known)
+        for name, part in zip(names, split, strict=True):
+            if not part:
+                raise UsageError(f"{total} {load} are too few for {len(names)} workflows")
+            flags[name] = replace(flags[name], **{load: part})
+    if bare.rate is not None:
+        rate = parse_rate(bare.rate)
+        for name, weight in zip(names, known, strict=True):
+            flags[name] = replace(flags[name], rate=rate * weight / sum(known))
+    return flags
 
 
 def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, Any]:
@@ -248,7 +290,7 @@ def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
     program.rows[plan.name] = loaded
 
 
-def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
+def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> WorkflowManifest:
     host = options.host or plan.settings.get("host", "")
     for hook, parameter in _relative_urls(plan):
         if not host:
@@ -266,7 +308,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         always=plan.always,
         is_test=plan.is_test,
         priority=plan.settings.get("priority", "auto"),
-        profile=_profile(plan, options),
+        profile=_profile(plan, options, flags),
         steps=[
             StepManifest(
                 name=step.name,
@@ -354,7 +396,7 @@ def _warn_about_names(plan: WorkflowPlan) -> None:
                 )
 
 
-def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
+def _profile(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> Profile:
     attributes = {
         name: plan.written[name]
         for name in PROFILE_ATTRIBUTES
@@ -362,7 +404,7 @@ def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
         if plan.settings.get(name) is not None
     }
     try:
-        profile = resolve_profile(attributes, _flags(plan, options), is_test=plan.is_test)
+        profile = resolve_profile(attributes, flags, is_test=plan.is_test)
     except ConfigError as error:
         plan.problem(plan.line, "", str(error))
         return Profile()
@@ -371,22 +413,6 @@ def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
             model="iterations", vus=1, max_vus=1, iterations=1, duration_s=profile.duration_s
         )
     return profile
-
-
-def _flags(plan: WorkflowPlan, options: RunOptions) -> ProfileFlags:
-    """The flags for one workflow: with `-u Shop=100 -d 30s` both apply to Shop. A flag that
-    names the workflow takes precedence over one that names none."""
-    named = options.profiles.get(plan.name) or ProfileFlags()
-    bare = options.profiles.get("")
-    if bare is None or not plan.is_test:
-        return named
-    return ProfileFlags(
-        vus=bare.vus if named.vus is None else named.vus,
-        duration=bare.duration if named.duration is None else named.duration,
-        iterations=bare.iterations if named.iterations is None else named.iterations,
-        rate=bare.rate if named.rate is None else named.rate,
-        stages=named.stages or bare.stages,
-    )
 
 
 def _relative_urls(plan: WorkflowPlan) -> list[tuple[Any, Any]]:

@@ -23,10 +23,7 @@ from typing import Any
 
 import uvloop
 
-from squall.api.arguments import URL
 from squall.api.errors import AuthorError, ConfigError, ExitCode, SquallError
-from squall.api.hooks import step
-from squall.api.http import HTTPResponse
 from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
 from squall.engine.core_protocol import (
@@ -54,6 +51,7 @@ from squall.engine.measure.watchdog import Watchdog
 from squall.engine.plan.author_file import author_location, load_file, workflow_classes
 from squall.engine.plan.imported_code import Code, imported_code
 from squall.engine.plan.program import Program, build_program
+from squall.engine.plan.url_workflow import url_workflow
 from squall.engine.process.counter_file import CounterFile
 from squall.engine.process.lease import CHECK_S, LeaseGuard, LeaseMemory
 from squall.engine.process.requirements import check_python, check_requirements
@@ -178,7 +176,7 @@ class CoreProcess:
             check_python(message.python)
             check_requirements(message.requirements)
             if options.url:
-                classes: list[type[Workflow]] = [_url_workflow(options.url)]
+                classes: list[type[Workflow]] = [url_workflow(options)]
                 base_dir, shown = Path.cwd(), options.url
             else:
                 module = load_file(Path(message.path), options.file)
@@ -355,17 +353,6 @@ class CoreProcess:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._send(Crashed("".join(traceback.format_exception(error))))
-
-
-def _url_workflow(url: str) -> type[Workflow]:
-    """`squall run https://host/path`: a workflow of one step, without a file."""
-
-    class Url(Workflow):
-        @step()
-        async def get(self, url: URL = url) -> HTTPResponse:
-            return await self.client.http.get(url)
-
-    return Url
 
 
 def end_at_once() -> None:

@@ -251,6 +251,7 @@ ATTRIBUTES_TAKEN = {
     "connections": set[str](),
     "session": set[str](),
     "on_failure": set[str](),
+    "weight": {"number"},
     "reporting": {"empty list"},
 }
 NOT_SETTINGS = {"client", "context", "vu"}

@@ -32,4 +32,7 @@ def test_an_answer_goes_to_stdout_and_a_failure_to_stderr(
         "insecure": True,
         "ca_file": None,
         "timeout_s": 10.0,
+        "certificate": "",
+        "proxy": "",
+        "proxy_auth": "",
     }

@@ -134,6 +134,15 @@ def add_connection(group: Parser | Group) -> None:
     )
     group.add_argument("--insecure", action="store_true", help="do not verify certificates")
     group.add_argument("--cacert", default="", metavar="FILE", help="trust this certificate")
+    group.add_argument(
+        "--cert", default="", metavar="FILE", help="show this certificate (PEM, with its key)"
+    )
+    group.add_argument(
+        "--cert-key", default="", metavar="FILE", help="its private key, if in a file of its own"
+    )
+    group.add_argument(
+        "--proxy", default="", metavar="URL", help="send all requests through http://host:port"
+    )
 
 
 def add_judgement(parser: Parser) -> Group:

@@ -8,6 +8,7 @@ reach `command`.
 from __future__ import annotations
 
 import os
+import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -24,7 +25,12 @@ from squall.api.quantities import (
     parse_rate,
     parse_stage,
 )
-from squall.engine.run_options import ProfileFlags, RunOptions, URLRequest
+from squall.engine.run_options import (
+    ProfileFlags,
+    RunOptions,
+    URLRequest,
+    connection_secrets,
+)
 
 T = TypeVar("T")
 
@@ -39,6 +45,7 @@ def run_options(arguments: Namespace) -> RunOptions:
         raise UsageError(f"{what}: this URL has no host")
     if not is_url and "://" in what:
         raise UsageError(f"{what}: a URL begins with http:// or https://")
+    proxy, hidden = proxy_and_secrets(given)
     workers: str | None = given.get("workers")
     warmup: str | None = given.get("warmup")
     return RunOptions(
@@ -48,7 +55,8 @@ def run_options(arguments: Namespace) -> RunOptions:
         workers=None if workers is None else _read(parse_count, workers, "--workers"),
         host=_host(given.get("host", "")),
         env=_pairs(given.get("env", ()), "--env"),
-        secrets=_secrets(given.get("secret", ())),
+        secrets=_secrets(given.get("secret", ())) | hidden,
+        proxy=proxy,
         profiles=profile_flags(arguments),
         thresholds=tuple(given.get("threshold", ())),
         once=given.get("once", False),
@@ -162,6 +170,13 @@ def resolve_map(entries: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def proxy_and_secrets(given: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """See `connection_secrets`."""
+    flags = ("proxy", "cert", "cert_key")
+    proxy, certificate, key = (given.get(name) or "" for name in flags)
+    return connection_secrets(proxy, certificate, key)
+
+
 def readable_file(path: str, flag: str) -> str:
     if path and not os.access(path, os.R_OK):
         raise UsageError(f"{flag} {path}: the file does not exist or cannot be read")
@@ -243,6 +258,8 @@ def _shown(words: Iterable[str]) -> tuple[str, ...]:
             shown.append("--header=" + _without_credentials(word.removeprefix("--header=")))
         elif word.startswith("-H"):
             shown.append("-H" + _without_credentials(word.removeprefix("-H")))
+        elif (shown and shown[-1] == "--proxy") or word.startswith("--proxy="):
+            shown.append(_without_password(word))
         elif word.startswith("--secret="):
             shown.append("--secret=" + _hidden(word.removeprefix("--secret=")))
         else:
@@ -254,6 +271,10 @@ def _without_credentials(header: str) -> str:
     name, colon, _ = header.partition(":")
     secret = name.strip().lower() in ("authorization", "cookie", "proxy-authorization")
     return f"{name}{colon} ***" if secret or "key" in name.lower() else header
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//***@", url)
 
 
 def _hidden(entry: str) -> str:

@@ -24,18 +24,43 @@ class Address(NamedTuple):
     ip: str
 
 
+class Proxy(NamedTuple):
+    """An HTTP proxy: plain requests name the whole address, TLS goes through a tunnel."""
+
+    host: str
+    port: int
+    auth: bytes
+    """The whole Proxy-Authorization line; empty without credentials."""
+
+
 class Origin:
-    """Scheme, host and port of a URL. `addresses` is empty until the name is resolved."""
+    """Scheme, host and port of a URL. `addresses` is empty until the name is resolved; with a
+    proxy they are those of the proxy, and `dial_port` is its port."""
 
-    __slots__ = ("addresses", "authority", "host", "port", "resolving", "text", "tls")
+    __slots__ = (
+        "addresses",
+        "authority",
+        "dial_port",
+        "host",
+        "port",
+        "prefix",
+        "proxy",
+        "resolving",
+        "text",
+        "tls",
+    )
 
-    def __init__(self, scheme: str, host: str, port: int) -> None:
+    def __init__(self, scheme: str, host: str, port: int, proxy: Proxy | None = None) -> None:
         self.tls = scheme == "https"
         self.host = host
         self.port = port
         shown = f"[{host}]" if ":" in host else host
         self.authority = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
         self.text = f"{scheme}://{self.authority}"
+        self.proxy = proxy
+        self.dial_port = port if proxy is None else proxy.port
+        # What a request line has before its target.
+        self.prefix = b"" if proxy is None or self.tls else self.text.encode()
         self.addresses: tuple[Address, ...] = ()
         self.resolving: asyncio.Future[None] | None = None
 
@@ -46,9 +71,12 @@ class Origin:
 class Origins:
     """Keeps the origins of a share and resolves their names."""
 
-    __slots__ = ("_known", "_overrides")
+    __slots__ = ("_known", "_overrides", "_proxy")
 
-    def __init__(self, overrides: Mapping[tuple[str, int], str]) -> None:
+    def __init__(
+        self, overrides: Mapping[tuple[str, int], str], proxy: Proxy | None = None
+    ) -> None:
+        self._proxy = proxy
         self._known: dict[tuple[str, str, int], Origin] = {}
         self._overrides = {(host.lower(), port): ip for (host, port), ip in overrides.items()}
 
@@ -56,14 +84,17 @@ class Origins:
         key = (scheme, host, port)
         origin = self._known.get(key)
         if origin is None:
-            origin = self._known[key] = Origin(*key)
+            origin = self._known[key] = Origin(*key, self._proxy)
         return origin
 
     async def resolve(self, origin: Origin) -> float:
         """Fills `addresses`. Returns the seconds of the lookup, 0 if another caller made it."""
         if origin.addresses:
             return 0.0
-        name = self._overrides.get((origin.host, origin.port), origin.host)
+        place = (origin.host, origin.port)
+        if origin.proxy is not None:
+            place = origin.proxy[:2]
+        name = self._overrides.get(place, place[0])
         literal = _literal(name)
         if literal is not None:
             origin.addresses = (literal,)
@@ -80,7 +111,7 @@ class Origins:
 
 async def _fill(origin: Origin, name: str) -> None:
     try:
-        origin.addresses = await _lookup(name, origin.port)
+        origin.addresses = await _lookup(name, origin.dial_port)
     finally:
         origin.resolving = None
 

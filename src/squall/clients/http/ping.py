@@ -66,6 +66,9 @@ async def ping(
     resolve: Mapping[tuple[str, int], str] | None = None,
     insecure: bool = False,
     ca_file: str | None = None,
+    certificate: str = "",
+    proxy: str = "",
+    proxy_auth: str = "",
     timeout_s: float = PING_TIMEOUT_S,
 ) -> PingResult:
     """Sends one GET. Raises `ConfigError` for an invalid URL; a failed exchange is a result, and
@@ -74,6 +77,9 @@ async def ping(
         resolve=resolve,
         verify=not insecure,
         ca_file=ca_file,
+        certificate=certificate,
+        proxy=proxy,
+        proxy_auth=proxy_auth,
         timeout_s=timeout_s,
         redirects=0,
         connections="request",

@@ -132,6 +132,7 @@ def _options(options: RunOptions) -> None:
         ("url", options.url),
         ("host", options.host),
         ("ca_file", options.ca_file),
+        ("proxy", options.proxy),
     ):
         _text(f"options.{field}", text, TEXT_MAX)
     _name("options.request.method", options.request.method)

@@ -29,8 +29,11 @@ from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any, TypeVar
 
 from squall.api.errors import AuthorError, ConfigError, SquallError, UsageError
-from squall.api.hooks import BARE
+from squall.api.feeds import Feed
+from squall.api.hooks import BARE, action, check, depends, metric, state, step, then
 from squall.api.metrics import Metric
+from squall.api.resources import Resource
+from squall.api.values import bearer, env
 
 T = TypeVar("T")
 
@@ -44,6 +47,10 @@ LONGEST_CHAIN = 5
 """Exceptions of a `raise ... from` chain that are shown."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox"})
+_DECORATORS = (action, check, depends, metric, state, step, then)
+_CALLED_IN_FILES = {
+    called.__name__: called for called in (*_DECORATORS, Feed, Resource, bearer, env)
+}
 _WITH_SIDE_EFFECTS = frozenset({"antigravity", "this"})
 
 
@@ -315,8 +322,6 @@ def _class_of(error: BaseException, file: AuthorFile) -> str:
 def _wrong_call(error: BaseException, file: AuthorFile) -> str:
     """Says which arguments one of Squall's names takes, if the author's line called it with
     others; "" for any other error. Python raises that error in the frame of the caller."""
-    import squall
-
     frames = author_frames(error.__traceback__, file.path.parent)
     deepest = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
     if not isinstance(error, TypeError) or [frame for frame, _ in frames[-1:]] != deepest:
@@ -325,7 +330,7 @@ def _wrong_call(error: BaseException, file: AuthorFile) -> str:
     if match is None:
         return ""
     name, problem = match.groups()
-    called = getattr(squall, name, None) if name in squall.__all__ else None
+    called: Callable[..., Any] | None = _CALLED_IN_FILES.get(name)
     if name == Metric.__name__:
         # The four kinds share one constructor.
         name, called = "Counter, Gauge, Rate and Sample", Metric

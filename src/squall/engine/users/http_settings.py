@@ -6,7 +6,7 @@ from pathlib import Path
 
 from squall.clients.http import HTTPShared
 from squall.engine.plan.workflow_plan import WorkflowPlan
-from squall.engine.run_options import RunOptions
+from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH, RunOptions
 
 DEFAULT_TIMEOUT_S = 60.0
 
@@ -18,6 +18,9 @@ def http_shared(plan: WorkflowPlan, options: RunOptions, base_dir: Path) -> HTTP
         resolve=_resolutions(options.resolve),
         verify=not options.insecure,
         ca_file=options.ca_file or None,
+        certificate=options.secrets.get(CLIENT_CERTIFICATE, ""),
+        proxy=options.proxy,
+        proxy_auth=options.secrets.get(PROXY_AUTH, ""),
         timeout_s=settings.get("timeout", DEFAULT_TIMEOUT_S),
         connections=settings.get("connections", "vu"),
         session=settings.get("session", "iteration"),

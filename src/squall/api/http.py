@@ -97,6 +97,8 @@ class ResponseHead(msgspec.Struct, eq=False, gc=False):
 class Addressed(Protocol):
     """The request behind a response; computes the absolute address on demand."""
 
+    method: str
+
     @property
     def address(self) -> str: ...
 
@@ -130,6 +132,11 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     def url(self) -> str:
         """The absolute address that answered, after redirects."""
         return self.source.address
+
+    @property
+    def request(self) -> str:
+        """Like "POST https://shop.test/orders": what was answered, after redirects."""
+        return f"{self.source.method} {self.source.address}"
 
     @property
     def status_text(self) -> str:

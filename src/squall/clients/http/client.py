@@ -106,6 +106,7 @@ class HTTPClient:
                     # It holds the error, whose traceback holds this frame: break the cycle.
                     del future
                     if isinstance(error, TransportError):
+                        error.request = f"GET {url.address}"
                         self.note(error)
                     raise
                 if response is None or response.head.special:

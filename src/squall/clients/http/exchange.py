@@ -61,6 +61,7 @@ async def call(
         if response.head.special:
             response = await _follow(client, request, response, timeout_s, limit)
     except TransportError as error:
+        error.request = f"{method} {request.address}"
         client.note(error)
         _report_named(shared, name, error)
         raise
@@ -98,6 +99,7 @@ async def finish(
         if response.head.special:
             response = await _follow(client, request, response, timeout_s, shared.redirects)
     except TransportError as error:
+        error.request = f"GET {url.address}"
         client.note(error)
         raise
     client.note(response)

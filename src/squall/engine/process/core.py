@@ -246,7 +246,7 @@ class CoreProcess:
             http.on_exchange = told
         if self._lease is not None:
             http.limit, http.allows = self._lease.limit, self._lease.allows
-        return Share(
+        share = Share(
             self._program,
             spec,
             http,
@@ -254,6 +254,9 @@ class CoreProcess:
             on_error=self._send,
             paced=self._lease is not None,
         )
+        if options.once:
+            share.on_exchange = self._send
+        return share
 
     def _go(self, message: Go) -> None:
         self._go_received = True

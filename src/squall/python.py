@@ -20,6 +20,7 @@ from squall.engine.run_options import connection_secrets
 
 if TYPE_CHECKING:
     from squall.engine.run_options import ProfileFlags, RunOptions
+    from squall.reporting.outputs.delivery import PreparedOutput
     from squall.reporting.run_result import Result
 
 T = TypeVar("T")
@@ -78,16 +79,7 @@ def run(
     Load arguments replace the load model of the file, as on the command line; `load` gives them
     for each workflow. `resolve` maps "host:port" to an address. `html`, `junit`, `json` and the
     other outputs name files to write. A wrong argument raises `UsageError`."""
-    from squall.reporting.outputs.delivery import KINDS, Output, deliver, prepare
-    from squall.reporting.redaction import Redactor
-
-    given: dict[str, Any] = {
-        "vus": vus,
-        "duration": duration,
-        "iterations": iterations,
-        "rate": rate,
-        "stages": stages,
-    }
+    given = Load(vus=vus, duration=duration, iterations=iterations, rate=rate, stages=stages)
     through, hidden = connection_secrets(
         text_of("squall.run: proxy", proxy, "write a URL"),
         _path("cert", cert),
@@ -113,19 +105,34 @@ def run(
         warmup_s=seconds_of(warmup) or 0.0,
         timeout_s=seconds_of(timeout),
     )
+    prepared = _prepared(outputs)
+    result = _blocking(options)
+    _deliver(result, prepared, options)
+    return result
+
+
+def _prepared(outputs: Mapping[str, Any]) -> list[PreparedOutput]:
+    """Checks the outputs before the run."""
+    from squall.reporting.outputs.delivery import KINDS, Output, prepare
+
     unknown = [kind for kind in outputs if kind not in KINDS]
     if unknown:
         raise UsageError(f"squall.run has no argument {unknown[0]}; outputs: {', '.join(KINDS)}")
     places = {kind: _path(kind, target) for kind, target in outputs.items()}
-    prepared = prepare([Output(kind, place, kind) for kind, place in places.items() if place])
-    result = _blocking(options)
-    if prepared:
-        document = Redactor(options.secrets.values()).document(result.document)
-        delivery = deliver(document, prepared)
-        for line in (*delivery.failures, *delivery.notices):
-            # Not an error: the result must not be lost with a file.
-            warnings.warn(f"squall.run: {line}", stacklevel=2)
-    return result
+    return prepare([Output(kind, place, kind) for kind, place in places.items() if place])
+
+
+def _deliver(result: Result, prepared: list[PreparedOutput], options: RunOptions) -> None:
+    from squall.reporting.outputs.delivery import deliver
+    from squall.reporting.redaction import Redactor
+
+    if not prepared:
+        return
+    document = Redactor(options.secrets.values()).document(result.document)
+    delivery = deliver(document, prepared)
+    for line in (*delivery.failures, *delivery.notices):
+        # Not an error: the result must not be lost with a file.
+        warnings.warn(f"squall.run: {line}", stacklevel=3)
 
 
 def _profile(workflow: str, given: Mapping[str, Any]) -> ProfileFlags:

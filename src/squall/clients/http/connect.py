@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import tempfile
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from squall.api.errors import TransportError
+from squall.api.errors import CallError, TransportError
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import reason_of, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
@@ -195,3 +196,19 @@ async def _connected_socket(address: Address, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def use_certificate(context: ssl.SSLContext, pem: str) -> None:
+    """Shows the certificate to servers that ask for one. `pem` holds it with its private key."""
+    # OpenSSL reads files only. This one is private to the user and gone afterwards.
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".pem") as file:
+        file.write(pem)
+        file.flush()
+        try:
+            context.load_cert_chain(file.name)
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "reason", None) or str(error)
+            raise CallError(
+                f"cannot use the client certificate: {str(reason).replace('_', ' ').lower()}; "
+                "it needs the certificate and its private key, without a password"
+            ) from error

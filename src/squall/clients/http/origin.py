@@ -13,8 +13,10 @@ import socket
 from collections.abc import Mapping
 from time import perf_counter
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from squall.api.errors import TransportError
+from squall.clients.http.encode import auth_of
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -31,6 +33,16 @@ class Proxy(NamedTuple):
     port: int
     auth: bytes
     """The whole Proxy-Authorization line; empty without credentials."""
+
+
+def proxy_of(url: str, auth: str) -> Proxy:
+    """`auth` is `user:password`, or empty."""
+    parts = urlsplit(url)
+    line = b""
+    if auth:
+        user, _, password = auth.partition(":")
+        line = b"Proxy-" + auth_of((user, password)).line
+    return Proxy(parts.hostname or "", parts.port or 3128, line)
 
 
 class Origin:

@@ -22,12 +22,11 @@ from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.quantities import parse_duration
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
-from squall.clients.http.client_identity import proxy_of, use_certificate
-from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
+from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter, use_certificate
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.encode import auth_of, cookies_of, headers_of, opening_of, params_of
 from squall.clients.http.failure_reasons import timeout_reason
-from squall.clients.http.origin import Origin, Origins
+from squall.clients.http.origin import Origin, Origins, proxy_of
 from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.url import PreparedURL, read_url
 

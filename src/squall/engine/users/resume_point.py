@@ -8,6 +8,8 @@ generously: an unused id does no harm, but one that is used twice may.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from squall.api.feeds import Feed, FeedCursor
@@ -22,6 +24,18 @@ def tickets(spec: ShareSpec) -> range:
 def first_user(spec: ShareSpec) -> int:
     """Index of the first user of this attempt; 0 for the first attempt."""
     return (spec.attempt - 1) * spec.users_max + spec.iterations_done
+
+
+def row_sources(
+    spec: ShareSpec, feeds: dict[str, Feed[Any]], rows: dict[str, list[Any]], seeded: Random
+) -> dict[str, Callable[[], Any]]:
+    """A function per feed that returns the next row of this share."""
+    sources: dict[str, Callable[[], Any]] = {}
+    for name, feed in feeds.items():
+        cursor = FeedCursor(rows[name], feed.take, spec.share, spec.shares, seeded)
+        skip_rows(spec, feed, cursor)
+        sources[name] = cursor.next
+    return sources
 
 
 def skip_rows(spec: ShareSpec, feed: Feed[Any], cursor: FeedCursor[Any]) -> None:

@@ -17,7 +17,7 @@ from time import perf_counter
 from types import CoroutineType
 from typing import Any
 
-from squall.api.feeds import FeedCursor, FeedExhausted
+from squall.api.feeds import FeedExhausted
 from squall.api.http import HTTPResponse
 from squall.clients.http import HTTPShared
 from squall.engine.core_protocol import Adjust, Ended, ShareSpec, decode_value
@@ -279,7 +279,8 @@ class Share:
             received.setdefault(hook, {})[argument] = decode_value(data)
         setattr(plan.workflow, "__squall_received__", received)  # noqa: B010
         self._callbacks.adopt(plan)
-        rows = self._row_sources()
+        known = self._program.rows[plan.name]
+        rows = resume_point.row_sources(spec, plan.feeds, known, self._random)
         self._factory = UserFactory(
             plan,
             prepared,
@@ -298,15 +299,6 @@ class Share:
         self._loop = generate_loop(plan, prepared, self._runner_names(rows), spec.profile.model)
         await self._factory.open_process()
         await self._open_users()
-
-    def _row_sources(self) -> dict[str, Callable[[], Any]]:
-        sources: dict[str, Callable[[], Any]] = {}
-        for name, feed in self.plan.feeds.items():
-            rows = self._program.rows[self.plan.name][name]
-            cursor = FeedCursor(rows, feed.take, self.spec.share, self.spec.shares, self._random)
-            resume_point.skip_rows(self.spec, feed, cursor)
-            sources[name] = cursor.next
-        return sources
 
     def _runner_names(self, rows: dict[str, Callable[[], Any]]) -> dict[str, Any]:
         """The functions and rows that the generated loop names."""

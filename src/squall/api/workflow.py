@@ -68,6 +68,8 @@ class Workflow:
     stages: ClassVar[Sequence[str]] = ()
     rate: ClassVar[str | float] = 0
     max_vus: ClassVar[int] = 0
+    start_after: ClassVar[str | float] = 0
+    """The load begins so long after that of the other workflows of its layer."""
     think: ClassVar[str | float] = 0
     pacing: ClassVar[str | float] = 0
     grace: ClassVar[str | float] = "10s"

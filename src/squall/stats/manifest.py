@@ -45,6 +45,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     think_s: tuple[float, float] | None = None
     pacing_s: float | None = None
     grace_s: float = 10.0
+    start_after_s: float = 0.0
+    """The part of `duration_s` before the load, in which the stages have the target 0."""
 
     @property
     def is_open(self) -> bool:

@@ -238,3 +238,26 @@ def test_each_user_makes_its_own_number_of_iterations(lab: Lab) -> None:
     result = lab.run(text, workers=2)
     assert lab.target.counts()["total"] == 12
     assert [result.checks[f"user {number}"].passed for number in range(1, 5)] == [3, 3, 3, 3]
+
+
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_a_workflow_starts_later_and_its_rate_does_not_count_the_wait(lab: Lab) -> None:
+    text = """
+    class _Home(Workflow):
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+    class First(_Home):
+        rate = "20/s"
+        duration = "2s"
+
+    class Later(_Home):
+        rate = "20/s"
+        duration = "1s"
+        start_after = "1s"
+    """
+    result = lab.run(text, workers=1)
+    later = result.outcome.stats.workflows["Later"]
+    assert (later.iteration.count, result.workflow("First").iteration.count) == (20, 40)
+    assert later.elapsed_s - later.measured_s == 1

@@ -19,6 +19,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
+from msgspec.structs import replace
+
 from squall.api.errors import ConfigError
 from squall.api.quantities import (
     format_duration,
@@ -69,13 +71,8 @@ def resolve_profile(
     }
     choice, from_flags = _choose(in_file, on_line)
     given = _combine(choice, in_file, on_line, from_flags)
-    if choice == "rate":
-        return _open(given)
-    if choice == "stages":
-        return _ramp(given)
-    if choice == "iterations":
-        return _iterations(given)
-    return _closed(given)
+    make = {"rate": _open, "stages": _ramp, "iterations": _iterations, "closed": _closed}[choice]
+    return _delayed(make(given), given)
 
 
 def describe(profile: Profile) -> str:
@@ -269,6 +266,32 @@ def parse_stages(value: Any, what: str) -> tuple[tuple[Stage, ...], bool]:
     if not any(stage.duration_s for stage in stages):
         raise ConfigError(f"{what} take no time; give one a duration, such as 30s")
     return tuple(stages), bool(rates)
+
+
+def _delayed(profile: Profile, given: Mapping[str, _Given]) -> Profile:
+    """The same load later: stages that begin with a time of nothing."""
+    delay = given.get("start_after")
+    delay_s = 0.0 if delay is None else parse_duration(delay.value, delay.name, zero_ok=True)
+    if delay is None or not delay_s:
+        return profile
+    if profile.model == "iterations":
+        raise _contradiction(delay, given["iterations"], "only a load over time can start later")
+    stages, vus = profile.stages, profile.vus
+    if profile.model == "open":
+        stages = (Stage(0.0, profile.rate_per_s), Stage(profile.duration_s, profile.rate_per_s))
+    elif profile.model in ("closed", "ramp"):
+        rest = stages or (Stage(profile.duration_s, vus),)
+        # A jump to the users that the ramp begins with.
+        stages, vus = (Stage(0.0, vus), *rest) if vus else rest, 0
+    return replace(
+        profile,
+        model="open-ramp" if profile.is_open else "ramp",
+        vus=vus,
+        rate_per_s=0.0,
+        stages=(Stage(delay_s, 0.0), *stages),
+        duration_s=profile.duration_s + delay_s,
+        start_after_s=delay_s,
+    )
 
 
 def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:

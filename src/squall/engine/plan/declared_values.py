@@ -90,6 +90,7 @@ ATTRIBUTES: dict[str, Reader] = {
     "stages": parse_stages,
     "rate": parse_rate,
     "max_vus": parse_count,
+    "start_after": _duration_or_0,
     "think": _pause(parse_span),
     "pacing": _pause(parse_duration),
     "grace": _duration_or_0,

@@ -54,6 +54,7 @@ PROFILE_ATTRIBUTES = (
     "stages",
     "rate",
     "max_vus",
+    "start_after",
     "think",
     "pacing",
     "grace",

@@ -242,6 +242,7 @@ ATTRIBUTES_TAKEN = {
     "stages": set[str](),
     "rate": NUMBERS,
     "max_vus": set[str](),
+    "start_after": NUMBERS | {"zero"},
     "think": NUMBERS | {"zero"},
     "pacing": NUMBERS | {"zero"},
     "grace": NUMBERS | {"zero"},

@@ -10,12 +10,13 @@ export PATH := $(PATH):/usr/sbin
 
 VENV := .venv
 BENCH := .venv-bench
+SITE := .venv-docs
 BIN := $(VENV)/bin
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
 
-.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim mutants help demo test nightly budget check lint types layers pytest system format bench bench-wire bench-ledger bench-install fuzz clean
+.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim mutants docs help demo reference test nightly budget check lint types layers pytest system format bench bench-wire bench-ledger bench-install fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +91,12 @@ fuzz: $(VENV)/.dev ## feed the wire with invented bytes; ARGS=-max_total_time=60
 	$(BIN)/pip install --quiet --group fuzz
 	cd $(or $(TMPDIR),/tmp) && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m tests.fuzz.wire_atheris -max_total_time=60 $(ARGS)
 
+reference: $(VENV)/.run ## write the reference pages of the documents from the code
+	@$(BIN)/python docs/reference/make.py
+
+docs: $(SITE)/.site reference ## build the documents as a site in build/site; ARGS=--serve to read it
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs $(if $(findstring --serve,$(ARGS)),serve,build --strict) --config-file .ci/site/mkdocs.yml
+
 screenshots: $(VENV)/.run ## make the pictures of the README anew, from a real run
 	@.ci/packages chromium=chromium
 	$(BIN)/python docs/images/make.py
@@ -117,12 +124,12 @@ chaos-store: $(VENV)/.dev ## kill and stop agents, take their store away; a tabl
 	$(BIN)/python -m tests.store_mode.chaos $(ARGS)
 
 clean: ## remove environments and caches
-	rm -rf $(VENV) $(BENCH) build dist
+	rm -rf $(VENV) $(BENCH) $(SITE) build dist
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find src lab tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A plain Debian has Python without ensurepip; then the package python3-venv is added.
-$(VENV)/bin/python $(BENCH)/bin/python:
+$(VENV)/bin/python $(BENCH)/bin/python $(SITE)/bin/python:
 	@if [ -z "$(PYTHON)" ] || ! $(PYTHON) -c "$(NEW_ENOUGH)" 2>/dev/null; then \
 		echo "Squall needs Python 3.11 or newer: install it, or name it with PYTHON=/path" >&2; \
 		exit 1; \
@@ -137,6 +144,10 @@ $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/pip install --quiet --group dev
+	@touch $@
+
+$(SITE)/.site: pyproject.toml | $(SITE)/bin/python
+	$(SITE)/bin/pip install --quiet --group docs
 	@touch $@
 
 $(BENCH)/.peers: pyproject.toml | $(BENCH)/bin/python

@@ -46,11 +46,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         measure()
 
 
-def pytest_collection_finish() -> None:
-    """Takes all that is loaded out of the sight of the collector: each simulated world collects
-    at its end, and would walk over five thousand tests again."""
-    gc.collect()
-    gc.freeze()
+def pytest_runtest_logstart(location: tuple[str, int | None, str]) -> None:
+    """Before each file of tests, takes all that is alive out of the sight of the collector: each
+    simulated world collects at its end, and would walk again over all tests and over what the
+    former ones left, a million objects in the end."""
+    if location[0] != _Collected.file:
+        _Collected.file = location[0]
+        gc.collect()
+        gc.freeze()
+
+
+class _Collected:
+    """The file of tests before which garbage was collected last."""
+
+    file = ""
 
 
 @pytest.hookimpl(trylast=True)

@@ -105,23 +105,27 @@ class Client:
         timeout: str | float | None = None,  # noqa: ASYNC109 of the job, not of this call
         insecure: bool = False,
         on_agent_loss: str = "replan",
+        on_control_loss: str = "",
         on_status_update: Callable[[JobView], Awaitable[None] | None] | None = None,
         on_progress_update: Callable[[Snapshot], Awaitable[None] | None] | None = None,
         on_workflow_result: Callable[[WorkflowResult], Awaitable[None] | None] | None = None,
     ) -> Job:
         """Bundles a file (or a class with its file) and submits it to the cluster. The same `key`
         gives the same job. With a store it waits for an agent. `on_agent_loss` is "replan" (the
-        load of a lost machine moves to others) or "continue" (it is dropped).
+        load of a lost machine moves to others) or "continue" (it is dropped). `on_control_loss` is
+        "stop" (load ends with its lease when no manager answers) or "continue" (it runs on, and
+        may overlap with a replacement); without it the file decides.
 
         The callbacks are called while this client is open: with the job's status when its state
         or that of a workflow changes, with a snapshot each second, and with the result of each
         workflow when it ends. `Job.result` returns after all calls. What a callback raises is
         logged under `squall.client`."""
-        from squall.cluster.client.pack import packed
         from squall.engine.run_options import ProfileFlags
 
         if on_agent_loss not in ("replan", "continue"):
             raise UsageError(f'on_agent_loss={on_agent_loss!r}: use "replan" or "continue"')
+        if on_control_loss not in ("", "stop", "continue"):
+            raise UsageError(f'on_control_loss={on_control_loss!r}: use "stop" or "continue"')
         options = options_for(
             workflow,
             ProfileFlags(
@@ -139,18 +143,24 @@ class Client:
             warmup_s=seconds_of(warmup) or 0.0,
             timeout_s=seconds_of(timeout),
             on_agent_loss=on_agent_loss,
+            on_control_loss=on_control_loss,
         )
+        job = await self._submitted(options, key)
+        callbacks = _given(on_status_update, on_progress_update, on_workflow_result)
+        if callbacks:
+            self._stack.push_async_callback(_ended, job.call_back(callbacks))
+        return job
+
+    async def _submitted(self, options: RunOptions, key: str) -> Job:
+        from squall.cluster.client.pack import packed
+
         connection = self._open
         await connection.ready()
         submission, bundle = await packed(options)
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, key
         )
-        job = Job(connection, accepted.job, options=options, entry=entry)
-        callbacks = _given(on_status_update, on_progress_update, on_workflow_result)
-        if callbacks:
-            self._stack.push_async_callback(_ended, job.call_back(callbacks))
-        return job
+        return Job(connection, accepted.job, options=options, entry=entry)
 
     def job(self, job_id: str) -> Job:
         """A job that was submitted before, by any client."""
@@ -159,9 +169,11 @@ class Client:
         return Job(self._open, JobId(job_id))
 
     async def jobs(self, limit: int = 100) -> list[JobView]:
+        """The newest jobs of the cluster, at most `limit`."""
         return await self._open.client.jobs(limit)
 
     async def nodes(self) -> list[NodeView]:
+        """The managers and workers of the cluster."""
         return (await self._open.client.nodes()).nodes
 
     @property
@@ -232,6 +244,7 @@ class Job:
         return found
 
     async def status(self) -> JobView:
+        """The state of the job, read from the log of the managers."""
         return await self._connection.client.status(self._job)
 
     async def cancel(self, *, now: bool = False, reason: str = "") -> None:

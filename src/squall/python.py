@@ -76,9 +76,14 @@ def run(
     **outputs: Unpack[Outputs],
 ) -> Result:
     """Runs a workflow class (with those it depends on), a file or a URL, and returns the result.
-    Load arguments replace the load model of the file, as on the command line; `load` gives them
-    for each workflow. `resolve` maps "host:port" to an address. `html`, `junit`, `json` and the
-    other outputs name files to write. A wrong argument raises `UsageError`."""
+
+    `vus`, `duration`, `iterations`, `rate` and `stages` replace the load model of the file; `load`
+    gives them for each workflow. `html`, `junit`, `json` and the other outputs name files to write.
+    `resolve` maps "host:port" to an address. The other arguments are the flags of `squall run` of
+    the same name. `timeout` ends a run that is not over by then. It blocks, also inside a running
+    event loop, and raises `ConfigError` for a file that cannot run and `UsageError` for a wrong
+    argument.
+    """
     given = Load(vus=vus, duration=duration, iterations=iterations, rate=rate, stages=stages)
     through, hidden = connection_secrets(
         text_of("squall.run: proxy", proxy, "write a URL"),
@@ -310,14 +315,14 @@ async def _run(options: RunOptions, *, lines: bool = False) -> Result:
 
 async def _run_local(options: RunOptions, *, lines: bool) -> Result:
     from squall.engine.run.local_run import run_local
-    from squall.reporting.run_result import Result
-
-    if not lines:
-        return Result(await run_local(options))
     from squall.reporting.redaction import Redactor
+    from squall.reporting.run_result import Result
     from squall.reporting.text.progress_lines import ProgressLines
 
-    progress = ProgressLines(Redactor(options.secrets.values()))
+    progress = ProgressLines(Redactor(options.secrets.values()), quiet=not lines)
+    if not lines:
+        # It prints only warnings.
+        return Result(await run_local(options, on_manifest=progress.on_manifest))
     return Result(
         await run_local(
             options,

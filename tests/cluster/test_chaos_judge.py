@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Any
 
+from squall.reporting.loss_lines import STARTED_LATE
 from tests.cluster.lab.judge import (
     Load,
     below_target_s,
@@ -124,6 +125,7 @@ def test_a_loss_that_nobody_names_is_found() -> None:
     assert unsaid(result, live, log.replace("attempt=1", "attempt=12")) == [
         "no log names the loss of share 0, attempt 1"
     ]
+    assert unsaid(document() | {"losses": [loss | {"reason": STARTED_LATE}]}, "", "") == []
 
 
 def test_arrivals_are_counted_by_sender_and_in_flight() -> None:

@@ -39,6 +39,9 @@ class Shop(Workflow):
         return await self.client.http.get(url)
 """
 LATER = """
+import asyncio
+import os
+
 from squall import depends
 
 @depends("Shop")
@@ -48,6 +51,8 @@ class Later(Workflow):
 
     @step()
     async def home(self, url: URL = "/") -> HTTPResponse:
+        while not os.path.exists(GO):
+            await asyncio.sleep(0.05)
         return await self.client.http.get(url)
 """
 
@@ -206,7 +211,8 @@ def test_python_submits_streams_and_gets_the_result(
 
     states: list[str] = []
     results: list[tuple[str, int]] = []
-    (dev.folder / "two.py").write_text(FLOW + LATER)
+    go = dev.folder / "go"
+    (dev.folder / "two.py").write_text(f"{FLOW}\nGO = {str(go)!r}\n{LATER}")
 
     async def main() -> None:
         async with squall.Client([facts["to"]], secret_file=facts["secret_file"]) as client:
@@ -216,10 +222,11 @@ def test_python_submits_streams_and_gets_the_result(
                 on_status_update=lambda view: states.append(view.state),
                 on_workflow_result=lambda each: results.append((each.name, each.requests["sent"])),
             )
-            order = [
-                f"{each.name} {(await job.status()).state}" async for each in job.workflow_results()
-            ]
-            # The first came while the second still had to run.
+            order: list[str] = []
+            async for each in job.workflow_results():
+                order.append(f"{each.name} {(await job.status()).state}")
+                # The second workflow goes on only when the result of the first has come.
+                go.touch()
             assert order[0] == "Shop running" and order[1].startswith("Later ")
             seen = [snapshot async for snapshot in job.stream()]
             result = await job.result()

@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
+import pytest
+
+from tests.cluster.lab.group import until
 from tests.cluster.lab.nodes import Cluster
 from tests.lab.exit_codes import losses
+from tests.lab.target import TargetHandle
 
 ROWS = 500
 TEXT = f"""
@@ -59,3 +65,47 @@ def test_rows_go_on_in_their_stripe_and_users_begin_anew(dc: Cluster) -> None:
     # the surviving counters of the killed core know belong to no iteration.
     assert iteration["started"] + counts["paths"]["/begin"] - requests["sent"] <= 1
     assert requests["sent"] <= counts["total"] <= requests["sent"] + loss["unknown_requests"]
+
+
+RATE_PER_S = 40
+OPEN = """
+class Load(Workflow):
+    rate = "{rate}/s"
+    duration = "{seconds}s"
+
+    @step()
+    async def get(self, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url, headers=SENDER)
+"""
+
+
+def test_a_worker_that_stood_still_beyond_its_lease_planned_no_more_than_its_time(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    """The attempts at its share are disjoint: what one planned, no other planned too (R8)."""
+    cluster_target.reset()
+    with Cluster(tmp_path, cluster_target, workers=2) as made:
+        seconds = int(18 * made.factor)
+        run = made.run(made.write(OPEN.format(rate=RATE_PER_S, seconds=seconds)))
+        made.wait_load(2 * RATE_PER_S)
+        stopped = time.monotonic()
+        made.freeze("w1")
+        until(lambda: any("#2" in name for name in cluster_target.counts()["attempts"]), "a refill")
+        refilled = time.monotonic()
+        made.thaw("w1")
+        ended = run.end(within_s=seconds + 120.0)
+        document, counts = ended.document, cluster_target.counts()
+    (loss,) = losses(document)
+    assert (loss["worker"], loss["refilled_by"]) == ("w1", "w2")
+    (workflow,) = document["workflows"]
+    starts = workflow["starts"]
+    assert starts["planned"] == RATE_PER_S * seconds
+    # The plan of the gap, and of nothing else: from the end of the lease to the refill.
+    share_per_s = RATE_PER_S / 2
+    assert loss["starts"] == pytest.approx(loss["below_target_s"] * share_per_s, abs=2)
+    assert loss["below_target_s"] < refilled - stopped
+    assert starts["made"] + starts["dropped"] + loss["starts"] == starts["planned"]
+    # It sent its last record when it went on, so nothing is unknown.
+    assert loss["unknown_requests"] == 0
+    assert workflow["requests"]["sent"] == counts["total"]
+    assert workflow["elapsed_s"] == pytest.approx(seconds, abs=2.0)

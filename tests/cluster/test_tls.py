@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.lab.group import until
+from squall.cluster.client.access import link_tls
+from squall.cluster.wire.links.switchboard import LinkTLS
+from squall.settings.shared_sections import TLSSettings
+from tests.cluster.lab.group import states, until
 from tests.cluster.lab.nodes import Cluster, slower_timers
 from tests.lab.certificates import Authority
 from tests.lab.target import TargetHandle
@@ -44,6 +47,11 @@ class TLSCluster(Cluster):
     def environment(self) -> dict[str, str]:
         return super().environment | self._tls("client")
 
+    @property
+    def tls(self) -> LinkTLS | None:
+        certificate, key, ca = map(str, self.files["client"])
+        return link_tls(TLSSettings(certificate=certificate, key=key, ca=ca))
+
     def environment_of(self, name: str) -> dict[str, str]:
         plain = super().environment
         if name.startswith("m"):
@@ -77,7 +85,7 @@ def test_a_job_runs_on_nodes_that_know_each_other_by_certificate(secured: TLSClu
 
 
 def states_of(made: TLSCluster) -> list[str]:
-    return [member["state"] for member in made.ask("group", "status")["members"]]
+    return list(states(made).values())
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,13 @@ async def test_a_share_runs_and_its_record_equals_the_targets_count(
 
 
 def planned_and_made(record: AttemptRecord, rate_per_s: float, until_s: float) -> int:
-    """The starts that were made. The plan begins where the share joined it, however late that
-    was, and each of its starts is made or dropped."""
+    """The starts that were made. The plan begins where a refill joined it, else at the start; each
+    of its starts is made or dropped."""
+    from_s = record.joined_s if record.attempt > 1 else 0.0
     planned = sum(report.starts.planned for report in record.reports)
     made = sum(report.starts.made for report in record.reports)
     dropped = sum(report.starts.dropped for report in record.reports)
-    assert planned == pytest.approx(rate_per_s * max(until_s - record.joined_s, 0.0), abs=1.0)
+    assert planned == pytest.approx(rate_per_s * max(until_s - from_s, 0.0), abs=1.0)
     assert made + dropped == planned
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from squall.engine.load import drivers
 from tests.lab.target import TargetHandle, running_target
-from tests.runs.lab.command import CommandLab
+from tests.runs.lab.command import EXAMPLES, CommandLab
 from tests.runs.lab.run import Lab
 
 
@@ -36,3 +37,11 @@ def lab(tmp_path: Path, one_target: TargetHandle) -> Lab:
 def command(tmp_path: Path, one_target: TargetHandle) -> CommandLab:
     one_target.reset()
     return CommandLab(tmp_path, one_target)
+
+
+@pytest.fixture
+def examples(command: CommandLab) -> CommandLab:
+    """A folder with the examples, so that nothing is written into the real one."""
+    folder = command.folder / "examples"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return CommandLab(folder, command.target)

@@ -1,4 +1,4 @@
-"""Every file in `examples/` and every workflow in the documents runs as it is printed.
+"""Every file in `examples/` runs as it is printed.
 
 Only the address of the server is replaced: by `--host` where the file allows it, otherwise
 in a copy.
@@ -7,41 +7,25 @@ in a copy.
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import shutil
 import socketserver
 import sys
-import textwrap
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.lab.programs import ROOT
 from tests.lab.target import running_target
-from tests.runs.lab.command import CommandLab, Ended, sent
+from tests.runs.lab.command import EXAMPLES, CommandLab
 from tests.runs.lab.in_process import in_process
 
-EXAMPLES = ROOT / "examples"
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ADDRESS = "http://127.0.0.1:8080"
-PRINTED_ONCE = """
-import asyncio
-from dataclasses import dataclass
-from custom_protocol import EchoClient
-from squall import *
-"""
 
 
 @pytest.fixture
-def command(command: CommandLab) -> CommandLab:
-    """A folder with the examples, so that nothing is written into the real one."""
-    folder = command.folder / "examples"
-    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return CommandLab(folder, command.target)
+def command(examples: CommandLab) -> CommandLab:
+    return examples
 
 
 def replace(command: CommandLab, name: str, old: str, new: str) -> None:
@@ -57,48 +41,29 @@ def be_patient(command: CommandLab, name: str, threshold: str) -> None:
     replace(command, name, threshold, longer)
 
 
-def passes(command: CommandLab, name: str, *words: str) -> Ended:
-    """The run passed, nothing failed, and the target counted what it sent."""
-    ended = command.load(name, *words)
-    check_passed(command, ended)
-    return ended
-
-
-def check_passed(command: CommandLab, ended: Ended) -> None:
-    assert ended.code == 0, ended.err + ended.out
-    document = ended.document
-    assert document["passed"] is True
-    assert sent(document) == command.target.counts()["total"]
-    for workflow in document["workflows"]:
-        assert workflow["status"] == "completed"
-        for row in [*workflow["steps"], workflow["iteration"]]:
-            assert row["count"] == row["ok"] > 0
-            assert row["interrupted"] == 0
-
-
 def test_hello(command: CommandLab) -> None:
     """With core processes, as a reader starts it. A busy machine may make such a run INVALID,
     which says nothing about the example: `--exit-zero` excuses that."""
     replace(command, "hello.py", ADDRESS, command.target.url)
     words = ["-d", "1s", "--workers", "2", "--exit-zero", "--json", "results.json"]
-    check_passed(command, command.process("run", "hello.py", *words))
+    command.check_passed(command.process("run", "hello.py", *words))
     assert command.target.counts()["connections"]["opened"] == 50
 
 
 def test_journey(command: CommandLab) -> None:
-    ended = passes(command, "journey.py", "-d", "1s", "-e", f"TARGET={command.target.url}")
+    ended = command.passes("journey.py", "-d", "1s", "-e", f"TARGET={command.target.url}")
     assert ended.document["checks"][0]["failed"] == 0
     assert command.target.counts()["paths"]["/search"] >= 20
 
 
 def test_parallel(command: CommandLab) -> None:
-    passes(command, "parallel.py", "--host", command.target.url, "-u", "5", "-i", "20")
+    command.passes("parallel.py", "--host", command.target.url, "-u", "5", "-i", "20")
     paths = command.target.counts()["paths"]
     assert paths == dict.fromkeys(("/login", "/cart", "/offers", "/pay"), 20)
 
 
 def test_login_once(command: CommandLab) -> None:
-    passes(command, "login_once.py", "--host", command.target.url, "-u", "5", "-i", "20")
+    command.passes("login_once.py", "--host", command.target.url, "-u", "5", "-i", "20")
     paths = command.target.counts()["paths"]
     assert paths == {"/login": 5, "/logout": 5, "/inbox": 20}
 
@@ -108,19 +73,19 @@ def test_profiles(command: CommandLab) -> None:
     be_patient(command, "profiles.py", "home.p(99) < 300ms")
     shorter = ["-s", "Ramp=400ms:5", "-s", "Ramp=200ms:0", "-r", "Steady=50/s", "-d", "Steady=1s"]
     shorter += ["-s", "Peak=1s:60/s", "-i", "Fixed=100"]
-    ended = passes(command, "profiles.py", "--host", command.target.url, *shorter)
+    ended = command.passes("profiles.py", "--host", command.target.url, *shorter)
     made = {w["name"]: w["starts"]["made"] for w in ended.document["workflows"]}
     assert (made["Steady"], made["Peak"], made["Fixed"]) == (50, 30, 100)
 
 
 @pytest.mark.usefixtures("no_start_is_dropped")
 def test_data(command: CommandLab) -> None:
-    passes(command, "data.py", "--host", command.target.url, "-d", "1s", "--workers", "2")
+    command.passes("data.py", "--host", command.target.url, "-d", "1s", "--workers", "2")
     assert command.target.counts()["total"] == 20
 
 
 def test_mix(command: CommandLab) -> None:
-    ended = passes(command, "mix.py", "--host", command.target.url, "-u", "5", "-i", "1000")
+    ended = command.passes("mix.py", "--host", command.target.url, "-u", "5", "-i", "1000")
     steps = {step["name"]: step["count"] for step in ended.document["workflows"][0]["steps"]}
     assert steps["home"] == steps["browse"] + steps["buy"] == 1000
     # 700 with a standard deviation of 14.5: six of them never happen.
@@ -140,21 +105,21 @@ def test_setup_teardown(command: CommandLab) -> None:
 
 
 def test_calls(command: CommandLab) -> None:
-    ended = passes(command, "calls.py", "--host", command.target.url, "-i", "20")
+    ended = command.passes("calls.py", "--host", command.target.url, "-i", "20")
     assert ended.document["workflows"][0]["iteration"]["ok"] == 20
 
 
 def test_custom_protocol(command: CommandLab) -> None:
     with echo_server() as port:
         replace(command, "custom_protocol.py", '"127.0.0.1", 7)', f'"127.0.0.1", {port})')
-        ended = passes(command, "custom_protocol.py")
+        ended = command.passes("custom_protocol.py")
     assert ended.document["workflows"][0]["steps"][0]["count"] == 1000
 
 
 def test_measure(command: CommandLab) -> None:
     for limit in ("order.p(95) < 500ms", "order.p(99) < 2s over 10s", "p(95)<500"):
         be_patient(command, "measure.py", limit)
-    ended = passes(command, "measure.py", "--host", command.target.url, "-u", "5", "-i", "40")
+    ended = command.passes("measure.py", "--host", command.target.url, "-u", "5", "-i", "40")
     orders = next(m for m in ended.document["metrics"] if m["name"] == "orders")
     assert orders["count"] == command.target.counts()["total"] == 40
 
@@ -200,54 +165,3 @@ def echo_server() -> Generator[int]:
         finally:
             server.shutdown()
             thread.join()
-
-
-# The documents.
-
-
-def blocks(path: Path) -> list[tuple[int, str]]:
-    """Fenced Python blocks with the line they begin at."""
-    text = path.read_text(encoding="utf-8")
-    found = re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [(text.count("\n", 0, match.start()) + 2, match[1]) for match in found]
-
-
-ALL_BLOCKS = [
-    pytest.param(text, id=f"{path.name}:{line}")
-    for path in DOCUMENTS
-    for line, text in blocks(path)
-]
-WORKFLOWS = [
-    block
-    for block in ALL_BLOCKS
-    if re.search(r"^class \w+\((Workflow|_\w+)\)", str(block.values[0]), re.MULTILINE)
-]
-
-
-@pytest.mark.parametrize("text", ALL_BLOCKS)
-def test_python_in_the_documents_is_python(text: str) -> None:
-    compile(textwrap.dedent(text), "document", "exec")
-
-
-@pytest.mark.parametrize("text", WORKFLOWS)
-def test_a_workflow_in_the_documents_loads(command: CommandLab, text: str) -> None:
-    """The documents show the import line once; a class of an example stands for itself."""
-    imports = "" if "from squall import" in text else PRINTED_ONCE
-    (command.folder / "printed.py").write_text(imports + text, encoding="utf-8")
-    ended = command.squall("explain", "printed.py", "--host", ADDRESS)
-    assert ended.code == 0, ended.err
-    assert "no request was sent" in ended.out
-
-
-def test_the_workflow_of_the_readme_runs(command: CommandLab) -> None:
-    (_, text), *_ = blocks(ROOT / "README.md")
-    (command.folder / "shop.py").write_text(text, encoding="utf-8")
-    ended = passes(command, "shop.py", "--host", command.target.url, "-r", "50/s", "-d", "1s")
-    assert [step["name"] for step in ended.document["workflows"][0]["steps"]] == ["search", "buy"]
-
-
-def test_links_between_documents_lead_somewhere() -> None:
-    for path in [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
-        for link in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
-            if "://" not in link:
-                assert os.path.exists(path.parent / link), f"{path.name}: {link}"

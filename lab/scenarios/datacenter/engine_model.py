@@ -120,9 +120,12 @@ class ModelCore:
         self.done = 0
         self.delta = 0
         self.load = Adjust()
-        # Starts that were planned before it joined.
+        # Starts that were planned before it joined, if an earlier attempt counts them; the others
+        # are dropped.
         self.joined_planned = 0
+        self.dropped = 0
         self.ticks = 0
+        self.reports = 0
 
     def counters(self, elapsed_s: float, boot_s: float) -> SurvivingCounters:
         planned = self.done
@@ -131,7 +134,7 @@ class ModelCore:
         return SurvivingCounters(
             planned=planned,
             made=self.done,
-            dropped=0,
+            dropped=self.dropped,
             finished=self.done,
             sent=self.done,
             answered=self.done,
@@ -170,6 +173,9 @@ class ModelCore:
             # A start planned in one second may happen at the very start of the next.
             until = max(self.schedule.planned_until(self.window + 1.0), self.planned)
             planned, self.reported = until - self.reported, until
+        # What it dropped was due before its first report.
+        dropped = self.dropped if not self.reports else 0
+        self.reports += 1
         outcome = [OutcomeDelta("200", True, count, count, _histogram(count))] if count else []
         row = RowDelta("get", started=count, outcomes=outcome)
         return WindowReport(
@@ -178,7 +184,7 @@ class ModelCore:
             window=self.window,
             rows=[row],
             iteration=RowDelta("iteration", "", started=count, outcomes=outcome),
-            starts=StartsDelta(planned=planned, made=count),
+            starts=StartsDelta(planned=planned, made=count, dropped=dropped),
             requests=RequestsDelta(sent=count, answered=count),
             users=self.users,
         )
@@ -221,8 +227,11 @@ class ModelHost:
             spec = core.order.spec
             if spec.profile.is_open:
                 core.schedule = StartSchedule(spec.profile, spec.share, spec.shares)
-                core.planned = core.reported = core.schedule.planned_until(core.joined_s)
-                core.joined_planned = core.planned
+                core.planned = core.schedule.planned_until(core.joined_s)
+                if spec.refill:
+                    core.reported = core.joined_planned = core.planned
+                else:
+                    core.dropped = core.planned
 
     def stop(self, key: AttemptKey, *, now: bool, cut: str) -> None:
         core = self.cores.get(key)
@@ -270,7 +279,8 @@ class ModelHost:
         if report and core.delta:
             last = core.report()
             self.post(lambda events: events.on_report(core.key, last))
-        elapsed_s = self.runtime.clock.now() - core.began
+        # A machine that stood still notices late that its lease is over.
+        elapsed_s = min(self.runtime.clock.now(), core.until) - core.began
         end = RecordEnd(elapsed_s=max(elapsed_s, 0.0), cut=cut, reported_by_process=report)
         self.post(lambda events: events.on_ended(core.key, end))
 

@@ -38,21 +38,32 @@ if TYPE_CHECKING:
     )
 else:
 
-    class URL(Prepared): ...
+    class URL(Prepared):
+        """An address: absolute, or a path that begins with `/` and uses the host. `{name}` in it is
+        filled by `path=`."""
 
-    class Headers(Prepared): ...
+    class Headers(Prepared):
+        """Request headers, as a dict. A header that Squall sends by default is replaced."""
 
-    class Params(Prepared): ...
+    class Params(Prepared):
+        """Query parameters, as a dict; added to a query that the URL already has."""
 
-    class Cookies(Prepared): ...
+    class Cookies(Prepared):
+        """Cookies of one request, as a dict; added to those of the user, and not stored."""
 
-    class Data(Prepared): ...
+    class Data(Prepared):
+        """A body: a dict or list is sent as JSON, text and bytes are sent unchanged."""
 
-    class Form(Prepared): ...
+    class Form(Prepared):
+        """A body of form fields, as a dict; sent as `application/x-www-form-urlencoded`."""
 
-    class Auth(Prepared): ...
+    class Auth(Prepared):
+        """Credentials: `("user", "password")` for basic authentication, or a whole value such as
+        `"Bearer ..."`, which `bearer(token)` makes."""
 
-    class File(Prepared): ...
+    class File(Prepared):
+        """The path of a file that is sent as a part of a multipart body, `files={"picture": file}`.
+        It is relative to the workflow file, and read once, before the clock starts."""
 
 
 def argument_kinds() -> tuple[type[Prepared], ...]:

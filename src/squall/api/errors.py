@@ -73,6 +73,8 @@ class TransportError(CallError):
         self.ended = ended
         # "POST https://shop.test/orders": what was not answered.
         self.request = ""
+        # True if an earlier call of the same step was answered.
+        self.answered = False
 
 
 class StatusError(CallError):

@@ -34,11 +34,16 @@ class FeedExhausted(Exception):
 
 
 class Feed(Generic[T]):
-    """A class attribute of a workflow; on an instance, the current row.
+    """Rows of data: `user = Feed("users.csv", User)` makes `self.user` the present row.
 
-    It is a non-data descriptor on purpose: the runner writes the row into the instance's
-    `__dict__` under the feed's name, and reading it costs a plain attribute lookup.
+    `source` is the path of a CSV, JSON or JSON lines file, or a list. `row` is the type of a row: a
+    dataclass, a msgspec `Struct` or a `TypedDict`; without it, rows of a file are dicts. `per` says
+    how long a row is kept, `take` which one comes next: each in turn (`"cycle"`), any
+    (`"random"`), or each exactly once over all processes (`"once"`).
     """
+
+    # It is a non-data descriptor on purpose: the runner writes the row into the instance's
+    # `__dict__` under the feed's name, and reading it costs a plain attribute lookup.
 
     @overload
     def __init__(

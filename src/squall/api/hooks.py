@@ -50,8 +50,11 @@ class AllMark:
 
 
 Provide = Annotated[T, ProvideMark()]
+"""The return type of a `@state` hook that provides its value to the workflows it names."""
 Use = Annotated[T, UseMark()]
+"""The return type of a `@state` hook that receives values: `self.hook()` calls it with them."""
 All = Annotated[Sequence[T], AllMark()]
+"""An argument of a hook with `Use[...]`: receives the values of all processes and sources."""
 
 
 class Hook:
@@ -119,7 +122,7 @@ class StateHook(Hook):
 
 
 class BoundStep(Generic[P, R]):
-    """A step of one virtual user."""
+    """`self.login`, where `login` is a step: calling it runs the step's method once more."""
 
     __slots__ = ("_instance", "_step")
 
@@ -191,7 +194,13 @@ def step(
     on_failure: OnFailure | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
     """Makes a step that runs after the named steps, in parallel with steps that have the same
-    dependencies. `on_failure="stop"` ends the iteration after a failed status."""
+    dependencies.
+
+    Of the steps with equal dependencies and a `weight`, each iteration runs exactly one. `expect`
+    names the statuses that are ok: `200`, `[200, 302]`, `"2xx"`; the default is 200 to 399.
+    `timeout` is the limit for each call of the step. `on_failure="stop"` ends the iteration after a
+    failed status.
+    """
     _refuse_bare("step()", after)
     options = {"weight": weight, "expect": expect, "timeout": timeout, "on_failure": on_failure}
 
@@ -208,7 +217,8 @@ def then(
     timeout: Duration | None = None,
     on_failure: OnFailure | None = None,
 ) -> Callable[[Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]], Step[P, R]]:
-    """Makes a step that runs after the step above it in the file."""
+    """Makes a step that runs after the step above it in the file. Its options are those of
+    `step`."""
     _refuse_bare("then()", misplaced)
     options = {"weight": weight, "expect": expect, "timeout": timeout, "on_failure": on_failure}
 
@@ -234,7 +244,8 @@ def action(*misplaced: Never, at: Literal["start", "end"] = "start") -> Callable
 
 
 def check(*after: StepName) -> Callable[[F], F]:
-    """Checks the results of the named steps: true passes, false or an exception fails."""
+    """Checks the results of the named steps, once per iteration: true passes, false or an exception
+    fails. A failed check does not fail the run; a threshold on `checks` does."""
     _refuse_bare('check("step")', after)
 
     def decorate(function: F) -> F:

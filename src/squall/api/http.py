@@ -19,15 +19,23 @@ from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, 
 from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
 
+# Characters of a body that an error shows: enough to recognize an HTML page or a message.
+BODY_START = 80
+
 
 class HTTPTimings(NamedTuple):
     """Times in seconds. The first three are 0 on a reused connection and not in `total_s`."""
 
     dns_s: float
+    """Name lookup."""
     connect_s: float
+    """TCP connect."""
     tls_s: float
+    """TLS handshake."""
     first_byte_s: float
+    """From sending the request to the first byte of the answer."""
     total_s: float
+    """From sending the request to the last byte of the answer."""
 
 
 class HTTPHeaders(Mapping[str, str]):
@@ -113,6 +121,7 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     protocol: ClassVar[str] = "http"
 
     status_code: int
+    """The status of the last hop."""
     head: ResponseHead
     raw_body: bytes
     source: Addressed
@@ -126,6 +135,7 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
 
     @property
     def ok(self) -> bool:
+        """Whether the status is 200 to 399. `expect` of the step does not change it."""
         return 200 <= self.status_code < 400
 
     @property
@@ -154,6 +164,7 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
 
     @property
     def headers(self) -> HTTPHeaders:
+        """The response headers; names are case-insensitive."""
         return self.head.headers
 
     @property
@@ -175,14 +186,25 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
 
     @property
     def text(self) -> str:
+        """The content as text, in the charset of its `Content-Type`, else in UTF-8."""
         return self.body.decode(_charset(self.headers.get("content-type", "")), "replace")
 
     def json(self) -> Any:
-        """The content as JSON. Raises a `ValueError` that says where it is malformed."""
-        return msgspec.json.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
+        """The content as JSON. Raises a `ValueError` that says where it is malformed, and how the
+        body starts."""
+        body = self.body
+        try:
+            return msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf"))
+        except msgspec.DecodeError as error:
+            # In a second line: the first one is the key under which failures are counted.
+            start = self.text[:BODY_START]
+            shown = f"the body starts with {start!r}" if start else "the body is empty"
+            status = f"status {self.status_code}, {self.headers.get('content-type', 'no type')}"
+            raise msgspec.DecodeError(f"{error}\n{shown} ({status})") from None
 
     @property
     def timings(self) -> HTTPTimings:
+        """How long name lookup, connect, TLS, the first byte and the whole exchange took."""
         dns_s, connect_s, tls_s = self.setup or (0.0, 0.0, 0.0)
         first_byte_s = self.first_byte - self.started
         return HTTPTimings(dns_s, connect_s, tls_s, first_byte_s, self.ended - self.started)
@@ -200,44 +222,75 @@ class CallOptions(TypedDict, total=False):
     """The keywords of every verb: each takes a plain value or a prepared argument."""
 
     headers: Headers | None
+    """Headers of this request."""
     params: Params | None
+    """Query parameters, added to the query of the URL."""
     cookies: Cookies | None
+    """Cookies of this request, added to those of the user."""
     auth: Auth | None
+    """Credentials; they replace an `Authorization` header."""
     path: Mapping[str, str | float] | None
+    """Values for the `{name}` parts of the URL; they are percent-encoded."""
     timeout: str | float | None
+    """Limit for this call, such as `"5s"`, instead of the limit of the step or workflow."""
     redirects: int | None
+    """How many redirects to follow, 10 by default; 0 returns the redirect itself."""
     name: str | None
+    """Gives this call a row of its own in the results."""
 
 
 class BodyOptions(CallOptions, total=False):
     """The keywords of a verb that may send a body."""
 
     data: Data | File | None
+    """A body: a dict or list is sent as JSON, text, bytes and files are sent unchanged."""
     json: Any
+    """A body that is sent as JSON."""
     form: Form | None
+    """A body of form fields; may be combined with `files`."""
     files: Mapping[str, File] | None
+    """Files of a multipart body, by the name of their field."""
 
 
 class HTTPVerbs(Protocol):
-    """`self.client.http`: one method per HTTP verb, `request` for any other."""
+    """`self.client.http`: one method per HTTP verb, `request` for any other.
 
-    async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse: ...
+    Every verb sends one request on a connection of the user, follows redirects, stores cookies and
+    returns the response, whatever its status. It raises `TransportError` if there is no answer.
+    """
 
-    async def head(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse: ...
+    async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse:
+        """Sends a GET request. A GET has no body; `request("GET", ...)` can send one."""
+        ...
 
-    async def options(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse: ...
+    async def head(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse:
+        """Sends a HEAD request: the response has headers and no body."""
+        ...
 
-    async def post(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
+    async def options(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse:
+        """Sends an OPTIONS request."""
+        ...
 
-    async def put(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
+    async def post(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
+        """Sends a POST request, with a body if one of `json`, `data`, `form` and `files` is given.
+        A POST is never repeated, not even when a reused connection turns out to be closed."""
+        ...
 
-    async def patch(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
+    async def put(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
+        """Sends a PUT request; takes the bodies of `post`."""
+        ...
 
-    async def delete(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse: ...
+    async def patch(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
+        """Sends a PATCH request; takes the bodies of `post`."""
+        ...
 
-    async def request(
-        self, method: str, url: URL, **options: Unpack[BodyOptions]
-    ) -> HTTPResponse: ...
+    async def delete(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
+        """Sends a DELETE request; takes the bodies of `post`."""
+        ...
+
+    async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
+        """Sends a request with any method, such as `"PURGE"`. Only CONNECT is refused."""
+        ...
 
 
 class Clients:

@@ -66,6 +66,7 @@ class Counter(Metric):
     kind = "counter"
 
     def add(self, amount: float = 1) -> None:
+        """Adds one, or `amount`."""
         self.sum += self._finite(amount)
         self.count += 1
 
@@ -76,6 +77,7 @@ class Gauge(Metric):
     kind = "gauge"
 
     def set(self, value: float) -> None:
+        """Sets the present level."""
         self._observe(value)
 
 
@@ -85,6 +87,7 @@ class Rate(Metric):
     kind = "rate"
 
     def add(self, hit: bool) -> None:
+        """Counts one case, and whether it was a hit."""
         self.count += 1
         if hit:
             self.hits += 1
@@ -96,6 +99,7 @@ class Sample(Metric):
     kind = "sample"
 
     def add(self, value: float) -> None:
+        """Adds one value to the distribution."""
         value = self._observe(value)
         self.sum += value
         self.values.append(value)

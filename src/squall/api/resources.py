@@ -48,9 +48,11 @@ class Resource(Generic[T]):
         raise AttributeError(f"resource {self.name!r} is not open before the users start")
 
     async def open(self) -> T:
+        """Opens one more. The engine calls it; steps use `self.NAME`."""
         return await self.connect()
 
     async def close(self, opened: T) -> None:
+        """Closes one. The engine calls it; a failure to close never fails the run."""
         thing = cast(Any, opened)
         closer: Callable[..., Any] | None
         if self._close is not None:

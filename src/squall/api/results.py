@@ -27,7 +27,9 @@ class CustomResult:
 
     protocol: ClassVar[str] = "custom"
     timings: dict[str, float]
+    """Seconds by name; `total` is the latency of the step."""
     error: str | None
+    """Why it failed; None if it did not."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class CustomResult:
 
     @property
     def successful(self) -> bool:
+        """Whether the execution counts as ok: no error, unless a subclass decides otherwise."""
         return self.error is None
 
     def context(self) -> str:
@@ -50,10 +53,23 @@ class CustomResult:
         return self.error or "failed"
 
 
+class TimedCall:
+    """How a call inside `self.timed()` ended. Stamps are `time.perf_counter` readings."""
+
+    __slots__ = ("answered", "ended", "started")
+
+    def __init__(self, started: float, ended: float, answered: bool) -> None:
+        self.started = started
+        self.ended = ended
+        # False if neither this call nor an earlier one of its step was answered.
+        self.answered = answered
+
+
 class Timed(CustomResult, Generic[T]):
     """The result of `await self.timed(awaitable)`: `.value` is what it returned."""
 
     value: T
+    """What the awaitable returned."""
 
     def __init__(self, value: T, seconds: float) -> None:
         super().__init__(timings={"total": seconds})
@@ -61,4 +77,5 @@ class Timed(CustomResult, Generic[T]):
 
     @property
     def seconds(self) -> float:
+        """How long it took."""
         return self.timings["total"]

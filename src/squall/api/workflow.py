@@ -11,10 +11,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
+from squall.api.errors import TransportError
 from squall.api.quantities import parse_span
-from squall.api.results import Timed
+from squall.api.results import Timed, TimedCall
 
 if TYPE_CHECKING:
     from squall.api.http import Clients
@@ -29,8 +30,15 @@ class CheckSink(Protocol):
     def check(self, name: str, passed: bool) -> None: ...
 
 
+class CallNotes(Protocol):
+    """The part of a user's client that knows the last exchange of the running step."""
+
+    def note(self, outcome: TimedCall) -> None: ...
+
+
 class VU:
-    """The identity and state of a virtual user. `id` is unique over the whole test."""
+    """`self.vu`: the virtual user. `id` is unique over the whole test, `iteration` is the number of
+    the user's present iteration, from 1."""
 
     __slots__ = ("_random", "id", "iteration", "paused_s", "paused_until", "seed", "stop")
 
@@ -61,33 +69,52 @@ class Workflow:
     abstract: ClassVar[bool] = False
     """True makes this class a base for other workflows that does not run itself. Not inherited."""
     host: ClassVar[str] = ""
+    """Scheme, name and port for URLs that begin with `/`; `--host` replaces it."""
     vus: ClassVar[int] = 1
+    """Virtual users. With `rate`: the users that are ready at the start."""
     duration: ClassVar[str | float] = "1m"
+    """How long the load lasts: seconds, or text such as `"1m30s"`."""
     iterations: ClassVar[int | str] = 0
-    """Of all users together; `"10/vu"` of each."""
+    """Iterations in total, shared by all users: `500` or `"10k"`; `"10/vu"` by each user."""
     stages: ClassVar[Sequence[str]] = ()
+    """A ramp of users (`["30s:100", "2m:100"]`) or of starts (`["1m:50/s", "5m:200/s"]`)."""
     rate: ClassVar[str | float] = 0
+    """Open model: planned starts of iterations, such as `"500/s"`."""
     max_vus: ClassVar[int] = 0
+    """Open model: the most users at any time; 0 is the larger of 100 and ten seconds of starts."""
     start_after: ClassVar[str | float] = 0
     """The load begins so long after that of the other workflows of its layer."""
     think: ClassVar[str | float] = 0
+    """Wait after each iteration: `"1s"`, or a random time in `"1s..3s"`."""
     pacing: ClassVar[str | float] = 0
+    """Least time between the starts of two iterations of a user."""
     grace: ClassVar[str | float] = "10s"
+    """How long running iterations may take to end after the load has ended."""
     timeout: ClassVar[str | float] = "60s"
+    """Limit for a call that has no limit of its own."""
     weight: ClassVar[int] = 1
     """The part of this workflow in a load for several: `-u 100` over weights 3 and 1."""
     priority: ClassVar[str] = "auto"
+    """`"low"`, `"normal"`, `"high"`, `"exclusive"` or `"auto"`: which workflows get own cores."""
     thresholds: ClassVar[str | Sequence[str]] = ()
+    """Conditions that the run must meet, such as `"pay.p(99) < 800ms"`."""
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
+    """How long a connection is used: by one user, for one iteration or request, or by all users."""
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
+    """`"vu"` keeps cookies from one iteration to the next."""
     on_failure: ClassVar[Literal["stop", "continue"]] = "continue"
     """Whether a failed status ends the iteration. `@step(on_failure=...)` decides for one step."""
+    on_control_loss: ClassVar[Literal["stop", "continue"]] = "stop"
+    """On a cluster: `"continue"` keeps the load up when no manager answers; it may then overlap."""
     reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None
     """Reporters that get the results in addition to the outputs of the command line."""
 
     client: Clients
+    """The clients of this user: `self.client.http`."""
     context: dict[str, Any]
+    """Values by name for this iteration: results of steps and start actions, and your own."""
     vu: VU
+    """This virtual user: its id, iteration and random generator."""
     _sink: CheckSink
 
     def check(self, name: str, passed: bool) -> bool:
@@ -106,5 +133,28 @@ class Workflow:
     async def timed(self, call: Awaitable[T]) -> Timed[T]:
         """Measures any awaitable: `return await self.timed(self.db.fetch(...))`."""
         began = perf_counter()
-        value = await call
-        return Timed(value, perf_counter() - began)
+        try:
+            value = await call
+        except BaseException as error:
+            self._note(began, answered=not has_no_answer(error))
+            raise
+        return Timed(value, self._note(began, answered=True))
+
+    def _note(self, began: float, *, answered: bool) -> float:
+        """Makes a timed call the last exchange of its step, whose latency a failure gets."""
+        ended = perf_counter()
+        cast("CallNotes", self.client.http).note(TimedCall(began, ended, answered))
+        return ended - began
+
+
+def has_no_answer(error: BaseException | None) -> bool:
+    """Whether an exception of any library says that the peer did not answer: a connection that
+    failed or was lost, a timeout, a cancellation. Libraries wrap such errors in their own, so the
+    causes count too."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError | EOFError | TransportError | asyncio.CancelledError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,7 +1,9 @@
 """Messages between the parent and its core processes on one machine.
 
 Length-prefixed MessagePack over a socket pair; only plain data crosses. The parent sends
-Load, then for each phase Prepare, Go and Stop; a core answers each and reports every second.
+Load, then Prepare, Go and Stop for shares; a core answers each and reports every second. A run on
+one machine addresses all shares of a phase at once. A worker addresses each by itself: they come
+and go one by one, and each has its own lease.
 A core whose parent is gone ends at once: load without an owner must not run.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -20,6 +22,10 @@ from squall.stats.reports import ErrorSample, ExchangeReport, HealthReport, Wind
 
 FRAME_MAX = 256 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
+
+
+ShareName: TypeAlias = tuple[str, int]
+"""Workflow and number of a share: unique in a core process."""
 
 
 class ShareSpec(msgspec.Struct, kw_only=True):
@@ -48,6 +54,13 @@ class ShareSpec(msgspec.Struct, kw_only=True):
     attempt: int = 1
     iterations_done: int = 0
     """Made by earlier attempts at this share: tickets, rows and ids continue after them."""
+    refill: bool = False
+    """Earlier attempts, or the losses of the result, count what was planned until it joins. Without
+    them a share that begins late plans from the start: its late starts are made or dropped."""
+
+    @property
+    def name(self) -> ShareName:
+        return self.workflow, self.share
 
 
 class Load(msgspec.Struct, tag="load", kw_only=True):
@@ -71,6 +84,9 @@ class Prepare(msgspec.Struct, tag="prepare"):
     counters: list[str] = []
     """The absolute path of the counter file of each share, in the order of `shares`; empty for a
     run whose counters need not survive."""
+    leases: list[int] = []
+    """The slot of each share's lease in the memory of the core, in the same order; empty for a run
+    without leases."""
 
 
 class Go(msgspec.Struct, tag="go"):
@@ -78,7 +94,9 @@ class Go(msgspec.Struct, tag="go"):
     """`time.perf_counter` of this machine: the same clock in all its processes."""
     run_began: float
     joined_s: float = 0.0
-    """Above zero: how long the workflow has already run; earlier planned starts are not made."""
+    """Above zero: how long the workflow has already run."""
+    share: ShareName | None = None
+    """None: all that are prepared and have not begun."""
 
 
 class Adjust(msgspec.Struct, tag="adjust", frozen=True, kw_only=True):
@@ -89,9 +107,23 @@ class Adjust(msgspec.Struct, tag="adjust", frozen=True, kw_only=True):
     vus: int | None = None
 
 
+class AdjustShare(msgspec.Struct, tag="adjust_share"):
+    share: ShareName
+    load: Adjust
+
+
 class Stop(msgspec.Struct, tag="stop"):
     now: bool
     """False: end gracefully. True: cancel what runs."""
+    share: ShareName | None = None
+    """None: all."""
+
+
+class Abandon(msgspec.Struct, tag="abandon"):
+    """Ends a share that did not end after a Stop, whatever its users do."""
+
+    share: ShareName
+    why: str
 
 
 class Exit(msgspec.Struct, tag="exit"):
@@ -113,10 +145,13 @@ class CoreRefused(msgspec.Struct, tag="refused", array_like=True):
     text: str
     exit_code: int
     workflow: str = ""
+    share: int = 0
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):
-    """All shares of the last Prepare that were not refused can start."""
+    """All shares of a Prepare that were not refused can start: these."""
+
+    shares: list[ShareName] = []
 
 
 class Ended(msgspec.Struct, tag="ended", array_like=True, kw_only=True):
@@ -149,7 +184,7 @@ class Crashed(msgspec.Struct, tag="crashed", array_like=True):
     traceback: str
 
 
-ToCore = Load | Prepare | Go | Adjust | Stop | Exit
+ToCore = Load | Prepare | Go | AdjustShare | Stop | Abandon | Exit
 ToParent = (
     Loaded
     | CoreRefused

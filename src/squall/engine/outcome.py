@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from squall.stats.totals.run import RunStats
     from squall.stats.verdict import Verdict
 
+
+def timeout_text(timeout_s: float) -> str:
+    """The reason of the verdict on a run that its timeout ended."""
+    return f"timeout after {timeout_s:g} s"
+
+
 WorkflowStatus = Literal["completed", "failed", "skipped", "interrupted", "timeout"]
 RunStatus = Literal["completed", "partial", "failed", "interrupted", "timeout"]
 
@@ -123,7 +129,7 @@ class RunOutcome:
             return ExitCode.INTERRUPTED
         if self.aborted_by:
             return ExitCode.THRESHOLDS
-        if self.verdict.state == "INVALID":
+        if self.verdict.state == "INVALID" or self.status == "timeout":
             return ExitCode.INVALID
         if self.status in ("failed", "partial"):
             return ExitCode.AUTHOR

@@ -68,7 +68,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     """The words of the command line, for the results document."""
     timeout_s: float | None = None
-    """Upper bound on the whole run (`LocalRunner.run(timeout=...)`)."""
+    """Upper bound on the whole run (`--timeout`, `squall.run(timeout=...)`)."""
+    on_control_loss: str = ""
+    """"stop" or "continue": whether workers run on without a manager; "" leaves it to the file."""
     on_agent_loss: str = "replan"
     """What happens to the load of a lost machine: "replan" gives it to others; "continue"
     accepts less load, and lets a machine that is only cut off run on."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from math import floor, log10
 
 _TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+NO_SAMPLES = "no samples"
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -75,6 +76,19 @@ def measured(value: float, unit: str) -> str:
         return rate(value)
     number = str(int(value)) if value == int(value) else three_digits(value)
     return f"{number} {unit}" if unit else number
+
+
+def judged(value: float | None, unit: str, limit: float | None = None, note: str = "") -> str:
+    """The value of a threshold: with as many digits as it takes to tell it from the limit, and
+    without samples what is missing (`note`)."""
+    if value is None:
+        return note if note.startswith(NO_SAMPLES) else NO_SAMPLES
+    text = measured(value, unit)
+    if limit is None or value == limit or text != measured(limit, unit):
+        return text
+    digits = next(n for n in range(4, 18) if f"{value:.{n}g}" != f"{limit:.{n}g}")
+    number = f"{value:.{digits}g}"
+    return f"{number}{unit}" if unit == "/s" else f"{number} {unit}".rstrip()
 
 
 def percent(fraction: float) -> str:

@@ -22,9 +22,20 @@ from squall.stats.totals.workflow import WorkflowStats
 class StepResult:
     """One row of the step table: a step, a named call or the iteration."""
 
-    def __init__(self, row: RowStats, measured_s: float) -> None:
+    name: str
+    """The name of the row."""
+    count: int
+    """Finished executions."""
+    ok: int
+    """Those that succeeded."""
+    failed: int
+    """Those that failed."""
+    interrupted: int
+    """Executions that still ran when the grace time was over; not part of `count`."""
+
+    def __init__(self, row: RowStats, rated_s: float) -> None:
         self._row = row
-        self._measured_s = measured_s
+        self._rated_s = rated_s
         self.name = row.name
         self.count = row.count
         self.ok = row.ok
@@ -34,7 +45,7 @@ class StepResult:
     @property
     def rps(self) -> float:
         """Finished executions per second."""
-        return self.count / self._measured_s if self._measured_s else 0.0
+        return self.count / self._rated_s
 
     @property
     def errors(self) -> dict[str, int]:
@@ -43,6 +54,7 @@ class StepResult:
 
     @property
     def statuses(self) -> dict[str, int]:
+        """Answers by HTTP status."""
         return self._row.statuses
 
     def p(self, percentile: float) -> float:
@@ -55,14 +67,17 @@ class StepResult:
 
     @property
     def mean(self) -> float:
+        """The mean latency."""
         return self._latency.mean
 
     @property
     def min(self) -> float:
+        """The lowest latency."""
         return self._latency.min_s
 
     @property
     def max(self) -> float:
+        """The highest latency."""
         return self._latency.max_s
 
     @cached_property
@@ -76,25 +91,34 @@ class StepResult:
 class WorkflowResult:
     """One workflow of the run."""
 
+    name: str
+    """The name of its class."""
+    status: str
+    """How it ended, such as `completed`, `failed` or `skipped`."""
+    error: str
+    """Why it failed or was skipped; empty otherwise."""
+
     def __init__(self, stats: WorkflowStats, status: str, error: str) -> None:
         self._stats = stats
         self.name = stats.name
         self.status = status
-        # Why it failed or was skipped; empty otherwise.
         self.error = error
 
     def step(self, name: str) -> StepResult:
+        """The step, or the call with `name=`, of that name."""
         if name not in self._stats.rows:
             _unknown("step", name, self._stats.rows)
-        return StepResult(self._stats.rows[name], self._stats.measured_s)
+        return StepResult(self._stats.rows[name], self._stats.rated_s)
 
     @property
     def steps(self) -> list[StepResult]:
-        return [StepResult(row, self._stats.measured_s) for row in self._stats.rows.values()]
+        """All rows except the iteration, in the order of the file."""
+        return [StepResult(row, self._stats.rated_s) for row in self._stats.rows.values()]
 
     @property
     def iteration(self) -> StepResult:
-        return StepResult(self._stats.iteration, self._stats.measured_s)
+        """The row of whole iterations."""
+        return StepResult(self._stats.iteration, self._stats.rated_s)
 
     @property
     def requests(self) -> dict[str, int]:
@@ -109,19 +133,30 @@ class WorkflowResult:
 class Result:
     """A finished run. `assert result.passed, result.summary` is a complete test."""
 
+    status: str
+    """completed, partial, failed, interrupted or timeout."""
+    passed: bool
+    """True if the run completed and every threshold held; the verdict does not count."""
+    verdict: str
+    """VALID, DEGRADED or INVALID: whether the numbers can be relied on."""
+    reasons: list[str]
+    """Why the verdict is not VALID."""
+    exit_code: int
+    """The exit code that the command would have."""
+    thresholds: list[ThresholdResult]
+    """Each threshold with its value."""
+
     def __init__(self, outcome: RunOutcome) -> None:
         self.outcome = outcome
-        # completed, partial, failed, interrupted or timeout.
-        self.status: str = outcome.status
-        # True if the run completed and every threshold held; the verdict does not count.
+        self.status = outcome.status
         self.passed = outcome.passed
-        # VALID, DEGRADED or INVALID: whether the numbers can be relied on.
-        self.verdict: str = outcome.verdict.state
-        self.reasons: list[str] = list(outcome.verdict.reasons)
+        self.verdict = outcome.verdict.state
+        self.reasons = list(outcome.verdict.reasons)
         self.exit_code = int(outcome.exit_code)
-        self.thresholds: list[ThresholdResult] = list(outcome.thresholds)
+        self.thresholds = list(outcome.thresholds)
 
     def workflow(self, name: str) -> WorkflowResult:
+        """The workflow of that name."""
         known = {each.name: each for each in self.outcome.workflows}
         if name not in known:
             _unknown("workflow", name, known)
@@ -130,6 +165,7 @@ class Result:
 
     @property
     def workflows(self) -> list[WorkflowResult]:
+        """All workflows of the run."""
         return [self.workflow(each.name) for each in self.outcome.workflows]
 
     def step(self, name: str, workflow: str | None = None) -> StepResult:
@@ -148,7 +184,7 @@ class Result:
             everything = self.outcome.stats.workflows.values()
             _unknown("step", name, [row for stats in everything for row in stats.rows])
         stats, row = rows[0]
-        return StepResult(row, stats.measured_s)
+        return StepResult(row, stats.rated_s)
 
     @property
     def checks(self) -> dict[str, CheckStats]:
@@ -157,6 +193,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, MetricStats]:
+        """Metrics by name, as `checks`."""
         return self._by_name("metrics")
 
     @cached_property
@@ -166,6 +203,7 @@ class Result:
 
     @cached_property
     def summary(self) -> str:
+        """The text that the command prints at the end."""
         return render_summary(self.outcome)
 
     def _by_name(self, kind: str) -> Any:

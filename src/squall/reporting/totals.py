@@ -25,6 +25,8 @@ class Totals:
     connect: Histogram
     first_byte: Histogram
     statuses: dict[str, int]
+    unknown_statuses: int
+    """Answers to a process that died: only its counters are known."""
     no_answer: dict[str, int]
     """Exchanges that ended without an answer, by reason, as far as steps returned them."""
     span_s: float
@@ -42,11 +44,17 @@ def totals_of(stats: RunStats, workflows: Sequence[WorkflowStats]) -> Totals:
     requests = RequestsDelta()
     statuses: Counter[str] = Counter()
     no_answer: Counter[str] = Counter()
+    unknown = 0
     for workflow in workflows:
         for name in RequestsDelta.__struct_fields__:
             setattr(requests, name, getattr(requests, name) + getattr(workflow.requests, name))
+        if workflow.statuses:
+            statuses.update({str(status): count for status, count in workflow.statuses.items()})
+            unknown += max(workflow.requests.answered - workflow.statuses.total(), 0)
         for row in workflow.rows.values():
-            statuses.update(row.statuses)
+            if not workflow.statuses:
+                # A document of an early version has only those of its steps.
+                statuses.update(row.statuses)
             no_answer.update(_transport_reasons(stats, workflow.name, row))
     return Totals(
         requests=requests,
@@ -59,6 +67,7 @@ def totals_of(stats: RunStats, workflows: Sequence[WorkflowStats]) -> Totals:
             if row.first_byte is not None
         ),
         statuses=dict(sorted(statuses.items())),
+        unknown_statuses=unknown,
         no_answer=dict(no_answer.most_common()),
         span_s=span_s(workflows),
     )
@@ -75,7 +84,7 @@ def span_s(workflows: Sequence[WorkflowStats]) -> float:
     if not workflows:
         return 0.0
     begin = min(workflow.started_at_s + workflow.skipped_s for workflow in workflows)
-    end = max(w.started_at_s + w.skipped_s + w.measured_s for w in workflows)
+    end = max(w.started_at_s + w.skipped_s + w.rated_s for w in workflows)
     return max(end - begin, 0.0)
 
 

@@ -17,6 +17,8 @@ Field: TypeAlias = Literal["latency", "service", "first_byte"]
 """A time of a row; `latency` is the response time where a row has one."""
 ITERATION = "iteration"
 """The name of the row for whole iterations."""
+START = "start"
+"""The row of failures that kept a user from starting; it is no row of the step table."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -98,9 +100,13 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     """`login -> (cart | offers) -> pay`"""
     connections_per_vu: int = 1
     checks: list[str] = []
+    check_steps: dict[str, list[str]] = {}
+    """The steps that a check needs, by its name."""
     metrics: list[MetricManifest] = []
     thresholds: list[str] = []
     host: str = ""
+    on_control_loss: str = ""
+    """"stop" or "continue" if the author chose one; a job has one value for all workflows."""
     provides: dict[str, list[str]] = {}
     """`@state` keys that this workflow provides, with the workflows that receive them."""
     uses: list[UseManifest] = []
@@ -118,6 +124,11 @@ class FileManifest(msgspec.Struct, kw_only=True):
     """As the author typed it; shown in output."""
     workflows: list[WorkflowManifest]
     warnings: list[str] = []
+
+    @property
+    def all_warnings(self) -> list[str]:
+        """What is odd about the file and its workflows."""
+        return [*self.warnings, *(text for each in self.workflows for text in each.warnings)]
 
     def workflow(self, name: str) -> WorkflowManifest:
         return next(workflow for workflow in self.workflows if workflow.name == name)

@@ -9,6 +9,7 @@ Takes and returns plain data; never changes its arguments.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter, lt
 from typing import Any
@@ -160,6 +161,9 @@ def _added(
         for metric in report.metrics:
             metrics.setdefault(metric.name, []).append(metric)
     requests = [report.requests for report in group]
+    statuses: Counter[int] = Counter()
+    for report in group:
+        statuses.update(report.statuses)
     return WindowReport(
         workflow=group[0].workflow,
         share=share,
@@ -175,7 +179,11 @@ def _added(
         tls=_optional([report.tls for report in group]),
         users=levels(report.users for report in group),
         busy=levels(report.busy for report in group),
-        unmeasured=sum(report.unmeasured for report in group),
+        unmeasured=_total(group, "unmeasured"),
+        statuses=dict(statuses),
+        opened=_total(group, "opened"),
+        unopened=_total(group, "unopened"),
+        rested_s=_total(group, "rested_s"),
     )
 
 
@@ -206,6 +214,7 @@ def _row(parts: Sequence[RowDelta]) -> RowDelta:
                 _total(same, "count"),
                 _total(same, "exchanges"),
                 _sum([outcome.service for outcome in same]),
+                all(outcome.raised for outcome in same),
             )
             for (key, ok), same in outcomes.items()
         ],

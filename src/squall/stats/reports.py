@@ -28,7 +28,9 @@ class OutcomeDelta(msgspec.Struct, array_like=True):
 
     `key` is a status code ("200"), "ok" for non-HTTP successes, or a failure reason.
     `service.count` may be lower than `count`: a failure before any exchange has no
-    latency. `exchanges` says how many of `count` belong to an exchange of a client.
+    latency. `exchanges` says how many of `count` belong to an exchange of a client. `raised`:
+    the author's code failed, by an exception or by what it returned; a client's own exception
+    (no answer, `raise_for_status`) does not count.
     """
 
     key: str
@@ -36,6 +38,7 @@ class OutcomeDelta(msgspec.Struct, array_like=True):
     count: int
     exchanges: int
     service: HistogramData
+    raised: bool = False
 
 
 class RowDelta(msgspec.Struct, array_like=True):
@@ -120,6 +123,14 @@ class WindowReport(msgspec.Struct, array_like=True, tag="window"):
     unmeasured: int = 0
     """Requests that only the counters of a dead process know: they are in `requests`, and in no
     row."""
+    statuses: dict[int, int] = {}
+    """All answers by status code, whatever step or action got them."""
+    opened: int = 0
+    """Users that became ready."""
+    unopened: int = 0
+    """Users that did not, because a start action or a resource failed."""
+    rested_s: float = 0.0
+    """How long users waited after iterations in which nothing was answered."""
 
 
 class ErrorSample(msgspec.Struct, array_like=True, tag="error"):
@@ -135,6 +146,7 @@ class ErrorSample(msgspec.Struct, array_like=True, tag="error"):
     request: str = ""
     status: int = 0
     body: str = ""
+    share: int = 0
 
 
 class Blocked(msgspec.Struct, array_like=True):

@@ -25,6 +25,8 @@ class ThresholdState(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None = None
     """In `unit`, as in the results document."""
     unit: str = ""
+    limit: float | None = None
+    """What the value is compared with, in `unit`."""
     workflow: str = ""
     """The workflow that it is about; empty if it is about several."""
     row: str = ""

@@ -8,11 +8,15 @@ The verdict says nothing about the system under test. Rules, with the numbers of
 - *saturated*: seconds in which a process had at least 95 % CPU **and** a loop lag of
   10 ms or more at p99; more than half of its time and at least 3 s: INVALID; more than
   10 %: DEGRADED. A full CPU alone is healthy as long as the loop is on time.
-- *loop lag*: p99 over the run and all processes above 100 ms: INVALID; 20 ms: DEGRADED.
+- *loop lag*: p99 over the run and all processes above 100 ms: INVALID; above 20 ms and a
+  tenth of the latency measured: DEGRADED.
 - *starts* of open models: fewer than 95 % of the planned made: INVALID; any dropped:
-  DEGRADED; more than 1 % late: DEGRADED.
-- findings of the engine: users that could not start, a feed without rows, a process that
-  died, a descriptor limit.
+  DEGRADED.
+- *late starts*: DEGRADED if they raised a percentile of the iteration by more than 10 ms and a
+  tenth (docs/decisions/0010-lateness-by-its-effect.md).
+- *users* that could not start: more than 5 %: INVALID; any: DEGRADED.
+- *iterations* of a planned number that were not made: INVALID.
+- findings of the engine: a feed without rows, a process that died, a timeout.
 
 During the run, proportions are judged only after three seconds, and a planned start that still
 waits for a free user does not count as lost.
@@ -20,11 +24,12 @@ waits for a free user does not count as lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from squall.stats.manifest import START
 from squall.stats.snapshot import VerdictState
 from squall.stats.totals.generator_health import BlockedAt, ProcessStats
 from squall.stats.totals.run import RunStats
@@ -32,6 +37,11 @@ from squall.stats.totals.workflow import WorkflowStats
 from squall.stats.verdict_settings import VerdictSettings
 
 _SEVERITY: dict[VerdictState, int] = {"VALID": 0, "DEGRADED": 1, "INVALID": 2}
+
+# Judged from the highest down: the tail shows the effect of few late starts first.
+LATE_QUANTILES = (0.99, 0.95, 0.9, 0.5)
+# A percentile with fewer samples above it is the luck of single starts.
+SAMPLES_BEYOND = 5
 
 ExtraReason = tuple[VerdictState, str]
 
@@ -50,9 +60,17 @@ class _Finding(NamedTuple):
     text: str
 
 
-def judge(stats: RunStats, extra: Sequence[ExtraReason] = ()) -> Verdict:
-    """Judges a finished run."""
-    return _verdict(_findings(stats, is_live=False), extra)
+def judge(
+    stats: RunStats,
+    extra: Sequence[ExtraReason] = (),
+    *,
+    completed: Mapping[str, int] | None = None,
+) -> Verdict:
+    """Judges a finished run. `completed` are the workflows that nothing ended early (no user,
+    threshold, timeout or error), with the iterations that are missing with a lost worker, which
+    `extra` judges."""
+    found = [*_findings(stats, is_live=False), *_shortfalls(stats, completed or {})]
+    return _verdict(found, extra)
 
 
 def judge_live(stats: RunStats, extra: Sequence[ExtraReason] = ()) -> Verdict:
@@ -62,7 +80,8 @@ def judge_live(stats: RunStats, extra: Sequence[ExtraReason] = ()) -> Verdict:
 
 def _verdict(found: Iterable[_Finding], extra: Sequence[ExtraReason]) -> Verdict:
     findings = [*found, *(_Finding(state, _headline(text), text) for state, text in extra)]
-    findings = [finding for finding in findings if finding.state != "VALID"]
+    # Every process reports the same finding, such as a feed without rows.
+    findings = [finding for finding in dict.fromkeys(findings) if finding.state != "VALID"]
     if not findings:
         return Verdict()
     # The sort is stable: findings of one severity keep the order of the rules.
@@ -82,8 +101,10 @@ def _findings(stats: RunStats, *, is_live: bool) -> Iterator[_Finding]:
     yield from _blocked(processes, settings)
     yield from _saturated(processes, settings)
     if processes:
-        yield from _lag(stats.health.lag.quantile(0.99), settings)
+        yield from _lag(stats, settings)
     for workflow in stats.workflows.values():
+        if workflow.unopened and workflow.manifest.is_test:
+            yield _users(stats, workflow)
         young = is_live and workflow.last_second + 1 < settings.live_after_s
         if workflow.manifest.profile.is_open and not young:
             yield from _starts(workflow, settings, is_live=is_live)
@@ -125,14 +146,46 @@ def _saturated(processes: Sequence[ProcessStats], settings: VerdictSettings) -> 
     )
 
 
-def _lag(p99_s: float, settings: VerdictSettings) -> Iterator[_Finding]:
-    state = _state(p99_s, settings.lag_degraded_s, settings.lag_invalid_s)
+def _lag(stats: RunStats, settings: VerdictSettings) -> Iterator[_Finding]:
+    """A late event loop takes an answer's time too late, by at most its lag."""
+    p99_s = stats.health.lag.quantile(0.99)
+    latencies = [w.iteration.service for w in stats.workflows.values() if w.manifest.is_test]
+    latency_s = max((each.quantile(0.99) for each in latencies if each.count), default=0.0)
+    degraded_s = max(settings.lag_degraded_s, settings.effect_degraded_share * latency_s)
+    state = _state(p99_s, min(degraded_s, settings.lag_invalid_s), settings.lag_invalid_s)
     yield _Finding(
         state,
         "loop lag",
         f"loop lag p99 {p99_s * 1e3:.0f} ms: the generator was late to see answers; "
         "start again with fewer VUs or more processes",
     )
+
+
+def _users(stats: RunStats, workflow: WorkflowStats) -> _Finding:
+    missing, wanted = workflow.unopened, workflow.opened + workflow.unopened
+    share = missing / wanted
+    why = next((f": {each.reason}" for each in stats.error_samples(workflow.name, START)), "")
+    state = "INVALID" if share > stats.settings.users_invalid_share else "DEGRADED"
+    noun = "user" if wanted == 1 else "users"
+    text = f"{missing} of {wanted} {noun} of {workflow.name} did not start{why}"
+    return _Finding(state, "missing users", text)
+
+
+def _shortfalls(stats: RunStats, completed: Mapping[str, int]) -> Iterator[_Finding]:
+    """A number of iterations is what the author asked for: fewer are another test."""
+    for name, lost in completed.items():
+        workflow = stats.workflows[name]
+        profile = workflow.manifest.profile
+        if profile.model != "iterations" or workflow.last_second < 0:
+            continue
+        # Windows include the warm-up. Iterations that a dead process finished are in `made` only.
+        made = sum(window.made for window in workflow.windows) - workflow.iteration.interrupted
+        if made + lost >= profile.iterations:
+            continue
+        text = f"{workflow.name} made {max(made, 0)} of {profile.iterations} iterations"
+        if workflow.elapsed_s >= profile.duration_s:
+            text += f": its duration of {profile.duration_s:g} s ended first; give it a longer one"
+        yield _Finding("INVALID", "missing iterations", text)
 
 
 def _starts(
@@ -146,12 +199,14 @@ def _starts(
     dropped_share = starts.dropped / starts.planned
     advice = _more_users(workflow)
     if made_share < settings.made_invalid_share:
-        yield _Finding(
-            "INVALID",
-            "lost starts",
+        text = (
             f"{workflow.name} made {made} of {starts.planned} planned starts "
-            f"({_percent(made_share)}), {starts.dropped} dropped; {advice}",
+            f"({_percent(made_share)}), {starts.dropped} dropped"
         )
+        # Starts that were neither made nor dropped are gone with a process or a worker, which has
+        # its own line: another rate would not have made them.
+        text += f"; {advice}" if dropped_share > 1 - settings.made_invalid_share else ""
+        yield _Finding("INVALID", "lost starts", text)
     elif starts.dropped:
         yield _Finding(
             "DEGRADED",
@@ -159,14 +214,33 @@ def _starts(
             f"{workflow.name} dropped {starts.dropped} of {starts.planned} planned starts "
             f"({_percent(dropped_share)}); {advice}",
         )
-    late_share = starts.late / starts.planned
-    if late_share > settings.late_degraded_share:
-        yield _Finding(
-            "DEGRADED",
-            "late starts",
-            f"{workflow.name} made {starts.late} of {starts.planned} starts late "
-            f"({_percent(late_share)}, at most {starts.late_max_s * 1e3:.0f} ms); {advice}",
-        )
+    yield from _late_starts(workflow, settings, advice)
+
+
+def _late_starts(
+    workflow: WorkflowStats, settings: VerdictSettings, advice: str
+) -> Iterator[_Finding]:
+    """Late starts count by what they do to the numbers: response time runs from the planned start,
+    service time from the real one, so a percentile of the one may be above that of the other."""
+    starts, row = workflow.starts, workflow.iteration
+    if not starts.late or row.response is None:
+        return
+    service = row.service
+    for q in LATE_QUANTILES:
+        if service.count * (1 - q) < SAMPLES_BEYOND:
+            continue
+        true_s, shown_s = service.quantile(q), row.response.quantile(q)
+        tolerated_s = max(settings.late_degraded_s, settings.effect_degraded_share * true_s)
+        if shown_s - true_s > tolerated_s:
+            share = starts.late / starts.planned
+            yield _Finding(
+                "DEGRADED",
+                "late starts",
+                f"{workflow.name} made {starts.late} of {starts.planned} starts late "
+                f"({_percent(share)}, at most {starts.late_max_s * 1e3:.0f} ms), which raised its "
+                f"p{q * 100:g} from {true_s * 1e3:.3g} to {shown_s * 1e3:.3g} ms; {advice}",
+            )
+            return
 
 
 def _more_users(workflow: WorkflowStats) -> str:

@@ -24,7 +24,15 @@ class VerdictSettings(msgspec.Struct, frozen=True, kw_only=True):
     lag_invalid_s: float = 0.100
 
     made_invalid_share: float = 0.95
-    late_degraded_share: float = 0.01
+
+    effect_degraded_share: float = 0.10
+    """Of the latency measured: what lateness of the generator may add to it."""
+    late_degraded_s: float = 0.010
+    """What the scheduler of a shared machine takes from any process: no sign of a generator that
+    cannot keep up."""
+
+    users_invalid_share: float = 0.05
+    """The same limit as for the load that a lost worker leaves missing."""
 
     live_after_s: float = 3.0
     """A live verdict judges no shares of a shorter time than this."""

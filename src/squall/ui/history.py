@@ -53,6 +53,11 @@ class History:
             self.whole = [_joined(first, second, 1) for first, second in pairs]
             self.width *= 2
 
+    @property
+    def every(self) -> list[Point]:
+        """The whole run up to now; the last point may cover less time than the others."""
+        return self.whole if self._part is None else [*self.whole, self._part]
+
 
 def _joined(first: Point, second: Point, weight: int) -> Point:
     """Joins two points; `first` covers `weight` times as much time as `second`."""

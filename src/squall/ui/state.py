@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from squall.reporting.number_format import clock, measured
+from squall.reporting.number_format import clock, judged
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.snapshot import RowSnapshot, Snapshot, VerdictState, WorkflowSnapshot
 from squall.ui.history import History, Point
@@ -127,7 +127,7 @@ class RunState:
         failing = [state for state in snapshot.thresholds if state.condition == "failing"]
         for state in failing:
             if state.expression not in self._failing:
-                value = "no samples" if state.value is None else measured(state.value, state.unit)
+                value = judged(state.value, state.unit, state.limit)
                 self.note(f"{now} {state.expression} is failing: {value}", "bad")
         self._failing = {state.expression for state in failing}
         for error in snapshot.new_errors[:_NEW_ERRORS]:

@@ -412,8 +412,7 @@ def play(fault: Fault, moment: str, target: ArrivalsTarget, *, timers: str = "la
             _wait_for(moment, lab, watch.seconds)
             if moment == "cancel":
                 stage.job = lab.jobs()[0]["job"]
-                cancelled = lab.squall("cancel", stage.job, "--to", lab.addresses)
-                assert cancelled.code == 0, cancelled.err
+                lab.ask("cancel", stage.job)
             watch.strike()
             fault.act(stage)
             row = _judge(lab, watch, fault, moment, target, began)
@@ -442,6 +441,7 @@ def _wait_for(moment: str, lab: Cluster, seconds: int) -> None:
         until = time.monotonic() + 20.0
         while not lab.jobs():
             assert time.monotonic() < until, "the job never appeared"
+            time.sleep(0.02)
         return
     lab.wait_load()
     if moment == "last":

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from squall.api.errors import SquallError
-from squall.cluster.client.access import address_of
-from squall.cluster.client.cluster_client import ClusterClient
 from squall.cluster.protocol.group_messages import AskGroup, GroupView
 from squall.cluster.protocol.messages import ListJobs
-from squall.cluster.wire.seal.secrets import Secrets, client_credential
-from squall.runtime.interfaces import Runtime
-from squall.runtime.real.runtime import RealRuntime
-from squall.runtime.tasks import TaskRunner
 from tests.cluster.lab.judge import holes
-from tests.cluster.lab.nodes import SECRET, Cluster, Ended, Node
+from tests.cluster.lab.nodes import Cluster, Ended, Node
 from tests.lab.machine import factor
 from tests.lab.ports import free_ports
 
@@ -32,29 +25,9 @@ def group(made: Cluster, *words: str) -> Ended:
 
 def asked(made: Cluster, message: Any, *, of: Sequence[str] = ()) -> Any:
     """As a command would ask, without the cost of a process; `of` these managers only."""
-    addresses = made.addresses.split(",")
-    if of:
-        by_name = dict(zip(made.managers(), addresses, strict=False))
-        addresses = [by_name[name] for name in of]
-
-    async def ask() -> Any:
-        runtime = RealRuntime("tester")
-        tasks = TaskRunner(runtime.clock, runtime.random)
-        client = ClusterClient(
-            cast("Runtime", runtime),
-            tasks,
-            addresses=[address_of(each, "--to") for each in addresses],
-            secrets=Secrets.of_credential(client_credential(SECRET, "tester", operator=True), []),
-            cluster="lab",
-        )
-        try:
-            return await client.managers.ask(message, timeout_s=5.0, reconnect_timeout_s=20.0)
-        finally:
-            await client.close()
-            await tasks.shutdown(2.0)
-            await runtime.close()
-
-    return asyncio.run(ask())
+    return made.asked(
+        lambda client: client.managers.ask(message, timeout_s=5.0, reconnect_timeout_s=20.0), of=of
+    )
 
 
 def status(made: Cluster, *, of: Sequence[str] = ()) -> GroupView:

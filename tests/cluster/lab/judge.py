@@ -102,9 +102,10 @@ def too_wide(
 
 
 def unsaid(document: dict[str, Any], live: str, logs: str) -> list[str]:
-    """Losses that the live output or the log did not name."""
+    """Losses that the live output or the log did not name. Of a share that began late nothing is
+    lost but its first moments, which are known only once it begins: the result names them."""
     found: list[str] = []
-    for loss in document["losses"]:
+    for loss in losses(document):
         number, attempt, worker = loss["share"], loss["attempt"], loss["worker"]
         if not re.search(rf"share {number} on {re.escape(worker)} (lost|ended early)", live):
             found.append(f"the live output does not name the loss of share {number} on {worker}")

@@ -7,6 +7,7 @@ document, and the counts of the target that was loaded.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,13 +17,18 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from squall.api.errors import SquallError
+from squall.cluster.client.cluster_client import ClusterClient
+from squall.cluster.protocol.messages import NodeView
+from squall.cluster.wire.links.switchboard import LinkTLS
 from squall.settings.shared_sections import JOB_PROFILES, TIMER_PROFILES
 from tests.cluster.lab.proxy import Proxy
+from tests.cluster.lab.questions import Question, answer_to, as_json, question_of
 from tests.cluster.lab.small_disk import SmallDisk
 from tests.lab.machine import factor
 from tests.lab.ports import free_ports
@@ -170,6 +176,11 @@ class Cluster:
         return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     @property
+    def reach(self) -> tuple[str, ...]:
+        """The flags that name this cluster."""
+        return ("--to", self.addresses)
+
+    @property
     def environment(self) -> dict[str, str]:
         return os.environ | {
             "SQUALL_CLUSTER_ID": "lab",
@@ -183,6 +194,11 @@ class Cluster:
         words = self.nodes[name].words
         given = slower_timers(self.factor) if words[0] == "manager" and "fast" in words else {}
         return self.environment | given
+
+    @property
+    def tls(self) -> LinkTLS | None:
+        """How a client of this process proves its name; as `environment` does for commands."""
+        return None
 
     def __enter__(self) -> Cluster:
         try:
@@ -314,15 +330,13 @@ class Cluster:
 
     def leader(self, within_s: float = 60.0) -> str:
         """The manager that leads now."""
-        until = time.monotonic() + within_s
-        while time.monotonic() < until:
-            ended = self.squall("nodes", "--to", self.addresses, "--json")
-            if ended.code == 0:
-                for node in json.loads(ended.out)["nodes"]:
-                    if node["state"] == "leads":
-                        return node["name"]
-            time.sleep(0.05)
-        raise AssertionError("nobody leads")
+
+        def leads(nodes: list[NodeView]) -> bool:
+            return any(node.state == "leads" for node in nodes)
+
+        nodes = self._nodes_once(leads, within_s)
+        assert leads(nodes), "nobody leads"
+        return next(node.name for node in nodes if node.state == "leads")
 
     def wipe(self, name: str) -> None:
         """The data directory of a node that does not run is lost."""
@@ -381,29 +395,59 @@ class Cluster:
         return name
 
     def ask(self, *words: str) -> Any:
-        """A command with `--json`, and its answer."""
-        ended = self.squall(*words, "--to", self.addresses, "--json")
+        """The answer of a command with `--json`. Most are asked in this process: a command takes a
+        core of the machine for half a second, which the nodes need."""
+        question = question_of(words)
+        if question is not None:
+            try:
+                return as_json(self.asked(question))
+            except SquallError as error:
+                raise AssertionError(f"{words}: {error}") from error
+        ended = self.squall(*words, *self.reach, "--json")
         assert ended.code == 0, ended.err
         return json.loads(ended.out)
+
+    def asked(self, question: Question, *, of: Sequence[str] = ()) -> Any:
+        """The answer to a client of this process; `of` these managers only."""
+        addresses = self.addresses.split(",")
+        if of:
+            by_name = dict(zip(self.managers(), addresses, strict=False))
+            addresses = [by_name[name] for name in of]
+        return asyncio.run(answer_to(question, addresses, SECRET, self.tls))
+
+    def _nodes_once(
+        self, holds: Callable[[list[NodeView]], bool], within_s: float
+    ) -> list[NodeView]:
+        """The nodes as soon as `holds` accepts them; at the end of the time, as they are then."""
+
+        async def look(client: ClusterClient) -> list[NodeView]:
+            until = time.monotonic() + within_s
+            nodes: list[NodeView] = []
+            while time.monotonic() < until:
+                # Managers that start or elect a leader do not answer yet.
+                with contextlib.suppress(SquallError):
+                    nodes = (await client.nodes()).nodes
+                    if holds(nodes):
+                        return nodes
+                await asyncio.sleep(0.05)
+            return nodes
+
+        return self.asked(look)
 
     def wait_ready(self, within_s: float = 180.0) -> None:
         """All workers registered."""
         wanted = sum(1 for node in self.nodes if node.startswith("w"))
-        until = time.monotonic() + within_s
-        said = ""
-        while time.monotonic() < until:
-            ended = self.squall("nodes", "--to", self.addresses, "--json")
-            said = ended.err
-            if ended.code == 0:
-                nodes = json.loads(ended.out)["nodes"]
-                ready = [
-                    n for n in nodes if n["role"] == "worker" and n["state"] in ("idle", "busy")
-                ]
-                if len(ready) >= wanted:
-                    return
-            time.sleep(0.05)
-        logs = "\n".join(f"--- {node.name}\n{node.said()[-2000:]}" for node in self.nodes.values())
-        raise AssertionError(f"the datacenter is not ready: {said}\n{logs}")
+
+        def are_there(nodes: list[NodeView]) -> bool:
+            workers = [node for node in nodes if node.role == "worker"]
+            return sum(node.state in ("idle", "busy") for node in workers) >= wanted
+
+        nodes = self._nodes_once(are_there, within_s)
+        if not are_there(nodes):
+            logs = "\n".join(
+                f"--- {each.name}\n{each.said()[-2000:]}" for each in self.nodes.values()
+            )
+            raise AssertionError(f"the datacenter is not ready: {nodes}\n{logs}")
 
     def wait_load(self, requests: int = 1, within_s: float = 60.0) -> None:
         """Until the target has seen so many requests."""

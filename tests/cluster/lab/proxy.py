@@ -14,6 +14,8 @@ from tests.lab.ports import free_ports
 from tests.lab.programs import ROOT, program
 
 DONE = b"done\n"
+LINE_MAX = 1024
+"""Reads that are under way on one connection."""
 
 
 class Proxy:
@@ -45,6 +47,7 @@ class Proxy:
         self._say("hold", pids)
 
     def delay(self, seconds: float) -> None:
+        """Each way takes this long, at any rate of traffic: as on a long line."""
         self._say("delay", (seconds,))
 
     def heal(self) -> None:
@@ -126,14 +129,37 @@ class _Relay:
     async def _pass(
         self, passage: _Passage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        # Read at once and written when it is due, so that what follows is not delayed by it.
+        line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(LINE_MAX)
+        out = asyncio.create_task(self._write(passage, line, writer))
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                while passage.held:
-                    await asyncio.sleep(0.01)
-                if self._delay_s:
-                    await asyncio.sleep(self._delay_s)
-                writer.write(data)
-                await writer.drain()
+                await line.put((asyncio.get_running_loop().time() + self._delay_s, data))
+        await line.put((0.0, b""))
+        await out
+
+    async def _write(
+        self,
+        passage: _Passage,
+        line: asyncio.Queue[tuple[float, bytes]],
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        broken = False
+        while True:
+            due, data = await line.get()
+            if not data:
+                break
+            while passage.held:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(max(due - loop.time(), 0.0))
+            # A connection that broke takes no more, but its reader must not wait for the line.
+            if not broken:
+                try:
+                    writer.write(data)
+                    await writer.drain()
+                except OSError:
+                    broken = True
         writer.transport.abort()
 
 

@@ -201,11 +201,20 @@ class FakeManager:
             while not what():
                 await asyncio.sleep(0.02)
 
-    def want(self, profile: Profile, target: str, *, attempt: int = 1, **more: Any) -> AttemptKey:
-        """One share that is all of its workflow."""
-        manifest = WorkflowManifest(name="Flow", profile=profile)
+    def want(
+        self,
+        profile: Profile,
+        target: str,
+        *,
+        attempt: int = 1,
+        workflow: str = "Flow",
+        **more: Any,
+    ) -> AttemptKey:
+        """One share that is all of its workflow; every attempt after the first is a refill."""
+        manifest = WorkflowManifest(name=workflow, profile=profile)
         [spec] = share_specs(manifest, 1, seed=0, values={}, received={}, exports=[])
-        wanted = key(attempt=attempt)
+        spec.refill = attempt > 1
+        wanted = key(attempt=attempt, workflow=workflow)
         preparation = Preparation(key=wanted, spec=spec, slot=0, process=0, **more)
         self.wanted[wanted] = Wanted(preparation)
         if self.brief is None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.lab.exit_codes import check_code
 from tests.lab.target import running_target
-from tests.runs.lab.command import GET, CommandLab, sent
+from tests.runs.lab.command import GET, IMPORTS, CommandLab, sent, wait_until
 
 SECRET = "s3cr3t-of-ada"
 TWO = f"""
@@ -201,3 +202,32 @@ def test_a_url_is_loaded_with_a_method_headers_and_a_body(command: CommandLab) -
     ended = command.load(url, "--data", "a=1", "-i", "5")
     assert [step["name"] for step in ended.document["workflows"][0]["steps"]] == ["post"]
     assert command.target.counts()["methods"] == {"PUT /echo": 1, "POST /echo": 5}
+
+
+@pytest.mark.parametrize("workflows", [40, pytest.param(200, marks=pytest.mark.nightly)])
+def test_many_workflows_of_a_layer_run_on_two_cores(command: CommandLab, workflows: int) -> None:
+    text = "".join(
+        f"""
+class W{number}(Workflow):
+    rate = "2/s"
+    duration = "5s"
+
+    @step()
+    async def get(self, url: URL = "/w{number}") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+        for number in range(workflows)
+    )
+    (command.folder / "many.py").write_text(IMPORTS + text, encoding="utf-8")
+    command.target.reset()
+    started = command.start(
+        "run", "many.py", "--host", command.target.url, "--json", "results.json", "--workers", "2"
+    )
+    wait_until(lambda: command.target.counts()["total"] > 0)
+    assert len(started.cores()) == 2
+    ended = started.end()
+    check_code(ended)
+    paths = command.target.counts()["paths"]
+    for number, workflow in enumerate(ended.document["workflows"]):
+        assert workflow["status"] == "completed" and workflow["starts"]["planned"] == 10
+        assert workflow["requests"]["sent"] == paths[f"/w{number}"]

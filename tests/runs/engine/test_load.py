@@ -35,6 +35,26 @@ def test_a_dead_target_does_not_spin(lab: Lab) -> None:
     assert "refused" in next(iter(step.errors))
 
 
+def test_a_timeout_is_enforced_and_reported_as_punctually_as_a_timer(lab: Lab) -> None:
+    text = """
+    class Slow(Workflow):
+        iterations = 30
+
+        @step()
+        async def nap(self) -> Timed[None]:
+            return await self.timed(asyncio.sleep(0.02))
+
+        @step()
+        async def hangs(self, url: URL = "/?delay=30s") -> HTTPResponse:
+            return await self.client.http.get(url, timeout="20ms")
+    """
+    result = lab.run(text)
+    hangs, nap = result.step("hangs"), result.step("nap")
+    assert hangs.errors == {"timeout after 0.02 s": 30}
+    # Both wait for the same event loop, however busy the machine is.
+    assert hangs.p(50) < 2 * nap.p(50)
+
+
 def test_a_target_that_comes_back_is_used_again(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     text = """

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from squall.engine.run.local_run import run_local
+from squall.engine.run_options import RunOptions
+from squall.stats.snapshot import Snapshot
+from tests.runs.lab.in_process import in_process
 from tests.runs.lab.run import Lab, check_counts
 
 LAYERS = """
@@ -530,3 +536,28 @@ def test_a_host_that_does_not_resolve_is_told_before_any_request(lab: Lab) -> No
     assert "flow.py:10" in str(error)
     assert "Lost.second there" in str(error)
     assert "no-such-host.invalid" in str(error)
+
+
+def test_a_workflow_that_ended_is_not_shown_as_alive_while_another_runs(lab: Lab) -> None:
+    path = lab.write(
+        """
+    class Short(Workflow):
+        rate = "20/s"
+        duration = "1s"
+
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+    class Long(Short):
+        duration = "4s"
+    """
+    )
+    shown: list[Snapshot] = []
+    options = RunOptions(file=str(path), host=lab.target.url, workers=1)
+    with in_process(lab.folder):
+        asyncio.run(run_local(options, on_snapshot=shown.append))
+    last = {workflow.name: workflow for workflow in shown[-1].workflows}
+    assert last["Short"].ended and not last["Long"].ended
+    assert (last["Short"].rate_now_per_s, last["Short"].target_per_s) == (0.0, None)
+    assert last["Long"].target_per_s == 20.0

@@ -25,10 +25,12 @@ from typing import Any
 from unittest.mock import patch
 
 from squall.cli.main import main
+from tests.lab.programs import ROOT
 from tests.lab.target import TargetHandle
 from tests.runs.lab.in_process import in_process
 
 SQUALL = Path(sys.executable).with_name("squall")
+EXAMPLES = ROOT / "examples"
 ENDS_WITHIN_S = 100.0
 """Far beyond any run of these tests: it only keeps a hanging one from staying."""
 IMPORTS = (
@@ -152,6 +154,23 @@ class CommandLab:
         options = ["--json", "results.json"]
         options += [] if "--workers" in words else ["--workers", "1"]
         return self.squall("run", *words, *options, **environment)
+
+    def passes(self, name: str, *words: str) -> Ended:
+        """The run passed, nothing failed, and the target counted what it sent."""
+        ended = self.load(name, *words)
+        self.check_passed(ended)
+        return ended
+
+    def check_passed(self, ended: Ended) -> None:
+        assert ended.code == 0, ended.err + ended.out
+        document = ended.document
+        assert document["passed"] is True
+        assert sent(document) == self.target.counts()["total"]
+        for workflow in document["workflows"]:
+            assert workflow["status"] == "completed"
+            for row in [*workflow["steps"], workflow["iteration"]]:
+                assert row["count"] == row["ok"] > 0
+                assert row["interrupted"] == 0
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

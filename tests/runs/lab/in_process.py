@@ -40,7 +40,7 @@ PATIENT = VerdictSettings(
     saturated_cpu=inf,
     lag_degraded_s=inf,
     lag_invalid_s=inf,
-    late_degraded_share=inf,
+    late_degraded_s=inf,
 )
 """A busy machine may delay a run for as long as it likes: the verdict judges only what the
 workflow itself causes (lost starts, users that did not start, feeds without rows)."""

@@ -14,7 +14,7 @@ from squall.engine.process.stack_signal import SIGNAL, authors_place
 
 def test_a_process_that_keeps_the_interpreters_lock_shows_its_stack(tmp_path: Path) -> None:
     memory = LeaseMemory()
-    memory.write(7.0, 8.0)
+    memory.write(0, 7.0, 8.0)
     script = tmp_path / "busy.py"
     script.write_text(
         textwrap.dedent("""
@@ -41,7 +41,7 @@ def test_a_process_that_keeps_the_interpreters_lock_shows_its_stack(tmp_path: Pa
                 process.send_signal(SIGNAL)
                 time.sleep(0.05)
             assert process.poll() is None, "it goes on"
-            assert memory.deadlines == (7.0, 8.0)
+            assert memory.deadlines(0) == (7.0, 8.0)
         finally:
             process.kill()
     memory.close()

@@ -89,7 +89,7 @@ async def _play(path: str) -> None:
     try:
         host.attach(events)
         load = Load(path="", options=RunOptions(url=f"http://127.0.0.1:{port}/"))
-        host.start("a", SPEC, load, path)
+        host.start("a", "job", SPEC, load, path)
         host.set_lease("a", perf_counter() + 600.0, boot_time() + 600.0)
         async with asyncio.timeout(120.0):
             await events.ready.wait()

@@ -280,4 +280,6 @@ async def test_ping_shows_an_exchange(nginx: Nginx) -> None:
     secure = await ping(nginx.tls_url + "/moved", ca_file=nginx.ca_file)
     assert secure.ok and "Location: " in secure.render() and "tls -" not in secure.render()
     refused = await ping("http://127.0.0.1:1/")
-    assert not refused.ok and refused.render() == "http://127.0.0.1:1/: connection refused"
+    assert not refused.ok and refused.render() == (
+        "http://127.0.0.1:1/: connection refused: 127.0.0.1:1"
+    )

@@ -24,7 +24,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 async def test_nobody_listens() -> None:
     shared = HTTPShared()
     async with swept(shared) as client:
-        with pytest.raises(TransportError, match="connection refused") as caught:
+        with pytest.raises(TransportError, match=r"^connection refused: 127\.0\.0\.1:1$") as caught:
             await client.get("http://127.0.0.1:1/")
         assert client.last_exchange() is caught.value
         with pytest.raises(TransportError, match=r"name does not resolve: no\.such\.host\.invalid"):

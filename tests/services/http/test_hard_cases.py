@@ -49,7 +49,7 @@ async def failure_of(response: bytes, *, then_close: bool = True) -> str:
             "response cut off",
         ),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "not an HTTP response"),
-        (b"\x15\x03\x01\x00\x02\x02\x46", "not an HTTP response"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "the port speaks TLS; write https://"),
         (b"HTTP/1.1 abc\r\n\r\n", "not an HTTP response"),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnot a chunk\r\n",

@@ -228,3 +228,22 @@ def test_the_button_hands_out_the_document(browser: Browser, address: str, tmp_p
 
     browser.wait_for(is_done)
     assert json.loads((tmp_path / "squall-01J9Z4.json").read_text()) == report_document()
+
+
+@pytest.mark.parametrize("beyond_s", [0.3, 0.7])
+def test_every_plot_ends_with_the_run(browser: Browser, tmp_path: Path, beyond_s: float) -> None:
+    document = report_document()
+    end_s = SECONDS - 1 + beyond_s
+    document["elapsed_s"] = end_s
+    for flow in document["workflows"]:
+        flow["elapsed_s"] = flow["measured_s"] = end_s
+    # The health of the last, partial second belongs to the one before.
+    for values in (v for v in document["generator"]["windows"].values() if isinstance(v, list)):
+        values.pop()
+    path = tmp_path / "partial.html"
+    path.write_text(render_html(document), encoding="utf-8")
+    page = browser.open(path.as_uri())
+    drawn = plots(page)
+    assert [float(drawn[name]["until"]) for name in ("rate", "latency", "users", "cpu", "lag")] == [
+        pytest.approx(end_s)
+    ] * 5

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -19,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -27,14 +26,19 @@ import pytest
 
 import squall
 from squall.api.errors import SquallError
+from squall.cluster.client.access import AccessOptions
+from squall.cluster.client.cluster_client import QUERY_TIMEOUT_S
+from squall.cluster.client.connection import connected
 from squall.cluster.protocol.messages import NodeView
 from squall.coordination.store_errors import StoreError
 from squall.coordination.stores.interface import Store
 from squall.runtime.interfaces import Runtime
 from squall.runtime.real.runtime import RealRuntime
+from squall.store_mode.access import client_access
 from squall.store_mode.find_coordinator import find_leader
 from squall.store_mode.open_store import DEFAULT_PREFIX, opened_store
 from tests.cluster.lab.nodes import SECRET, Cluster, Command, Node
+from tests.cluster.lab.questions import Question
 from tests.lab.ports import free_ports
 from tests.lab.target import TargetHandle
 
@@ -288,10 +292,16 @@ class StoreLab(Cluster):
             "run", file, *self.reach, "--host", self.target.url, "--json", str(results), *words
         )
 
-    def ask(self, *words: str) -> Any:
-        ended = self.squall(*words, *self.reach, "--json", within_s=60.0)
-        assert ended.code == 0, f"{ended.err}\n{self.logs()}"
-        return json.loads(ended.out)
+    def asked(self, question: Question, *, of: Sequence[str] = ()) -> Any:
+        assert not of, "a store is asked, and not one of its agents"
+        os.environ.update(AWS, XDG_STATE_HOME=str(self.folder / "state"))
+        return asyncio.run(self._answer(question))
+
+    async def _answer(self, question: Question) -> Any:
+        options = AccessOptions(store=self.place.url, secret=SECRET, cluster="lab")
+        async with connected(client_access(options), QUERY_TIMEOUT_S) as connection:
+            await connection.ready(within_s=QUERY_TIMEOUT_S)
+            return await question(connection.client)
 
     def leader(self, within_s: float = 40.0) -> str:
         """The agent that coordinates now, by the lease in the store."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -129,3 +130,20 @@ def test_reading_a_command_line_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="a single core has no further threads")
+@pytest.mark.parametrize(("asked", "threads"), [("", 1), ("2", 2)])
+def test_its_processes_have_no_threads_for_matrices_unless_they_are_asked_for(
+    asked: str, threads: int
+) -> None:
+    code = (
+        "import contextlib, os, sys; from squall.cli import command; sys.argv[1:] = ['--version']\n"
+        "with contextlib.suppress(SystemExit): command()\n"
+        "import numpy; print(len(os.listdir('/proc/self/task')))"
+    )
+    others = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    environment = others | ({"OPENBLAS_NUM_THREADS": asked} if asked else {})
+    words = [sys.executable, "-c", code]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    assert int(ended.stdout.split()[-1]) == threads

@@ -187,3 +187,10 @@ def test_a_dash_is_no_file(words: tuple[str, ...]) -> None:
     arguments = build_parser().parse_args(["run", "shop.py", *words])
     with pytest.raises(UsageError, match="name a file; /dev/stdout is one"):
         outputs_of(arguments)
+
+
+def test_the_time_limit_of_a_run_is_an_amount_of_time() -> None:
+    assert parsed("shop.py", "--timeout", "1m30s").timeout_s == 90.0
+    assert parsed("shop.py").timeout_s is None
+    with pytest.raises(UsageError, match=r'--timeout "soon" is not a duration'):
+        parsed("shop.py", "--timeout", "soon")

@@ -139,6 +139,14 @@ def test_what_becomes_of_a_lost_machine_is_a_part_of_the_job() -> None:
         destination_of(parsed("run", "f.py", "--on-agent-loss", "continue"))
 
 
+def test_what_workers_do_without_a_manager_is_a_part_of_the_job() -> None:
+    words = ("run", "f.py", "--to", "h:1", "--on-control-loss", "continue")
+    assert run_options(parsed(*words)).on_control_loss == "continue"
+    assert run_options(parsed("submit", "f.py")).on_control_loss == ""
+    with pytest.raises(UsageError, match="--on-control-loss is for a run on a cluster"):
+        destination_of(parsed("run", "f.py", "--on-control-loss", "stop"))
+
+
 def test_agents_are_waited_for_without_an_end_unless_patience_is_named() -> None:
     there = ("run", "f.py", "--store", "redis://h:1/0")
     kept, short = destination_of(parsed(*there)), destination_of(parsed(*there, "--patience", "7s"))

@@ -153,3 +153,29 @@ def test_the_clock_shows_hours_only_when_there_are_some() -> None:
     assert fmt.clock(12.9) == "00:12"
     assert fmt.clock(300) == "05:00"
     assert fmt.clock(3723) == "1:02:03"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "limit", "text"),
+    [
+        (98.996, "%", 99.0, "98.996 %"),
+        (98.4, "%", 99.0, "98.4 %"),
+        (99.0, "%", 99.0, "99 %"),
+        (500.04, "ms", 500.0, "500.04 ms"),
+        (1000.4, "ms", 1000.0, "1000.4 ms"),
+        (799.0, "ms", 800.0, "799 ms"),
+        (9.99996, "/s", 10.0, "9.99996/s"),
+        (0.100000001, "", 0.1, "0.100000001"),
+        (912.0, "ms", None, "912 ms"),
+    ],
+)
+def test_a_judged_value_can_be_told_from_its_limit(
+    value: float, unit: str, limit: float | None, text: str
+) -> None:
+    assert fmt.judged(value, unit, limit) == text
+
+
+def test_a_judged_value_without_samples_says_of_what() -> None:
+    assert fmt.judged(None, "ms", 5.0) == "no samples"
+    assert fmt.judged(None, "%", 5.0, "no samples of a, b") == "no samples of a, b"
+    assert fmt.judged(None, "ms", 5.0, "service time") == "no samples"

@@ -85,3 +85,34 @@ def test_a_stage_of_no_length_jumps() -> None:
 
 def test_closed_models_have_no_target_rate() -> None:
     assert target_rate_per_s(Profile(model="closed", vus=5), 1.0) is None
+
+
+def test_a_workflow_that_ended_has_no_present() -> None:
+    stats = open_run()
+    stats.add(window(0, [row("pay", [0.1] * 20)], iterations=20, users=4, busy=4))
+    stats.workflows["Shop"].elapsed_s = 1.02
+    (shop,) = stats.snapshot(4.0).workflows
+    assert shop.ended
+    assert (shop.rate_now_per_s, shop.executions_now_per_s, shop.samples_now) == (0, 0, 0)
+    assert (shop.users, shop.busy, shop.target_per_s) == (0, 0, None)
+    assert (shop.iterations, shop.elapsed_s) == (20, 1.02)
+
+
+def test_a_silent_workflow_past_its_planned_end_is_not_shown_as_alive() -> None:
+    profile = open_profile(rate_per_s=20, duration_s=3.0)
+    stats = RunStats(file_manifest(workflow_manifest(profile=profile)))
+    for second in range(3):
+        stats.add(window(second, [row("pay", [0.1] * 20)], iterations=20))
+    shown = [stats.snapshot(at_s).workflows[0] for at_s in (3.0, 4.0, 6.0)]
+    assert [shop.rate_now_per_s for shop in shown] == [20, 20, 0]
+    assert [shop.target_per_s for shop in shown] == [20, None, None]
+
+
+def test_an_adjusted_rate_is_the_one_that_is_shown() -> None:
+    stats = open_run()
+    stats.add(window(0, [row("pay", [0.1])], iterations=1))
+    shop = stats.workflows["Shop"]
+    shop.adjusted_per_s = 60.0
+    assert stats.snapshot(1.0).workflows[0].target_per_s == 60.0
+    shop.adjusted_per_s = None
+    assert stats.snapshot(1.0).workflows[0].target_per_s == 20.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from squall.ui.history import LIMIT, History, Point
+from squall.ui.pages.charts import TimeRange, When
+from squall.ui.terminal_style import TerminalStyle
 
 
 def test_six_hours_stay_bounded_and_keep_their_peak_and_mean() -> None:
@@ -36,3 +38,15 @@ def test_seconds_without_samples_leave_no_percentile() -> None:
         history.add(Point(p50=p50))
     assert [point.p50 for point in history.whole] == [0.2]
     assert Point().p50 is None
+
+
+def test_the_whole_run_is_plotted_up_to_now() -> None:
+    history = History(limit=8)
+    for second in range(21):
+        history.add(Point(rate=float(second)))
+    assert history.width == 4
+    shown = TimeRange(history, 40, TerminalStyle(), When(21.0, whole=True))
+    assert (shown.from_s, shown.until_s) == (0.0, 21.0)
+    assert shown.points[-1].rate == 20.0
+    planned = TimeRange(history, 40, TerminalStyle(), When(21.0, whole=True, length_s=40.0))
+    assert (planned.from_s, planned.until_s) == (0.0, 37.0)

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
     from squall.reporting.outputs.delivery import PreparedOutput
 
-CLUSTER_FLAGS = ("to", "store", "prefix", "key", "patience", "on_agent_loss")
+CLUSTER_FLAGS = (
+    *("to", "store", "prefix", "key", "patience"),
+    *("on_agent_loss", "on_control_loss"),
+)
 EXIT_ZERO_CODES = (ExitCode.INVALID, ExitCode.THRESHOLDS)
 """Exit codes that `--exit-zero` turns into 0: the run completed, but its judgement was bad."""
 

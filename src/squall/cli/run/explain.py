@@ -44,6 +44,8 @@ def cost_lines(url: str, agents: int, manifest: FileManifest) -> list[str]:
         return [f"{head}: a file on this machine; no requests are sent"]
     run_s = planned_length_s(manifest)
     cost = store_cost(url, rates, agents, run_s)
+    ends_itself = any(workflow.profile.model == "iterations" for workflow in manifest.workflows)
+    most, about = ("at most ", "at most") if ends_itself else ("", "about")
     lines = [
         head,
         f"       idle     {cost.idle.requests:,.0f} requests, "
@@ -52,8 +54,8 @@ def cost_lines(url: str, agents: int, manifest: FileManifest) -> list[str]:
         f"{data_size(cost.running.bytes)} a minute "
         f"({cost.running.requests / agents / 60.0:.1f} requests per agent and second)",
         f"       of both  {cost.schedules.requests:,.0f} requests a minute poll for schedules",
-        f"       this run of {length(run_s)}: about {cost.run_requests:,.0f} requests, "
-        f"{data_size(cost.run_bytes)}",
+        f"       this run of {most}{length(run_s)}: {about} {cost.run_requests:,.0f} "
+        f"requests, {data_size(cost.run_bytes)}",
     ]
     if cost.run_price is not None and cost.idle_hour_price is not None:
         lines.append(

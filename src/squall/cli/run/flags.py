@@ -8,6 +8,7 @@ from squall.cli.shared.flags import (
     add_access,
     add_agent_loss,
     add_connection,
+    add_control_loss,
     add_environment,
     add_judgement,
     add_no_color,
@@ -144,6 +145,7 @@ def _add_destination(parser: Parser) -> None:
         "--patience", metavar="TIME", help="how long to wait for lost managers, default 60s"
     )
     add_agent_loss(group)
+    add_control_loss(group)
     group.add_argument("--detach", action="store_true", help="print the job's id and exit")
 
 

@@ -57,7 +57,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
     that is set for `squall jobs` must not move a run that was meant to be local."""
     given = vars(arguments)
     if not (given.get("to") or given.get("store") or given.get("detach")):
-        for flag in ("key", "patience", "prefix", "on_agent_loss"):
+        for flag in ("key", "patience", "prefix", "on_agent_loss", "on_control_loss"):
             if given.get(flag):
                 shown = flag.replace("_", "-")
                 raise UsageError(
@@ -146,6 +146,8 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
         await connection.ready(_print_notice, destination.waits_s)
         await connection.client.nodes(destination.asked_for_s)
         submission, bundle = await packed(options)
+        for text in submission.manifest.all_warnings:
+            _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, destination.key
         )

@@ -155,6 +155,7 @@ def add_judgement(parser: Parser) -> Group:
         help='fail the run unless it holds: "pay.p(99) < 800ms", "errors < 1%%" (repeatable)',
     )
     judge.add_argument("--warmup", metavar="TIME", help="leave the first TIME out of the summary")
+    judge.add_argument("--timeout", metavar="TIME", help="end a run that is not over after TIME")
     return judge
 
 
@@ -194,6 +195,15 @@ def add_access(parser: Parser, *, to: bool = True, store: bool = True) -> Group:
 def add_store(group: Group, text: str) -> None:
     group.add_argument("--store", metavar="URL", help=f"redis://, s3://, sqlite:///file: {text}")
     group.add_argument("--prefix", metavar="NAME", help="prefix of all keys, default squall")
+
+
+def add_control_loss(group: Group) -> None:
+    group.add_argument(
+        "--on-control-loss",
+        choices=("stop", "continue"),
+        help="when no manager answers: stop (default) ends the load with its lease, continue runs "
+        "on and may overlap with a replacement",
+    )
 
 
 def add_agent_loss(group: Group) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from squall.api.errors import UsageError
 from squall.reporting.redaction import Redactor
-from squall.reporting.text.progress_lines import Interrupt, ProgressLines
+from squall.reporting.text.progress_lines import Interrupt, ProgressLines, print_warnings
 
 if TYPE_CHECKING:
     from squall.stats.manifest import FileManifest
@@ -69,12 +69,13 @@ def presenter_of(mode: Mode, lines: ProgressLines) -> Presenter:
 
 
 class SilentPresenter:
-    """Shows nothing: files and the exit code are the result."""
+    """Shows nothing but warnings: files and the exit code are the result."""
 
     def __init__(self, redact: Redactor) -> None:
         self.redact = redact
 
-    def on_manifest(self, manifest: FileManifest, processes: int) -> None: ...
+    def on_manifest(self, manifest: FileManifest, processes: int) -> None:
+        print_warnings(manifest, self.redact)
 
     def on_controls(self, interrupt: Interrupt) -> None: ...
 

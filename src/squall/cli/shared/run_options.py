@@ -48,6 +48,7 @@ def run_options(arguments: Namespace) -> RunOptions:
     proxy, hidden = proxy_and_secrets(given)
     workers: str | None = given.get("workers")
     warmup: str | None = given.get("warmup")
+    timeout: str | None = given.get("timeout")
     return RunOptions(
         file="" if is_url else what,
         url=what if is_url else "",
@@ -69,6 +70,8 @@ def run_options(arguments: Namespace) -> RunOptions:
         insecure=given.get("insecure", False),
         ca_file=readable_file(given.get("cacert", ""), "--cacert"),
         command=_shown(given.get("words", ())),
+        timeout_s=None if timeout is None else seconds(timeout, "--timeout"),
+        on_control_loss=given.get("on_control_loss") or "",
         on_agent_loss=given.get("on_agent_loss") or "replan",
     )
 

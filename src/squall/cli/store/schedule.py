@@ -83,6 +83,11 @@ async def _added(arguments: Namespace, access: ClusterAccess) -> int:
         except SquallError as error:
             # A file that cannot run once cannot be scheduled: it is a mistake of usage here.
             raise UsageError(str(error)) from None
+        if request.compare_to:
+            from squall.reporting.compare.changes import never_judged
+
+            for text in never_judged(submission.manifest, options.warmup_s):
+                print(f"warning: --compare-to {request.compare_to}: {text}", file=sys.stderr)
         entry = await client.add(request, submission, bundle)
         if arguments.json:
             return print_json(entry_view(entry))

@@ -53,14 +53,16 @@ def data_of(value: Any) -> PreparedBody:
         return PreparedBody(value, value.encode(), b"text/plain; charset=utf-8")
     if isinstance(value, bytes | bytearray):
         return PreparedBody(value, bytes(value), b"application/octet-stream")
-    return json_of(value)
+    return json_of(value, "data")
 
 
-def json_of(value: Any) -> PreparedBody:
+def json_of(value: Any, what: str = "json") -> PreparedBody:
     try:
         content = msgspec.json.encode(value, enc_hook=_model)
     except (TypeError, ValueError, OverflowError) as error:
-        raise CallError(f"body is not JSON: {error}") from error
+        kinds = "text, bytes or what JSON can hold" if what == "data" else "what JSON can hold"
+        text = f"{what}= got {_kind(value)}: it takes {kinds} ({error})"
+        raise CallError(text) from error
     return PreparedBody(value, content, _JSON)
 
 
@@ -97,10 +99,6 @@ def _in_memory(value: tuple[Any, ...]) -> PreparedFile:
     return PreparedFile(value, name, data, kind)
 
 
-def _kind(value: object) -> str:
-    return type(value).__name__
-
-
 def multipart_of(fields: Mapping[str, Any], files: Mapping[str, PreparedFile]) -> PreparedBody:
     """multipart/form-data; the fields come first, as browsers send them."""
     boundary = secrets.token_hex(16).encode()
@@ -118,6 +116,11 @@ def multipart_of(fields: Mapping[str, Any], files: Mapping[str, PreparedFile]) -
         )
     parts.append(b"--%b--\r\n" % boundary)
     return PreparedBody(None, b"".join(parts), b"multipart/form-data; boundary=" + boundary)
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
 
 
 def _quoted(text: str) -> bytes:

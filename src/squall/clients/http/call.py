@@ -127,7 +127,9 @@ def _ready(value: Any, kind: type[P], make: Any, what: str) -> P:
 
 def _raw(value: Any, what: str) -> Any:
     if isinstance(value, Prepared):
-        raise CallError(f"{what}= got a prepared argument of another kind")
+        kind = type(value).__name__.removeprefix("Prepared")
+        wanted = "File" if what == "files" else what.capitalize()
+        raise CallError(f"{what}= got an argument of kind {kind}; annotate it as {wanted}")
     return value
 
 

@@ -17,12 +17,15 @@ from typing import Unpack
 
 from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
-from squall.api.http import BodyOptions, CallOptions, HTTPResponse
+from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
+from squall.api.results import TimedCall
 from squall.clients.http.connection import ConnectionPool, Unanswered
 from squall.clients.http.cookies import Jar
 from squall.clients.http.exchange import ExchangeOutcome, call, finish
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
+
+LastCall = ExchangeOutcome | TimedCall
 
 
 class StepCell:
@@ -32,7 +35,7 @@ class StepCell:
     __slots__ = ("last", "timeout_s")
 
     def __init__(self, timeout_s: float) -> None:
-        self.last: ExchangeOutcome | None = None
+        self.last: LastCall | None = None
         self.timeout_s = timeout_s
 
 
@@ -66,7 +69,7 @@ class HTTPClient:
         self.vu_index = vu_index
         self.pool = shared.pool or ConnectionPool()
         self.jar: Jar | None = None
-        self.last: ExchangeOutcome | None = None
+        self.last: LastCall | None = None
         self.dirty = shared.connections == "iteration"
         self._remembered: Jar | None = None
         self.counters = shared.counters
@@ -192,7 +195,7 @@ class HTTPClient:
         else:
             self.last = None
 
-    def last_exchange(self) -> ExchangeOutcome | None:
+    def last_exchange(self) -> LastCall | None:
         """How the last exchange of the running step ended, None before any."""
         if self.siblings and self.last is not None:
             # `last` may belong to a step beside this one.
@@ -200,8 +203,10 @@ class HTTPClient:
             return self.last if cell is None else cell.last
         return self.last
 
-    def note(self, outcome: ExchangeOutcome) -> None:
+    def note(self, outcome: LastCall) -> None:
         """Stores how an exchange ended."""
+        if not isinstance(outcome, HTTPResponse) and has_answer(self.last_exchange()):
+            outcome.answered = True
         self.last = outcome
         if self.siblings:
             cell = _step.get()
@@ -220,6 +225,16 @@ class HTTPClient:
         """Closes idle connections. A waiting call closes its own when it is cancelled."""
         if self.pool is not self.shared.pool:
             self.pool.close()
+
+
+def has_answer(last: LastCall | None) -> bool:
+    """Whether the target answered the step whose last call this is: this call, or one before."""
+    return last is not None and (isinstance(last, HTTPResponse) or last.answered)
+
+
+# `help(self.client.http.get)` shows what the author's interface says.
+for _verb in ("get", "head", "options", "post", "put", "patch", "delete", "request"):
+    getattr(HTTPClient, _verb).__doc__ = getattr(HTTPVerbs, _verb).__doc__
 
 
 def _body_refused(verb: str, options: CallOptions) -> TypeError:

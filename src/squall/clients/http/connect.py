@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from squall.api.errors import CallError, TransportError
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
-from squall.clients.http.failure_reasons import reason_of, timeout_reason
+from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
 
 if TYPE_CHECKING:
@@ -86,10 +86,11 @@ async def connect(
         async with asyncio.timeout(left_s):
             conn = await _first_that_answers(shared, pool, origin, index)
     except TimeoutError as error:
-        reason = reason_of(error) if error.errno else timeout_reason(timeout_s)
+        reason = connect_reason(error, origin.where) if error.errno else timeout_reason(timeout_s)
         raise TransportError(reason, started=began, ended=perf_counter()) from None
     except (OSError, ssl.SSLError) as error:
-        raise TransportError(reason_of(error), started=began, ended=perf_counter()) from error
+        reason = connect_reason(error, origin.where)
+        raise TransportError(reason, started=began, ended=perf_counter()) from error
     finally:
         limiter.release()
     if conn.transport is None:  # pyright: ignore[reportUnnecessaryComparison]

@@ -180,7 +180,7 @@ class HTTPConnection(asyncio.Protocol):
                         return
                     self.future = None
                     counters = self.counters
-                    counters.answered += 1
+                    counters.statuses[head.status] += 1
                     counters.bytes_received += len(data)
                     pool = self.pool
                     if pool.idle is None:
@@ -220,7 +220,7 @@ class HTTPConnection(asyncio.Protocol):
             self._learn(response.head)
         self.slow = not shared.caching
         self.future = None
-        self.counters.answered += 1
+        self.counters.statuses[response.status_code] += 1
         future.set_result(response)
         if not keep or self.transport is None:  # pyright: ignore[reportUnnecessaryComparison]
             self.close()

@@ -1,7 +1,7 @@
 """Short, stable reasons for failed exchanges.
 
-A reason is the key under which failures are counted, so it never contains a port, an address
-or anything else that differs between two failures of the same kind.
+A reason is the key under which failures are counted, so it contains nothing that differs between
+two failures of the same kind: the host and port that were asked for, but never a local port.
 """
 
 from __future__ import annotations
@@ -25,12 +25,42 @@ _BY_ERRNO = {
 }
 
 
+# Failures to connect that are the peer's: the others (no ports, too many files) are ours.
+_OF_PEER = (
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "no route to host",
+    "network unreachable",
+)
+NOT_HTTP = "not an HTTP response"
+SPEAKS_TLS = "the port speaks TLS; write https://"
+# How OpenSSL says that what it read is no TLS.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE")
+# The first bytes of a TLS alert, with which a server answers a request in clear.
+_TLS_ALERT = b"\x15\x03"
+
+
+def connect_reason(error: BaseException, where: str) -> str:
+    """The reason of a connection that could not be made; `where` is the host and port."""
+    reason = reason_of(error)
+    return f"{reason}: {where}" if reason in _OF_PEER else reason
+
+
+def no_http_reason(received: bytes) -> str:
+    """The reason of bytes that are no HTTP response."""
+    return SPEAKS_TLS if received.startswith(_TLS_ALERT) else NOT_HTTP
+
+
 def reason_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: certificate verify failed: {error.verify_message}"
+        what = f"TLS: certificate verify failed: {error.verify_message}"
+        return f"{what}; use --cacert FILE or --insecure"
     if isinstance(error, ssl.SSLError):
         # An error that did not come out of OpenSSL has no reason.
         reason: str = getattr(error, "reason", None) or "handshake failed"
+        if reason in _NO_TLS:
+            return "TLS: the port does not speak TLS; write http://"
         return f"TLS: {reason.replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno in _BY_ERRNO:
         return _BY_ERRNO[error.errno]

@@ -60,6 +60,7 @@ class Origin:
         "resolving",
         "text",
         "tls",
+        "where",
     )
 
     def __init__(self, scheme: str, host: str, port: int, proxy: Proxy | None = None) -> None:
@@ -68,6 +69,8 @@ class Origin:
         self.port = port
         shown = f"[{host}]" if ":" in host else host
         self.authority = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
+        # Always with the port, for messages.
+        self.where = f"{shown}:{port}"
         self.text = f"{scheme}://{self.authority}"
         self.proxy = proxy
         self.dial_port = port if proxy is None else proxy.port

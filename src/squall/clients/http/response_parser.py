@@ -13,6 +13,7 @@ import re
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from squall.api.http import Addressed, HTTPResponse, ResponseHead
+from squall.clients.http.failure_reasons import no_http_reason
 from squall.clients.http.request import REDIRECTS
 
 # Larger heads are an attack or garbage; Apache and nginx stop at a few kilobytes.
@@ -158,7 +159,7 @@ class ResponseParser:
         if b"\r\n\r\n" in self._buffer and _STATUS_LINE.match(self._buffer):
             self.error = "malformed response"
         else:
-            self.error = "not an HTTP response"
+            self.error = no_http_reason(self._buffer)
 
     def _skip_interim(self) -> None:
         """Drops 100 Continue and 103 Early Hints, which are not the answer."""
@@ -172,7 +173,7 @@ class ResponseParser:
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             match = _STATUS_LINE.match(self._buffer)
             if match is None:
-                self.error = "not an HTTP response"
+                self.error = no_http_reason(self._buffer)
                 return
             self.status = int(match[1])
             if 100 <= self.status < 200 and self.status != 101:
@@ -182,7 +183,7 @@ class ResponseParser:
             self.complete = True
             return
         if not self._buffer.startswith(b"HTTP/1."[: len(self._buffer)]):
-            self.error = "not an HTTP response"
+            self.error = no_http_reason(self._buffer)
 
 
 def _keeps_alive(raw: bytes) -> bool:

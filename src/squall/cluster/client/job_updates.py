@@ -1,4 +1,4 @@
-"""What happens to a job, as its client sees it: snapshots, changes of state, results of workflows."""
+"""What a client sees of a job: snapshots, changes of state, results of workflows."""
 
 from __future__ import annotations
 

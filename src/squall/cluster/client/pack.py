@@ -47,12 +47,29 @@ def pack(
         manifest=loaded.manifest,
         options=options,
         timeout_s=options.timeout_s,
+        on_control_loss=_on_control_loss(loaded.manifest, options),
     )
     size = len(msgspec.msgpack.encode(submission))
     fault = submission_fault(submission) or description_fault(size)
     if fault:
         raise ConfigError(fault)
     return submission, bundle
+
+
+def _on_control_loss(manifest: FileManifest, options: RunOptions) -> str:
+    """The option, or else what the workflows of the file say, which must agree: the managers keep
+    one value for the whole job."""
+    if options.on_control_loss:
+        return options.on_control_loss
+    chosen = [each for each in manifest.workflows if each.on_control_loss]
+    for each in chosen[1:]:
+        if each.on_control_loss != chosen[0].on_control_loss:
+            raise ConfigError(
+                f"{manifest.path}  {chosen[0].name} and {each.name} have different "
+                "on_control_loss; a job has one for all its workflows: give them the same, "
+                "or use --on-control-loss"
+            )
+    return chosen[0].on_control_loss if chosen else "stop"
 
 
 def _check_warmup(manifest: FileManifest, warmup_s: float) -> None:

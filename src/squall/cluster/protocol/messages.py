@@ -368,7 +368,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     workflows: list[WorkflowView] = []
     reason: str = ""
     """Why it ended or is ending: "cancelled by ann", "timeout after 70 s"."""
-    exit_code: int = 0
+    exit_code: int | None = None
+    """None while the job is not over."""
     result: str = ""
     """The digest of the result, once the job is over."""
     result_size: int = 0
@@ -571,7 +572,7 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """There are items after `upto` already: ask again, even if the job is over."""
     state: JobState
     position: int = 0
-    exit_code: int = 0
+    exit_code: int | None = None
     result: str = ""
     result_size: int = 0
     reason: str = ""

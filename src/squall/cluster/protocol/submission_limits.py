@@ -158,6 +158,7 @@ def _options(options: RunOptions) -> None:
     _number("options.warmup_s", options.warmup_s, 0.0, DURATION_MAX_S)
     if options.timeout_s is not None:
         _number("options.timeout_s", options.timeout_s, 0.0, TIMEOUT_MAX_S, above=True)
+    _choice("options.on_control_loss", options.on_control_loss, ("", "stop", "continue"))
     _choice("options.on_agent_loss", options.on_agent_loss, ("replan", "continue"))
     _number("options.outage_tolerance_s", options.outage_tolerance_s, 0.0, OUTAGE_MAX_S)
 
@@ -208,6 +209,10 @@ def _workflow(workflow: WorkflowManifest) -> None:
         _texts(f"{at}{field}", texts)
     _text(f"{at}shape", workflow.shape, SHAPE_MAX)
     _text(f"{at}host", workflow.host, TEXT_MAX)
+    _count(f"{at}check_steps", workflow.check_steps, ITEMS_MAX)
+    for name, steps in workflow.check_steps.items():
+        _name(f"{at}check_steps", name)
+        _names(f"{at}check_steps", steps)
     _count(f"{at}provides", workflow.provides, ITEMS_MAX)
     for name, receivers in workflow.provides.items():
         _name(f"{at}provides", name)

@@ -31,6 +31,7 @@ from squall.reporting.redaction import Redactor
 from squall.stats.attempt_record import AttemptRecord
 from squall.stats.manifest import FileManifest
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.run_notes import notes_of
 from squall.stats.snapshot import VerdictState
 from squall.stats.thresholds.binding import BoundThreshold, bind_all
 from squall.stats.thresholds.judge import ThresholdJudge, ThresholdResult
@@ -148,7 +149,7 @@ def _timed(outcome: WorkflowOutcome, records: Sequence[AttemptRecord]) -> Workfl
 def _losses(
     manifest: FileManifest, workflows: Sequence[WorkflowOutcome], parts: JobParts
 ) -> list[Loss]:
-    stopped = parts.state in ("cancelled", "timeout") or bool(parts.aborted_by)
+    stopped = _was_stopped(parts)
     found: list[Loss] = []
     for outcome in workflows:
         changed = any(each.workflow in ("", outcome.name) for each in parts.adjustments)
@@ -159,6 +160,11 @@ def _losses(
             as_planned=not stopped and not changed and outcome.status == "completed",
         )
     return sorted(found, key=lambda loss: (loss.at_s, loss.workflow, loss.share))
+
+
+def _was_stopped(parts: JobParts) -> bool:
+    """A user, a timeout or a threshold ended the job early."""
+    return parts.state in ("cancelled", "timeout") or bool(parts.aborted_by)
 
 
 def _processes(attempts: Sequence[AttemptPart]) -> list[ProcessInfo]:
@@ -219,8 +225,14 @@ def _judged(
     _replay(stats, judge_of_run, result)
     close(stats, result)
     thresholds = _thresholds(judge_of_run.final(), bound, result.width_s, parts.judged)
-    verdict = judge(stats, _findings(result, parts, records))
-    return msgspec.structs.replace(result, thresholds=thresholds, verdict=verdict)
+    over = [] if _was_stopped(parts) else result.workflows
+    completed = {each.name: 0 for each in over if each.status == "completed"}
+    for loss in result.losses:
+        if loss.workflow in completed:
+            completed[loss.workflow] += loss.iterations or 0
+    verdict = judge(stats, _findings(result, parts, records), completed=completed)
+    notes = list(dict.fromkeys([*stats.manifest.all_warnings, *result.notes, *notes_of(stats)]))
+    return msgspec.structs.replace(result, thresholds=thresholds, verdict=verdict, notes=notes)
 
 
 def _replay(stats: RunStats, judge_of_run: ThresholdJudge, result: JobResult) -> None:

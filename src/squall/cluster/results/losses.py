@@ -23,7 +23,7 @@ from squall.cluster.results.uncounted_load import (
     unfinished,
     unknown_of,
 )
-from squall.engine.load.schedule import StartSchedule
+from squall.engine.load.schedule import StartSchedule, UserSchedule
 from squall.engine.outcome import Loss, WorkflowOutcome
 from squall.reporting.loss_lines import STARTED_LATE
 from squall.stats.manifest import WorkflowManifest
@@ -69,8 +69,9 @@ def losses_of(
 
 
 def _started_late(workflow: WorkflowManifest, part: AttemptPart) -> bool:
-    """The first attempt at a share joined after the start: what was planned until then was neither
-    made nor dropped, so no report counts it. A number of iterations is made whenever it starts."""
+    """The first attempt at a share joined after the start. Of an open model only a refill leaves
+    planned starts out; the reports of others count them as late or dropped. A number of iterations
+    is made whenever it starts."""
     is_timed = workflow.profile.model not in ("iterations", "once")
     return is_timed and part.record is not None and part.joined_s >= LATE_START_S
 
@@ -81,7 +82,7 @@ def _late_start(workflow: WorkflowManifest, outcome: WorkflowOutcome, part: Atte
         workflow=workflow.name,
         at_s=round(outcome.started_at_s, 3),
         reason=STARTED_LATE,
-        users=part.users,
+        users=_users(workflow, part, 0.0, part.joined_s),
         worker=part.worker,
         share=part.share,
         attempt=part.attempt,
@@ -147,7 +148,7 @@ def _loss(
         workflow=workflow.name,
         at_s=round(outcome.started_at_s + (part.lost_at_s or cut_s), 3),
         reason=part.reason or (end.cut if end is not None else "") or "the worker was lost",
-        users=part.users,
+        users=_users(workflow, part, cut_s, until_s),
         worker=part.worker,
         share=part.share,
         attempt=part.attempt,
@@ -159,6 +160,18 @@ def _loss(
         is_estimate=unknown.is_estimate,
         rows=unfinished(part.record) if workflow.feeds else 0,
     )
+
+
+def _users(workflow: WorkflowManifest, part: AttemptPart, from_s: float, until_s: float) -> int:
+    """The users that are missing from one time to another. Of open models and ramps the most that
+    a share may have says little: there those count that ran, or were planned."""
+    profile = workflow.profile
+    if profile.model == "ramp":
+        plan = UserSchedule(profile, part.share, part.shares)
+        return max(plan.target(from_s), plan.target(until_s))
+    if profile.is_open and part.record is not None and part.record.reports:
+        return part.record.reports[-1].users
+    return part.users
 
 
 def _unknown(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -> UncountedLoad:
@@ -197,6 +210,9 @@ def _count_planned(
         return
     schedule = StartSchedule(profile, parts[0].share, parts[0].shares)
     for loss in losses:
+        if loss.reason == STARTED_LATE and not parts[0].refill:
+            loss.starts = 0
+            continue
         cut_s = loss.cut_at_s or 0.0
         until_s = cut_s + loss.below_target_s
         loss.starts = max(schedule.planned_until(until_s) - schedule.planned_until(cut_s), 0)

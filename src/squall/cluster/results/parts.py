@@ -40,6 +40,8 @@ class AttemptPart(msgspec.Struct, kw_only=True):
     iterations: int = 0
     """The iterations of its share over all attempts, in the `iterations` model."""
     joined_s: float = 0.0
+    refill: bool = False
+    """It began where it joined: its reports do not count what was planned before."""
     lost_at_s: float = 0.0
     """If lost: when the loss was committed."""
     silence_end_s: float | None = None

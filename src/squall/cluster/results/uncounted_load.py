@@ -61,7 +61,9 @@ def unknown_of(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -
         starts = fresh + flying.waiting
         requests = math.ceil(starts * each) + running
         return UncountedLoad(requests, starts + flying.iterations, is_estimate=False)
-    return _unknown_closed(part, workflow, lowest_s, end_s - begin_s, flying, each)
+    # A last report in the middle of a second counts to its end, which may lie beyond the lease.
+    silence_s = max(end_s - begin_s, 0.0)
+    return _unknown_closed(part, workflow, lowest_s, silence_s, flying, each)
 
 
 def _unknown_closed(
@@ -78,7 +80,7 @@ def _unknown_closed(
     planned_s = min(silence_s, max(profile.duration_s - cut_of(part), 0.0))
     # One more than fits at the lowest latency that was seen: a request in the silence may have
     # been a little faster, and a bound that is too low is wrong.
-    turns = math.ceil(max(silence_s, 0.0) / seen_s) + (silence_s > 0.0)
+    turns = math.ceil(silence_s / seen_s) + (silence_s > 0.0)
     # Iterations that ran at the end of the plan go on in their grace time; no others begin.
     within_plan = math.ceil(planned_s / seen_s) + (planned_s > 0.0)
     ended = finished(part.record)

@@ -8,10 +8,21 @@ pulls it over the same link; it stays here until the session frees it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import msgspec
+
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.messages import BlobHeld, OfferBlob, Telemetry, TelemetryAck
+from squall.cluster.protocol.messages import (
+    BlobHeld,
+    OfferBlob,
+    Telemetry,
+    TelemetryAck,
+    TelemetryPart,
+)
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.wire.errors import NotSent, OutcomeUnknown, RemoteError, WireError
+from squall.cluster.worker.attempt_records import AttemptRecorder
 from squall.cluster.worker.attempts import Attempts
 from squall.cluster.worker.manager_links import ManagerLinks, address_in
 from squall.cluster.worker.session import WorkerSession
@@ -20,10 +31,20 @@ from squall.runtime.interfaces import Address, Runtime
 OFFER_AGAIN_S = 5.0
 """A record that a manager holds is offered again, in case that manager died with it."""
 MESSAGE_MAX_BYTES = 3 * 1024 * 1024
+"""One message takes 4 MiB; the reports of one attempt have at most 2 (`PART_MAX_BYTES`)."""
 RELAY_S = 5.0
 """How long telemetry for a leader that did not answer is relayed by another manager."""
 
 Failed = (NotSent, OutcomeUnknown, RemoteError)
+
+
+class Unsent(NamedTuple):
+    """What the receiver lacks of one attempt."""
+
+    recorder: AttemptRecorder
+    part: TelemetryPart
+    size: int
+    """In bytes, all but a few."""
 
 
 class Deliveries:
@@ -50,46 +71,72 @@ class Deliveries:
         self._silent: dict[Address, float] = {}
 
     async def send_telemetry(self) -> None:
-        """Sends each attempt's leader what it lacks, once."""
+        """Sends each job's leader what it lacks, once: in as few messages as it fits into, because
+        a worker may run a hundred attempts, and its leader may be far away."""
         self._forget_leaders()
+        jobs: dict[JobId, list[AttemptKey]] = {}
         for key in self._attempts.recorded():
-            # One attempt per message, so that each has the whole size limit.
-            await self.send_part(key)
+            jobs.setdefault(key.job, []).append(key)
+        for job, keys in jobs.items():
+            batch: list[Unsent] = []
+            for key in keys:
+                unsent = self._unsent(key)
+                if unsent is None:
+                    continue
+                if sum(each.size for each in batch) + unsent.size > MESSAGE_MAX_BYTES:
+                    await self._send(job, batch)
+                    batch = []
+                batch.append(unsent)
+            await self._send(job, batch)
 
     async def send_part(self, key: AttemptKey) -> None:
         """Sends what the receiver lacks of one attempt."""
+        unsent = self._unsent(key)
+        await self._send(key.job, [unsent] if unsent is not None else [])
+
+    def _unsent(self, key: AttemptKey) -> Unsent | None:
         recorder = self._attempts.recorder(key)
         part = recorder.part() if recorder is not None else None
         if recorder is None or part is None:
+            return None
+        size = sum(map(len, (*part.reports, *part.health)))
+        if part.errors or part.lines:
+            size += len(msgspec.msgpack.encode((part.errors, part.lines)))
+        return Unsent(recorder, part, size)
+
+    async def _send(self, job: JobId, unsent: list[Unsent]) -> None:
+        if not unsent:
             return
         runtime = self._runtime
-        leader = self._leaders.get(key.job)
+        leader = self._leaders.get(job)
         relay = leader is not None and self._is_silent(leader)
+        parts = [each.part for each in unsent]
         message = Telemetry(
-            node=str(runtime.node), boot=str(runtime.boot), parts=[part], relay=relay
+            node=str(runtime.node), boot=str(runtime.boot), parts=parts, relay=relay
         )
         direct = leader is not None and not relay
         peer = self._links.at(leader) if leader is not None and direct else self._links.current
         try:
             answer = await peer.request(message, self._timeouts.telemetry_s)
         except NotSent:
-            recorder.keep_lines(part.lines)
-            self._failed(key.job, leader, direct)
+            _keep_lines(unsent)
+            self._failed(job, leader, direct)
             return
         except WireError:
             # The reports are sent again. Whether the manager is gone, the session finds out.
-            self._failed(key.job, leader, direct)
+            self._failed(job, leader, direct)
             return
         if not isinstance(answer, TelemetryAck):
             return
-        where = address_in(answer.elsewhere.get(key.job, ""))
+        where = address_in(answer.elsewhere.get(job, ""))
         if where is not None:
-            recorder.keep_lines(part.lines)
-            self._leaders[key.job] = where
+            _keep_lines(unsent)
+            self._leaders[job] = where
             return
-        for key, sequence in answer.acks:
-            if key == recorder.key:
-                recorder.on_ack(sequence)
+        acks = dict(answer.acks)
+        for each in unsent:
+            if each.part.key in acks:
+                each.recorder.on_ack(acks[each.part.key])
         self._session.telemetry_interval_s = max(answer.interval_s, 0.05)
 
     def _failed(self, job: JobId, leader: Address | None, direct: bool) -> None:
@@ -133,3 +180,8 @@ class Deliveries:
         except Failed:
             return False
         return isinstance(answer, BlobHeld)
+
+
+def _keep_lines(unsent: list[Unsent]) -> None:
+    for each in unsent:
+        each.recorder.keep_lines(each.part.lines)

@@ -89,14 +89,20 @@ class ManagerLinks:
         return peer
 
     async def reach_any(self) -> dict[str, Exception]:
-        """Dials all managers and turns to the first that answers, the current one if it can; the
-        other dials are closed. If none answers in time nothing changes. Returns the errors of
-        the others by address."""
+        """Dials all managers without a link and turns to the first that answers, the current one
+        if it can; the other dials are closed. If none answers in time nothing changes. Returns the
+        errors of the others by address."""
         clock = self._board.runtime.clock
         if len(self._addresses) == 1 or self.current.control.session is not None:
             return {}
         until = clock.now() + self._board.limits.dial_timeout_s
-        order = self._addresses[self._at :] + self._addresses[: self._at]
+        # A manager with a link was asked before and does not lead. To turn back to it would end
+        # the dial of the primary that it names, and so for ever if a dial takes longer than a poll.
+        order = [
+            each
+            for each in self._addresses[self._at :] + self._addresses[: self._at]
+            if self.at(each).control.session is None
+        ]
         reached: list[Address] = []
         while not reached and clock.now() < until:
             await clock.sleep(DIAL_POLL_S)

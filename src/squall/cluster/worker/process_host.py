@@ -15,7 +15,8 @@ from squall.engine.process.bundle_cache import BundleCache
 from squall.engine.process.machine import mark
 
 ATTEMPT = "SQUALL_ATTEMPT"
-"""In the environment of the author's code: which attempt it runs in, for logs and headers."""
+"""In the environment of the author's code: which attempt it runs in, for logs and headers. Where
+several run in one process, the first of them."""
 
 
 class ProcessHost(CoreHost[AttemptKey]):
@@ -58,7 +59,10 @@ class ProcessHost(CoreHost[AttemptKey]):
             requirements=list(order.requirements),
             python=order.python if order.bundle else "",
         )
-        self.start(key, spec, load, str(self._folder / order.counters))
+        # One process for what a core runs of a job. A later attempt may have ended a process, so
+        # it keeps to others of its kind.
+        group = (key.job, order.process, key.attempt)
+        self.start(key, group, spec, load, str(self._folder / order.counters))
 
     def forget(self, key: AttemptKey) -> None:
         bundle = self._bundles.pop(key, None)

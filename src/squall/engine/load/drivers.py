@@ -10,6 +10,9 @@ once        a workflow that is not a test: the DAG once per user
 A driver adds and retires users through the share; it records nothing. Rate and users may be
 changed while it runs; each share takes its part, split as in the plan.
 Invariant of the open model: planned = made + dropped + waiting.
+
+A driver plans nothing beyond its share's lease: after a standstill it asks for the lease before it
+catches up, because another attempt may have planned the same time (R8).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Protocol
 import msgspec
 
 from squall.api.workflow import VU
+from squall.engine.core_protocol import ShareSpec
 from squall.engine.load.catch_up_limit import CatchUpLimit
 from squall.engine.load.schedule import StartSchedule, UserSchedule
 from squall.stats.manifest import Profile
@@ -47,6 +51,10 @@ class DrivenShare(Protocol):
     def opening(self) -> int: ...
     @property
     def ending(self) -> bool: ...
+    def may_go_on(self, now: float) -> bool:
+        """False if the lease has ended; by then the share has stopped its driver."""
+        ...
+
     def add_user(self) -> None: ...
     def retire_user(self) -> None: ...
 
@@ -89,7 +97,10 @@ class ClosedDriver:
         driven, schedule, level = self._driven, self._schedule, self._level
         if driven.ending or (schedule is None and level is None):
             return
-        now_s = perf_counter() - self._began
+        now = perf_counter()
+        if not driven.may_go_on(now):
+            return
+        now_s = now - self._began
         wanted = schedule.target(now_s) if level is None and schedule is not None else level or 0
         for _ in range(min(wanted - driven.user_count, START_BURST)):
             driven.add_user()
@@ -103,7 +114,8 @@ class ClosedDriver:
             delay_s = min(max(schedule.next_change(now_s) - now_s, 0.005), 3600.0)
         self._handle = asyncio.get_running_loop().call_later(delay_s, self._adjust)
 
-    def stop(self) -> None:
+    def stop(self, at: float | None = None) -> None:
+        """Ends all changes. The number of users has no plan that `at` would end."""
         if self._handle is not None:
             self._handle.cancel()
 
@@ -181,8 +193,11 @@ class OpenDriver:
         if self._pace is not None:
             self._pace.follow(self._schedule.planned_until)
 
-    def stop(self) -> None:
-        """Ends all starts: drops the waiting ones and releases idle users."""
+    def stop(self, at: float | None = None) -> None:
+        """Ends all starts: drops the waiting ones and releases idle users. The plan ends at the
+        clock reading `at`, which is now or the end of a lease before."""
+        if at is not None and self._started and not self._stopped:
+            self._plan_until(at)
         self._stopped = True
         if self._handle is not None:
             self._handle.cancel()
@@ -244,6 +259,8 @@ class OpenDriver:
             return
         driven, waiting, idle = self._driven, self._waiting, self._idle
         now = perf_counter()
+        if not driven.may_go_on(now):
+            return
         due = self._schedule.take(now - self._began)
         if due and not self._paused:
             driven.starts.planned += len(due)
@@ -269,6 +286,13 @@ class OpenDriver:
         if next_s != float("inf"):
             delay_s = min(delay_s, next_s - (perf_counter() - self._began))
         self._handle = self._loop.call_later(max(delay_s, TICK_S), self._tick)
+
+    def _plan_until(self, at: float) -> None:
+        """Queues the starts that are due up to `at` and were not seen yet."""
+        due = self._schedule.take(at - self._began)
+        if not self._paused:
+            self._driven.starts.planned += len(due)
+            self._waiting.extend(self._began + offset for offset in due)
 
     def _serve(self, now: float) -> None:
         """Adds users for waiting starts, up to `users_max`, and drops starts after a second."""
@@ -309,3 +333,11 @@ class OpenDriver:
     def _finish(self) -> None:
         if not self.on_done.done():
             self.on_done.set_result(None)
+
+
+def driver_of(driven: DrivenShare, spec: ShareSpec, *, paced: bool) -> OpenDriver | ClosedDriver:
+    """The driver of a share's load model."""
+    profile, share, shares = spec.profile, spec.share, spec.shares
+    if profile.is_open:
+        return OpenDriver(driven, profile, share, shares, spec.users_max, paced=paced)
+    return ClosedDriver(driven, profile, share, shares)

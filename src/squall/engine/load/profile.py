@@ -39,6 +39,9 @@ from squall.stats.manifest import Profile, Stage
 DEFAULT_VUS = 1
 DEFAULT_DURATION_S = 60.0
 DEFAULT_GRACE_S = 10.0
+# A number of iterations without a duration runs to its end. The limit only keeps a run that makes
+# no progress from staying for ever; it is longer than anyone waits for a number of iterations.
+ITERATIONS_LIMIT_S = 24 * 3600.0
 # Users an open model may grow to when the author does not say: enough for iterations of
 # up to ten seconds, and never so few that a slow first connect looks like saturation.
 _OPEN_ITERATION_S = 10
@@ -199,7 +202,7 @@ def _iterations(given: Mapping[str, _Given]) -> Profile:
         model="iterations",
         vus=vus,
         max_vus=vus,
-        duration_s=_duration_s(given),
+        duration_s=_duration_s(given, default_s=ITERATIONS_LIMIT_S),
         iterations=count * vus if per_user else count,
         iterations_per_vu=count if per_user else 0,
         think_s=_think_s(given),
@@ -320,9 +323,9 @@ def _max_vus(given: Mapping[str, _Given], vus: int, peak_per_s: float) -> int:
     return max_vus
 
 
-def _duration_s(given: Mapping[str, _Given]) -> float:
+def _duration_s(given: Mapping[str, _Given], default_s: float = DEFAULT_DURATION_S) -> float:
     if "duration" not in given:
-        return DEFAULT_DURATION_S
+        return default_s
     return parse_duration(given["duration"].value, given["duration"].name)
 
 

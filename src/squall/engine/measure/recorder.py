@@ -57,13 +57,16 @@ class OutcomeSamples:
         "exchanges",
         "histogram",
         "is_ok",
+        "raised",
         "samples",
         "spread",
         "spread_histogram",
     )
 
-    def __init__(self, is_ok: bool) -> None:
+    def __init__(self, is_ok: bool, *, raised: bool = False) -> None:
         self.is_ok = is_ok
+        # The author's code failed, and not a call.
+        self.raised = raised
         self.samples = array("d")
         self.append = self.samples.append
         self.histogram = Histogram()
@@ -104,6 +107,7 @@ class OutcomeSamples:
             count=total,
             exchanges=sampled if of_client else self.exchanges,
             service=self.histogram.to_data(),
+            raised=self.raised,
         )
         self.histogram.clear()
         self.count = self.exchanges = 0
@@ -154,20 +158,38 @@ class Row:
         """Executions that began, since the start. Reading a C counter must not advance it."""
         return int(self.began.__reduce__()[1][0])
 
+    def loop_names(self) -> dict[str, Any]:
+        """What the generated loop calls to record an execution of this step."""
+        name = self.name
+        names: dict[str, Any] = {
+            f"ROW_{name}": self,
+            f"BEGIN_{name}": self.begin,
+            f"STATUS_{name}": self.statuses,
+            f"SPREAD_{name}": self.spread,
+            f"SAMPLED_{name}": set[int](),
+        }
+        if self.response is not None:
+            names[f"RESPONSE_{name}"] = self.response.append
+        return names
+
     def spread(self, status: int, first_byte_s: float, whole_s: float) -> None:
         """Records a response that arrived in several reads."""
         self.statuses[status]  # makes the entry
         self.statuses.outcomes[status].spread.append(whole_s)
         self.first_spread.append(first_byte_s)
 
-    def fail(self, reason: str, seconds: float | None, exchanged: bool) -> bool:
-        """Counts a failure; true if it is the first with its reason."""
+    def fail(
+        self, reason: str, seconds: float | None, exchanged: bool, *, raised: bool = False
+    ) -> bool:
+        """Counts a failure; true if it is the first with its reason. `raised`: the author's code
+        failed, and not a call."""
         first = reason not in self.reasons
         if first and len(self.reasons) >= REASONS_MAX:
             reason, first = OTHER_REASON, False
         outcome = self.reasons.get(reason)
         if outcome is None:
-            outcome = self.reasons[reason] = OutcomeSamples(False)
+            outcome = self.reasons[reason] = OutcomeSamples(False, raised=raised)
+        outcome.raised = outcome.raised and raised
         if exchanged:
             outcome.exchanges += 1
         if seconds is None:
@@ -255,8 +277,12 @@ class Recorder:
         self.users_most = 0
         self.busy = 0
         self.busy_max = 0
+        # Users that became ready, and those that did not, since the last report.
+        self.opened = 0
+        self.unopened = 0
         self.epoch = perf_counter()
         self._counted = RequestsDelta()
+        self._statuses = list(http.counters.statuses)
         # Of all reports so far: iterations that ended, and the starts of open models.
         self._finished = 0
         self._planned = 0
@@ -268,6 +294,23 @@ class Recorder:
     ) -> Row:
         row = self.rows[name] = Row(name, protocol, ranges, planned=planned and self.is_open)
         return row
+
+    def loop_names(self) -> dict[str, Any]:
+        """What the generated loop calls to record an iteration."""
+        iteration = self.iteration
+        # Makes the outcome now, so that the loop can append to it without a lookup.
+        iteration.fail("failed", None, False)
+        failed = iteration.reasons["failed"]
+        failed.count = 0
+        names: dict[str, Any] = {
+            "ITERATION": iteration,
+            "BEGIN": iteration.begin,
+            "PASSED": iteration.ok.append,
+            "FAILED": failed.append,
+        }
+        if iteration.response is not None:
+            names["RESPONSE"] = iteration.response.append
+        return names
 
     def check(self, name: str, passed: bool) -> None:
         tally = self.checks.get(name)
@@ -299,7 +342,14 @@ class Recorder:
     def error(self, row: str, reason: str, **details: Any) -> None:
         at_s = perf_counter() - self.epoch
         self.on_error(
-            ErrorSample(workflow=self.workflow, row=row, reason=reason, at_s=at_s, **details)
+            ErrorSample(
+                workflow=self.workflow,
+                share=self.share,
+                row=row,
+                reason=reason,
+                at_s=at_s,
+                **details,
+            )
         )
 
     @property
@@ -353,6 +403,9 @@ class Recorder:
             tls=_samples(self.http.tls_samples),
             users=self.users_most,
             busy=self.busy_max,
+            statuses=self._new_statuses(),
+            opened=self.opened,
+            unopened=self.unopened,
         )
         ended = report.iteration
         self._finished += ended.interrupted + sum(each.count for each in ended.outcomes)
@@ -362,6 +415,7 @@ class Recorder:
         self.starts = StartsDelta()
         self.busy_max = self.busy
         self.users_most = self.users
+        self.opened = self.unopened = 0
         for tally in self.checks.values():
             tally[0] = tally[1] = 0
         return report
@@ -370,6 +424,15 @@ class Recorder:
         deltas = [row.take() for row in (*self.rows.values(), *self.named.values())]
         # A step that is not measured has a row only when something went wrong in it.
         return [delta for delta in deltas if delta.protocol or delta.outcomes]
+
+    def _new_statuses(self) -> dict[int, int]:
+        now, before = self.http.counters.statuses, self._statuses
+        self._statuses = list(now)
+        return {
+            status: count - known
+            for status, (count, known) in enumerate(zip(now, before, strict=True))
+            if count > known
+        }
 
     def _requests(self) -> RequestsDelta:
         now, before = self.http.counters, self._counted

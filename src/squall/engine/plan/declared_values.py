@@ -100,6 +100,7 @@ ATTRIBUTES: dict[str, Reader] = {
     "connections": _choice(("vu", "iteration", "request", "shared")),
     "session": _choice(("iteration", "vu")),
     "on_failure": _choice(ON_FAILURE),
+    "on_control_loss": _choice(("stop", "continue")),
     "weight": parse_count,
     "reporting": _reporters,
 }

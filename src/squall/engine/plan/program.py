@@ -326,6 +326,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> W
         shape=shape(plan),
         connections_per_vu=max((len(slots_of(layer)) for layer in plan.layers), default=1),
         checks=[hook.name for hook in plan.checks],
+        check_steps={hook.name: list(hook.after) for hook in plan.checks},
         metrics=[
             *(
                 MetricManifest(name=name, kind=cast(MetricKind, metric.kind), unit=metric.unit)
@@ -338,6 +339,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> W
         ],
         thresholds=plan.settings.get("thresholds", []),
         host=host,
+        on_control_loss=plan.settings.get("on_control_loss", ""),
         provides={hook.name: list(targets) for hook, targets in plan.providers},
         uses=[
             UseManifest(

@@ -2,8 +2,11 @@
 
 The parent starts `python -m squall.engine.process.core INDEX FD [LEASE_FD NICENESS]` with one end
 of a socket pair. The process ignores Ctrl-C (the parent decides) and ends at once when the
-parent is gone: load without an owner must not continue. A worker's core also has a lease
-(`lease.py`); when that ends, the core cuts all its shares and sends their last reports.
+parent is gone: load without an owner must not continue. Each share of a worker also has a lease
+(`lease.py`); when that ends, the core cuts the share and sends its last report.
+
+Shares come, begin and end one by one (`core_share.py`); they have the event loop, the program and
+the fate of the process in common.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ from squall.api.errors import AuthorError, ConfigError, ExitCode, SquallError
 from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
 from squall.engine.core_protocol import (
-    Adjust,
+    Abandon,
+    AdjustShare,
     CoreRefused,
     Crashed,
-    Ended,
     Exit,
     Go,
     Load,
@@ -38,6 +41,7 @@ from squall.engine.core_protocol import (
     OutputLine,
     Prepare,
     Ready,
+    ShareName,
     ShareSpec,
     Stop,
     ToParent,
@@ -52,7 +56,7 @@ from squall.engine.plan.author_file import author_location, load_file, workflow_
 from squall.engine.plan.imported_code import Code, imported_code
 from squall.engine.plan.program import Program, build_program
 from squall.engine.plan.url_workflow import url_workflow
-from squall.engine.process.counter_file import CounterFile
+from squall.engine.process.core_share import FOLD_S, CoreShare
 from squall.engine.process.lease import CHECK_S, LeaseGuard, LeaseMemory
 from squall.engine.process.requirements import check_python, check_requirements
 from squall.engine.process.stack_signal import answer_with_stack
@@ -62,8 +66,8 @@ from squall.engine.users.http_settings import http_shared
 from squall.engine.users.share import Share
 from squall.stats.reports import Blocked
 
-FOLD_S = 0.1
-LEASE_ENDED = "lease ended"
+# As many shares look at every beat whether their second is over; more of them do it in turn.
+EACH_BEAT_MAX = 8
 PR_SET_PDEATHSIG = 1
 # Set in a core process: `squall.run` refuses to run inside a file that is being loaded.
 LOADING = "SQUALL_LOADING"
@@ -79,8 +83,12 @@ class CoreProcess:
         self._send = send
         self._program: Program | None = None
         self._load: Load | None = None
-        self._shares: list[Share] = []
-        self._counters: dict[Share, CounterFile] = {}
+        # From their Prepare to their end or refusal.
+        self._shares: list[CoreShare] = []
+        # All that were ever made.
+        self._made = 0
+        # Prepare messages that are being carried out.
+        self._preparing = 0
         self._run_began = 0.0
         loop = asyncio.get_running_loop()
         self._collector = GarbageCollector()
@@ -89,6 +97,8 @@ class CoreProcess:
             index, gc_max_s=self._collector.take_max_s, blocked=self._take_blocked
         )
         self._heartbeat = LoopHeartbeat(loop, on_beat=self._meter.beat)
+        # What ends the periodic work of running shares; empty while none has begun.
+        self._timers: list[Callable[[], None]] = []
         self._loop = loop
         self._thread = threading.get_ident()
         self._output = OutputCapture(self._on_line, user_name)
@@ -96,35 +106,35 @@ class CoreProcess:
         self._connections = 0
         # Connections at which another freeze is worth its pass; 0 before the first.
         self._frozen_at = 0
-        self._stop: Stop | None = None
         self._health_at = 0.0
-        self._adjust: Adjust | None = None
-        self._go_received = False
-        self._is_prepared = False
-        self._shared = lease
-        self._lease = None if lease is None else LeaseGuard(lease, self._on_lease_end)
-        if self._lease is not None:
-            self._heartbeat.every(CHECK_S, self._lease.check)
+        self._memory = lease
+        if lease is not None:
+            self._heartbeat.every(CHECK_S, self._check_leases)
 
-    async def handle(self, message: Load | Prepare | Go | Adjust | Stop) -> None:
+    async def handle(self, message: Load | Prepare | Go | AdjustShare | Stop | Abandon) -> None:
         match message:
             case Load():
                 self._on_load(message)
             case Prepare():
-                self._stop = None
-                self._go_received = False
-                self._spawn(self._prepare(message.shares, message.counters))
+                self._on_prepare(message)
             case Go():
-                if not self._go_received:
-                    self._go(message)
-            case Adjust():
-                self._adjust = message
-                for share in self._shares if self._go_received else ():
-                    share.adjust(message)
+                self._go(message)
+            case AdjustShare():
+                for each in self._named(message.share):
+                    each.adjust(message.load)
             case Stop():
-                self._stop = message
-                for share in self._shares:
-                    share.stop(now=message.now)
+                for each in self._named(message.share):
+                    each.stop(message)
+            case Abandon():
+                for each in self._named(message.share):
+                    ended = each.give_up(message.why)
+                    self._spawn(each.share.http.close())
+                    self._remove(each)
+                    self._send(ended)
+                    self._rest_if_idle()
+
+    def _named(self, share: ShareName | None) -> list[CoreShare]:
+        return [each for each in self._shares if share is None or each.name == share]
 
     def _on_line(self, prefix: str, text: str) -> None:
         """Sends a line that the author printed, from any thread. Only the loop's thread may write
@@ -143,19 +153,18 @@ class CoreProcess:
         else:
             loop.default_exception_handler(context)
 
-    def _on_lease_end(self) -> None:
-        """Cuts every share, including those in preparation, and lets them send their last
-        reports."""
-        self._stop = Stop(now=True)
-        for share in list(self._shares):
-            share.cut(LEASE_ENDED)
-        if self._is_prepared and not self._go_received:
-            self._go_nowhere()
+    def _check_leases(self) -> None:
+        """Those of shares that have begun are checked with their counters (`CoreShare.fold`)."""
+        for each in list(self._shares):
+            if not each.begun:
+                each.check_lease()
 
-    def _go_nowhere(self) -> None:
-        """Starts shares that were cut before their Go, so that they end and report."""
-        now = perf_counter()
-        self._go(Go(now, self._run_began or now))
+    def _on_cut(self, each: CoreShare) -> None:
+        """The lease of a share has ended. One that waits for its Go starts, so that it ends and
+        reports."""
+        if each.prepared and not each.begun:
+            now = perf_counter()
+            self._begin([each], Go(now, self._run_began or now))
 
     # Loading.
 
@@ -192,46 +201,60 @@ class CoreProcess:
             Loaded(self._program.manifest, descriptor_budget(), code.modules, code.requirements)
         )
 
-    # One phase.
+    # Shares.
 
-    async def _prepare(self, specs: list[ShareSpec], counters: list[str]) -> None:
+    def _on_prepare(self, message: Prepare) -> None:
         self._collector.start()
-        self._is_prepared = False
-        self._shares = []
-        shares = [self._make_share(spec) for spec in specs]
-        paths = zip(shares, counters, strict=True) if counters else ()
-        self._counters = {share: CounterFile(path) for share, path in paths}
-        await asyncio.gather(*(self._prepare_share(share) for share in shares))
-        self._collector.freeze_prepared()
-        self._heartbeat.start()
-        self._is_prepared = True
-        self._send(Ready())
-        if self._lease is not None and self._lease.ended:
-            self._go_nowhere()
+        counters = message.counters or [""] * len(message.shares)
+        leases = message.leases or [None] * len(message.shares)
+        rows = zip(message.shares, counters, leases, strict=True)
+        made = [self._make_share(spec, path, slot) for spec, path, slot in rows]
+        self._shares += made
+        self._preparing += 1
+        self._spawn(self._prepare(made))
 
-    async def _prepare_share(self, share: Share) -> None:
-        self._shares.append(share)
-        if self._stop is not None:
-            share.stop(now=self._stop.now)
+    async def _prepare(self, shares: list[CoreShare]) -> None:
+        await asyncio.gather(*(self._prepare_share(each) for each in shares))
+        self._preparing -= 1
+        if not self._preparing and not self._timers:
+            # A full pass of the collector is long, so it is made once, and before the load.
+            self._collector.freeze_prepared()
+        self._heartbeat.start()
+        ready = [each for each in shares if each in self._shares]
+        self._send(Ready([each.name for each in ready]))
+        for each in ready:
+            each.prepared = True
+            if each.lease_ended:
+                self._on_cut(each)
+
+    async def _prepare_share(self, each: CoreShare) -> None:
+        share = each.share
         # Sweeps enforce timeouts, and start actions make calls before the clock starts.
-        sweeper = self._heartbeat.every(FOLD_S, lambda: share.http.sweep(perf_counter()))
+        interval_s = self._heartbeat.interval_s
+        sweeper = self._heartbeat.every(interval_s, lambda: share.http.sweep(perf_counter()))
         self._heartbeat.start()
         try:
             await share.prepare()
         except ConfigError as error:
-            self._drop(share, CoreRefused(str(error), int(ExitCode.CONFIG), share.plan.name))
+            self._refuse(each, str(error), int(ExitCode.CONFIG))
         except Exception as error:
             where = author_location(error).partition(" in ")[0] or share.plan.file
             text = f"{where}  {share.plan.name}: {type(error).__name__}: {error}"
-            self._drop(share, CoreRefused(text, int(AuthorError.exit_code), share.plan.name))
+            self._refuse(each, text, int(AuthorError.exit_code))
         finally:
             sweeper()
 
-    def _drop(self, share: Share, refusal: CoreRefused) -> None:
-        self._shares.remove(share)
-        self._send(refusal)
+    def _refuse(self, each: CoreShare, text: str, exit_code: int) -> None:
+        if each in self._shares:
+            each.close()
+            self._remove(each)
+            self._send(CoreRefused(text, exit_code, *each.name))
 
-    def _make_share(self, spec: ShareSpec) -> Share:
+    def _remove(self, each: CoreShare) -> None:
+        if each in self._shares:
+            self._shares.remove(each)
+
+    def _make_share(self, spec: ShareSpec, counters: str, slot: int | None) -> CoreShare:
         assert self._program is not None, "Prepare follows Load"
         assert self._load is not None, "Prepare follows Load"
         plan = self._program.plans[spec.workflow]
@@ -244,22 +267,35 @@ class CoreProcess:
                 self._send(exchange_report(name, exchange))
 
             http.on_exchange = told
-        if self._lease is not None:
-            http.limit, http.allows = self._lease.limit, self._lease.allows
+        lease = None
+        if self._memory is not None and slot is not None:
+            lease = LeaseGuard(self._memory, slot)
+            http.limit, http.allows = lease.limit, lease.allows
         share = Share(
             self._program,
             spec,
             http,
             on_report=self._send,
             on_error=self._send,
-            paced=self._lease is not None,
+            paced=lease is not None,
         )
         if options.once:
             share.on_exchange = self._send
-        return share
+        self._made += 1
+        return CoreShare(share, lease, counters, self._made, self._on_cut)
 
     def _go(self, message: Go) -> None:
-        self._go_received = True
+        chosen = self._named(message.share)
+        self._begin([each for each in chosen if each.prepared and not each.begun], message)
+
+    def _begin(self, shares: list[CoreShare], message: Go) -> None:
+        if shares and not self._timers:
+            self._start_timers(message)
+        for each in shares:
+            each.go(message)
+            each.ending = self._spawn(self._end(each))
+
+    def _start_timers(self, message: Go) -> None:
         self._run_began = message.run_began
         self._health_at = message.at + message.joined_s
         self._watchdog = Watchdog(
@@ -267,63 +303,60 @@ class CoreProcess:
             self._heartbeat,
             Workflow,
             root=self._root(),
-            on_held=None if self._shared is None else self._shared.holds,
+            on_held=None if self._memory is None else self._memory.holds,
         )
         self._watchdog.start()
         self._publish_beat()
         self._meter.restart()
-        ends = [
-            self._heartbeat.every(FOLD_S, self._fold),
+        self._timers = [
+            self._heartbeat.every(FOLD_S, self._keep_house),
             self._heartbeat.every(self._heartbeat.interval_s, self._beat),
         ]
-        for share in self._shares:
-            if self._adjust is not None:
-                share.adjust(self._adjust)
-            share.go(message.at, message.joined_s)
-            if self._stop is not None:
-                share.stop(now=self._stop.now)
-        self._spawn(self._finish(list(self._shares), ends))
 
-    async def _finish(self, shares: list[Share], ends: list[Callable[[], None]]) -> None:
-        await asyncio.gather(*(self._end(share) for share in shares))
-        for end in ends:
+    async def _end(self, each: CoreShare) -> None:
+        ended = await each.wait()
+        self._remove(each)
+        self._send(ended)
+        self._rest_if_idle()
+
+    def _rest_if_idle(self) -> None:
+        """After the last share: nothing is measured until others begin."""
+        if self._shares or not self._timers:
+            return
+        for end in self._timers:
             end()
+        self._timers = []
         self._report_health(perf_counter())
         if self._watchdog is not None:
             self._watchdog.stop()
         self._heartbeat.stop()
-        self._shares = []
-
-    async def _end(self, share: Share) -> None:
-        ended: Ended = await share.wait()
-        self._shares.remove(share)
-        self._send(ended)
 
     # Heartbeat.
 
-    def _fold(self) -> None:
-        for share in self._shares:
-            share.fold()
-            if (file := self._counters.get(share)) is not None:
-                file.write(share.recorder.counters(perf_counter() - share.recorder.epoch))
+    def _keep_house(self) -> None:
         self._collector.tick(perf_counter())
         self._output.tick()
 
     def _beat(self) -> None:
         now = perf_counter()
-        for share in self._shares:
-            share.beat(now)
+        shares = [each for each in self._shares if each.begun]
+        for each in shares:
+            has_turn = each.has_turn(now)
+            if has_turn or len(shares) <= EACH_BEAT_MAX:
+                each.beat(now)
+            if has_turn:
+                each.fold()
         self._publish_beat()
         if now - self._health_at >= 1.0:
             # After a long block: one report for it, not one for each second that was missed.
             self._health_at = max(self._health_at + 1.0, now - 1.0)
             self._report_health(now)
-            self._collector.users = sum(share.user_count for share in self._shares)
+            self._collector.users = sum(each.share.user_count for each in self._shares)
             self._freeze_when_ramped()
 
     def _publish_beat(self) -> None:
-        if self._shared is not None:
-            self._shared.beats(self._heartbeat.last_beat)
+        if self._memory is not None:
+            self._memory.beats(self._heartbeat.last_beat)
 
     def _report_health(self, now: float) -> None:
         self._send(self._meter.take(max(0.0, now - self._run_began)))
@@ -331,7 +364,7 @@ class CoreProcess:
     def _freeze_when_ramped(self) -> None:
         """Freezes the collector's view once connections grow by less than 1 % a second: the objects
         that exist then stay, and scanning them again costs latency."""
-        connections = sum(share.http.counters.connections for share in self._shares)
+        connections = sum(each.share.http.counters.connections for each in self._shares)
         grown = connections - self._connections
         if not connections or connections < self._frozen_at:
             return
@@ -347,10 +380,11 @@ class CoreProcess:
         assert self._program is not None, "Go follows Load"
         return self._program.base_dir
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -1,6 +1,7 @@
 """The file with the counters of one attempt, which survives the processes that make its load.
 
-A core process writes it at each fold, ten times a second and never per request. It is not synced:
+A core process writes it at each fold, ten times a second, and before the first request after half
+a second without a fold; never per request. It is not synced:
 the kernel keeps what was written when a process is killed, and only the end of the machine loses
 it. Each write is one system call, so a reader never sees half of one.
 """
@@ -13,13 +14,12 @@ import os
 import struct
 from pathlib import Path
 
-from squall.engine.process.lease import boot_time
+from squall.engine.process.lease import GAP_S, boot_time
 from squall.stats.attempt_record import SurvivingCounters
 
-SILENT_MAX_S = 0.5
-"""How much of the plan a core process may have made after it last wrote its counters. A loop that
-runs writes them every 0.1 s; one that is blocked or stopped sends nothing, and the first of its
-turns afterwards makes what a healthy one makes in far less than this."""
+SILENT_MAX_S = GAP_S
+"""No request leaves a core process later than this after it wrote its counters. A loop that runs
+writes them every 0.1 s; in one that lags, the first request after this time writes them."""
 # The fields of `SurvivingCounters` up to `boot_s`, in their order.
 _LAYOUT = struct.Struct("<11d")
 

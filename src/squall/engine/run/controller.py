@@ -41,6 +41,7 @@ from squall.engine.outcome import (
     RunStatus,
     WorkflowOutcome,
     WorkflowStatus,
+    timeout_text,
 )
 from squall.engine.plan.layers import topological_layers
 from squall.engine.plan.received_values import collected, exports_of, received_by
@@ -161,7 +162,11 @@ class Controller:
         cpu_s, wall_s = process_time() - self._cpu_from[0], perf_counter() - self._cpu_from[1]
         for core in self._pool.cores:
             self._note_death(core)
-        thresholds, verdict = self._live_stats.close(self.notes)
+        over = self._outcomes.values()
+        completed = {each.name: 0 for each in over if each.status == "completed"}
+        thresholds, verdict = self._live_stats.close(
+            self.notes, completed={} if self._stopping else completed
+        )
         return RunOutcome(
             manifest=self.manifest,
             stats=self._live_stats.stats,
@@ -179,7 +184,7 @@ class Controller:
             interrupted=self._interruptions > 0,
             aborted_by=self._aborted_by,
             losses=self._losses,
-            notes=list(dict.fromkeys(self._warnings)),
+            notes=self._live_stats.notes(self._warnings),
         )
 
     def stop(self, *, now: bool = False) -> None:
@@ -338,9 +343,17 @@ class Controller:
                 running.check()
             case Ended() if running is not None:
                 running.ended[(message.workflow, message.share)] = message
+                self._show_end(message.workflow, running)
                 running.check()
             case _:
                 pass
+
+    def _show_end(self, name: str, running: _Running) -> None:
+        """Ends a workflow in the live view once all its shares have, while others still run."""
+        parts = [running.ended.get(key) for key in running.shares if key[0] == name]
+        elapsed = [part.elapsed_s for part in parts if part is not None]
+        if len(elapsed) == len(parts):
+            self._live_stats.stats.workflows[name].elapsed_s = max(elapsed)
 
     def _on_death(self, core: CoreHandle) -> None:
         self._note_death(core)
@@ -406,6 +419,7 @@ class Controller:
 
     def _time_out(self) -> None:
         self._timed_out = True
+        self.notes.append(("INVALID", timeout_text(self._options.timeout_s or 0.0)))
         self.stop()
 
     @property

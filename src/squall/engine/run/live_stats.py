@@ -6,10 +6,11 @@ controller imports this module only when the load has started.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from squall.stats.manifest import FileManifest
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.run_notes import notes_of
 from squall.stats.snapshot import Snapshot, VerdictState
 from squall.stats.thresholds.binding import BoundThreshold
 from squall.stats.thresholds.judge import ThresholdJudge, ThresholdResult
@@ -44,5 +45,13 @@ class LiveStats:
         )
         return snapshot, judgement.abort
 
-    def close(self, notes: Notes) -> tuple[list[ThresholdResult], Verdict]:
-        return self._judge.final(), judge(self.stats, notes)
+    def close(
+        self, notes: Notes, *, completed: Mapping[str, int] | None = None
+    ) -> tuple[list[ThresholdResult], Verdict]:
+        """`completed`: see `judge`."""
+        return self._judge.final(), judge(self.stats, notes, completed=completed)
+
+    def notes(self, warnings: Sequence[str]) -> list[str]:
+        """The notes of a finished run; `warnings` are those of its shares."""
+        every = [*self.stats.manifest.all_warnings, *warnings, *notes_of(self.stats)]
+        return list(dict.fromkeys(every))

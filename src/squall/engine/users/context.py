@@ -26,6 +26,15 @@ def decoded_context(values: dict[str, bytes]) -> Context:
     return {name: decode_value(data) for name, data in values.items()}
 
 
+def received_arguments(values: dict[str, bytes]) -> dict[str, dict[str, Any]]:
+    """The arguments of each Use hook, from "hook.argument" -> encoded value."""
+    received: dict[str, dict[str, Any]] = {}
+    for name, data in values.items():
+        hook, _, argument = name.partition(".")
+        received.setdefault(hook, {})[argument] = decode_value(data)
+    return received
+
+
 def encoded_context(
     context: Context, needed: Iterable[str], who: str
 ) -> tuple[dict[str, bytes], str, list[str]]:

@@ -33,6 +33,9 @@ from squall.engine.plan.workflow_plan import (
     weight_groups,
 )
 
+# What a step that runs beside others returns, as a sum.
+FAILED, STOPPED, ANSWERED = 1, 2, 4
+
 UserLoop = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -94,14 +97,14 @@ async def run_together(
 ) -> int:
     """Runs sibling steps at the same time: the first inline, the others in tasks.
 
-    Returns the worst of their outcomes. All of them are finished when it returns or raises,
-    so that no step of one iteration runs into the next.
+    Returns what any of them returned (`_Writer._sibling`). All of them are finished when it
+    returns or raises, so that no step of one iteration runs into the next.
     """
     tasks = [asyncio.create_task(step(user, context, http, planned, ran)) for step in todo[1:]]
     try:
         outcome: int = await todo[0](user, context, http, planned, ran)
         for task in tasks:
-            outcome = max(outcome, await task)
+            outcome |= await task
         return outcome
     except BaseException:
         for task in tasks:
@@ -160,7 +163,7 @@ class _Writer:
                 with block("if http.dirty:"):
                     line("http.begin_iteration()")
                 line("BEGIN()")
-                line("bad = False")
+                line("bad = answered = False")
                 if self.pauses:
                     # A start action may have paused too.
                     line("vu.paused_s = 0.0")
@@ -224,7 +227,7 @@ class _Writer:
         elif self.measured:
             # An iteration without an exchange may never have yielded to the event loop, which
             # would then serve no other user.
-            with block("if http.last is None:"):
+            with block("if http.last.__class__ is not HTTPResponse:"):
                 line("await YIELD()")
         else:
             line("await YIELD()")
@@ -247,10 +250,12 @@ class _Writer:
                 planned = "planned" if self.is_open else "0.0"
                 ran = "ran" if self.conditional else "None"
                 line(f"outcome = await TOGETHER(todo, self, ctx, http, {planned}, {ran})")
-                with block("if outcome:"):
+                with block(f"if outcome & {ANSWERED}:"):
+                    line("answered = True")
+                with block(f"if outcome & {FAILED}:"):
                     line("bad = True")
-                    with block("if outcome > 1:"):
-                        line("failures = failures + 1 if outcome > 2 else 0")
+                    with block(f"if outcome & {STOPPED}:"):
+                        line("failures = 0 if answered else failures + 1")
                         line("break")
         self._hooks_after(index)
 
@@ -293,24 +298,19 @@ class _Writer:
             line(f"r_{step.name} = await {self._call(step)}")
         with block("except BaseException as error:"):
             self._interruption(step)
-            fruitless = f"STEP_FAILED(ROW_{step.name}, error, http, {planned})"
-            line(f"failures = failures + 1 if {fruitless} else 0")
-            line("bad = True")
-            line("break")
-        self._record(
-            step,
-            f"r_{step.name}",
-            bad="bad = True",
-            stop=("failures += 1", "break"),
-            answered=("failures = 0", "break"),
-        )
+            line(f"STEP_FAILED(ROW_{step.name}, error, http, {planned})")
+            self._stop_iteration()
+        self._record(step, f"r_{step.name}", bad="bad = True", stop=self._stop_iteration)
+        if step.layer < len(self.plan.layers) - 1:
+            # After the last layer nothing can fail any more.
+            self._answered(step, "answered = True")
         line(f"ctx[{step.name!r}] = r_{step.name}")
         if step.name in self.conditional:
             line(f"ran.add({step.name!r})")
 
     def _sibling(self, step: StepPlan) -> None:
-        """Writes a step that runs beside others as a coroutine of its own. It returns 0 (ok),
-        1 (failed status), 2 (the iteration stops) or 3 (and the user waits before the next)."""
+        """Writes a step that runs beside others as a coroutine of its own. It returns the sum of
+        what applies: `FAILED`, `STOPPED` (the iteration ends), `ANSWERED`."""
         line, block = self.source.line, self.source.block
         with block(f"async def sibling_{step.name}(self, ctx, http, planned, ran):"):
             self._prologue(step)
@@ -318,13 +318,37 @@ class _Writer:
                 line(f"r = await {self._call(step, from_context=True)}")
             with block("except BaseException as error:"):
                 self._interruption(step)
-                line(f"return 3 if STEP_FAILED(ROW_{step.name}, error, http, planned) else 2")
+                line(f"STEP_FAILED(ROW_{step.name}, error, http, planned)")
+                self._stop_sibling()
             line("bad = 0")
-            self._record(step, "r", bad="bad = 1", stop=("return 3",), answered=("return 2",))
+            self._record(step, "r", bad=f"bad = {FAILED}", stop=self._stop_sibling)
+            self._answered(step, f"bad |= {ANSWERED}")
             line(f"ctx[{step.name!r}] = r")
             if step.name in self.conditional:
                 line(f"ran.add({step.name!r})")
             line("return bad")
+
+    def _stop_iteration(self) -> None:
+        """After an iteration without any answer the user rests: it would spin otherwise. After an
+        answer the target sets the pace."""
+        line = self.source.line
+        line("bad = True")
+        line("failures = 0 if answered or HAS_ANSWER(http.last_exchange()) else failures + 1")
+        line("break")
+
+    def _stop_sibling(self) -> None:
+        stopped = FAILED | STOPPED
+        answered = "HAS_ANSWER(http.last_exchange())"
+        self.source.line(f"return {stopped | ANSWERED} if {answered} else {stopped}")
+
+    def _answered(self, step: StepPlan, note: str) -> None:
+        """Notes that the target answered a step. The result of a measured step is an answer; any
+        other step got one if its last call did."""
+        if step.protocol:
+            self.source.line(note)
+        else:
+            with self.source.block("if HAS_ANSWER(http.last_exchange()):"):
+                self.source.line(note)
 
     def _prologue(self, step: StepPlan) -> None:
         line = self.source.line
@@ -341,38 +365,26 @@ class _Writer:
                 line(f"ROW_{step.name}.interrupted += 1")
             line("raise")
 
-    def _record(
-        self,
-        step: StepPlan,
-        result: str,
-        *,
-        bad: str,
-        stop: tuple[str, ...],
-        answered: tuple[str, ...],
-    ) -> None:
-        """Writes what follows a step that returned. The lines `stop` end an iteration without an
-        answer, `answered` one with a failed status, if the step has `on_failure="stop"`."""
+    def _record(self, step: StepPlan, result: str, *, bad: str, stop: Callable[[], None]) -> None:
+        """Writes what follows a step that returned. `stop` writes the end of the iteration: after
+        an odd result, and after a failed one if the step has `on_failure="stop"`."""
         line, block = self.source.line, self.source.block
         planned = "planned" if self.is_open else "0.0"
         root = self.is_open and not step.after
         if not step.protocol:
             with block(f"if {result}.__class__ is COROUTINE:"):
-                line(f"STEP_ODD(ROW_{step.name}, {result}, {planned})")
-                line(bad)
-                for text in stop:
-                    line(text)
+                line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
+                stop()
             return
         if step.protocol != "http":
-            with block(f"if not CUSTOM(ROW_{step.name}, {result}, {planned}):"):
+            with block(f"if not CUSTOM(ROW_{step.name}, {result}, http, {planned}):"):
                 line(bad)
-                for text in answered if step.stops else ():
-                    line(text)
+                if step.stops:
+                    stop()
             return
         with block(f"if {result}.__class__ is not HTTPResponse:"):
-            line(f"STEP_ODD(ROW_{step.name}, {result}, {planned})")
-            line(bad)
-            for text in stop:
-                line(text)
+            line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
+            stop()
         line(f"status = {result}.status_code")
         line(f"ended = {result}.ended")
         with block(f"if {result}.first_byte == ended:"):
@@ -391,8 +403,8 @@ class _Writer:
             with block(f"if status not in SAMPLED_{step.name}:"):
                 line(f"SAMPLED_{step.name}.add(status)")
                 line(f"UNEXPECTED(ROW_{step.name}, {result})")
-            for text in answered if step.stops else ():
-                line(text)
+            if step.stops:
+                stop()
 
     def _is_bad(self, step: StepPlan) -> str:
         if step.expect == [(200, 399)]:

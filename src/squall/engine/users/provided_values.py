@@ -35,9 +35,3 @@ async def provided_values(
         except (Exception, SystemExit, KeyboardInterrupt) as failure:
             warnings.append(f"{plan.name}.{hook.name} gave no value: {reason_of(failure)}")
     return provided
-
-
-def unopened_note(workflow: str, users: int, error: str) -> tuple[str, str]:
-    """The note for the verdict about users that could not start."""
-    text = f"{users} user{'' if users == 1 else 's'} of {workflow} did not start: {error}"
-    return "DEGRADED", text

@@ -8,8 +8,9 @@ generously: an unused id does no harm, but one that is used twice may.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from squall.api.feeds import Feed, FeedCursor
@@ -21,27 +22,41 @@ def tickets(spec: ShareSpec) -> range:
     return range(max(spec.iterations - spec.iterations_done, 0))
 
 
+def ticket_names(spec: ShareSpec) -> dict[str, Any]:
+    """What the generated loop needs for the `iterations` model: the next ticket, and how many of
+    them one user may take."""
+    if spec.profile.model != "iterations":
+        return {}
+    names: dict[str, Any] = {"TICKET": partial(next, iter(tickets(spec)), None)}
+    if spec.profile.iterations_per_vu:
+        names["EACH"] = spec.profile.iterations_per_vu
+    return names
+
+
 def first_user(spec: ShareSpec) -> int:
     """Index of the first user of this attempt; 0 for the first attempt."""
     return (spec.attempt - 1) * spec.users_max + spec.iterations_done
-
-
-def row_sources(
-    spec: ShareSpec, feeds: dict[str, Feed[Any]], rows: dict[str, list[Any]], seeded: Random
-) -> dict[str, Callable[[], Any]]:
-    """A function per feed that returns the next row of this share."""
-    sources: dict[str, Callable[[], Any]] = {}
-    for name, feed in feeds.items():
-        cursor = FeedCursor(rows[name], feed.take, spec.share, spec.shares, seeded)
-        skip_rows(spec, feed, cursor)
-        sources[name] = cursor.next
-    return sources
 
 
 def skip_rows(spec: ShareSpec, feed: Feed[Any], cursor: FeedCursor[Any]) -> None:
     """Skips the rows that earlier attempts took."""
     used = spec.iterations_done if feed.per == "iteration" else spec.users_max * (spec.attempt - 1)
     cursor.skip(used)
+
+
+def row_sources(
+    spec: ShareSpec,
+    feeds: Mapping[str, Feed[Any]],
+    rows: Mapping[str, Sequence[Any]],
+    draw: random.Random,
+) -> dict[str, Callable[[], Any]]:
+    """The next row of each feed."""
+    sources: dict[str, Callable[[], Any]] = {}
+    for name, feed in feeds.items():
+        cursor = FeedCursor(rows[name], feed.take, spec.share, spec.shares, draw)
+        skip_rows(spec, feed, cursor)
+        sources[name] = cursor.next
+    return sources
 
 
 def unfinished_rows(feeds: dict[str, Feed[Any]], interrupted: int) -> str:

@@ -13,6 +13,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
@@ -20,19 +21,25 @@ from typing import Any
 from squall.api.feeds import FeedExhausted
 from squall.api.http import HTTPResponse
 from squall.clients.http import HTTPShared
-from squall.engine.core_protocol import Adjust, Ended, ShareSpec, decode_value
-from squall.engine.load.drivers import START_BURST, ClosedDriver, OpenDriver
+from squall.clients.http.client import has_answer
+from squall.engine.core_protocol import Adjust, Ended, ShareSpec
+from squall.engine.load.drivers import START_BURST, ClosedDriver, OpenDriver, driver_of
 from squall.engine.load.share_specs import share_of_users
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.program import Program
 from squall.engine.plan.workflow_plan import WorkflowPlan, slots_of
 from squall.engine.users import resume_point
 from squall.engine.users.check_callbacks import CheckCallbacks
-from squall.engine.users.context import Context, decoded_context, encoded_context
+from squall.engine.users.context import (
+    Context,
+    decoded_context,
+    encoded_context,
+    received_arguments,
+)
 from squall.engine.users.exchange_report import watched
 from squall.engine.users.generated_loop import UserLoop, generate_loop, run_together
-from squall.engine.users.provided_values import END_ACTIONS_S, provided_values, unopened_note
-from squall.engine.users.step_failures import StepFailures, reason_of
+from squall.engine.users.provided_values import END_ACTIONS_S, provided_values
+from squall.engine.users.step_failures import StepFailures
 from squall.engine.users.think_time import Pause, ThinkTime
 from squall.engine.users.virtual_user import Prepared, User, UserFactory, prepare_arguments
 from squall.stats.reports import ErrorSample, ExchangeReport, StartsDelta, WindowReport
@@ -76,8 +83,9 @@ class Share:
         self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}{again}")
         self._callbacks = CheckCallbacks(self.recorder, self.failures, self._random)
         self._load_pause = Pause()
-        self._paced = paced
         self._cut = ""
+        # Nothing is planned or reported beyond this clock reading: the end of its lease.
+        self._cut_at = inf
         self._interrupted = 0
         self._users: dict[int, User] = {}
         # Retired users that finish their iteration. A user is in one of the three at a time.
@@ -87,15 +95,15 @@ class Share:
         self._think_time = ThinkTime(spec.profile, self._random)
         self._notes: list[tuple[str, str]] = []
         self._warnings: list[str] = []
-        self._unopened = 0
         self._last_error = ""
         self._last_context: Context = {}
         self._crash: BaseException | None = None
         self._window = 0
-        self._driver = self._make_driver()
+        self._driver = driver_of(self, spec, paced=paced)
         self._loop: UserLoop
         self._factory: UserFactory
         self._preparing: asyncio.Timeout | None = None
+        self._prepared = False
         # A stop arrived during preparation.
         self._halted = False
         # Users that could not open count as users, so that the driver does not replace them: a
@@ -120,6 +128,10 @@ class Share:
     def user_count(self) -> int:
         """Users that exist, plus those that could not open."""
         return len(self._users) + self._unstarted
+
+    def may_go_on(self, now: float) -> bool:
+        """Asks for the lease as a request does, so that a standstill ends it here, too."""
+        return now <= self.http.limit[0] or self.http.allows(now)
 
     def add_user(self) -> None:
         """Adds a user to a running share. It opens first, unless a parked one is left."""
@@ -147,13 +159,13 @@ class Share:
         """Does everything that precedes the start: arguments, resources, the first users."""
         try:
             # Without a limit of its own; `stop` sets one, which ends hooks that hang.
-            async with asyncio.timeout(None) as self._preparing:
+            async with asyncio.timeout(0.0 if self._halted else None) as self._preparing:
                 await self._prepare()
         except TimeoutError:
             if not self._halted:
                 raise
         finally:
-            self._preparing = None
+            self._preparing, self._prepared = None, True
         if self._halted:
             self._end()
 
@@ -180,10 +192,31 @@ class Share:
         plans = None if model == "ramp" or driver.is_fixed else spec.users
         driver.set_level(plans if wanted.vus is None else part)
 
-    def cut(self, why: str) -> None:
-        """Ends at once: cancels everything; the last reports hold what was done until then."""
+    def cut(self, why: str, at: float = inf) -> None:
+        """Ends at once: cancels everything; the last reports hold what was done until then. It
+        ended at the clock reading `at` if that is over, whenever the process notices."""
+        self._cut, self._cut_at = self._cut or why, min(self._cut_at, at)
+        self.stop(now=True)
+
+    def give_up(self, why: str) -> Ended:
+        """Ends in this very turn, without users whose tasks ignore their cancellation. Their later
+        requests are withheld: the owner has closed the lease."""
         self._cut = self._cut or why
         self.stop(now=True)
+        self._end()
+        for user in [*self._users.values(), *self._leaving.values()]:
+            if user.task is not None:
+                user.task.cancel()
+        self._users.clear()
+        self._leaving.clear()
+        self._check_over()
+        if self.recorder.has_news:
+            self._send(self._window)
+        return self._ended()
+
+    def elapsed_s(self, now: float) -> float:
+        """The time of the workflow, which does not go on beyond a lease."""
+        return max(min(now, self._cut_at) - self.recorder.epoch, 0.0)
 
     def _pause(self, paused: bool) -> None:
         if paused == self._load_pause.paused or self.ending:
@@ -200,7 +233,6 @@ class Share:
     async def wait(self) -> Ended:
         """Waits for the end of the share, after its last report, and says how it ended."""
         await asyncio.shield(self._over)
-        elapsed_s = max(self.ended_at - self.recorder.epoch, 0.0)
         values, provided, error = await self._hand_over()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_ACTIONS_S):
@@ -211,18 +243,18 @@ class Share:
             self._send(self._window)
         if self._crash is not None:
             raise self._crash
-        if self._unopened:
-            self._notes.append(unopened_note(self.plan.name, self._unopened, self._last_error))
+        ended = self._ended()
+        ended.values, ended.provided, ended.error = values, provided, error
+        return ended
+
+    def _ended(self) -> Ended:
         rows = resume_point.unfinished_rows(self.plan.feeds, self._interrupted)
         if rows and (self._cut or self._at_once):
             self._notes.append(("DEGRADED", f"{self.plan.name}: {rows}"))
         return Ended(
             workflow=self.plan.name,
             share=self.spec.share,
-            elapsed_s=elapsed_s,
-            error=error,
-            values=values,
-            provided=provided,
+            elapsed_s=self.elapsed_s(self.ended_at),
             notes=self._notes,
             warnings=self._warnings,
             cut=self._cut,
@@ -231,9 +263,9 @@ class Share:
     def stop(self, *, now: bool) -> None:
         """Ends the share: gracefully, or with `now` by cancelling what runs."""
         self._at_once = self._at_once or now
-        if self._preparing is not None:
+        if not self._prepared:
             self._halted = True
-            if not self._preparing.expired():
+            if self._preparing is not None and not self._preparing.expired():
                 grace_s = 0.0 if now else self.spec.profile.grace_s
                 self._preparing.reschedule(asyncio.get_running_loop().time() + grace_s)
             return
@@ -245,7 +277,6 @@ class Share:
 
     def fold(self) -> None:
         self.recorder.fold()
-        self.http.sweep(perf_counter())
         busy = len(self._users) - self._think_time.count
         if isinstance(self._driver, OpenDriver):
             busy -= self._driver.idle
@@ -253,34 +284,25 @@ class Share:
         self.recorder.busy_max = max(self.recorder.busy_max, self.recorder.busy)
 
     def beat(self, now: float) -> None:
-        """Called every few ms: sends the report of a window once its second is over."""
-        window = int(now - self.recorder.epoch) - 1
+        """Called every few ms: ends calls whose time is up, and sends the report of a window once
+        its second is over."""
+        self.http.sweep(now)
+        window = int(self.elapsed_s(now)) - 1
         if window >= self._window and not self._over.done():
             self._window = window + 1
             self._send(window)
 
     # Preparation.
 
-    def _make_driver(self) -> OpenDriver | ClosedDriver:
-        spec = self.spec
-        if spec.profile.is_open:
-            return OpenDriver(
-                self, spec.profile, spec.share, spec.shares, spec.users_max, paced=self._paced
-            )
-        return ClosedDriver(self, spec.profile, spec.share, spec.shares)
-
     async def _prepare(self) -> None:
         spec, plan = self.spec, self.plan
         prepared: Prepared = {}
         context = decoded_context(spec.values)
-        received: dict[str, dict[str, Any]] = {}
-        for name, data in spec.received.items():
-            hook, _, argument = name.partition(".")
-            received.setdefault(hook, {})[argument] = decode_value(data)
-        setattr(plan.workflow, "__squall_received__", received)  # noqa: B010
+        setattr(plan.workflow, "__squall_received__", received_arguments(spec.received))  # noqa: B010
         self._callbacks.adopt(plan)
-        known = self._program.rows[plan.name]
-        rows = resume_point.row_sources(spec, plan.feeds, known, self._random)
+        rows = resume_point.row_sources(
+            spec, plan.feeds, self._program.rows[plan.name], self._random
+        )
         self._factory = UserFactory(
             plan,
             prepared,
@@ -302,27 +324,20 @@ class Share:
 
     def _runner_names(self, rows: dict[str, Callable[[], Any]]) -> dict[str, Any]:
         """The functions and rows that the generated loop names."""
-        recorder, failures = self.recorder, self.failures
-        iteration = recorder.iteration
-        # Makes the outcome now, so that the loop can append to it without a lookup.
-        iteration.fail("failed", None, False)
-        failed = iteration.reasons["failed"]
-        failed.count = 0
+        failures = self.failures
         names: dict[str, Any] = {
             "clock": perf_counter,
             "HTTPResponse": HTTPResponse,
             "COROUTINE": CoroutineType,
             "FeedExhausted": FeedExhausted,
-            "ITERATION": iteration,
-            "BEGIN": iteration.begin,
-            "PASSED": iteration.ok.append,
-            "FAILED": failed.append,
             "STEP_FAILED": failures.step_failed,
             "STEP_ODD": failures.step_odd,
+            "HAS_ANSWER": has_answer,
             "UNEXPECTED": failures.status_failed,
             "STOPS": self._stops,
             "CUSTOM": failures.custom,
             **self._callbacks.names(),
+            **self.recorder.loop_names(),
             "TOGETHER": run_together,
             "YIELD": partial(asyncio.sleep, 0),
             "REST": self._think_time.after_failure,
@@ -332,27 +347,18 @@ class Share:
             names |= watched(self.plan.name, names, self.on_exchange)
         if self._think_time.thinks:
             names["THINK"] = self._think_time.between
-        if iteration.response is not None:
-            names["RESPONSE"] = iteration.response.append
         if isinstance(self._driver, OpenDriver):
             names["WAIT"] = self._driver.wait
-        if self.spec.profile.model == "iterations":
-            names["TICKET"] = partial(next, iter(resume_point.tickets(self.spec)), None)
-        if self.spec.profile.iterations_per_vu:
-            names["EACH"] = self.spec.profile.iterations_per_vu
+        names |= resume_point.ticket_names(self.spec)
         if self.plan.providers or not self.plan.is_test:
             names["KEEP"] = self._keep
         for name, source in rows.items():
             names[f"NEXT_{name}"] = source
         for step in self.plan.steps:
-            row = recorder.add_row(step.name, step.protocol, step.expect, planned=not step.after)
-            names[f"ROW_{step.name}"] = row
-            names[f"BEGIN_{step.name}"] = row.begin
-            names[f"STATUS_{step.name}"] = row.statuses
-            names[f"SPREAD_{step.name}"] = row.spread
-            names[f"SAMPLED_{step.name}"] = set[int]()
-            if row.response is not None:
-                names[f"RESPONSE_{step.name}"] = row.response.append
+            row = self.recorder.add_row(
+                step.name, step.protocol, step.expect, planned=not step.after
+            )
+            names |= row.loop_names()
         return names
 
     async def _open_users(self) -> None:
@@ -378,14 +384,11 @@ class Share:
             await self._close(user, actions=False)
             if self._stops(error):
                 raise
-            self._unopened += 1
             self._unstarted += 1
-            if isinstance(error, FeedExhausted):
-                self._last_error = f"no rows left in {self._source_of(str(error))}"
-            else:
-                self._last_error = reason_of(error)
-                self.failures.hook_failed("start", error)
+            self.recorder.unopened += 1
+            self._last_error = self.failures.start_failed(error, self._source_of)
             return False
+        self.recorder.opened += 1
         return True
 
     # Running.
@@ -398,7 +401,7 @@ class Share:
         if model != "ramp":
             self._launch()
         if isinstance(self._driver, OpenDriver):
-            self._driver.start(at, joined_s)
+            self._driver.start(at, joined_s if self.spec.refill else 0.0)
             # The last planned starts are due a moment before the end, so the timer of the end
             # is set only after the driver has made or dropped them all.
             self._driver.on_done.add_done_callback(lambda _: self._end_at(at))
@@ -491,7 +494,7 @@ class Share:
             self.ending = True
             if self._end_handle is not None:
                 self._end_handle.cancel()
-            self._driver.stop()
+            self._driver.stop(min(perf_counter(), self._cut_at))
             for user in self._users.values():
                 user.vu.stop = True
             self._think_time.wake_all()
@@ -529,7 +532,7 @@ class Share:
                 self.ended_at = now
             self.recorder.fold()
             # A run of 3 s ends a moment after its third second; it has no fourth window.
-            since_s = self.ended_at - self.recorder.epoch - END_SLACK_S
+            since_s = self.elapsed_s(self.ended_at) - END_SLACK_S
             self._send(int(max(0.0, since_s)))
             self._over.set_result(None)
 
@@ -539,6 +542,7 @@ class Share:
         if not self.spec.profile.is_open:
             starts.planned = starts.made = report.iteration.started
         starts.interrupted = report.iteration.interrupted
+        report.rested_s = self._think_time.take_rested_s()
         self._interrupted += starts.interrupted
         self._on_report(report)
 
@@ -581,7 +585,7 @@ class Share:
             error = self.failures.first_text
             if self._overrun:
                 error = f"{self.plan.name} did not finish within its duration"
-            elif self._unopened:
+            elif self._unstarted:
                 error = f"{self.plan.name} did not start: {self._last_error}"
             values, failed, warnings = encoded_context(
                 self._last_context, self.spec.exports, self.plan.name

@@ -8,17 +8,20 @@ This is not the hot path: a failure may cost microseconds.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from math import isfinite
 from time import perf_counter
 from typing import Any
 
 from squall.api.errors import StatusError, TransportError
+from squall.api.feeds import FeedExhausted
 from squall.api.http import HTTPResponse
 from squall.api.results import CustomResult
 from squall.clients.http import HTTPClient
+from squall.clients.http.client import LastCall
 from squall.engine.measure.recorder import Recorder, Row
 from squall.engine.plan.author_file import author_location, author_traceback
+from squall.stats.manifest import START
 
 REASON_CHARS_MAX = 200
 BODY_CHARS_MAX = 2000
@@ -36,9 +39,8 @@ class StepFailures:
         self.first_text = ""
         self._seen: dict[str, set[tuple[str, str]]] = {}
 
-    def step_failed(self, row: Row, error: BaseException, http: HTTPClient, planned: float) -> bool:
-        """Records a step that raised. True if nothing was answered, so that the user has to
-        wait: it would spin otherwise, while after an answer the target sets the pace."""
+    def step_failed(self, row: Row, error: BaseException, http: HTTPClient, planned: float) -> None:
+        """Records a step that raised."""
         if not row.protocol:
             row.begin()
         last = http.last_exchange()
@@ -49,11 +51,11 @@ class StepFailures:
             reason = error.reason
         else:
             reason = reason_of(error)
-            row.fail(reason, seconds, _was_sent(error, last))
+            raised = not isinstance(error, TransportError | StatusError)
+            row.fail(reason, seconds, _was_sent(error, last), raised=raised)
         self._sample(row.name, reason, error, last)
-        return not isinstance(last, HTTPResponse)
 
-    def step_odd(self, row: Row, result: Any, planned: float) -> None:
+    def step_odd(self, row: Row, result: Any, http: HTTPClient) -> None:
         """Records a step that returned something other than its annotation says."""
         if not row.protocol:
             row.begin()
@@ -65,7 +67,8 @@ class StepFailures:
             reason = f"returned {type(result).__name__} instead of an HTTPResponse"
         else:
             reason = f"returned {type(result).__name__} instead of its declared result"
-        row.fail(reason, None, False)
+        last = http.last_exchange()
+        row.fail(reason, _latency(None, last), _was_sent(None, last), raised=True)
         self._note(row.name, reason)
         if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason)
@@ -77,17 +80,17 @@ class StepFailures:
         if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason, **_exchange(response))
 
-    def custom(self, row: Row, result: Any, planned: float) -> bool:
+    def custom(self, row: Row, result: Any, http: HTTPClient, planned: float) -> bool:
         """Records a result of an author's own type; true if it was successful."""
         if not isinstance(result, CustomResult):
-            self.step_odd(row, result, planned)
+            self.step_odd(row, result, http)
             return False
         try:
             seconds, reason = _read(result)
         except Exception as error:
             # The result type is the author's code, so its properties may raise as a step may.
             reason = reason_of(error)
-            row.fail(reason, None, False)
+            row.fail(reason, None, False, raised=True)
             self._sample(row.name, reason, error, None)
             return False
         if planned and row.response is not None:
@@ -103,6 +106,18 @@ class StepFailures:
         if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason)
         return False
+
+    def start_failed(self, error: BaseException, source_of: Callable[[str], str]) -> str:
+        """Records why a user could not start, and returns it in words; `source_of` names the file
+        of a feed."""
+        if not isinstance(error, FeedExhausted):
+            self.hook_failed(START, error)
+            return reason_of(error)
+        reason = f"no rows left in {source_of(str(error))}"
+        self._note(START, reason)
+        if self._is_first(START, reason):
+            self.recorder.error(START, reason)
+        return reason
 
     def hook_failed(self, name: str, error: BaseException) -> None:
         """Records a check, metric or action that raised."""
@@ -176,24 +191,24 @@ def _raised_in_runner(error: BaseException) -> bool:
     return tb is not None and tb.tb_next is None
 
 
-def _latency(error: BaseException, last: Any) -> float | None:
+def _latency(error: BaseException | None, last: LastCall | None) -> float | None:
     if isinstance(error, TransportError):
         return error.ended - error.started if error.ended else None
-    if isinstance(last, (HTTPResponse, TransportError)) and last.ended:
+    if last is not None and last.ended:
         return last.ended - last.started
     return None
 
 
-def _ended(error: BaseException, last: Any) -> float:
+def _ended(error: BaseException, last: LastCall | None) -> float:
     source = error if isinstance(error, TransportError) else last
-    return source.ended or perf_counter()
+    return (source.ended if source is not None else 0.0) or perf_counter()
 
 
-def _was_sent(error: BaseException, last: Any) -> bool:
+def _was_sent(error: BaseException | None, last: LastCall | None) -> bool:
     """Whether the client made an exchange for this execution."""
     if isinstance(error, TransportError):
         return bool(error.ended)
-    return last is not None and bool(last.ended)
+    return isinstance(last, HTTPResponse | TransportError) and bool(last.ended)
 
 
 def _exchange(response: HTTPResponse) -> dict[str, Any]:

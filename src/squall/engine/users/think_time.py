@@ -30,6 +30,8 @@ class ThinkTime:
         self._think_s = profile.think_s
         self._pacing_s = profile.pacing_s
         self._random = randomness
+        # How long users rested after failures since the last `take_rested_s`.
+        self._rested_s = 0.0
         self._resting: dict[VU, asyncio.Future[None]] = {}
 
     @property
@@ -51,11 +53,24 @@ class ThinkTime:
         await self._rest(vu, seconds)
 
     async def after_failure(self, vu: VU, failures: int, took_s: float) -> None:
-        """After an iteration that ended without an answer: longer each time, up to 1 s."""
+        """After an iteration in which nothing was answered: longer each time, up to 1 s."""
         seconds = 0.0
         if took_s < QUICK_FAILURE_S:
             seconds = AFTER_FAILURE.delay_s(failures, self._random.uniform)
-        await self._rest(vu, seconds)
+        if seconds <= 0.0:
+            await self._rest(vu, 0.0)
+            return
+        began = perf_counter()
+        try:
+            await self._rest(vu, seconds)
+        finally:
+            self._rested_s += perf_counter() - began
+
+    def take_rested_s(self) -> float:
+        """How long users rested after failures since the last call; rests that are not over are
+        in the next one."""
+        rested_s, self._rested_s = self._rested_s, 0.0
+        return rested_s
 
     def wake(self, vu: VU) -> None:
         future = self._resting.get(vu)

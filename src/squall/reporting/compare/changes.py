@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 
 from squall.engine.load.profile import describe
+from squall.engine.load.schedule import StartSchedule
 from squall.reporting.compare.bootstrap import (
     Estimate,
     RunWindows,
@@ -28,6 +29,7 @@ from squall.reporting.compare.bootstrap import (
 from squall.reporting.document.model import ProfileDoc, ResultsDoc, RowDoc, WorkflowDoc
 from squall.reporting.document.read import ResultsFile
 from squall.reporting.document.rebuild import rebuild_profile
+from squall.stats.manifest import FileManifest
 
 CONFIDENCE = 0.95
 MIN_CHANGE = 0.05
@@ -78,6 +80,8 @@ class Comparison:
     """Why the sides should not be compared."""
     remarks: list[str] = field(default_factory=list[str])
     judged: bool = True
+    enough_s: float = 0.0
+    """How long a run must be for the numbers with too few samples; infinite: a step has none."""
 
     def number(self, judgement: Judgement) -> int:
         return sum(each.judgement == judgement for step in self.steps for each in step.changes)
@@ -115,6 +119,15 @@ def compare(
     result.steps = [step for _, step in pairs]
     if result.judged:
         _judge(pairs, min_change)
+        result.enough_s = max(
+            (
+                _enough_s(row, change.column)
+                for row, step in pairs
+                for change in step.changes
+                if change.judgement == "few"
+            ),
+            default=0.0,
+        )
     return result
 
 
@@ -149,15 +162,59 @@ def _judge(pairs: Sequence[tuple[_Row, StepChange]], min_change: float) -> None:
 
 
 def _is_enough(row: _Row, column: Column) -> bool:
-    beyond = {"p50": 0.5, "p99": 0.01}.get(column)
     for side in (row.before, row.after):
         # Blocks need windows; runs of a side together may have them.
         samples = sum(run.samples for run in side)
-        if sum(run.size for run in side) < WINDOWS_MIN or samples < SAMPLES_MIN:
-            return False
-        if beyond is not None and samples * beyond < BEYOND_MIN:
+        if sum(run.size for run in side) < WINDOWS_MIN or samples < samples_needed(column):
             return False
     return True
+
+
+def samples_needed(column: Column) -> int:
+    beyond = {"p50": 0.5, "p99": 0.01}.get(column, 1.0)
+    return max(SAMPLES_MIN, round(BEYOND_MIN / beyond))
+
+
+def never_judged(manifest: FileManifest, warmup_s: float) -> list[str]:
+    """The test workflows whose runs can never be judged against each other, however the target
+    does: one line for each."""
+    lines: list[str] = []
+    for workflow in manifest.workflows:
+        profile = workflow.profile
+        if not workflow.is_test:
+            continue
+        if profile.model == "iterations":
+            samples = profile.iterations
+        else:
+            seconds = math.floor(profile.duration_s - warmup_s)
+            if seconds < WINDOWS_MIN:
+                lines.append(
+                    f"{workflow.name} has {max(seconds, 0)} whole seconds, and a comparison needs "
+                    f"{WINDOWS_MIN}: give it {WINDOWS_MIN + warmup_s:g} s or more"
+                )
+                continue
+            samples = StartSchedule(profile).total if profile.is_open else SAMPLES_MIN
+        if samples < SAMPLES_MIN:
+            lines.append(
+                f"{workflow.name} makes {samples} iterations, and a comparison needs "
+                f"{SAMPLES_MIN} samples of each step"
+            )
+    return lines
+
+
+def _enough_s(row: _Row, column: Column) -> float:
+    """How long each run of both sides must be, at the rate that it had."""
+    longest_s = 0.0
+    for side in (row.before, row.after):
+        seconds = sum(run.size * run.every_s for run in side)
+        samples = sum(run.samples for run in side)
+        if not samples or not seconds:
+            return math.inf
+        width_s = max(run.every_s for run in side)
+        needed_s = max(WINDOWS_MIN * width_s, samples_needed(column) * seconds / samples)
+        longest_s = max(longest_s, needed_s / len(side))
+    # The last second of a run is seldom whole.
+    return math.ceil(longest_s) + 1.0
 
 
 def _judge_one(

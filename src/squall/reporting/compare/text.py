@@ -5,18 +5,22 @@ Both have the same content: what is compared, why it should not be, a line per s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
 from squall.reporting.compare.changes import (
     COLUMNS,
     ONE_RUN,
+    SAMPLES_MIN,
+    WINDOWS_MIN,
     ColumnChange,
     Comparison,
     same_machine,
+    samples_needed,
 )
 from squall.reporting.document.read import ResultsFile
-from squall.reporting.number_format import percent_number, three_digits
+from squall.reporting.number_format import length, percent_number, three_digits
 from squall.reporting.outputs.markdown import table
 from squall.reporting.text.layout import Paint, Shade, aligned
 
@@ -89,9 +93,22 @@ def _opening_lines(result: Comparison) -> list[str]:
 
 def _closing_lines(result: Comparison) -> list[str]:
     lines = list(result.remarks)
+    if result.number("few"):
+        lines.append(_few(result))
     if result.one_run_each:
         lines.append(ONE_RUN)
     return [*lines, _count(result)]
+
+
+def _few(result: Comparison) -> str:
+    """The rule behind "too few samples", and what would satisfy it."""
+    rule = (
+        f"too few samples: each side needs {WINDOWS_MIN} whole windows and {SAMPLES_MIN} samples, "
+        f"p99 {samples_needed('p99')} samples"
+    )
+    if math.isinf(result.enough_s):
+        return f"{rule}; a step has none at all"
+    return f"{rule}; runs of {length(result.enough_s)} would have them"
 
 
 def _count(result: Comparison) -> str:

@@ -28,7 +28,7 @@ from squall.reporting.output_files import write_whole
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.errors_block import FailureGroup, failures_of
 from squall.stats.manifest import Profile
-from squall.stats.reports import RequestsDelta, StartsDelta
+from squall.stats.reports import StartsDelta
 from squall.stats.thresholds.judge import ThresholdResult
 from squall.stats.totals.step_rows import MetricStats
 from squall.stats.totals.workflow import WorkflowStats
@@ -129,16 +129,16 @@ def _workflow(
         "measured_s": round(stats.measured_s, 6),
         "profile": _profile(stats.manifest.profile),
         "starts": _starts(stats.starts),
-        "requests": _requests(stats.requests, stats.other_calls),
+        "requests": _requests(stats),
         "dns_ms": histogram_summary(stats.dns),
         "connect_ms": histogram_summary(stats.connect),
         "tls_ms": histogram_summary(stats.tls),
         "dns_histogram": optional_histogram(stats.dns),
         "connect_histogram": optional_histogram(stats.connect),
         "tls_histogram": optional_histogram(stats.tls),
-        "iteration": iteration_entry(stats.iteration, stats.measured_s),
+        "iteration": iteration_entry(stats.iteration, stats.rated_s),
         "steps": [
-            row_entry(row, stats.measured_s, [f for f in own if f.row == row.name])
+            row_entry(row, stats.rated_s, [f for f in own if f.row == row.name])
             for row in stats.rows.values()
         ],
         "hook_errors": [
@@ -194,7 +194,8 @@ def _starts(starts: StartsDelta) -> dict[str, Any]:
     }
 
 
-def _requests(requests: RequestsDelta, other_calls: int) -> dict[str, Any]:
+def _requests(stats: WorkflowStats) -> dict[str, Any]:
+    requests = stats.requests
     return {
         "sent": requests.sent,
         "answered": requests.answered,
@@ -202,9 +203,10 @@ def _requests(requests: RequestsDelta, other_calls: int) -> dict[str, Any]:
         "redirects": requests.redirects,
         "reconnects": requests.reconnects,
         "connections": requests.connections,
-        "other_calls": other_calls,
+        "other_calls": stats.other_calls,
         "bytes_sent": requests.bytes_sent,
         "bytes_received": requests.bytes_received,
+        "statuses": {str(status): count for status, count in sorted(stats.statuses.items())},
     }
 
 
@@ -216,9 +218,8 @@ def _metric(workflow: WorkflowStats, metric: MetricStats) -> dict[str, Any]:
         "unit": metric.unit,
         "count": metric.count,
     }
-    measured_s = workflow.measured_s
     if metric.kind == "counter":
-        entry |= {"sum": metric.sum, "rate": metric.sum / measured_s if measured_s else 0.0}
+        entry |= {"sum": metric.sum, "rate": metric.sum / workflow.rated_s}
     elif metric.kind == "gauge":
         entry |= {"last": metric.last, "min": metric.minimum, "max": metric.maximum}
     elif metric.kind == "rate":
@@ -239,6 +240,7 @@ def _threshold(result: ThresholdResult) -> dict[str, Any]:
         "value": result.value,
         "unit": result.unit,
         "samples": result.samples,
+        "limit": result.limit,
         "passed": result.passed,
         "first_failed_at_s": result.first_failed_at_s,
         "note": result.note,

@@ -210,6 +210,7 @@ def _add_workflow(total: WorkflowStats, part: WorkflowStats) -> None:
     _add_starts(total, part)
     for name in RequestsDelta.__struct_fields__:
         setattr(total.requests, name, getattr(total.requests, name) + getattr(part.requests, name))
+    total.statuses.update(part.statuses)
     total.dns.merge(part.dns)
     total.connect.merge(part.connect)
     total.tls.merge(part.tls)
@@ -240,7 +241,9 @@ def _add_row(total: RowStats, part: RowStats) -> None:
     total.failed += part.failed
     total.interrupted += part.interrupted
     for outcome in part.outcomes.values():
-        mine = total.outcomes.setdefault(outcome.key, OutcomeStats(outcome.key, ok=outcome.ok))
+        fresh = OutcomeStats(outcome.key, ok=outcome.ok, raised=outcome.raised)
+        mine = total.outcomes.setdefault(outcome.key, fresh)
+        mine.raised = mine.raised and outcome.raised
         mine.count += outcome.count
         mine.exchanges += outcome.exchanges
         mine.service.merge(outcome.service)

@@ -60,6 +60,7 @@ class OutcomeDoc(msgspec.Struct):
     ok: bool
     count: int
     exchanges: int
+    raised: bool = False
 
 
 class RowDoc(msgspec.Struct, kw_only=True):
@@ -118,6 +119,7 @@ class RequestsDoc(msgspec.Struct, kw_only=True):
     connections: int
     bytes_sent: int
     bytes_received: int
+    statuses: dict[str, int] = {}
 
 
 class HookErrorDoc(msgspec.Struct, kw_only=True):
@@ -190,6 +192,7 @@ class ThresholdDoc(msgspec.Struct, kw_only=True):
     value: float | None
     unit: str
     samples: int
+    limit: float | None = None
     passed: bool
     first_failed_at_s: float | None
     note: str

@@ -8,6 +8,7 @@ outcome, and readers may use only their sum.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -192,6 +193,7 @@ def _fill_workflow(run: RunStats, stats: WorkflowStats, entry: WorkflowDoc) -> N
     stats.requests = RequestsDelta(
         **{name: getattr(requests, name) for name in RequestsDelta.__struct_fields__}
     )
+    stats.statuses = Counter({int(key): count for key, count in requests.statuses.items()})
     stats.dns = histogram_of(entry.dns_histogram)
     stats.connect = histogram_of(entry.connect_histogram)
     stats.tls = histogram_of(entry.tls_histogram)
@@ -208,7 +210,7 @@ def _fill_row(row: RowStats, entry: RowDoc) -> None:
     row.started, row.count, row.interrupted = entry.started, entry.count, entry.interrupted
     row.ok, row.failed = entry.ok, entry.failed
     for each in entry.outcomes:
-        outcome = row.outcomes[each.key] = OutcomeStats(each.key, ok=each.ok)
+        outcome = row.outcomes[each.key] = OutcomeStats(each.key, ok=each.ok, raised=each.raised)
         outcome.count, outcome.exchanges = each.count, each.exchanges
     service = entry.service_histogram or entry.histogram
     if service.count:
@@ -323,6 +325,7 @@ def _threshold(entry: ThresholdDoc) -> ThresholdResult:
         value=entry.value,
         unit=entry.unit,
         samples=entry.samples,
+        limit=entry.limit,
         first_failed_at_s=entry.first_failed_at_s,
         note=entry.note,
         workflow=entry.workflow or "",

@@ -18,11 +18,11 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 _ERROR = 0.008
 
 
-def row_entry(row: RowStats, measured_s: float, failures: list[FailureGroup]) -> dict[str, Any]:
+def row_entry(row: RowStats, rated_s: float, failures: list[FailureGroup]) -> dict[str, Any]:
     return {
         "name": row.name,
         "protocol": row.protocol,
-        **_counts(row, measured_s),
+        **_counts(row, rated_s),
         "statuses": row.statuses,
         **_times(row),
         "first_byte_ms": histogram_summary(row.first_byte),
@@ -34,9 +34,9 @@ def row_entry(row: RowStats, measured_s: float, failures: list[FailureGroup]) ->
     }
 
 
-def iteration_entry(row: RowStats, measured_s: float) -> dict[str, Any]:
+def iteration_entry(row: RowStats, rated_s: float) -> dict[str, Any]:
     return {
-        **_counts(row, measured_s),
+        **_counts(row, rated_s),
         **_times(row),
         "outcomes": _outcomes(row),
         **_histograms(row),
@@ -57,14 +57,14 @@ def histogram_summary(histogram: Histogram | None) -> dict[str, float] | None:
     }
 
 
-def _counts(row: RowStats, measured_s: float) -> dict[str, Any]:
+def _counts(row: RowStats, rated_s: float) -> dict[str, Any]:
     return {
         "started": row.started,
         "count": row.count,
         "ok": row.ok,
         "failed": row.failed,
         "interrupted": row.interrupted,
-        "rps": round(row.count / measured_s, 3) if measured_s else 0.0,
+        "rps": round(row.count / rated_s, 3),
     }
 
 
@@ -85,7 +85,13 @@ def _histograms(row: RowStats) -> dict[str, Any]:
 
 def _outcomes(row: RowStats) -> list[dict[str, Any]]:
     return [
-        {"key": each.key, "ok": each.ok, "count": each.count, "exchanges": each.exchanges}
+        {
+            "key": each.key,
+            "ok": each.ok,
+            "count": each.count,
+            "exchanges": each.exchanges,
+            "raised": each.raised,
+        }
         for each in row.outcomes.values()
     ]
 

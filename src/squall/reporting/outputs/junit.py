@@ -11,7 +11,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from squall.reporting.number_format import measured, plural
+from squall.reporting.number_format import judged, plural
 from squall.reporting.outputs.xml_file import clean, serialized
 
 _CONDITION = re.compile(r"(<=|>=|==|!=|<|>)\s*(.*)")
@@ -90,7 +90,7 @@ def failure_text(threshold: dict[str, Any]) -> str:
     value = threshold["value"]
     found = _CONDITION.search(threshold["expression"])
     wanted = f"{found[1]} {_UNIT.sub(' ', found[2])}" if found else threshold["expression"]
-    shown = "no samples" if value is None else measured(value, threshold["unit"])
+    shown = judged(value, threshold["unit"], threshold.get("limit"), threshold["note"])
     parts = [shown, f"wanted {wanted}"]
     if value is not None:
         parts.append(plural(threshold["samples"], "sample"))

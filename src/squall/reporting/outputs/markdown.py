@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from squall.reporting.document.rebuild import rebuild
-from squall.reporting.number_format import duration, length, measured, percent_cell, rate
+from squall.reporting.number_format import duration, judged, length, percent_cell, rate
 from squall.reporting.text.summary import render_summary
 
 BYTES_MAX = 4000
@@ -70,7 +70,7 @@ def _thresholds(thresholds: list[dict[str, Any]]) -> str:
     rows = [
         (
             each["expression"],
-            "no samples" if each["value"] is None else measured(each["value"], each["unit"]),
+            judged(each["value"], each["unit"], each.get("limit"), each["note"]),
             "ok" if each["passed"] else "**failed**",
         )
         for each in shown[:_ROWS_MAX]

@@ -8,7 +8,7 @@ from typing import Any
 
 from squall.api.errors import ConfigError
 from squall.engine.load.profile import describe
-from squall.reporting.number_format import clock, length, measured, plural
+from squall.reporting.number_format import clock, judged, length, measured, plural
 from squall.reporting.page.markup import Markup, joined, table, tag
 from squall.reporting.page.workflow import profile_of
 from squall.stats.thresholds.grammar import parse_threshold
@@ -135,8 +135,8 @@ def _note(threshold: dict[str, Any], *, named: bool) -> Markup | None:
 
 
 def _value(threshold: dict[str, Any]) -> str:
-    value = threshold["value"]
-    return "no samples" if value is None else measured(value, threshold["unit"])
+    value, unit = threshold["value"], threshold["unit"]
+    return judged(value, unit, threshold.get("limit"), threshold["note"])
 
 
 def _since(threshold: dict[str, Any]) -> str:
@@ -177,6 +177,9 @@ def _bar(threshold: dict[str, Any]) -> Markup | None:
 
 def _limit(threshold: dict[str, Any]) -> float | None:
     """The limit in the unit of the value; None if the text cannot be parsed."""
+    if threshold.get("limit") is not None:
+        return float(threshold["limit"])
+    # A document of an early version.
     try:
         parsed = parse_threshold(threshold["expression"])
     except ConfigError:

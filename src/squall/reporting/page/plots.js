@@ -100,6 +100,7 @@ const plot = (spec, from, to, width) => {
     "data-plot": spec.name,
     "data-points": points.filter((p) => p[marks[0].key] !== null).length,
     "data-gaps": points.filter((p) => p[marks[0].key] === null).length,
+    "data-until": points.length ? points.at(-1).end : 0,
     "data-offences": points.filter((p) => p[spec.bad]).length,
     "aria-label": `${spec.title}: ${marks.map((m) => `${m.label} ${m.whole}`).join(", ")}`,
   });

@@ -90,8 +90,15 @@ const quantilePoints = (row, flow) => {
   });
   return { points, every: width * w.every_s };
 };
-// The last window of a run is partial; less than half a window is not shown.
-const long = (windows) => (p, place) => !place || p.span >= 0.5 * windows.every_s;
+// The last window of a run is partial. Less than half a window is added to the one before it, so
+// that every plot ends with the run.
+const whole = (points, every, add) => {
+  const last = points.at(-1);
+  const before = points.at(-2);
+  if (!before || last.span >= 0.5 * every) return points;
+  const end = { end: last.end, span: before.span + last.span };
+  return [...points.slice(0, -2), { ...before, ...add(before, last), ...end }];
+};
 const ratePoints = (row, flow) => {
   const w = row.windows;
   const load = flow.windows;
@@ -114,7 +121,12 @@ const ratePoints = (row, flow) => {
       planned: planned(a, b),
     }),
   );
-  return points.filter(long(w)).map((p) => ({
+  const added = (a, b) => ({
+    count: a.count + b.count,
+    failed: a.failed + b.failed,
+    planned: a.planned + b.planned,
+  });
+  return whole(points, w.every_s, added).map((p) => ({
     ...p,
     achieved: p.count / p.span,
     failed: p.failed / p.span,
@@ -124,7 +136,7 @@ const ratePoints = (row, flow) => {
 const loadPoints = (flow) => {
   const w = flow.windows;
   const to = flow.started_at_s + flow.elapsed_s;
-  return joined(
+  const points = joined(
     w.users.length,
     w.every_s,
     flow.started_at_s,
@@ -142,7 +154,12 @@ const loadPoints = (flow) => {
         bad: offended.starts && lost,
       };
     },
-  ).filter(long(w));
+  );
+  return whole(points, w.every_s, (a, b) => ({
+    users: Math.max(a.users, b.users),
+    busy: Math.max(a.busy, b.busy),
+    bad: a.bad || b.bad,
+  }));
 };
 const healthPoints = (flow) => {
   const w = doc.generator.windows;
@@ -160,5 +177,10 @@ const healthPoints = (flow) => {
   });
   return points
     .filter((p) => p.t < to && p.end > from)
-    .map((p) => ({ ...p, t: Math.max(p.t, from), end: Math.min(p.end, to) }));
+    .map((p, place, all) => ({
+      ...p,
+      t: Math.max(p.t, from),
+      // The health of a last, partial second is in the window before.
+      end: place === all.length - 1 && to - p.end < w.every_s ? to : Math.min(p.end, to),
+    }));
 };

@@ -15,7 +15,9 @@ const specs = (flow, row) => {
   const name = chosen(flow);
   // Only iterations have a planned rate: not every iteration starts each step of a mix.
   const planned = flow.profile.model.startsWith("open") && row === flow.iteration;
-  const perS = (count) => `${digits(flow.measured_s ? count / flow.measured_s : 0)}/s`;
+  // As the tables: a run shorter than a second has no rate of its own.
+  const rated = Math.max(flow.measured_s, Math.min(1, flow.profile.duration_s));
+  const perS = (count) => `${digits(count / rated)}/s`;
   const mark = (kind, key, label, show, all) => ({ kind, key, label, show, whole: all });
   const each = (v) => `${digits(v)}/s`;
   const count = (v) => String(v);

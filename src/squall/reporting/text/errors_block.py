@@ -16,6 +16,8 @@ from squall.stats.totals.run import RunStats
 from squall.stats.totals.step_rows import reason_text
 
 _LINES_MAX = 20
+_BODIES_MAX = 3
+_BODY_CHARS = 200
 _TRACEBACKS_MAX = 3
 _TRACEBACK_LINES = 8
 _REASON_CHARS = 100
@@ -66,7 +68,7 @@ def errors_block(outcome: RunOutcome, paint: Paint, *, named: bool) -> list[str]
     ]
     if len(failures) > len(shown):
         lines.append(f"... and {len(failures) - len(shown)} more kinds (--json has them all)")
-    return section("ERRORS", lines, paint) + _tracebacks(shown, paint)
+    return section("ERRORS", lines, paint) + _bodies(shown, paint) + _tracebacks(shown, paint)
 
 
 def workflows_block(outcome: RunOutcome, paint: Paint) -> list[str]:
@@ -88,6 +90,20 @@ def _reason(failure: FailureGroup) -> str:
         return text
     more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
     return f"{text}   {locations[0]}{more}"
+
+
+def _bodies(failures: Sequence[FailureGroup], paint: Paint) -> list[str]:
+    """What the target answered to the first of some failures: it often says why."""
+    lines: list[str] = []
+    answered = [f for f in failures if f.first is not None and f.first.status and f.first.body]
+    for failure in answered[:_BODIES_MAX]:
+        first = failure.first
+        assert first is not None, "only failures with a sample are here"
+        text = " ".join(first.body.split())
+        text = text if len(text) <= _BODY_CHARS else text[: _BODY_CHARS - 3] + "..."
+        lines.append(f"  first answer {first.status} in {failure.row}: {first.request}")
+        lines.append(paint(f"    {text}", "dim"))
+    return lines
 
 
 def _tracebacks(failures: Sequence[FailureGroup], paint: Paint) -> list[str]:

@@ -35,8 +35,7 @@ def render_explain(manifest: FileManifest, *, cores: int, descriptor_limit: int)
     lines += _block("order", [_order(manifest)], width)
     shared = [line for phase in phases for line in describe_sharing(phase)]
     lines += _block("cores", shared, width) if shared else []
-    lines += [f"warning: {text}" for text in manifest.warnings]
-    lines += [f"warning: {text}" for workflow in manifest.workflows for text in workflow.warnings]
+    lines += [f"warning: {text}" for text in manifest.all_warnings]
     lines.append("no request was sent")
     return "\n".join(lines)
 

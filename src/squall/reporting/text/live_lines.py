@@ -12,7 +12,14 @@ from typing import TextIO
 
 from squall.api.quantities import format_duration
 from squall.engine.load.profile import describe
-from squall.reporting.number_format import clock, measured, percent_number, rate, tight_duration
+from squall.reporting.number_format import (
+    clock,
+    judged,
+    percent_number,
+    plural,
+    rate,
+    tight_duration,
+)
 from squall.reporting.text.layout import VERDICT_SHADES, Paint
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.snapshot import NewError, Snapshot, ThresholdState, WorkflowSnapshot
@@ -60,11 +67,8 @@ class LiveLines:
         for index, workflow in enumerate(workflows):
             path = self._manifest.path if index == 0 else " " * len(self._manifest.path)
             self._write(f"{path}  {self._planned(workflow, first=index == 0)}")
-        for text in self._manifest.warnings:
+        for text in self._manifest.all_warnings:
             self._warn(text)
-        for workflow in workflows:
-            for text in workflow.warnings:
-                self._warn(text)
 
     def feed(self, snapshot: Snapshot) -> None:
         if self._is_due(snapshot.elapsed_s):
@@ -130,6 +134,8 @@ class LiveLines:
         return True
 
     def _progress(self, workflow: WorkflowSnapshot, snapshot: Snapshot) -> str:
+        if workflow.ended:
+            return self._ended(workflow, snapshot)
         name = [workflow.name] if len(self._manifest.workflows) > 1 else []
         profile = self._manifest.workflow(workflow.name).profile
         target = (
@@ -157,6 +163,16 @@ class LiveLines:
         ]
         return "  ".join(parts)
 
+    def _ended(self, workflow: WorkflowSnapshot, snapshot: Snapshot) -> str:
+        name = [workflow.name] if len(self._manifest.workflows) > 1 else []
+        parts = [
+            self._clock(workflow.name, snapshot),
+            *name,
+            f"ended, {plural(workflow.iterations, 'iteration')}",
+            f"failed {percent_number(workflow.failed_share)}%",
+        ]
+        return "  ".join(parts)
+
     def _judge(self, state: ThresholdState, snapshot: Snapshot) -> None:
         if state.condition != "failing":
             self._failing.discard(state.expression)
@@ -168,9 +184,8 @@ class LiveLines:
         if reported_s is not None and snapshot.elapsed_s - reported_s < _REPEAT_S:
             return
         self._reported_s[state.expression] = snapshot.elapsed_s
-        value = "no samples"
-        if state.value is not None:
-            value = measured(state.value, state.unit).replace(" ", "")
+        value = judged(state.value, state.unit, state.limit)
+        value = value if state.value is None else value.replace(" ", "")
         self._attention(f"{state.expression} is failing: {value}", state.workflow, snapshot)
 
     def _new_error(self, error: NewError) -> str:

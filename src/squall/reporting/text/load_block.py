@@ -29,12 +29,15 @@ def http_block(totals: Totals, paint: Paint) -> list[str]:
         return []
     counts = [f"{status}: {count}" for status, count in totals.statuses.items()]
     counts += [f"{reason}: {count}" for reason, count in totals.no_answer.items()]
+    if totals.unknown_statuses:
+        counts.append(f"status not known: {totals.unknown_statuses}")
     if not requests.answered:
         counts = counts or ["no answers"]
     lines = [
         ", ".join(
             [
                 f"{requests.sent} sent",
+                *([f"{requests.failed} failed"] if requests.failed else []),
                 plural(requests.redirects, "redirect"),
                 plural(requests.reconnects, "reconnect"),
                 *(["  ".join(counts)] if counts else []),

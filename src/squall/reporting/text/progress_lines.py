@@ -19,6 +19,14 @@ Interrupt = Callable[[bool], None]
 """Stops the run: gracefully, or with True at once."""
 
 
+def print_warnings(manifest: FileManifest, redact: Redactor) -> None:
+    """Prints what is odd about the file on stderr. Every presenter does: a misspelt attribute
+    must not pass because nobody looks at the progress."""
+    for text in manifest.all_warnings:
+        sys.stderr.write(redact(f"warning: {text}") + "\n")
+    sys.stderr.flush()
+
+
 class ProgressLines:
     """A presenter that prints lines instead of a screen."""
 
@@ -42,6 +50,7 @@ class ProgressLines:
     def on_manifest(self, manifest: FileManifest, processes: int) -> None:
         manifest.path = self._shown_path or manifest.path
         if self._quiet:
+            print_warnings(manifest, self.redact)
             return
         # Imported here: the core processes already run, so nothing waits for it.
         from squall.reporting.text.live_lines import LiveLines

@@ -23,7 +23,7 @@ def steps_block(
 ) -> list[str]:
     """`named` adds the workflow's name to the header, for files with several workflows."""
     rows = [*workflow.rows.values(), workflow.iteration]
-    table = [_cells(row, workflow.measured_s, columns) for row in rows]
+    table = [_cells(row, workflow.rated_s, columns) for row in rows]
     head = ["count", "rate", "failed", *columns]
     widths = [
         max(
@@ -52,9 +52,9 @@ def quantile_value(histogram: Histogram, column: str) -> float:
     return {"min": histogram.min_s, "mean": histogram.mean, "max": histogram.max_s}[column]
 
 
-def _cells(row: RowStats, measured_s: float, columns: Sequence[str]) -> list[str]:
+def _cells(row: RowStats, rated_s: float, columns: Sequence[str]) -> list[str]:
     latency = row.latency
-    per_s = row.count / measured_s if measured_s else 0.0
+    per_s = row.count / rated_s
     # A dash without samples: 0 would read as "very fast".
     times = [
         duration(quantile_value(latency, column)) if latency.count else "-" for column in columns

@@ -15,6 +15,7 @@ from squall.reporting.number_format import (
     brief,
     data_size,
     duration,
+    judged,
     length,
     measured,
     percent,
@@ -27,6 +28,7 @@ from squall.reporting.text.layout import VERDICT_SHADES, Paint, aligned, section
 from squall.reporting.text.load_block import generator_block, http_block, load_block
 from squall.reporting.text.steps_table import steps_block
 from squall.reporting.totals import loaded_workflows, totals_of
+from squall.stats.run_notes import raising_steps
 from squall.stats.thresholds.judge import ThresholdResult
 from squall.stats.totals.step_rows import CheckStats, MetricStats
 from squall.stats.totals.workflow import WorkflowStats
@@ -81,6 +83,9 @@ def _head(outcome: RunOutcome, loaded: Sequence[WorkflowStats], paint: Paint) ->
     if outcome.info.warmup_s:
         parts.append(f"without the first {length(outcome.info.warmup_s)}")
     lines = ["  ".join(part for part in parts if part)]
+    # First of all: a mistake in the file makes every other number meaningless.
+    raised = paint("RAISED", "bad")
+    lines += [f"{raised}  {step.name} {step.text}" for step in raising_steps(outcome.stats)]
     if verdict.state != "VALID":
         state = paint(verdict.state, VERDICT_SHADES[verdict.state])
         reasons = list(verdict.reasons) or ["no reason given"]
@@ -107,7 +112,7 @@ def _thresholds(results: Sequence[ThresholdResult], paint: Paint) -> list[str]:
     width = max(_THRESHOLD_WIDTH, 2 + max(len(result.expression) for result in shown))
     for result in shown:
         sign = paint("ok", "good") if result.passed else paint("x", "bad") + " "
-        value = "no samples" if result.value is None else measured(result.value, result.unit)
+        value = judged(result.value, result.unit, result.limit, result.note)
         note = result.note if result.note and result.value is not None else ""
         line = f"  {sign}  {result.expression:<{width}}{value}"
         lines.append(f"{line}  ({note})" if note else line)
@@ -165,7 +170,7 @@ def _metric(metric: MetricStats, workflow: WorkflowStats) -> str:
     if not metric.count:
         return "no values"
     if metric.kind == "counter":
-        per_s = metric.sum / workflow.measured_s if workflow.measured_s else 0.0
+        per_s = metric.sum / workflow.rated_s
         return f"{_amount(metric.sum, metric.unit)}, {rate(per_s)}"
     if metric.kind == "rate":
         return f"{percent(metric.hit_share)} of {metric.count}"

@@ -10,7 +10,8 @@ During the run a count that still grows towards its limit (`orders > 100`) is pe
 failing. This module never ends a run; it only reports that the run should end.
 
 The built-in `errors < 100%` fails a run in which nothing succeeded. It is listed only
-when it failed or when there is no other threshold.
+when it failed or when there is no other threshold. Where the author has no threshold on errors, it
+holds for each step whose every execution raised in the author's own code.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from squall.stats.run_notes import RaisingStep, checks_never_made, raising_steps
 from squall.stats.snapshot import ThresholdState
 from squall.stats.thresholds.binding import BUILTIN_TEXT, BoundThreshold, bind, bind_all
 from squall.stats.thresholds.grammar import Threshold, parse_threshold
@@ -55,6 +57,8 @@ class ThresholdResult(msgspec.Struct, frozen=True, kw_only=True):
     """None without samples. With `over`, the worst stretch."""
     unit: str
     samples: int
+    limit: float | None = None
+    """What the value is compared with, in `unit`."""
     first_failed_at_s: float | None = None
     """Since when it has failed, on the run's clock; with `over`, the first bad stretch."""
     note: str = ""
@@ -100,6 +104,11 @@ class ThresholdJudge:
     def final(self) -> list[ThresholdResult]:
         """Judges at the end, when every report is added and the workflows have `elapsed_s`."""
         results = [track.final() for track in self._tracks]
+        results += [
+            _raising_result(step)
+            for step in raising_steps(self._stats)
+            if not any(_is_about_errors(track.bound, step) for track in self._tracks)
+        ]
         others = any(not result.builtin for result in results)
         return [result for result in results if not (result.builtin and result.passed and others)]
 
@@ -138,6 +147,7 @@ class _Track:
             condition="failing" if failing else "passing" if judged else "pending",
             value=self._shown(reading.value),
             unit=self.bound.unit,
+            limit=self._shown(self.bound.limit),
             workflow=self.bound.workflow,
             row=self.bound.row,
             builtin=self.bound.builtin,
@@ -155,13 +165,26 @@ class _Track:
             self._slide(math.inf)
             if self.worst is not None:
                 return self._result(self.worst, whole.samples, self.first_bad_at_s)
+        missing = self._never_made()
+        if missing:
+            # The checks that were made may all have passed: those that were not say nothing.
+            whole = Reading(None, whole.samples)
         passed = whole.value is not None and self._holds(whole.value)
         failed_at_s = None
         if not passed:
             failed_at_s = self.failing_since_s
             if failed_at_s is None:
                 failed_at_s = self._end_s()
-        return self._result(whole, whole.samples, failed_at_s)
+        result = self._result(whole, whole.samples, failed_at_s)
+        if not missing:
+            return result
+        return msgspec.structs.replace(result, note=f"no samples of {', '.join(missing)}")
+
+    def _never_made(self) -> list[str]:
+        """The checks of the file that this threshold is about and that never ran."""
+        if self.bound.target != "checks":
+            return []
+        return [name for workflow in self.workflows for name in checks_never_made(workflow)]
 
     def _result(self, reading: Reading, samples: int, failed_at_s: float | None) -> ThresholdResult:
         return ThresholdResult(
@@ -170,6 +193,7 @@ class _Track:
             value=self._shown(reading.value),
             unit=self.bound.unit,
             samples=samples,
+            limit=self._shown(self.bound.limit),
             first_failed_at_s=failed_at_s,
             note=self._remarks(reading),
             workflow=self.bound.workflow,
@@ -281,6 +305,32 @@ class _Track:
         return ", ".join(remarks)
 
 
+def _is_about_errors(bound: BoundThreshold, step: RaisingStep) -> bool:
+    """Whether a threshold of the author's own says how many failures of this step are too many."""
+    if bound.builtin or step.workflow not in bound.workflows:
+        return False
+    counts_failures = bound.base == "share" or bound.failures_only
+    if bound.target == "row":
+        return bound.name == step.row and counts_failures
+    return bound.target in ("rows", "http_rows") and counts_failures
+
+
+def _raising_result(step: RaisingStep) -> ThresholdResult:
+    return ThresholdResult(
+        expression=f"{step.name}.{BUILTIN_TEXT}",
+        passed=False,
+        value=100.0,
+        unit="%",
+        samples=step.count,
+        limit=100.0,
+        first_failed_at_s=step.first_at_s,
+        note=step.text,
+        workflow=step.workflow,
+        row=step.row,
+        builtin=True,
+    )
+
+
 def _offset_s(workflow: WorkflowStats) -> int:
     """Seconds from the run's clock to the workflow's."""
     return round(workflow.started_at_s)
@@ -297,5 +347,5 @@ def _span_s(workflows: Sequence[WorkflowStats]) -> float:
     if not workflows:
         return 0.0
     starts = [workflow.started_at_s + workflow.skipped_s for workflow in workflows]
-    ends = [start + workflow.measured_s for start, workflow in zip(starts, workflows, strict=True)]
+    ends = [start + workflow.rated_s for start, workflow in zip(starts, workflows, strict=True)]
     return max(ends) - min(starts)

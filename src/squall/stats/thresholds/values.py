@@ -52,6 +52,9 @@ def read(bound: BoundThreshold, sources: Sequence[ReadingSource], seconds: float
     failed = sum(row.failed for row in rows)
     if bound.base == "share":
         return _share(failed, count)
+    if bound.target == "row" and not count and bound.limit:
+        # A step that never ran has no count to be below a limit; `== 0` asks for just that.
+        return Reading(None, 0)
     return _amount(bound, failed if bound.failures_only else count, sources, seconds)
 
 

@@ -19,7 +19,6 @@ from squall.stats.snapshot import (
     ThresholdState,
     VerdictState,
     WorkflowSnapshot,
-    target_rate_per_s,
 )
 from squall.stats.totals.generator_health import HealthStats
 from squall.stats.totals.step_rows import RowSlice, RowStats, reason_text
@@ -32,6 +31,7 @@ _ERROR_LINES = 12
 _PERCENTILES = (0.5, 0.95, 0.99)
 # How late reports may be: two seconds for a late share, plus the time to send them.
 _SILENT_S = 6.0
+_SILENT_PAST_END_S = 2.0
 
 ErrorKey = tuple[str, str, str, str]
 """Workflow, row, reason, location."""
@@ -142,10 +142,14 @@ class RunStats:
 
 
 def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
+    ended = stats.elapsed_s > 0.0
     elapsed_s = stats.elapsed_s or max(now_s - stats.started_at_s, 0.0)
-    # Without recent reports nothing is known about the present second.
+    # Without recent reports nothing is known about the present second, and after the end nothing
+    # happens in it. Past its planned end a workflow that is silent is most likely over.
+    is_past = elapsed_s > stats.manifest.profile.duration_s
     silent_s = elapsed_s - (stats.complete_second + 1)
-    second = stats.latest(1) if silent_s <= _SILENT_S else []
+    is_stale = ended or silent_s > (_SILENT_PAST_END_S if is_past else _SILENT_S)
+    second = [] if is_stale else stats.latest(1)
     rows = second[0].rows if second else {}
     iteration = second[0].iteration if second else RowSlice()
     whole = RowSlice()
@@ -162,9 +166,9 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
         elapsed_s=elapsed_s,
         iterations=stats.iteration.count,
         rate_now_per_s=float(iteration.count),
-        target_per_s=target_rate_per_s(stats.manifest.profile, elapsed_s),
+        target_per_s=None if ended or is_past else stats.target_per_s(elapsed_s),
         executions_now_per_s=float(whole.count),
-        users=stats.users.now,
+        users=0 if ended else stats.users.now,
         users_max=stats.users.max,
         busy_max=stats.busy_max,
         failed_share=stats.failed / counted if counted else 0.0,
@@ -185,7 +189,7 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
         busy=sum(second[0].busy.values()) if second else 0,
         connect_p99_s=stats.connect.quantile(0.99),
         connections=stats.requests.connections,
-        ended=stats.elapsed_s > 0.0,
+        ended=ended,
         rows=tuple(
             _row_snapshot(row, slices.get(row.name))
             for row in (*stats.rows.values(), stats.iteration)

@@ -29,11 +29,13 @@ _OTHER = {True: "other successes", False: "other failures"}
 class OutcomeStats:
     """Executions of one row that ended the same way."""
 
-    __slots__ = ("count", "exchanges", "key", "ok", "service")
+    __slots__ = ("count", "exchanges", "key", "ok", "raised", "service")
 
-    def __init__(self, key: str, *, ok: bool) -> None:
+    def __init__(self, key: str, *, ok: bool, raised: bool = False) -> None:
         self.key = key
         self.ok = ok
+        # Every one of them failed in the author's code.
+        self.raised = raised
         self.count = 0
         self.exchanges = 0
         self.service = Histogram()
@@ -152,6 +154,12 @@ class RowStats:
         return dict(reasons.most_common())
 
     @property
+    def always_raised(self) -> bool:
+        """Whether every execution failed in the author's own code."""
+        outcomes = [outcome for outcome in self.outcomes.values() if outcome.count]
+        return bool(outcomes) and all(outcome.raised for outcome in outcomes)
+
+    @property
     def exchanges(self) -> int:
         return sum(outcome.exchanges for outcome in self.outcomes.values())
 
@@ -181,14 +189,15 @@ class RowStats:
         self.ok += made.ok
         self.failed += made.failed
         for outcome, service in zip(delta.outcomes, made.service, strict=True):
-            total = self._outcome(outcome.key, outcome.ok)
+            total = self._outcome(outcome.key, outcome.ok, outcome.raised)
+            total.raised = total.raised and outcome.raised
             total.count += outcome.count
             total.exchanges += outcome.exchanges
             service.pour_into(total.service)
         self.response = _poured(self.response, made.response)
         self.first_byte = _poured(self.first_byte, made.first_byte)
 
-    def _outcome(self, key: str, ok: bool) -> OutcomeStats:
+    def _outcome(self, key: str, ok: bool, raised: bool) -> OutcomeStats:
         found = self.outcomes.get(key)
         if found is None and len(self.outcomes) >= MAX_OUTCOMES:
             key = _OTHER[ok]
@@ -196,7 +205,7 @@ class RowStats:
             # Calls of one name may expect different statuses, but successes and failures with
             # one status must not share a histogram.
             key = f"{key} {'expected' if ok else 'not expected'}"
-        return self.outcomes.setdefault(key, OutcomeStats(key, ok=ok))
+        return self.outcomes.setdefault(key, OutcomeStats(key, ok=ok, raised=raised))
 
 
 class CheckStats:

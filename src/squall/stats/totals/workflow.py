@@ -8,6 +8,7 @@ The last seconds are also kept singly (`Second`), because live lines and sliding
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from squall.stats.histogram import Histogram, Packed
@@ -21,6 +22,7 @@ from squall.stats.reports import (
     StartsDelta,
     WindowReport,
 )
+from squall.stats.snapshot import target_rate_per_s
 from squall.stats.totals.step_rows import CheckStats, MetricStats, Part, RowSlice, RowStats
 from squall.stats.totals.windows import LoadWindow, Series
 
@@ -81,6 +83,12 @@ class WorkflowStats:
         self.requests = RequestsDelta()
         # Requests of processes that died, which are in no row.
         self.unmeasured = 0
+        self.statuses: Counter[int] = Counter()
+        # Users that became ready and that did not, and how long users rested because nothing
+        # was answered: over the whole run, because most users start in the warm-up.
+        self.opened = 0
+        self.unopened = 0
+        self.rested_s = 0.0
         self.dns = Histogram()
         self.connect = Histogram()
         self.tls = Histogram()
@@ -91,6 +99,8 @@ class WorkflowStats:
         self.started_at_s = 0.0
         # Length of the workflow, warm-up included; set by the engine when it ended.
         self.elapsed_s = 0.0
+        # The rate that an operator set during the run; None: the plan's.
+        self.adjusted_per_s: float | None = None
         self.keep_s = RECENT_S
         self.seconds: dict[int, Second] = {}
         self.last_second = -1
@@ -111,9 +121,13 @@ class WorkflowStats:
         if connect is not None:
             second.connect.append(connect)
         _add_amounts(second, report)
+        self.opened += report.opened
+        self.unopened += report.unopened
+        self.rested_s += report.rested_s
         if counted:
             _add_amounts(self, report)
             self.unmeasured += report.unmeasured
+            self.statuses.update(report.statuses)
             if connect is not None:
                 connect.pour_into(self.connect)
             _merge_data(self.dns, report.dns)
@@ -124,9 +138,20 @@ class WorkflowStats:
 
     @property
     def measured_s(self) -> float:
-        """The time that the totals cover: a count divided by it is a rate."""
+        """The time that the totals cover."""
         whole_s = self.elapsed_s or float(self.last_second + 1)
         return max(whole_s - self.skipped_s, 0.0)
+
+    @property
+    def rated_s(self) -> float:
+        """What a count is divided by to be a rate. Five requests within a millisecond are five in
+        that second and no rate of thousands, unless the author asked for less than a second."""
+        return max(self.measured_s, min(1.0, self.manifest.profile.duration_s))
+
+    def target_per_s(self, at_s: float) -> float | None:
+        """Planned starts per second at a time; None if the profile plans users."""
+        planned = target_rate_per_s(self.manifest.profile, at_s)
+        return planned if planned is None or self.adjusted_per_s is None else self.adjusted_per_s
 
     @property
     def count(self) -> int:
@@ -139,9 +164,12 @@ class WorkflowStats:
 
     @property
     def other_calls(self) -> int:
-        """Requests in no row: neither returned by a step nor named."""
+        """Requests in no row: neither returned by a step nor named. Those that were in flight at
+        the end, of an interrupted user or a process that died, belong to their step."""
         requests = self.requests
-        shown = sum(row.exchanges + row.interrupted for row in self.rows.values())
+        shown = sum(
+            row.exchanges + row.interrupted + max(row.in_flight, 0) for row in self.rows.values()
+        )
         shown += requests.redirects + requests.reconnects + self.unmeasured
         return max(requests.sent - shown, 0)
 

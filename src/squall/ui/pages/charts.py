@@ -48,14 +48,16 @@ class TimeRange:
     def __init__(self, history: History, width: int, terminal: TerminalStyle, when: When) -> None:
         room = max(slots(width, terminal), 2)
         each_s = history.width if when.whole else 1
-        self.points: Sequence[Point] = history.whole if when.whole else list(history.recent)[-room:]
+        self.points: Sequence[Point] = history.every if when.whole else list(history.recent)[-room:]
         count = len(self.points)
         expected = math.ceil(when.length_s / each_s) if when.length_s else 0
         total = expected if when.whole or 0 < expected <= room else room
         total = max(total, count, 1)
         self.columns = min(math.ceil(count * room / total), room)
-        self.from_s = max(when.now_s - count * each_s, 0.0)
-        self.until_s = self.from_s + total * each_s
+        shown_s = history.count if when.whole else count
+        self.from_s = max(when.now_s - shown_s, 0.0)
+        # The last point of a long run may cover less time than the others.
+        self.until_s = self.from_s + max((total - count) * each_s + shown_s, 1)
 
     def values(
         self,

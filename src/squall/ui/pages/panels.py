@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from squall.reporting.number_format import (
     brief_duration,
     data_size,
-    measured,
+    judged,
     percent,
     plural,
     whole_percent,
@@ -192,7 +192,7 @@ def _threshold(state: ThresholdState, width: int, terminal: TerminalStyle) -> Li
 
 def _value(state: ThresholdState) -> str:
     if state.value is not None:
-        return measured(state.value, state.unit)
+        return judged(state.value, state.unit, state.limit)
     return "later" if state.condition == "pending" else "no samples"
 
 

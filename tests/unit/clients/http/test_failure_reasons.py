@@ -7,7 +7,19 @@ import ssl
 
 import pytest
 
-from squall.clients.http.failure_reasons import reason_of, timeout_reason
+from squall.clients.http.failure_reasons import connect_reason, reason_of, timeout_reason
+
+
+def of_openssl(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}]")
+    error.reason = reason
+    return error
+
+
+def untrusted(why: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "x")
+    error.verify_message = why
+    return error
 
 
 @pytest.mark.parametrize(
@@ -24,6 +36,14 @@ from squall.clients.http.failure_reasons import reason_of, timeout_reason
         (TimeoutError(errno.ETIMEDOUT, "x"), "connection timed out"),
         (OSError(errno.EIO, "Input/output error"), "input/output error"),
         (ssl.SSLError(1, "[SSL] x"), "TLS: handshake failed"),
+        (of_openssl("WRONG_VERSION_NUMBER"), "TLS: the port does not speak TLS; write http://"),
+        (of_openssl("HTTP_REQUEST"), "TLS: the port does not speak TLS; write http://"),
+        (of_openssl("UNSUPPORTED_PROTOCOL"), "TLS: unsupported protocol"),
+        (
+            untrusted("self-signed certificate"),
+            "TLS: certificate verify failed: self-signed certificate; "
+            "use --cacert FILE or --insecure",
+        ),
         (ValueError(), "ValueError"),
     ],
 )
@@ -37,3 +57,16 @@ def test_limits_are_written_as_people_write_them() -> None:
         "timeout after 0.25 s",
         "timeout after 60 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (errno.ECONNREFUSED, "connection refused: shop.test:8080"),
+        (errno.EHOSTUNREACH, "no route to host: shop.test:8080"),
+        (errno.EMFILE, "too many open files"),
+        (errno.EADDRNOTAVAIL, "no local ports left"),
+    ],
+)
+def test_a_failure_to_connect_names_the_peer_where_it_is_the_peers(code: int, reason: str) -> None:
+    assert connect_reason(OSError(code, "x"), "shop.test:8080") == reason

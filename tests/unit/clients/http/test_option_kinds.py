@@ -85,7 +85,7 @@ def test_an_option_of_a_call(option: str, kind: str) -> None:
     if kind in TAKEN[option]:
         assert reason == "client closed"
     else:
-        words = {"data": "body", "json": "body", "files": "file", "cookies": "cookie"}
+        words = {"files": "file", "cookies": "cookie"}
         assert words.get(option, option).rstrip("s") in reason
         assert "\n" not in reason
 

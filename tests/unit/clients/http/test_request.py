@@ -17,6 +17,7 @@ from squall.api.errors import CallError, ConfigError
 from squall.api.http import BodyOptions, CallOptions, HTTPResponse, ResponseHead
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.http.call import build
+from squall.clients.http.encode import headers_of
 from squall.clients.http.exchange import call
 from squall.clients.http.request import Request, redirected
 
@@ -172,7 +173,12 @@ def test_files_are_multipart_and_relative_to_the_authors_file(tmp_path: Path) ->
         ({"auth": "token"}, 'auth is neither ("user", "password") nor'),
         ({"auth": ("a", 1)}, "auth is neither"),
         ({"auth": ("a:b", "c")}, "user name"),
-        ({"json": {1: object()}}, "body is not JSON: object cannot be written"),
+        ({"json": {1: object()}}, "json= got a dict: it takes what JSON can hold (object cannot"),
+        ({"data": {1, object()}}, "data= got a set: it takes text, bytes or what JSON can hold"),
+        (
+            {"data": headers_of({"A": "b"})},
+            "data= got an argument of kind Headers; annotate it as Data",
+        ),
         ({"form": "a=b"}, "form must be a mapping"),
         ({"files": "cat.png"}, "files must be a mapping"),
         ({"url": "/items/{id}"}, 'url "/items/{id}" needs path={"id": ...}'),

@@ -44,3 +44,32 @@ def test_a_description_that_no_command_can_hold_is_refused_on_this_machine() -> 
     ]
     with pytest.raises(ConfigError, match=r"has 30\d,\d\d\d bytes; at most 262,144 are allowed"):
         pack(loaded(*drawn), inputs({}))
+
+
+def with_choice(name: str, choice: str) -> WorkflowManifest:
+    return msgspec.structs.replace(workflow(name), on_control_loss=choice, depends=[])
+
+
+@pytest.mark.parametrize(
+    ("flag", "in_the_file", "packed"),
+    [
+        ("", ["", ""], "stop"),
+        ("", ["", "continue"], "continue"),
+        ("stop", ["continue", "continue"], "stop"),
+        ("continue", ["stop", ""], "continue"),
+    ],
+)
+def test_the_flag_or_else_the_file_says_what_workers_do_without_a_manager(
+    flag: str, in_the_file: list[str], packed: str
+) -> None:
+    workflows = [with_choice(f"Shop{n}", choice) for n, choice in enumerate(in_the_file)]
+    made = inputs({})
+    options = msgspec.structs.replace(made.options, on_control_loss=flag)
+    submission, _ = pack(loaded(*workflows), BundleInputs(made.entry, made.files, options))
+    assert submission.on_control_loss == packed
+
+
+def test_workflows_of_one_job_cannot_differ_in_what_they_do_without_a_manager() -> None:
+    both = [with_choice("Shop", "stop"), with_choice("Browse", "continue")]
+    with pytest.raises(ConfigError, match="Shop and Browse have different on_control_loss"):
+        pack(loaded(*both), inputs({}))

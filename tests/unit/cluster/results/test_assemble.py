@@ -25,7 +25,7 @@ from squall.reporting.document.build import build_document
 from squall.reporting.document.rebuild import rebuild
 from squall.reporting.page.render import render_html
 from squall.reporting.text.summary import render_summary
-from squall.stats.manifest import Profile
+from squall.stats.manifest import Profile, Stage
 from squall.stats.reports import ErrorSample, WindowReport
 from squall.stats.thresholds.judge import ThresholdResult
 from tests.unit.cluster.results.lab.records import (
@@ -73,6 +73,15 @@ def test_a_job_without_faults_has_the_document_of_a_local_run(one, two, warmup_s
         [window(s, n, ok, bad, users=u, busy=u) for s, (ok, bad, u) in enumerate(made)]
         for n, made in enumerate((one, two))
     ]
+    file.workflows[0].warnings = ["tresholds is not a setting"]
+    for n, reports in enumerate(shares):
+        # What each share reports and only the sum can judge.
+        reports[0].opened, reports[0].unopened = 3, n
+        reports[1].rested_s = 4.0
+        for report in reports:
+            report.statuses = {200: 2, 404: n}
+            for outcome_of_row in (each for row in report.rows for each in row.outcomes):
+                outcome_of_row.raised = not outcome_of_row.ok
     healths = [[health(n, s + 1.0) for s in range(10)] for n in range(2)]
     attempts = [
         ended(record(n, shares[n], worker=f"w{n}", healths=healths[n], elapsed_s=9.6 + n / 10))
@@ -82,6 +91,10 @@ def test_a_job_without_faults_has_the_document_of_a_local_run(one, two, warmup_s
     local = local_run(file, options, [*shares[0], *shares[1], *healths[0], *healths[1]], 9.7)
     assert not differences(build_document(outcome(made)), build_document(local))
     assert outcome(made).exit_code == local.exit_code
+    assert made.verdict.state == "INVALID"
+    assert "1 of 7 users of Shop did not start" in made.verdict.reasons
+    assert made.notes[0] == "tresholds is not a setting"
+    assert outcome(made).stats.workflows["Shop"].statuses.keys() == {200, 404}
 
 
 def half(profile: Profile = CLOSED, **changes: Any) -> Any:
@@ -276,7 +289,7 @@ def test_changes_of_the_load_are_noted() -> None:
         AppliedAdjustment(workflow="", at_s=4.0, paused=True),
     ]
     made = assemble(file, RunOptions(file="shop.py"), parts(attempts, adjustments=changes))
-    assert made.notes == ["Shop: rate set to 300/s at 3.0 s by ann", "paused at 4.0 s"]
+    assert made.notes[:2] == ["Shop: rate set to 300/s at 3.0 s by ann", "paused at 4.0 s"]
 
 
 def test_a_timeout_is_no_valid_result() -> None:
@@ -343,17 +356,46 @@ def test_a_share_of_a_drained_worker_is_a_loss_only_if_starts_are_missing(
     assert made.verdict.state == ("DEGRADED" if missing else "VALID")
 
 
-@pytest.mark.parametrize(("profile", "starts"), [(OPEN, 10), (CLOSED, None)])
+@pytest.mark.parametrize(
+    ("profile", "refill", "first_s", "starts"),
+    # A first attempt reports what was planned before it joined, a refill does not.
+    [(OPEN, True, 1, 10), (OPEN, False, 0, 0), (CLOSED, False, 1, None)],
+)
 def test_a_share_that_started_late_is_a_loss_and_not_a_smaller_plan(
-    profile: Profile, starts: int | None
+    profile: Profile, refill: bool, first_s: int, starts: int | None
 ) -> None:
     on_time = record(0, [window(s, 0, [0.01] * 10, users=5, busy=5) for s in range(10)])
-    later = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(1, 10)]
+    later = [window(s, 1, [0.01] * 10, users=5, busy=5) for s in range(first_s, 10)]
     late = record(1, later, worker="w2", joined_s=1.0)
     made = assemble(
-        manifest(profile), RunOptions(file="shop.py"), parts([ended(on_time), ended(late)])
+        manifest(profile),
+        RunOptions(file="shop.py"),
+        parts([ended(on_time), ended(late, refill=refill)]),
     )
     (loss,) = made.losses
     assert loss.worker == "w2" and loss.below_target_s == 1.0 and loss.starts == starts
     assert made.verdict.state != "VALID"
     assert any("worker w2 started late at 0.0 s: Shop" in line for line in made.verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("profile", "users"),
+    [
+        (OPEN, 4),
+        (
+            Profile(model="ramp", vus=0, max_vus=100, duration_s=10.0, stages=(Stage(10.0, 100),)),
+            35,
+        ),
+    ],
+)
+def test_a_loss_names_the_users_that_ran_and_not_the_most_that_might(
+    profile: Profile, users: int
+) -> None:
+    file = manifest(profile)
+    first = [window(s, 1, [0.01] * 10, users=4, busy=4) for s in range(4)]
+    attempts = refilled(first)
+    for part in attempts:
+        part.users = 100
+    made = assemble(file, RunOptions(file="shop.py"), parts(attempts))
+    (loss,) = made.losses
+    assert loss.users == users

@@ -163,3 +163,10 @@ def test_without_any_report_the_silence_begins_where_the_attempt_can_have_joined
     made = cut(1, 200)
     part = lost(made, record=None, joined_s=15.0, silence_end_s=16.0)
     assert unknown_of(part, flow(OPEN), math.inf).requests == pytest.approx(210, abs=1)
+
+
+@pytest.mark.parametrize("profile", [OPEN, CLOSED], ids=["open", "closed"])
+def test_a_silence_that_ends_within_the_last_reported_second_is_empty(profile: Profile) -> None:
+    """The report of a share whose lease ended in the middle of a second counts as all of it."""
+    part = lost(cut(8, 200), silence_end_s=7.6)
+    assert unknown_of(part, flow(profile), LATENCY_S)[:2] == (0, 0)

@@ -6,6 +6,8 @@ import asyncio
 import random
 from typing import Any, cast
 
+import pytest
+
 from squall.cluster.wire.errors import NotSent, RemoteError
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.worker.manager_links import RETRY, ManagerLinks
@@ -19,11 +21,16 @@ class Board:
     def __init__(self) -> None:
         self.runtime = self
         self.clock = self
+        self.limits = self
+        self.dial_timeout_s = 3.0
         self.random = random.Random(1)
         self.time = 0.0
 
     def now(self) -> float:
         return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
 
 
 class Stub:
@@ -32,6 +39,28 @@ class Stub:
     def __init__(self) -> None:
         self.control = self
         self.session: object | None = None
+        self.last_error: Exception | None = None
+
+
+class Dialled(Stub):
+    """A peer that has its link some time after it was dialled."""
+
+    def __init__(self, board: Board, up_at: float) -> None:
+        super().__init__()
+        self._board = board
+        self._up_at = up_at
+        self._link = object()
+
+    @property
+    def session(self) -> object | None:
+        return self._link if self._board.now() >= self._up_at else None
+
+    @session.setter
+    def session(self, link: object | None) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
 
 
 class Links(ManagerLinks):
@@ -45,6 +74,32 @@ class Links(ManagerLinks):
     @property
     def asked(self) -> str:
         return self.shown
+
+
+class SlowLinks(ManagerLinks):
+    """Links that are made as long after their dial as `delays_s` says; none to the others."""
+
+    def __init__(self, board: Board, delays_s: dict[Address, float], *addresses: Address) -> None:
+        super().__init__(cast("Any", board), addresses, longest_s=lambda: INTERVAL_S)
+        self._delays_s = delays_s
+        self._clocked = board
+
+    def at(self, address: Address) -> Any:
+        if address not in self._peers:
+            up_at = self._clocked.now() + self._delays_s.get(address, float("inf"))
+            self._peers[address] = cast("Any", Dialled(self._clocked, up_at))
+        return self._peers[address]
+
+    async def registered_at(self, primary: Address) -> bool:
+        """One try to register, as the node does it."""
+        await self.reach_any()
+        if self.current.control.session is None:
+            self._clocked.time += self.failed(NotSent("no link"))
+            return False
+        if self.current is self.at(primary):
+            return True
+        self._clocked.time += self.failed(not_primary(primary))
+        return False
 
 
 def not_primary(named: Address | None = None) -> RemoteError:
@@ -146,3 +201,26 @@ def test_a_new_list_replaces_the_former_and_keeps_the_manager_that_is_asked() ->
         links.failed(NotSent("refused"))
         asked.append(links.asked)
     assert asked == ["h:4", "h:1", "h:3"]
+
+
+@pytest.mark.parametrize("dial_s", [0.005, 0.05, 0.6])
+@pytest.mark.parametrize("first", [M1, M2, M3])
+@pytest.mark.parametrize("gone", [(), (M1,)])
+def test_a_worker_reaches_the_primary_that_a_follower_names(
+    dial_s: float, first: Address, gone: tuple[Address, ...]
+) -> None:
+    """However long its dial takes: the link to the follower must not end it."""
+    board = Board()
+    delays_s = {each: dial_s for each in (M1, M2, M3) if each not in gone}
+    if first not in gone:
+        delays_s[first] = dial_s / 2
+    links = SlowLinks(board, delays_s, M1, M2, M3)
+
+    async def tries() -> int:
+        for number in range(1, 6):
+            if await links.registered_at(M3):
+                return number
+        return 0
+
+    assert 0 < asyncio.run(tries()) <= 3
+    assert board.now() < 3 * dial_s + 1.0

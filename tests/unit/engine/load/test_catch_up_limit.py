@@ -100,6 +100,9 @@ class Stage:
         self.opening = 0
         self.ending = False
 
+    def may_go_on(self, now: float) -> bool:
+        return True
+
     def add_user(self) -> None:
         self.user_count += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Any
 
 import pytest
@@ -37,6 +38,17 @@ class CountingStage:
         self.user_count = 0
         self.opening = 0
         self.ending = False
+        self.lease_until = inf
+        self.driver: OpenDriver | ClosedDriver | None = None
+
+    def may_go_on(self, now: float) -> bool:
+        """As a share does: the end of the lease stops the driver."""
+        if now < self.lease_until:
+            return True
+        assert self.driver is not None
+        self.ending = True
+        self.driver.stop(self.lease_until)
+        return False
 
     def add_user(self) -> None:
         self.user_count += 1
@@ -162,3 +174,48 @@ async def test_an_ending_share_is_not_adjusted(clock: Clock) -> None:
     stage.ending = True
     ClosedDriver(stage, profile, 0, 1).start(100.0)
     assert stage.user_count == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("paced", [False, True])
+async def test_a_driver_that_stood_still_plans_up_to_the_end_of_its_lease(
+    clock: Clock, paced: bool
+) -> None:
+    """Another attempt has planned what came after."""
+    stage = CountingStage()
+    profile = Profile(model="open", rate_per_s=10.0, duration_s=60.0, max_vus=5)
+    driver = stage.driver = OpenDriver(stage, profile, 0, 1, 5, paced=paced)
+    idle = asyncio.create_task(driver.wait(VU(1, 0)))
+    await asyncio.sleep(0)
+    driver.start(100.0)
+    stage.lease_until = 104.05
+    clock.now = 130.0
+    tick(driver)
+    await asyncio.sleep(0)
+    assert await idle in (100.0, None)
+    assert stage.starts.planned == 41, "at 0.0, 0.1 ... 4.0 s"
+    assert stage.starts.made + stage.starts.dropped == 41
+    assert driver.on_done.done() and stage.user_count == 0
+
+
+@pytest.mark.asyncio
+async def test_a_ramp_that_stood_still_beyond_its_lease_adds_no_users(clock: Clock) -> None:
+    stage = CountingStage()
+    profile = Profile(model="ramp", vus=0, max_vus=10, duration_s=10.0, stages=(Stage(10.0, 10),))
+    driver = stage.driver = ClosedDriver(stage, profile, 0, 1)
+    driver.start(100.0)
+    stage.lease_until = 102.0
+    clock.now = 109.0
+    driver._adjust()  # pyright: ignore[reportPrivateUsage]
+    assert stage.user_count == 1 and stage.ending
+
+
+@pytest.mark.asyncio
+async def test_a_stopped_driver_has_planned_up_to_the_stop(clock: Clock) -> None:
+    stage = CountingStage()
+    driver = open_driver(stage, rate=10.0, duration_s=60.0, users_max=5)
+    driver.start(100.0)
+    clock.now = 103.0
+    driver.stop(clock.now)
+    driver.stop(clock.now + 5.0)
+    assert stage.starts.planned == stage.starts.dropped == 31

@@ -149,7 +149,7 @@ def test_a_load_that_starts_later() -> None:
 def test_iterations_of_each_user() -> None:
     profile = resolve({"vus": 20, "iterations": "10/vu"})
     assert (profile.iterations, profile.iterations_per_vu) == (200, 10)
-    assert describe(profile) == "10 iterations by each of 20 users, at most 1m"
+    assert describe(profile) == "10 iterations by each of 20 users, at most 24h"
     assert resolve({"vus": 4}, iterations="2/user").iterations == 8
     with pytest.raises(ConfigError, match="for each"):
         resolve({"iterations": "10/s"})
@@ -259,7 +259,7 @@ def test_a_load_model_on_a_workflow_that_is_no_test_is_an_error(name: str) -> No
         ({"rate": "500/s", "duration": "5m"}, "open 500/s for 5m"),
         ({"vus": 50, "duration": "10s"}, "50 users for 10s"),
         ({}, "1 user for 1m"),
-        ({"vus": 20, "iterations": "10k"}, "10000 iterations by 20 users, at most 1m"),
+        ({"vus": 20, "iterations": "10k"}, "10000 iterations by 20 users, at most 24h"),
         (RAMP, "ramp 0 -> 100 -> 0 over 2m40s"),
         ({"vus": 10, "stages": ["10s:5"]}, "ramp 10 -> 5 over 10s"),
         (PEAK, "open ramp 0/s -> 50/s -> 1000/s -> 0/s over 7m"),

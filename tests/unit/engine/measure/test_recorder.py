@@ -140,11 +140,16 @@ def test_named_calls_that_fail_are_told_once() -> None:
 def test_requests_are_deltas_of_the_clients_counters() -> None:
     made, _ = recorder()
     made.http.counters.sent = 5
-    made.http.counters.answered = 4
-    assert made.take(0).requests.sent == 5
+    made.http.counters.statuses[200] = 3
+    made.http.counters.statuses[404] = 1
+    report = made.take(0)
+    assert report.requests.sent == 5
+    assert (report.requests.answered, report.statuses) == (4, {200: 3, 404: 1})
     made.http.counters.sent = 9
-    requests = made.take(1).requests
-    assert (requests.sent, requests.answered) == (4, 0)
+    made.http.counters.statuses[404] += 2
+    report = made.take(1)
+    assert (report.requests.sent, report.requests.answered) == (4, 2)
+    assert report.statuses == {404: 2}
 
 
 def test_the_surviving_counters_are_those_of_all_reports_and_of_what_is_not_reported_yet() -> None:
@@ -155,7 +160,8 @@ def test_the_surviving_counters_are_those_of_all_reports_and_of_what_is_not_repo
     made.iteration.begin()
     made.iteration.fail("failed", None, False)
     made.starts.planned, made.starts.made, made.starts.dropped = 6, 5, 1
-    made.http.counters.sent, made.http.counters.answered, made.http.counters.failed = 5, 3, 1
+    made.http.counters.sent, made.http.counters.failed = 5, 1
+    made.http.counters.statuses[200] = 3
     made.fold()
     first = made.counters(0.9)
     made.take(0)

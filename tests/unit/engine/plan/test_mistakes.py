@@ -252,6 +252,7 @@ ATTRIBUTES_TAKEN = {
     "connections": set[str](),
     "session": set[str](),
     "on_failure": set[str](),
+    "on_control_loss": set[str](),
     "weight": {"number"},
     "reporting": {"empty list"},
 }

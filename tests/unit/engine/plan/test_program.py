@@ -257,3 +257,12 @@ def test_feeds_are_loaded_beside_the_file_and_bad_lines_named(tmp_path: Path) ->
     (tmp_path / "users.csv").write_text("name,age\nada,36\n")
     rows = load(tmp_path, text).rows["Shop"]["user"]
     assert [(row.name, row.age) for row in rows] == [("ada", 36)]
+
+
+def test_a_class_may_say_what_its_workers_do_without_a_manager(tmp_path: Path) -> None:
+    chosen = THREE.replace("class Shop(Shared): ...", "class Shop(Shared): on_control_loss = {}")
+    manifest = load(tmp_path, chosen.format('"continue"')).manifest
+    assert manifest.workflow("Shop").on_control_loss == "continue"
+    assert manifest.workflow("Browse").on_control_loss == ""
+    (refusal,) = mistakes(tmp_path, chosen.format('"maybe"'))
+    assert 'Shop: on_control_loss "maybe" is not known; write "stop"' in refusal

@@ -39,10 +39,12 @@ class Bench:
         self.iteration = Row()
         self.rows = {step.name: Row() for step in plan.steps}
         self.vu = SimpleNamespace(stop=False, iteration=0, paused_s=0.0)
-        self.http = SimpleNamespace(dirty=False, last=None, clear_last=lambda: None)
+        self.http = SimpleNamespace(
+            dirty=False, last=None, clear_last=lambda: None, last_exchange=lambda: None
+        )
         self.draws = iter(())
-        self.fruitless = True
-        """Whether a step that raises had no answer before."""
+        self.answered = False
+        """Whether the target answered the running step."""
         names: dict[str, Any] = {
             "clock": perf_counter,
             "HTTPResponse": HTTPResponse,
@@ -53,8 +55,9 @@ class Bench:
             "PASSED": lambda seconds: self.log.append("passed"),
             "FAILED": lambda seconds: self.log.append("failed"),
             "STEP_FAILED": self._step_failed,
-            "STEP_ODD": lambda row, result, planned: (result.close(), self.log.append("odd")),
-            "CUSTOM": lambda row, result, planned: result.successful,
+            "HAS_ANSWER": lambda last: self.answered,
+            "STEP_ODD": lambda row, result, http: (result.close(), self.log.append("odd")),
+            "CUSTOM": lambda row, result, http, planned: result.successful,
             "CHECK": lambda name, value: self.log.append((name, value)),
             "CHECK_FAILED": lambda name, error: self.log.append((name, error)),
             "METRIC": lambda name, value: self.log.append((name, value)),
@@ -75,9 +78,8 @@ class Bench:
     async def rest(self, vu: Any, failures: int, took_s: float) -> None:
         self.log.append(f"rest {failures}")
 
-    def _step_failed(self, row: Any, error: Any, http: Any, planned: float) -> bool:
+    def _step_failed(self, row: Any, error: Any, http: Any, planned: float) -> None:
         self.log.append(error)
-        return self.fruitless
 
     async def run(self, iterations: int = 1, context: dict[str, Any] | None = None) -> list[Any]:
         user = self.plan.workflow()
@@ -154,7 +156,7 @@ async def test_a_failure_after_an_answer_goes_on_without_a_rest(tmp_path: Path) 
         """,
     )
     bench = Bench(plan)
-    bench.fruitless = False
+    bench.answered = True
     log = await bench.run(2)
     assert [str(entry) for entry in log] == ["no", "failed", "no", "failed"]
 

@@ -45,6 +45,10 @@ class Scene:
         }
 
 
+CLIENT: Any = SimpleNamespace(last_exchange=lambda: None)
+"""A client that made no call."""
+
+
 def raised(error: BaseException) -> BaseException:
     try:
         raise error
@@ -104,7 +108,7 @@ def test_the_first_of_each_kind_is_told_and_only_a_few_kinds() -> None:
     assert [sample.reason for sample in scene.samples] == ["ValueError: same"]
     for number in range(500):
         scene.fail(ValueError(f"other {number}"))
-        scene.failures.custom(scene.row, CustomResult(error=f"custom {number}"), 0.0)
+        scene.failures.custom(scene.row, CustomResult(error=f"custom {number}"), CLIENT, 0.0)
     assert len(scene.samples) == SAMPLES_MAX
     other = Scene()
     other.failures.hook_failed("check a", ValueError("a"))
@@ -129,7 +133,7 @@ def test_the_first_of_each_kind_is_told_and_only_a_few_kinds() -> None:
 )
 def test_custom_results(result: Any, expected: dict[str, tuple[int, int, int]]) -> None:
     scene = Scene("custom")
-    passed = scene.failures.custom(scene.row, result, 0.0)
+    passed = scene.failures.custom(scene.row, result, CLIENT, 0.0)
     assert passed == ("ok" in expected)
     assert scene.outcomes() == expected
 
@@ -141,7 +145,7 @@ def test_a_result_type_that_raises_is_a_failed_execution() -> None:
             raise RuntimeError("never set up")
 
     scene = Scene("custom")
-    assert not scene.failures.custom(scene.row, Broken(), 0.0)
+    assert not scene.failures.custom(scene.row, Broken(), CLIENT, 0.0)
     assert scene.outcomes() == {"RuntimeError: never set up": (1, 0, 0)}
 
 
@@ -150,7 +154,7 @@ def test_a_forgotten_await_is_told_in_so_many_words() -> None:
 
     scene = Scene()
     scene.row.begin()
-    scene.failures.step_odd(scene.row, get(), 0.0)
+    scene.failures.step_odd(scene.row, get(), CLIENT)
     reason = next(iter(scene.outcomes()))
     assert reason.startswith("returned a coroutine (")
     assert reason.endswith("get): write await in front of the call")

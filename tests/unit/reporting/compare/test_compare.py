@@ -10,10 +10,17 @@ import pytest
 
 from squall.cli.main import main
 from squall.reporting.compare.bootstrap import student_t
-from squall.reporting.compare.changes import ONE_RUN, ColumnChange, Comparison, compare
+from squall.reporting.compare.changes import (
+    ONE_RUN,
+    ColumnChange,
+    Comparison,
+    compare,
+    never_judged,
+)
 from squall.reporting.compare.text import render_comparison, render_comparison_markdown
 from squall.reporting.document.model import typed
 from squall.reporting.document.read import ResultsFile
+from squall.stats.manifest import FileManifest, Profile, WorkflowManifest
 from tests.unit.reporting.compare.lab.documents import service_run, written
 
 PAIRS = 20
@@ -274,3 +281,47 @@ def test_markdown_is_written_beside_the_text(
     assert run_command(a, "--", b, "--markdown", str(tmp_path / "m.md")) == 0
     assert (tmp_path / "m.md").read_text().startswith("**0 worse")
     assert "0 worse" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rate", "said"),
+    [
+        (10, 40, "runs of 21s would have them"),
+        (30, 10, "runs of 54s would have them"),
+        (30, 2, "runs of 6m07s would have them"),
+    ],
+)
+def test_too_few_samples_say_the_rule_and_how_long_would_do(
+    seconds: int, rate: int, said: str
+) -> None:
+    before, after = (service_run(seed, seconds=seconds, rate=rate) for seed in (1, 2))
+    result = compare([before], [after])
+    line = next(x for x in render_comparison(result).splitlines() if x.startswith("too few"))
+    assert line == (
+        "too few samples: each side needs 20 whole windows and 100 samples, p99 500 samples; "
+        + said
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        (Profile(duration_s=60.0), ""),
+        (Profile(duration_s=20.0), "Shop has 15 whole seconds, and a comparison needs 20"),
+        (
+            Profile(model="open", rate_per_s=1.0, duration_s=60.0),
+            "Shop makes 60 iterations, and a comparison needs 100 samples of each step",
+        ),
+        (
+            Profile(model="iterations", iterations=50, duration_s=86400.0),
+            "Shop makes 50 iterations, and a comparison needs 100 samples of each step",
+        ),
+        (Profile(model="iterations", iterations=500, duration_s=86400.0), ""),
+    ],
+)
+def test_runs_that_can_never_be_judged_are_known_before_the_first(
+    profile: Profile, said: str
+) -> None:
+    manifest = FileManifest(path="a.py", workflows=[WorkflowManifest(name="Shop", profile=profile)])
+    lines = never_judged(manifest, warmup_s=5.0)
+    assert [line.startswith(said) for line in lines] == ([True] if said else [])

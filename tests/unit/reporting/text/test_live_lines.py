@@ -207,3 +207,18 @@ def test_a_flood_of_new_errors_is_cut() -> None:
 def test_colour_only_where_asked() -> None:
     assert "\x1b" not in "".join(lines_of(snapshot(), color=False))
     assert "\x1b[32mVALID\x1b[0m" in "".join(lines_of(snapshot(), color=True))
+
+
+def test_a_workflow_that_ended_says_so_once() -> None:
+    manifest = FileManifest(
+        path="mix.py", workflows=[shop(), WorkflowManifest(name="Browse", profile=Profile())]
+    )
+
+    def both(elapsed_s: float) -> Snapshot:
+        over = moment(elapsed_s=2.0, ended=True, iterations=40, failed_share=0.0)
+        return snapshot(elapsed_s, workflows=(over, moment("Browse", elapsed_s)))
+
+    shown = lines_of(both(3.0), both(4.0), manifest=manifest)
+    assert [line for line in shown if "Shop" in line] == [
+        "00:02/05:00  Shop  ended, 40 iterations  failed 0%"
+    ]

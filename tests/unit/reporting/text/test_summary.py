@@ -29,19 +29,21 @@ METRICS     orders       470, 47.0/s
             cached       80 % of 500
             server_time  p50 2.01 ms, p95 5.00 ms, p99 5.00 ms, max 5.00 ms (500 samples)
 LOAD        500 starts planned, 500 made, 10 late (max 4 ms), 0 dropped
-HTTP        1030 sent, 20 redirects, 0 reconnects, 200: 970  503: 10  timeout after 5 s: 10
+HTTP        1030 sent, 20 failed, 20 redirects, 0 reconnects, 200: 970  503: 10  timeout after 5 s: 10
             connect p99 0.8 ms (20 connections), first byte p99 75 ms, 120 kB out, 1.35 MB in
             other calls  10 requests not returned by a step (give them name=...)
 GENERATOR   cpu 61 % of 1 core, loop lag p99 1.9 ms, gc 0.4 ms, 7 users busy at most of 200
 ERRORS        10  pay  503 Service Unavailable
               10  pay  timeout after 5 s
               10  pay  KeyError: 'id'   shop.py:31 in pay
+  first answer 503 in pay: http://127.0.0.1:8080/pay
+    busy
   first KeyError in pay:
       File "shop.py", line 31, in pay
         order = response.json()["id"]
     KeyError: 'id'
 Transfer/sec: 135 kB
-Requests/sec: 102.0"""
+Requests/sec: 102.0"""  # noqa: E501
 
 MIXED_RUN = """\
 mix.py  Browse  5 users + Buy  20 iterations by 5 users  5.1s  run 01J9Z4  INVALID  partial

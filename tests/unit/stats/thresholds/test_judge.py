@@ -173,12 +173,22 @@ def test_no_samples_fails() -> None:
 
 
 def test_a_counter_that_never_counted_is_zero_when_iterations_ran() -> None:
-    run = Run("orders == 0", "dropped.count == 0", "login.count < 5")
+    run = Run("orders == 0", "dropped.count == 0", "login.count == 0")
     run.pays([0.1])
     assert [each.passed for each in run.final()] == [True, True, True]
     idle = Run("orders == 0")
     idle.second(window(0))
     assert idle.result().note == "no samples"
+
+
+def test_a_count_of_a_step_that_never_ran_is_no_sample() -> None:
+    run = Run("login.count < 5", "login.count >= 0", "login.rps < 5")
+    run.pays([0.1])
+    assert [(each.passed, each.note) for each in run.final()] == [
+        (False, "no samples"),
+        (True, ""),
+        (False, "no samples"),
+    ]
 
 
 def test_the_value_at_the_end_decides_without_over() -> None:

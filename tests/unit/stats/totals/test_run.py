@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from squall.stats.histogram import Histogram
+from squall.stats.manifest import Model, Profile
 from squall.stats.reports import ErrorSample, RowDelta
 from squall.stats.totals.run import MAX_ERROR_SAMPLES, RunStats
 from squall.stats.totals.step_rows import MAX_OUTCOMES
@@ -268,3 +269,31 @@ def test_first_byte_and_connect_are_merged() -> None:
     assert shop.connect == Histogram.from_data(data([0.01, 0.02] * 2))
     first_byte = shop.rows["pay"].first_byte
     assert first_byte is not None and first_byte.count == 2
+
+
+def test_requests_in_flight_belong_to_their_step() -> None:
+    stats = run()
+    report = window(0, [row("pay", [0.1] * 9)], requests=RequestsDelta(sent=12))
+    report.rows[0].started = 12
+    stats.add(report)
+    assert stats.workflows["Shop"].other_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "duration_s", "elapsed_s", "rated_s"),
+    [
+        ("iterations", 86400.0, 0.001, 1.0),
+        ("iterations", 86400.0, 4.2, 4.2),
+        ("closed", 0.5, 0.51, 0.51),
+        ("closed", 60.0, 0.1, 1.0),
+    ],
+)
+def test_a_rate_is_per_second_also_of_a_run_that_took_a_millisecond(
+    model: Model, duration_s: float, elapsed_s: float, rated_s: float
+) -> None:
+    profile = Profile(model=model, iterations=5, duration_s=duration_s)
+    stats = RunStats(file_manifest(workflow_manifest(profile=profile)))
+    stats.add(window(0, [row("pay", [0.0001] * 5)], iterations=5))
+    stats.workflows["Shop"].elapsed_s = elapsed_s
+    assert stats.workflows["Shop"].rated_s == rated_s
+    assert stats.workflows["Shop"].measured_s == elapsed_s

@@ -46,7 +46,7 @@ def job_view(
         position=position(state, job) if state is not None and not job.over else 0,
         workflows=[_workflow_view(job, each) for each in job.workflows],
         reason=job.reason,
-        exit_code=job.exit_code,
+        exit_code=job.exit_code if job.over else None,
         result=job.result,
         result_size=job.result_size,
     )
@@ -207,11 +207,14 @@ def _workflow_lines(state: VolatileState, job: JobRecord, workflow: WorkflowReco
     counts = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
     if not workflow.started_ms:
         return [f"{name} is being prepared: {counts or 'nothing left to prepare'}"]
-    at_s, length_s = elapsed_s(workflow, state.group_ms), profile_of(job, name).duration_s
+    at_s, profile = elapsed_s(workflow, state.group_ms), profile_of(job, name)
+    # Of the other models the duration is a limit that is seldom reached.
+    timed = profile.model not in ("iterations", "once")
+    length = f" of {profile.duration_s:g}" if timed else ""
     lost = f", {workflow.lost} lost" if workflow.lost else ""
     changed = _adjusted(workflow)
     changed = f"; changed by hand: {changed}" if changed else ""
-    return [f"{name} is at {at_s:.0f} of {length_s:g} s: {counts or 'no attempt'}{lost}{changed}"]
+    return [f"{name} is at {at_s:.0f}{length} s: {counts or 'no attempt'}{lost}{changed}"]
 
 
 def _queue_lines(state: VolatileState, job: JobRecord) -> list[str]:

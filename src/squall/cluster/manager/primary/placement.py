@@ -29,9 +29,9 @@ CORES_PER_PHASE_MAX = 2500
 """One command takes them all, and a command is at most 256 kB."""
 
 
-SHARE_PREPARE_S = 1.0
-"""Time to get ready for each share beyond the first on a core. Every share starts a process that
-imports the file, half a second of CPU, and those of one core do it one after the other."""
+SHARE_PREPARE_S = 0.1
+"""Time to get ready for each share beyond the first on a core. They have one process, which imports
+the file once; each share takes a few milliseconds of CPU and opens its users beside the others."""
 
 
 class WorkerCore(NamedTuple):

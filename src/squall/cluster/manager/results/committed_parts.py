@@ -147,6 +147,7 @@ def _part(
         users=users,
         iterations=iterations,
         joined_s=record.joined_s if record is not None else created_s,
+        refill=facts.refill,
         lost_at_s=lost_s,
         silence_end_s=facts.silent_to_s if facts.state == "lost" else None,
         reason=facts.reason,

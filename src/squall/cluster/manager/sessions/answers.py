@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.commands import StopJob
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkerRecord, WorkflowRecord
@@ -310,7 +312,7 @@ def _preparation(
     ready_within_s = state.timers.prepare_timeout_s + extra_prepare_s([state.shares_on(attempt)])
     return Preparation(
         key=key,
-        spec=specs(state, job, workflow)[key.share],
+        spec=msgspec.structs.replace(specs(state, job, workflow)[key.share], refill=attempt.refill),
         slot=attempt.slot,
         process=attempt.process,
         values_blob=workflow.values_blob,

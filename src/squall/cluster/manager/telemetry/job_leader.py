@@ -229,6 +229,10 @@ class JobLeader:
             if workflow.started_ms:
                 at_s = (workflow.started_ms - record.started_ms) / 1000.0
                 led.totals.started(workflow.name, at_s)
+                change = workflow.adjustment
+                led.totals.adjusted(workflow.name, 0.0 if change.paused else change.rate_per_s)
+                if workflow.over:
+                    led.totals.ended(workflow.name, workflow.elapsed_s)
         if led.at_op != self._tables.op:
             self._read_attempts(record, led)
         silent = led.report_times.silent(

@@ -174,6 +174,14 @@ class LiveTotals:
         """Sets when a workflow began, on the clock of the job."""
         self._live_stats.stats.workflows[workflow].started_at_s = at_s
 
+    def adjusted(self, workflow: str, rate_per_s: float | None) -> None:
+        """Sets the rate that an operator asked for; None: the plan's."""
+        self._live_stats.stats.workflows[workflow].adjusted_per_s = rate_per_s
+
+    def ended(self, workflow: str, elapsed_s: float) -> None:
+        """The workflow is over: its present second is empty."""
+        self._live_stats.stats.workflows[workflow].elapsed_s = elapsed_s
+
     def second(self, now_s: float, notes: Notes) -> tuple[Snapshot, str]:
         """Returns the snapshot, and the threshold that ends the job now, "" if none does."""
         self._add_up(now_s)

@@ -192,6 +192,7 @@ def local_run(
             WorkflowOutcome(name="Shop", status="completed", elapsed_s=elapsed_s, cores=(0, 1))
         ],
         processes=[ProcessInfo(index=0, pid=0), ProcessInfo(index=1, pid=0)],
+        notes=books.notes([]),
         info=RunInfo(
             id="k3f9-7",
             squall="1",

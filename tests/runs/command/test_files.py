@@ -190,5 +190,5 @@ def test_what_is_no_reporter_in_the_file_is_a_mistake_in_the_file(command: Comma
     file = command.write(SHOP.replace("thresholds", "reporting = 3\n        thresholds"))
     ended = command.squall("run", file, "--host", command.target.url, "-i", "2")
     assert ended.code == 104
-    assert "reporting = 3 is not a reporter; a reporter has connect, submit, close" in ended.err
+    assert "reporting 3 is not a reporter; a reporter has connect, submit, close" in ended.err
     assert command.target.counts()["total"] == 0

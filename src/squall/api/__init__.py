@@ -1,4 +1,5 @@
 """Everything that authors import through `squall`, in the lowest layer.
 
-Imports nothing else of Squall. Start with `workflow` and `hooks`.
+Imports nothing else of Squall. Start with `workflow` and `hooks`; `errors` has the
+exit codes.
 """

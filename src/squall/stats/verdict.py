@@ -16,7 +16,8 @@ The verdict says nothing about the system under test. Rules, with the numbers of
   tenth (docs/decisions/0010-lateness-by-its-effect.md).
 - *users* that could not start: more than 5 %: INVALID; any: DEGRADED.
 - *iterations* of a planned number that were not made: INVALID.
-- findings of the engine: a feed without rows, a process that died, a timeout.
+- findings of others: a feed without rows, a process that died, a timeout
+  (`engine.run.controller`), load that was lost with a worker (`cluster.results.assemble`).
 
 During the run, proportions are judged only after three seconds, and a planned start that still
 waits for a free user does not count as lost.

@@ -10,6 +10,7 @@ import math
 
 import msgspec
 
+from squall.api.errors import ExitCode
 from squall.cluster.datacenter.commands import (
     Accepted,
     AdjustLoad,
@@ -349,6 +350,10 @@ def broken(tables: Tables, name: JobId, text: str) -> None:
     )
     tables.event(name, f"internal error: {text}")
     command = FinishJob(
-        job=name, status="failed", reason=f"internal error: {text}", exit_code=1, keep_ms=3_600_000
+        job=name,
+        status="failed",
+        reason=f"internal error: {text}",
+        exit_code=ExitCode.INTERNAL,
+        keep_ms=3_600_000,
     )
     end(tables, replace(job, workflows=workflows), command)

@@ -197,7 +197,7 @@ class Attempts:
                 spec = msgspec.structs.replace(spec, values=values.values, received=values.received)
         except OSError as error:
             text = f"worker {self._runtime.node}: the bundle cannot be stored: {error.strerror}"
-            self._refuse(key, Refusal(text=text, exit_code=1, retryable=True))
+            self._refuse(key, Refusal(text=text, exit_code=ExitCode.INTERNAL, retryable=True))
             return
         except (SquallError, msgspec.MsgspecError) as error:
             code = error.exit_code if isinstance(error, SquallError) else ExitCode.INTERNAL

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
+from squall.api.errors import ExitCode
 from squall.cluster.protocol.job_keys import AttemptKey, JobId, ShareKey
 from squall.cluster.protocol.messages import (
     AdjustOrder,
@@ -413,7 +414,7 @@ class WorkerSession:
             text = f"worker {self._node} is draining and takes no new work"
         elif not 0 <= preparation.slot < self._cores:
             text = f"worker {self._node} has no core {preparation.slot}, only {self._cores}"
-        return Refusal(text=text, exit_code=1, retryable=True) if text else None
+        return Refusal(text=text, exit_code=ExitCode.INTERNAL, retryable=True) if text else None
 
     def _grant(
         self, key: AttemptKey, sent: tuple[float, float], lease_s: float

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from squall.api.errors import ExitCode
 from squall.cluster.datacenter.commands import PlaceWorkflows, StopJob, StopWorkflow
 from squall.cluster.datacenter.records import JobRecord, WorkerRecord
 from squall.cluster.manager.director.layers import is_exclusive, next_phase
@@ -178,10 +179,10 @@ def _place(state: VolatileState, job: JobRecord) -> bool:
 def _does_not_fit(state: VolatileState, job: JobRecord, error: DoesNotFit) -> None:
     text, name = str(error), error.workflow
     if not job.started_ms:
-        stop = StopJob(job=job.job, kind="failed", reason=text, exit_code=104, now=True)
+        stop = StopJob(job=job.job, kind="failed", reason=text, exit_code=ExitCode.CONFIG, now=True)
         state.submit(f"stop {job.job}", stop)
         return
-    halt = StopWorkflow(job=job.job, workflow=name, error=text, exit_code=104, now=True)
+    halt = StopWorkflow(job=job.job, workflow=name, error=text, exit_code=ExitCode.CONFIG, now=True)
     state.submit(f"halt {job.job} {name}", halt)
 
 
@@ -216,7 +217,7 @@ def _no_workers(state: VolatileState, queue: list[WaitingJob]) -> float:
     for each in queue:
         if state.now - state.no_workers_since >= limit_s and each.waited_s >= limit_s:
             text = f"{NO_WORKERS} for {limit_s:g} s"
-            stop = StopJob(job=each.job, kind="failed", reason=text, exit_code=3)
+            stop = StopJob(job=each.job, kind="failed", reason=text, exit_code=ExitCode.UNREACHABLE)
             state.submit(f"stop {each.job}", stop)
     waits = [limit_s - each.waited_s for each in queue if each.waited_s < limit_s]
     return state.now + max(min(waits, default=1.0), 1.0)

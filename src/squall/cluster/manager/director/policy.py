@@ -384,9 +384,8 @@ class Director:
                 self.state.ask(Push(node))
 
     def _sweep(self) -> None:
-        """Declares silent workers gone; forgets workers that have been gone for long, expired jobs
-        and expired idempotency keys."""
-        state, tables, timers = self.state, self.state.tables, self.state.timers
+        """Forgets expired jobs and idempotency keys, and facts about former jobs and workers."""
+        state, tables = self.state, self.state.tables
         for job in [job for job in state.jobs if job not in tables.active]:
             # A worker whose record was not freed yet named it after the job had ended.
             del state.jobs[job]
@@ -394,6 +393,18 @@ class Director:
             known.avoided = {who: at for who, at in known.avoided.items() if at > state.now}
         for node in [node for node in state.workers if node not in tables.workers]:
             del state.workers[node]
+        self._declare_gone()
+        purge = next_purge(tables, state.timers, state.group_ms)
+        if purge is not None:
+            state.submit("purge", purge)
+            if max(len(purge.jobs), len(purge.keys)) == PURGE_MAX:
+                # There may be more than one command holds.
+                self._sweep_at = state.now + SWEEP_AGAIN_S
+
+    def _declare_gone(self) -> None:
+        """Declares workers gone that were silent for so long that none of their attempts can still
+        run (R5), and forgets those that have been gone for long."""
+        state, tables = self.state, self.state.tables
         gone: list[tuple[str, str]] = []
         old: list[str] = []
         for worker in tables.workers.values():
@@ -402,7 +413,7 @@ class Director:
             heard = known.heard if known is not None and same else state.at(worker.since_ms)
             silent_s = state.now - max(heard, state.began)
             judged = state.now >= state.judges_from
-            if judged and not worker.gone and silent_s > timers.lost_after_s:
+            if judged and not worker.gone and silent_s > state.timers.lost_after_s:
                 gone.append((worker.node, worker.boot))
             if worker.gone and state.group_ms - worker.since_ms > FORGET_WORKER_S * 1000:
                 old.append(worker.node)
@@ -410,12 +421,6 @@ class Director:
             state.submit("gone", LoseWorkers(workers=tuple(sorted(gone))))
         if old:
             state.submit("forget", ForgetWorkers(nodes=tuple(sorted(old))))
-        purge = next_purge(tables, timers, state.group_ms)
-        if purge is not None:
-            state.submit("purge", purge)
-            if max(len(purge.jobs), len(purge.keys)) == PURGE_MAX:
-                # There may be more than one command holds.
-                self._sweep_at = state.now + SWEEP_AGAIN_S
 
 
 def _dead_ms(ended_ago_s: float | None, group_ms: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from squall.api.errors import SquallError
+from squall.api.errors import ExitCode, SquallError
 from squall.cluster.datacenter.commands import StopJob
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkerRecord, WorkflowRecord
 from squall.cluster.datacenter.workflow_contexts import Context, decode_context, handed_over
@@ -348,7 +348,9 @@ def _brief(state: VolatileState, job: JobRecord, options_of: OptionsOf) -> JobBr
     try:
         options = options_of(job)
     except SquallError as error:
-        stop = StopJob(job=job.job, kind="failed", reason=str(error), exit_code=1, now=True)
+        stop = StopJob(
+            job=job.job, kind="failed", reason=str(error), exit_code=ExitCode.INTERNAL, now=True
+        )
         state.submit(f"stop {job.job}", stop)
         return None
     return JobBrief(

@@ -188,7 +188,10 @@ ALONE = [
         r"flow\.py:2  A\.user: .*gone\.csv",
     ),
     (f"class A(Workflow):\n    thresholds = ['crat.p(95) < 1s']\n{STEP}", r"flow\.py:2  A: .*crat"),
-    (f"class A(Workflow):{STEP}".replace("@step()", "@step"), r"flow\.py:\d  A\.\w+: write @step\(\)"),
+    (
+        f"class A(Workflow):{STEP}".replace("@step()", "@step"),
+        r"flow\.py:\d  A\.\w+: write @step\(\)",
+    ),
     (
         f"class A(Workflow):{STEP}".replace('"/"', '"cart"'),
         r"flow\.py:\d  A\.cart url: .*start with http",

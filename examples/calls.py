@@ -18,7 +18,7 @@ from squall import (
 
 
 class Calls(Workflow):
-    host = "https://api.example"
+    host = "http://127.0.0.1:8080"
 
     @step()
     async def search(
@@ -40,3 +40,12 @@ class Calls(Workflow):
     @then()
     async def upload(self, url: URL = "/files", picture: File = "cat.png") -> HTTPResponse:
         return await self.client.http.post(url, files={"picture": picture}, redirects=0)
+
+    @then()
+    async def from_memory(self, url: URL = "/files") -> HTTPResponse:
+        report = ("report.csv", f"user\n{self.vu.id}\n", "text/csv")
+        return await self.client.http.post(url, files={"report": report})
+
+    @then()
+    async def as_body(self, url: URL = "/files", picture: File = "cat.png") -> HTTPResponse:
+        return await self.client.http.put(url, data=picture)

@@ -37,7 +37,8 @@ API: list[tuple[str, str, list[str]]] = [
             f"squall.api.hooks:{name}"
             for name in ("step", "then", "action", "check", "metric", "state", "depends")
         ]
-        + ["squall.api.hooks:Provide", "squall.api.hooks:Use", "squall.api.hooks:BoundStep"],
+        + ["squall.api.hooks:Provide", "squall.api.hooks:Use", "squall.api.hooks:All"]
+        + ["squall.api.hooks:BoundStep"],
     ),
     (
         "Arguments",

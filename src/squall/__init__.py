@@ -11,7 +11,18 @@ if TYPE_CHECKING:
     from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, Params
     from squall.api.errors import ConfigError, SquallError, StatusError, TransportError
     from squall.api.feeds import Feed
-    from squall.api.hooks import Provide, Use, action, check, depends, metric, state, step, then
+    from squall.api.hooks import (
+        All,
+        Provide,
+        Use,
+        action,
+        check,
+        depends,
+        metric,
+        state,
+        step,
+        then,
+    )
     from squall.api.http import HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.reporting import Reporter
@@ -26,7 +37,7 @@ _HOMES = {
     "squall.api.arguments": "URL Auth Cookies Data File Form Headers Params",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
-    "squall.api.hooks": "Provide Use action check depends metric state step then",
+    "squall.api.hooks": "All Provide Use action check depends metric state step then",
     "squall.api.http": "HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.reporting": "Reporter",
@@ -41,6 +52,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 
 __all__ = [
     "URL",
+    "All",
     "Auth",
     "Client",
     "ConfigError",

@@ -7,17 +7,44 @@ import inspect
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+
+import msgspec
 
 from squall.api.errors import ConfigError, UsageError
+from squall.api.quantities import parse_host, quoted, text_of
 from squall.api.workflow import Workflow
+from squall.engine.run_options import connection_secrets
 
 if TYPE_CHECKING:
-    from squall.engine.run_options import RunOptions
+    from squall.engine.run_options import ProfileFlags, RunOptions
+    from squall.reporting.outputs.delivery import PreparedOutput
     from squall.reporting.run_result import Result
 
 T = TypeVar("T")
+
+
+class Load(TypedDict, total=False):
+    """The load of one workflow, in `squall.run(..., load={"Shop": {"vus": 5}})`."""
+
+    vus: int | None
+    duration: str | float | None
+    iterations: int | str | None
+    rate: str | float | None
+    stages: Sequence[str]
+
+
+class Outputs(TypedDict, total=False):
+    """Files to write after the run, as the flags of the same names do."""
+
+    json: str | os.PathLike[str]
+    html: str | os.PathLike[str]
+    junit: str | os.PathLike[str]
+    markdown: str | os.PathLike[str]
+    csv: str | os.PathLike[str]
+    xml: str | os.PathLike[str]
 
 
 def run(
@@ -28,8 +55,10 @@ def run(
     iterations: int | str | None = None,
     rate: str | float | None = None,
     stages: Sequence[str] = (),
+    load: Mapping[str, Load] | None = None,
     host: str = "",
     env: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
     thresholds: Sequence[str] = (),
     workers: int | None = None,
     only: Sequence[str] = (),
@@ -39,35 +68,116 @@ def run(
     warmup: str | float | None = None,
     timeout: str | float | None = None,
     insecure: bool = False,
+    cacert: str | os.PathLike[str] = "",
+    cert: str | os.PathLike[str] = "",
+    cert_key: str | os.PathLike[str] = "",
+    proxy: str = "",
+    resolve: Mapping[str, str] | None = None,
+    **outputs: Unpack[Outputs],
 ) -> Result:
     """Runs a workflow class (with those it depends on), a file or a URL, and returns the result.
 
-    `vus`, `duration`, `iterations`, `rate` and `stages` replace the load model of the file; the
-    other arguments are the flags of `squall run` of the same name. `timeout` ends a run that is not
-    over by then. It blocks, also inside a running event loop, and raises `ConfigError` for a file
-    that cannot run.
+    `vus`, `duration`, `iterations`, `rate` and `stages` replace the load model of the file; `load`
+    gives them for each workflow. `html`, `junit`, `json` and the other outputs name files to write.
+    `resolve` maps "host:port" to an address. The other arguments are the flags of `squall run` of
+    the same name. `timeout` ends a run that is not over by then. It blocks, also inside a running
+    event loop, and raises `ConfigError` for a file that cannot run and `UsageError` for a wrong
+    argument.
     """
-    from squall.engine.run_options import ProfileFlags
-
-    flags = ProfileFlags(
-        vus=vus, duration=duration, iterations=iterations, rate=rate, stages=tuple(stages)
+    given = Load(vus=vus, duration=duration, iterations=iterations, rate=rate, stages=stages)
+    through, hidden = connection_secrets(
+        text_of("squall.run: proxy", proxy, "write a URL"),
+        _path("cert", cert),
+        _path("cert_key", cert_key),
     )
     options = options_for(
         workflow,
-        flags,
-        host=host,
-        env=dict(env or {}),
-        thresholds=tuple(thresholds),
+        _profile("", given),
+        load={name: _profile(name, each) for name, each in _mapping("load", load).items()},
+        host=_checked("host", parse_host, host),
+        env=_mapping("env", env),
+        secrets={**_mapping("secrets", secrets), **hidden},
+        thresholds=_texts("thresholds", thresholds),
         workers=workers,
-        only=tuple(only),
-        skip=tuple(skip),
+        only=_texts("only", only),
+        skip=_texts("skip", skip),
         seed=seed,
-        tags=dict(tags or {}),
+        tags=_mapping("tags", tags),
         insecure=insecure,
+        ca_file=_path("cacert", cacert),
+        proxy=through,
+        resolve=_mapping("resolve", resolve),
         warmup_s=seconds_of(warmup) or 0.0,
         timeout_s=seconds_of(timeout),
     )
-    return _blocking(options)
+    prepared = _prepared(outputs)
+    result = _blocking(options)
+    _deliver(result, prepared, options)
+    return result
+
+
+def _prepared(outputs: Mapping[str, Any]) -> list[PreparedOutput]:
+    """Checks the outputs before the run."""
+    from squall.reporting.outputs.delivery import KINDS, Output, prepare
+
+    unknown = [kind for kind in outputs if kind not in KINDS]
+    if unknown:
+        raise UsageError(f"squall.run has no argument {unknown[0]}; outputs: {', '.join(KINDS)}")
+    places = {kind: _path(kind, target) for kind, target in outputs.items()}
+    return prepare([Output(kind, place, kind) for kind, place in places.items() if place])
+
+
+def _deliver(result: Result, prepared: list[PreparedOutput], options: RunOptions) -> None:
+    from squall.reporting.outputs.delivery import deliver
+    from squall.reporting.redaction import Redactor
+
+    if not prepared:
+        return
+    document = Redactor(options.secrets.values()).document(result.document)
+    delivery = deliver(document, prepared)
+    for line in (*delivery.failures, *delivery.notices):
+        # Not an error: the result must not be lost with a file.
+        warnings.warn(f"squall.run: {line}", stacklevel=3)
+
+
+def _profile(workflow: str, given: Mapping[str, Any]) -> ProfileFlags:
+    from squall.engine.run_options import ProfileFlags
+
+    load: dict[str, Any] = dict(_mapping(f"load of {workflow}", given))
+    unknown = [name for name in load if name not in ProfileFlags.__struct_fields__]
+    if unknown:
+        known = ", ".join(ProfileFlags.__struct_fields__)
+        raise UsageError(f'squall.run: load of {workflow} has no "{unknown[0]}"; known: {known}')
+    load["stages"] = _texts("stages", load.get("stages", ()))
+    return ProfileFlags(**load)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """One text is one item: a string is a sequence of characters too."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"squall.run: {name}={quoted(value)} is not a list of texts")
+    return tuple(cast("Sequence[str]", value))
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise UsageError(f"squall.run: {name}={quoted(value)} is not a mapping such as {{...}}")
+    return dict(cast("Mapping[str, Any]", value or {}))
+
+
+def _path(name: str, value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise UsageError(f"squall.run: {name}={quoted(value)}: name a file")
+    return os.fspath(cast("str | os.PathLike[str]", value))
+
+
+def _checked(name: str, parse: Callable[[Any, str], T], value: Any) -> T:
+    try:
+        return parse(value, name)
+    except ConfigError as error:
+        raise UsageError(f"squall.run: {error}") from None
 
 
 class LocalRunner:
@@ -112,10 +222,19 @@ def _class_of(entry: tuple[Sequence[str], Workflow] | type[Workflow]) -> type[Wo
 
 
 def options_for(
-    workflow: type[Workflow] | str | os.PathLike[str], flags: Any, **others: Any
+    workflow: type[Workflow] | str | os.PathLike[str],
+    flags: ProfileFlags,
+    *,
+    load: Mapping[str, ProfileFlags] | None = None,
+    **others: Any,
 ) -> RunOptions:
-    from squall.engine.run_options import RunOptions
-
+    is_class = isinstance(workflow, type)
+    if is_class and not issubclass(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"squall.run: class {workflow.__name__} is not a Workflow")
+    if not is_class and not isinstance(workflow, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"squall.run: {quoted(workflow)} is neither a workflow class nor a path nor a URL"
+        )
     if os.environ.get("SQUALL_LOADING"):
         raise UsageError(
             "squall.run() was called while its file was loaded for a run; "
@@ -132,10 +251,36 @@ def options_for(
         others["only"] = others.get("only") or (name,)
     else:
         path = os.fspath(workflow)
-    profiles = {} if flags.is_empty else {name: flags}
-    if "://" in path:
-        return RunOptions(url=path, profiles=profiles, **others)
-    return RunOptions(file=path, profiles=profiles, **others)
+    profiles = dict(load or {})
+    if not flags.is_empty:
+        profiles[name] = flags
+    place = {"url": path} if "://" in path else {"file": path}
+    return _of_right_kinds(profiles=profiles, **place, **others)
+
+
+def _of_right_kinds(**fields: Any) -> RunOptions:
+    """The options, if each has the kind that `RunOptions` declares: they are encoded for other
+    processes, where a wrong one would be a bug of Squall."""
+    from squall.engine.run_options import RunOptions
+
+    try:
+        return msgspec.convert(msgspec.to_builtins(RunOptions(**fields)), RunOptions)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        name = path.strip("`.") or "an argument"
+        raise UsageError(f"squall.run: {name}: {text.replace('`', '')}") from None
+    except TypeError:
+        wrong = next(name for name, value in fields.items() if not _is_plain(value))
+        value = quoted(fields[wrong])
+        raise UsageError(f"squall.run: {wrong}={value} is not plain data") from None
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        msgspec.to_builtins(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _file_of(workflow: type[Workflow]) -> str:
@@ -154,7 +299,7 @@ def _file_of(workflow: type[Workflow]) -> str:
 def seconds_of(value: str | float | None) -> float | None:
     from squall.api.quantities import parse_duration
 
-    return None if value is None else parse_duration(value)
+    return None if value is None else _checked("time", parse_duration, value)
 
 
 async def _run(options: RunOptions, *, lines: bool = False) -> Result:

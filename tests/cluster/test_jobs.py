@@ -148,6 +148,53 @@ class Elsewhere(Workflow):
     # Values stay in the datacenter: the client gets to see none, and stores none.
     told = json.dumps(ended.document) + ended.out + ended.err
     assert "sesame" not in told
+
+
+def test_values_of_all_shares_are_collected_and_large_ones_are_refused_by_name(dc: Cluster) -> None:
+    text = f"""
+class Setup(Workflow):
+    @step()
+    async def token(self) -> str:
+        return "sesame"
+
+@depends(Setup)
+class Shop(Workflow):
+    vus = 4
+    iterations = "2/vu"
+
+    @step()
+    async def order(self) -> HTTPResponse:
+        url = "/order"
+        {GET}
+
+    @state("Audit")
+    def seen(self) -> Provide[int]:
+        return 7
+
+@depends(Shop)
+class Audit(Workflow):
+    @state(Shop)
+    def all_seen(self, seen: All[int] = ()) -> Use[list[int]]:
+        return list(seen)
+
+    @step()
+    async def count(self, token: str) -> bytes:
+        assert self.all_seen() == [7] * 4, self.all_seen()
+        assert token == "sesame", "of a workflow further back"
+        return bytes(150 << 20)
+
+@depends(Audit)
+class Never(Workflow):
+    @step()
+    async def late(self, count: bytes) -> None: ...
+"""
+    ended = ran(dc, text)
+    outcomes = {each["name"]: each for each in ended.document["workflows"]}
+    assert dc.target.counts()["paths"] == {"/order": 8}
+    error = outcomes["Audit"]["error"]
+    assert error.startswith("Audit.count has 150.0 MiB; a workflow hands over at most 8 MiB"), error
+    assert outcomes["Never"]["status"] == "skipped"
+    assert ended.document["status"] == "partial"
     for path in (dc.folder / "state").rglob("*"):
         assert not path.is_file() or b"sesame" not in path.read_bytes(), path
 

@@ -136,6 +136,13 @@ def test_test_shop(command: CommandLab) -> None:
     assert command.target.counts()["paths"]["/pay"] >= 5
 
 
+def test_the_examples_run_as_they_are_against_the_built_in_target() -> None:
+    """The other tests replace the address; this one says that it is the target's."""
+    for path in EXAMPLES.glob("*.py"):
+        hosts = re.findall(r"https?://[^/\"]+", path.read_text(encoding="utf-8"))
+        assert set(hosts) <= {ADDRESS}, path.name
+
+
 def test_every_example_has_its_test() -> None:
     tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {path.stem for path in EXAMPLES.glob("*.py")} <= tests

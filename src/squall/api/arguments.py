@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     Data: TypeAlias = Mapping[str, Any] | Sequence[Any] | str | bytes | Prepared
     Form: TypeAlias = Mapping[str, str | float] | Prepared
     Auth: TypeAlias = tuple[str, str] | str | Prepared
-    File: TypeAlias = str | PathLike[str] | Prepared
+    File: TypeAlias = (
+        str | PathLike[str] | tuple[str, str | bytes] | tuple[str, str | bytes, str] | Prepared
+    )
 else:
 
     class URL(Prepared):

@@ -71,6 +71,8 @@ class TransportError(CallError):
         super().__init__(reason)
         self.started = started
         self.ended = ended
+        # "POST https://shop.test/orders": what was not answered.
+        self.request = ""
         # True if an earlier call of the same step was answered.
         self.answered = False
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 import msgspec
 
 from squall.api.errors import ConfigError
+from squall.api.quantities import one_of, wrong
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class Feed(Generic[T]):
         *,
         per: Per = "iteration",
         take: Take = "cycle",
+        delimiter: str = ",",
     ) -> None: ...
     @overload
     def __init__(
@@ -61,6 +63,7 @@ class Feed(Generic[T]):
         *,
         per: Per = "iteration",
         take: Take = "cycle",
+        delimiter: str = ",",
     ) -> None: ...
     @overload
     def __init__(
@@ -70,6 +73,7 @@ class Feed(Generic[T]):
         *,
         per: Per = "iteration",
         take: Take = "cycle",
+        delimiter: str = ",",
     ) -> None: ...
     def __init__(
         self,
@@ -78,12 +82,20 @@ class Feed(Generic[T]):
         *,
         per: Per = "iteration",
         take: Take = "cycle",
+        delimiter: str = ",",
     ) -> None:
+        if not _is_source(source):
+            hint = 'give a path, such as "users.csv", or a list of rows'
+            raise wrong("Feed", source, "is no source of rows", hint)
+        if row is not None and not isinstance(row, type):  # pyright: ignore[reportUnnecessaryIsInstance]
+            hint = "give a dataclass, a msgspec Struct or a TypedDict"
+            raise wrong("Feed row", row, "is not a type", hint)
         self.name = "feed"
         self.source = source
         self.row = row
-        self.per: Per = _one_of("per", per, ("iteration", "vu"))
-        self.take: Take = _one_of("take", take, ("cycle", "random", "once"))
+        self.per: Per = one_of("Feed per", per, ("iteration", "vu"))
+        self.take: Take = one_of("Feed take", take, ("cycle", "random", "once"))
+        self.delimiter = _delimiter(delimiter)
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
@@ -135,11 +147,12 @@ class Feed(Generic[T]):
             ) from None
         except OSError as error:
             raise ConfigError(f"feed {self.name}: {written}: {error.strerror}") from None
-        read = {"csv": _read_csv, "json": _read_json, "lines": _read_lines}[kind]
+        if kind == "csv":
+            found = _read_csv(data, written, self.delimiter)
+        else:
+            found = {"json": _read_json, "lines": _read_lines}[kind](data, written)
         # CSV has only text, so "17" may become a number; JSON has types of its own.
-        return [
-            self._convert(row, where, strict=kind != "csv") for where, row in read(data, written)
-        ]
+        return [self._convert(row, where, strict=kind != "csv") for where, row in found]
 
     def _convert(self, row: Any, where: str, *, strict: bool) -> T:
         if self.row is None:
@@ -204,8 +217,9 @@ class FeedCursor(Generic[T]):
         return self._rows[at]
 
 
-def _read_csv(data: bytes, name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    reader = csv.reader(io.StringIO(_text(data, name), newline=""), strict=True)
+def _read_csv(data: bytes, name: str, delimiter: str) -> Iterator[tuple[str, dict[str, str]]]:
+    text = io.StringIO(_text(data, name), newline="")
+    reader = csv.reader(text, strict=True, delimiter=delimiter)
     header: list[str] | None = None
     line = 1
     try:
@@ -260,7 +274,15 @@ def _reason(error: Exception) -> str:
     return str(error).replace("`", "")
 
 
-def _one_of(what: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise ConfigError(f"Feed {what}={value!r}: use {' or '.join(map(repr, allowed))}")
+def _is_source(source: object) -> bool:
+    if isinstance(source, str):
+        return bool(source)
+    # Bytes are a sequence too, of numbers.
+    return isinstance(source, PathLike | Sequence) and not isinstance(source, bytes | bytearray)
+
+
+def _delimiter(value: Any) -> str:
+    if not isinstance(value, str) or len(value) != 1 or value in '"\r\n':
+        hint = r'write one, such as ";" or "\t"'
+        raise wrong("Feed delimiter", value, "is not one character", hint)
     return value

@@ -105,6 +105,8 @@ class ResponseHead(msgspec.Struct, eq=False, gc=False):
 class Addressed(Protocol):
     """The request behind a response; computes the absolute address on demand."""
 
+    method: str
+
     @property
     def address(self) -> str: ...
 
@@ -140,6 +142,11 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     def url(self) -> str:
         """The absolute address that answered, after redirects."""
         return self.source.address
+
+    @property
+    def request(self) -> str:
+        """Like "POST https://shop.test/orders": what was answered, after redirects."""
+        return f"{self.source.method} {self.source.address}"
 
     @property
     def status_text(self) -> str:
@@ -235,8 +242,8 @@ class CallOptions(TypedDict, total=False):
 class BodyOptions(CallOptions, total=False):
     """The keywords of a verb that may send a body."""
 
-    data: Data | None
-    """A body: a dict or list is sent as JSON, text and bytes are sent unchanged."""
+    data: Data | File | None
+    """A body: a dict or list is sent as JSON, text, bytes and files are sent unchanged."""
     json: Any
     """A body that is sent as JSON."""
     form: Form | None

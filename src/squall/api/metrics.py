@@ -9,6 +9,8 @@ from array import array
 from math import isfinite
 from typing import ClassVar
 
+from squall.api.quantities import text_of
+
 
 class Metric:
     """The base class of all metrics; holds the values added since the last report."""
@@ -16,7 +18,7 @@ class Metric:
     kind: ClassVar[str]
 
     def __init__(self, unit: str = "") -> None:
-        self.unit = unit
+        self.unit = text_of(f"{type(self).__name__} unit", unit, 'write one, such as "ms" or "B"')
         self.name = ""
         self.count = 0
         self.sum = 0.0

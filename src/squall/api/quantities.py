@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from types import FunctionType
+from typing import Any
 
 from squall.api.errors import ConfigError
 
@@ -27,10 +29,13 @@ _STATUS = re.compile(r"([1-9])xx|([1-9][0-9]{2})(?:-([1-9][0-9]{2}))?", re.IGNOR
 _DURATION_HINT = 'write a number with a unit, such as "30s", "1m30s" or "250ms"'
 _RATE_HINT = 'write starts per time, such as "500/s", "30/m" or "10/h"'
 _COUNT_HINT = 'write a whole number, such as 1000, "10k" or "1m"'
+_ITERATIONS_HINT = 'write a number for all users, such as "10k", or for each, such as "10/vu"'
 _SPAN_HINT = 'write one time or two, such as "1s" or "1s..3s"'
 _STAGE_HINT = 'write "<duration>:<target>", such as "30s:100" (users) or "1m:50/s" (starts)'
 _EXPECT_HINT = 'write statuses, such as 200, [200, 302], "2xx", "200-299" or "2xx,302"'
 
+_LONGEST_SHOWN = 100
+"""Characters of a wrong value that are shown."""
 
 LONGEST_S = 366 * 86400.0
 HIGHEST_PER_S = 1e6
@@ -45,16 +50,16 @@ def parse_duration(
     if isinstance(value, str):
         text = value.strip()
         if _DURATION.fullmatch(text) is None:
-            raise _wrong(what, value, "is not a duration", _DURATION_HINT)
+            raise wrong(what, value, "is not a duration", _DURATION_HINT)
         parts = _DURATION_PART.findall(text)
         # fsum over the parts, so that "1m0.1s" is the same float as "60.1s".
         seconds = math.fsum(_scaled(n, unit) for n, unit in parts) if parts else float(text)
     else:
         seconds = _finite(value, what, "is not a duration", _DURATION_HINT)
     if seconds < 0 or (seconds == 0 and not zero_ok) or math.isinf(seconds):
-        raise _wrong(what, value, "must be more than 0", _DURATION_HINT)
+        raise wrong(what, value, "must be more than 0", _DURATION_HINT)
     if seconds > LONGEST_S:
-        raise _wrong(what, value, "is longer than a year", _DURATION_HINT)
+        raise wrong(what, value, "is longer than a year", _DURATION_HINT)
     return seconds
 
 
@@ -85,15 +90,15 @@ def parse_rate(value: str | int | float, what: str = "rate", *, zero_ok: bool = 
     if isinstance(value, str):
         match = _RATE.fullmatch(value.strip())
         if match is None:
-            raise _wrong(what, value, "is not a rate", _RATE_HINT)
+            raise wrong(what, value, "is not a rate", _RATE_HINT)
         number, thousand, unit = match.groups()
         per_s = float(number) * (1000 if thousand else 1) / _UNIT_S[unit or "s"]
     else:
         per_s = _finite(value, what, "is not a rate", _RATE_HINT)
     if per_s < 0 or (per_s == 0 and not zero_ok) or math.isinf(per_s):
-        raise _wrong(what, value, "must be more than 0", _RATE_HINT)
+        raise wrong(what, value, "must be more than 0", _RATE_HINT)
     if per_s > HIGHEST_PER_S:
-        raise _wrong(what, value, "is more than a million a second", _RATE_HINT)
+        raise wrong(what, value, "is more than a million a second", _RATE_HINT)
     return per_s
 
 
@@ -107,18 +112,29 @@ def parse_count(value: str | int | float, what: str = "count", *, least: int = 1
     if isinstance(value, str):
         match = _COUNT.fullmatch(value.strip())
         if match is None:
-            raise _wrong(what, value, "is not a count", _COUNT_HINT)
+            raise wrong(what, value, "is not a count", _COUNT_HINT)
         number, unit = match.groups()
         exact = float(number) * _COUNT_UNIT[unit.lower()]
     else:
         exact = _finite(value, what, "is not a count", _COUNT_HINT)
     if not exact.is_integer():
-        raise _wrong(what, value, "is not a whole number", _COUNT_HINT)
+        raise wrong(what, value, "is not a whole number", _COUNT_HINT)
     if exact < least:
-        raise _wrong(what, value, f"must be at least {least}", _COUNT_HINT)
+        raise wrong(what, value, f"must be at least {least}", _COUNT_HINT)
     if exact > MOST:
-        raise _wrong(what, value, "is too large", _COUNT_HINT)
+        raise wrong(what, value, "is too large", _COUNT_HINT)
     return int(exact)
+
+
+def parse_iterations(value: str | int | float, what: str = "iterations") -> tuple[int, bool]:
+    """(number, whether each user makes that many): `500` in all, `"10/vu"` by each user."""
+    if isinstance(value, str):
+        count, slash, unit = value.partition("/")
+        if slash and unit.strip() in ("vu", "user"):
+            return parse_count(count, what), True
+        if slash:
+            raise wrong(what, value, "is not a number of iterations", _ITERATIONS_HINT)
+    return parse_count(value, what), False
 
 
 def parse_span(value: str | int | float, what: str = "pause") -> tuple[float, float]:
@@ -126,11 +142,11 @@ def parse_span(value: str | int | float, what: str = "pause") -> tuple[float, fl
     if isinstance(value, str) and ".." in value:
         low, _, high = value.partition("..")
         if not low.strip() or not high.strip():
-            raise _wrong(what, value, "is not a span", _SPAN_HINT)
+            raise wrong(what, value, "is not a span", _SPAN_HINT)
         low_s = parse_duration(low, what, zero_ok=True)
         high_s = parse_duration(high, what)
         if low_s > high_s:
-            raise _wrong(what, value, "ends before it begins", _SPAN_HINT)
+            raise wrong(what, value, "ends before it begins", _SPAN_HINT)
         return low_s, high_s
     only_s = parse_duration(value, what)
     return only_s, only_s
@@ -142,12 +158,12 @@ def parse_stage(value: str, what: str = "stage") -> tuple[float, float, bool]:
     A duration of 0 jumps to the target: `"0s:50/s"` lets a ramp start at 50/s.
     """
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise _wrong(what, value, "is not a stage", _STAGE_HINT)
+        raise wrong(what, value, "is not a stage", _STAGE_HINT)
     duration, colon, target = value.partition(":")
     if not colon or not duration.strip() or not target.strip():
-        raise _wrong(what, value, "is not a stage", _STAGE_HINT)
-    duration_s = parse_duration(duration, f"{what} {_quoted(value)}: duration", zero_ok=True)
-    target_what = f"{what} {_quoted(value)}: target"
+        raise wrong(what, value, "is not a stage", _STAGE_HINT)
+    duration_s = parse_duration(duration, f"{what} {quoted(value)}: duration", zero_ok=True)
+    target_what = f"{what} {quoted(value)}: target"
     if "/" in target:
         return duration_s, parse_rate(target, target_what, zero_ok=True), True
     return duration_s, float(parse_count(target, target_what, least=0)), False
@@ -159,7 +175,7 @@ def parse_expect(
     """Returns inclusive status ranges, sorted; adjacent ones are joined."""
     ranges = sorted(_status_ranges(value, what))
     if not ranges:
-        raise _wrong(what, value, "names no status", _EXPECT_HINT)
+        raise wrong(what, value, "names no status", _EXPECT_HINT)
     joined = [ranges[0]]
     for low, high in ranges[1:]:
         last_low, last_high = joined[-1]
@@ -174,26 +190,26 @@ def _status_ranges(value: object, what: str) -> list[tuple[int, int]]:
     if isinstance(value, str):
         return [_status_text(part, value, what) for part in value.split(",")]
     if isinstance(value, bool):
-        raise _wrong(what, value, "is not a status", _EXPECT_HINT)
+        raise wrong(what, value, "is not a status", _EXPECT_HINT)
     if isinstance(value, int):
         if not 100 <= value <= 999:
-            raise _wrong(what, value, "is not a status", _EXPECT_HINT)
+            raise wrong(what, value, "is not a status", _EXPECT_HINT)
         return [(value, value)]
-    if isinstance(value, Iterable):
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
         items: Sequence[object] = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         return [found for item in items for found in _status_ranges(item, what)]
-    raise _wrong(what, value, "is not a status", _EXPECT_HINT)
+    raise wrong(what, value, "is not a status", _EXPECT_HINT)
 
 
 def _status_text(part: str, whole: str, what: str) -> tuple[int, int]:
     match = _STATUS.fullmatch(part.strip())
     if match is None:
-        raise _wrong(what, whole, "is not a status", _EXPECT_HINT)
+        raise wrong(what, whole, "is not a status", _EXPECT_HINT)
     hundred, low, high = match.groups()
     if hundred:
         return int(hundred) * 100, int(hundred) * 100 + 99
     if high and int(high) < int(low):
-        raise _wrong(what, whole, "ends before it begins", _EXPECT_HINT)
+        raise wrong(what, whole, "ends before it begins", _EXPECT_HINT)
     return int(low), int(high or low)
 
 
@@ -205,13 +221,13 @@ def _scaled(number: str, unit: str) -> float:
 
 def _finite(value: object, what: str, problem: str, hint: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(what, value, problem, hint)
+        raise wrong(what, value, problem, hint)
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise _wrong(what, value, problem, hint)
+        raise wrong(what, value, problem, hint)
     return number
 
 
@@ -221,9 +237,52 @@ def _plain(number: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _quoted(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def parse_host(value: Any, what: str = "host") -> str:
+    """A URL. People write `127.0.0.1:8080`; as in curl, that means plain HTTP."""
+    from urllib.parse import urlsplit
+
+    hint = 'write a URL, such as "https://staging.example.com"'
+    text = text_of(what, value, hint)
+    url = text if not text or "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        is_url = bool(parts.hostname) and parts.scheme in ("http", "https")
+    except ValueError:
+        is_url = False
+    if url and not is_url:
+        raise wrong(what, text, "is not a URL", hint)
+    return url
 
 
-def _wrong(what: str, value: object, problem: str, hint: str) -> ConfigError:
-    return ConfigError(f"{what} {_quoted(value)} {problem}; {hint}")
+def one_of(what: str, value: Any, allowed: Sequence[str]) -> Any:
+    """The value, if it is one of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        *most, last = (f'"{word}"' for word in allowed)
+        raise wrong(what, value, "is not known", f"write {', '.join(most)} or {last}")
+    return value
+
+
+def text_of(what: str, value: Any, hint: str) -> str:
+    if not isinstance(value, str):
+        raise wrong(what, value, "is not text", hint)
+    return value
+
+
+def quoted(value: object) -> str:
+    """A value as a refusal shows it: in one line and short, a class or function by its name."""
+    if isinstance(value, str):
+        text = f'"{value}"'
+    elif isinstance(value, type | FunctionType):
+        text = value.__qualname__.rpartition("<locals>.")[2]
+    else:
+        try:
+            text = repr(value)
+        except Exception:
+            text = f"<{type(value).__name__}>"
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
+
+def wrong(what: str, value: object, problem: str, hint: str) -> ConfigError:
+    """The refusal of a value: what it was for, the value, what is wrong, what is wanted."""
+    return ConfigError(f"{what} {quoted(value)} {problem}; {hint}")

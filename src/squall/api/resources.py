@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
+from squall.api.quantities import one_of, wrong
+
 T = TypeVar("T")
 
 
@@ -23,10 +25,12 @@ class Resource(Generic[T]):
         per: Literal["process", "vu"] = "process",
         close: Callable[[T], Any] | None = None,
     ) -> None:
-        if per not in ("process", "vu"):
-            raise ValueError(f'Resource(per={per!r}) must be "process" or "vu"')
+        if not callable(connect):
+            raise wrong("Resource", connect, "cannot be called", "give an async function")
+        if close is not None and not callable(close):
+            raise wrong("Resource close", close, "cannot be called", "give a function")
         self.connect = connect
-        self.per = per
+        self.per: Literal["process", "vu"] = one_of("Resource per", per, ("process", "vu"))
         self._close = close
         self.name = ""
 

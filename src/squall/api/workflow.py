@@ -75,13 +75,15 @@ class Workflow:
     duration: ClassVar[str | float] = "1m"
     """How long the load lasts: seconds, or text such as `"1m30s"`."""
     iterations: ClassVar[int | str] = 0
-    """Iterations in total, shared by all users: `500` or `"10k"`."""
+    """Iterations in total, shared by all users: `500` or `"10k"`; `"10/vu"` by each user."""
     stages: ClassVar[Sequence[str]] = ()
     """A ramp of users (`["30s:100", "2m:100"]`) or of starts (`["1m:50/s", "5m:200/s"]`)."""
     rate: ClassVar[str | float] = 0
     """Open model: planned starts of iterations, such as `"500/s"`."""
     max_vus: ClassVar[int] = 0
     """Open model: the most users at any time; 0 is the larger of 100 and ten seconds of starts."""
+    start_after: ClassVar[str | float] = 0
+    """The load begins so long after that of the other workflows of its layer."""
     think: ClassVar[str | float] = 0
     """Wait after each iteration: `"1s"`, or a random time in `"1s..3s"`."""
     pacing: ClassVar[str | float] = 0
@@ -90,14 +92,18 @@ class Workflow:
     """How long running iterations may take to end after the load has ended."""
     timeout: ClassVar[str | float] = "60s"
     """Limit for a call that has no limit of its own."""
+    weight: ClassVar[int] = 1
+    """The part of this workflow in a load for several: `-u 100` over weights 3 and 1."""
     priority: ClassVar[str] = "auto"
     """`"low"`, `"normal"`, `"high"`, `"exclusive"` or `"auto"`: which workflows get own cores."""
-    thresholds: ClassVar[Sequence[str]] = ()
+    thresholds: ClassVar[str | Sequence[str]] = ()
     """Conditions that the run must meet, such as `"pay.p(99) < 800ms"`."""
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
     """How long a connection is used: by one user, for one iteration or request, or by all users."""
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
     """`"vu"` keeps cookies from one iteration to the next."""
+    on_failure: ClassVar[Literal["stop", "continue"]] = "continue"
+    """Whether a failed status ends the iteration. `@step(on_failure=...)` decides for one step."""
     on_control_loss: ClassVar[Literal["stop", "continue"]] = "stop"
     """On a cluster: `"continue"` keeps the load up when no manager answers; it may then overlap."""
     reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None

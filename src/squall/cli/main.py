@@ -33,6 +33,7 @@ COMMANDS = {
     "run": Command("run", "command", "run a workflow file, or load one URL"),
     "explain": Command("run", "explain", "show what a run would do; sends nothing"),
     "new": Command("dev", "new", "write a commented starter workflow"),
+    "completion": Command("dev", "completion", "print the completion script of a shell"),
     "ping": Command("run", "ping", "send one request and show its timings"),
     "target": Command("dev", "target", "a server to load: status, delay, size, errors by path"),
     "demo": Command("dev", "demo", "load a built-in target for ten seconds"),
@@ -73,8 +74,9 @@ def main(argv: list[str] | None = None) -> int:
             # The target server parses its own options.
             arguments = argparse.Namespace(command="target", words=words[1:])
         else:
-            arguments = build_parser().parse_args(_marked(words))
-            arguments.words = words
+            parser = build_parser()
+            arguments = parser.parse_args(_marked(words))
+            arguments.words, arguments.parser = words, parser
         command = COMMANDS[arguments.command]
         if command.is_node:
             arguments.launched = launcher.attach()

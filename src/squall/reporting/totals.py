@@ -83,8 +83,8 @@ def span_s(workflows: Sequence[WorkflowStats]) -> float:
     """The time from the first measured second to the last end: what rates divide by."""
     if not workflows:
         return 0.0
-    begin = min(workflow.started_at_s + workflow.warmup_s for workflow in workflows)
-    end = max(w.started_at_s + w.warmup_s + w.rated_s for w in workflows)
+    begin = min(workflow.started_at_s + workflow.skipped_s for workflow in workflows)
+    end = max(w.started_at_s + w.skipped_s + w.rated_s for w in workflows)
     return max(end - begin, 0.0)
 
 

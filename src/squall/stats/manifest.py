@@ -39,11 +39,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = 60.0
     """Length of the run; for `iterations` and `once` the upper bound."""
     iterations: int = 0
+    """Of all users together."""
+    iterations_per_vu: int = 0
+    """Above zero: each user makes exactly so many."""
     rate_per_s: float = 0.0
     stages: tuple[Stage, ...] = ()
     think_s: tuple[float, float] | None = None
     pacing_s: float | None = None
     grace_s: float = 10.0
+    start_after_s: float = 0.0
+    """The part of `duration_s` before the load, in which the stages have the target 0."""
 
     @property
     def is_open(self) -> bool:
@@ -76,6 +81,8 @@ class UseManifest(msgspec.Struct, kw_only=True):
     hook: str
     sources: list[str]
     arguments: list[str]
+    collects: list[str] = []
+    """Arguments that receive the values of all processes and sources: `All[T]`."""
 
 
 class WorkflowManifest(msgspec.Struct, kw_only=True):

@@ -40,8 +40,8 @@ ENDS_WITHIN_S = 90.0
 SPARE_SOCKETS = 1
 """Of a core process without a share: the one to its parent."""
 HEADER = (
-    "import os, asyncio, time; from squall import (URL, Feed, HTTPResponse, Headers, Provide, Use, "
-    "Workflow, action, depends, state, step)\n"
+    "import os, asyncio, time; from squall import (URL, All, Feed, HTTPResponse, Headers, Provide, "
+    "Use, Workflow, action, depends, state, step)\n"
     "SENDER = {'X-Squall-Attempt': os.environ.get('SQUALL_ATTEMPT', 'local')}\n"
 )
 

@@ -17,7 +17,7 @@ class Home(Workflow):
 
 
 def test_a_run_that_passes_is_0(command: CommandLab) -> None:
-    ended = command.load(command.write(HOME), "-i", "3", "-H", command.target.url)
+    ended = command.load(command.write(HOME), "-i", "3", "--host", command.target.url)
     assert ended.code == 0
     assert ended.document["passed"] is True
     assert command.target.counts()["total"] == 3
@@ -57,13 +57,13 @@ def test_a_name_that_does_not_resolve_is_104_and_said_of_the_url(command: Comman
 
 def test_a_bare_load_over_several_workflows_is_2(command: CommandLab) -> None:
     command.write(HOME + HOME.replace("Home", "Away"))
-    ended = command.squall("run", "flow.py", "-u", "5", "-H", command.target.url)
+    ended = command.squall("run", "flow.py", "-u", "5", "--host", command.target.url)
     assert ended.code == 2
     assert "2 test workflows" in ended.err and "-u Home=" in ended.err
 
 
 def test_a_failed_threshold_is_99_and_exit_zero_makes_it_0(command: CommandLab) -> None:
-    words = [command.write(HOME), "-i", "3", "-H", command.target.url]
+    words = [command.write(HOME), "-i", "3", "--host", command.target.url]
     words += ["--threshold", "home.p(95) < 1us", "--threshold", "errors < 1%"]
     failed = command.load(*words)
     assert failed.code == 99
@@ -75,7 +75,7 @@ def test_a_failed_threshold_is_99_and_exit_zero_makes_it_0(command: CommandLab) 
 
 
 def test_k6_spelling_of_a_threshold_is_accepted(command: CommandLab) -> None:
-    words = [command.write(HOME), "-i", "3", "-H", command.target.url]
+    words = [command.write(HOME), "-i", "3", "--host", command.target.url]
     for text in (
         "http_req_duration{step:home}: p(95)<60000",
         "http_req_failed: rate<0.01",
@@ -168,7 +168,7 @@ TOGETHER = [
 def test_mistakes_in_a_file_are_reported_together_with_file_and_line(
     command: CommandLab, text: str, told: list[tuple[str, str]]
 ) -> None:
-    words = ["-H", command.target.url, "--workers", "1", "-q"]
+    words = ["--host", command.target.url, "--workers", "1", "-q"]
     ended = command.squall("run", command.write(text), *words)
     assert ended.code == 104
     assert ended.without_traceback() and ended.out == ""
@@ -188,7 +188,10 @@ ALONE = [
         r"flow\.py:2  A\.user: .*gone\.csv",
     ),
     (f"class A(Workflow):\n    thresholds = ['crat.p(95) < 1s']\n{STEP}", r"flow\.py:2  A: .*crat"),
-    (f"class A(Workflow):{STEP}".replace("@step()", "@step"), r"flow\.py:\d  write @step\(\)"),
+    (
+        f"class A(Workflow):{STEP}".replace("@step()", "@step"),
+        r"flow\.py:\d  A\.\w+: write @step\(\)",
+    ),
     (
         f"class A(Workflow):{STEP}".replace('"/"', '"cart"'),
         r"flow\.py:\d  A\.cart url: .*start with http",
@@ -200,7 +203,7 @@ ALONE = [
 def test_a_mistake_in_the_file_is_104_with_file_and_line(
     command: CommandLab, text: str, said: str
 ) -> None:
-    words = ["-H", command.target.url, "--workers", "1", "-q"]
+    words = ["--host", command.target.url, "--workers", "1", "-q"]
     ended = command.squall("run", command.write(text), *words)
     assert ended.code == 104
     lines = [line for line in ended.lines if not line.startswith("warning:")]
@@ -213,7 +216,7 @@ def test_a_mistake_in_the_file_is_104_with_file_and_line(
 def test_a_second_workflow_of_one_name_is_104(command: CommandLab, name: str) -> None:
     text = f"class A(Workflow):{STEP}\nclass A(Workflow):{STEP}"
     second = text[: text.rindex("class A")].count("\n") + 2
-    ended = command.squall(name, command.write(text), "-H", command.target.url)
+    ended = command.squall(name, command.write(text), "--host", command.target.url)
     assert ended.code == 104
     assert ended.lines == [
         f"flow.py:{second}  A: a second class of this name replaces the workflow of line 2; "
@@ -231,7 +234,7 @@ def test_a_relative_url_without_a_host_is_104(command: CommandLab) -> None:
 
 
 def test_an_unknown_subject_of_a_threshold_is_104_before_the_start(command: CommandLab) -> None:
-    words = ["run", command.write(HOME), "-H", command.target.url]
+    words = ["run", command.write(HOME), "--host", command.target.url]
     ended = command.squall(*words, "--threshold", "hmoe.p(95) < 1s")
     assert ended.code == 104
     assert 'did you mean "home"?' in ended.err
@@ -268,7 +271,7 @@ def test_a_call_that_blocks_the_loop_is_98_and_named_with_its_line(command: Comm
             time.sleep(0.2)
             {GET}
     """
-    words = ["run", command.write(text), "-H", command.target.url, "--json", "results.json"]
+    words = ["run", command.write(text), "--host", command.target.url, "--json", "results.json"]
     ended = command.process(*words)
     assert ended.code == 98
     verdict = ended.document["verdict"]

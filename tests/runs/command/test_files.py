@@ -59,7 +59,7 @@ def shop_run(tmp_path_factory: pytest.TempPathFactory, one_target: TargetHandle)
     one_target.reset()
     summary = command.folder / "step.md"
     file = command.write(SHOP)
-    words = (file, "-H", one_target.url, "-r", "40/s", "-d", "2s", *FILES, "-o", "html=h.html")
+    words = (file, "--host", one_target.url, "-r", "40/s", "-d", "2s", *FILES, "-o", "html=h.html")
     # However long this machine stands still.
     with patch.object(drivers, "DROP_AFTER_S", 60.0):
         ended = command.load(*words, GITHUB_STEP_SUMMARY=str(summary))
@@ -134,7 +134,7 @@ def test_a_reporter_by_flag_and_one_in_the_file_get_the_document(command: Comman
     file = command.write(SHOP.replace("thresholds", "reporting = Mine()\n        thresholds"))
     text = (command.folder / file).read_text(encoding="utf-8")
     (command.folder / file).write_text("from mine import Mine\n" + text, encoding="utf-8")
-    words = ("run", file, "-H", command.target.url, "-i", "2", "--workers", "1", "--exit-zero")
+    words = ("run", file, "--host", command.target.url, "-i", "2", "--workers", "1", "--exit-zero")
     # In a process: what -e sets belongs to the workflow, not to the command.
     ended = command.process(*words, "-o", "mine.py:Mine=flag.txt", "-e", "TOKEN=abc")
     assert ended.code == 0, ended.err
@@ -148,7 +148,7 @@ def test_a_reporter_that_fails_costs_neither_the_others_nor_the_results(
     command.write(REPORTER, "mine.py")
     file = command.write(SHOP)
     own = ("-o", "mine.py:Broken=b.txt", "-o", "xml=x.xml")
-    words = ("run", file, "-H", command.target.url, "-i", "2", "--workers", "1", "-q", *own)
+    words = ("run", file, "--host", command.target.url, "-i", "2", "--workers", "1", "-q", *own)
     ended = command.squall(*words)
     assert ended.code == 1, "the run passed, its output failed"
     assert ended.without_traceback()
@@ -179,7 +179,7 @@ def test_an_output_that_cannot_work_is_found_before_the_first_request(
     words: tuple[str, ...], part: str, command: CommandLab
 ) -> None:
     file = command.write(SHOP)
-    ended = command.squall("run", file, "-H", command.target.url, "-i", "2", *words)
+    ended = command.squall("run", file, "--host", command.target.url, "-i", "2", *words)
     assert ended.code == 2
     assert len(ended.lines) == 1 and part in ended.lines[0]
     assert command.target.counts()["total"] == 0
@@ -188,7 +188,7 @@ def test_an_output_that_cannot_work_is_found_before_the_first_request(
 
 def test_what_is_no_reporter_in_the_file_is_a_mistake_in_the_file(command: CommandLab) -> None:
     file = command.write(SHOP.replace("thresholds", "reporting = 3\n        thresholds"))
-    ended = command.squall("run", file, "-H", command.target.url, "-i", "2")
+    ended = command.squall("run", file, "--host", command.target.url, "-i", "2")
     assert ended.code == 104
-    assert "reporting = 3 is not a reporter; a reporter has connect, submit, close" in ended.err
+    assert "reporting 3 is not a reporter; a reporter has connect, submit, close" in ended.err
     assert command.target.counts()["total"] == 0

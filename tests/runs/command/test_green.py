@@ -68,7 +68,7 @@ class Shop(Workflow):
 
 
 def run(command: CommandLab, text: str, *words: str) -> Ended:
-    return command.load(command.write(text), "-H", command.target.url, *words)
+    return command.load(command.write(text), "--host", command.target.url, *words)
 
 
 def test_iterations_without_a_duration_run_to_their_end(command: CommandLab) -> None:
@@ -277,7 +277,7 @@ def test_the_answer_to_a_failure_is_in_the_summary(command: CommandLab) -> None:
     """
     ended = run(command, text)
     lines = [line.strip() for line in ended.out.splitlines()]
-    at = lines.index(f"first answer 500 in pay: {command.target.url}/echo?status=500")
+    at = lines.index(f"first answer 500 in pay: POST {command.target.url}/echo?status=500")
     assert lines[at + 1] == "500 Internal Server Error"
     assert any(line.startswith("the body starts with '") for line in lines)
     reasons = [error["reason"] for error in ended.document["workflows"][0]["steps"][1]["errors"]]

@@ -56,7 +56,7 @@ def test_flags_replace_the_model_and_leave_the_rest_to_the_file(command: Command
         async def home(self, url: URL = "/") -> HTTPResponse:
             {GET}
     """
-    words = [command.write(text), "-H", command.target.url, "-r", "30/s"]
+    words = [command.write(text), "--host", command.target.url, "-r", "30/s"]
     profile = command.load(*words).document["workflows"][0]["profile"]
     assert profile["model"] == "open"
     assert (profile["rate_per_s"], profile["duration_s"], profile["vus"]) == (30.0, 1.0, 40)
@@ -64,7 +64,7 @@ def test_flags_replace_the_model_and_leave_the_rest_to_the_file(command: Command
 
 
 def test_flags_that_name_a_workflow_and_flags_for_all_go_together(command: CommandLab) -> None:
-    words = ["-u", "Browse=2", "-u", "Buy=3", "-d", "700ms", "-H", command.target.url]
+    words = ["-u", "Browse=2", "-u", "Buy=3", "-d", "700ms", "--host", command.target.url]
     document = command.load(command.write(TWO), *words).document
     profiles = {w["name"]: w["profile"] for w in document["workflows"]}
     assert (profiles["Browse"]["vus"], profiles["Browse"]["duration_s"]) == (2, 0.7)
@@ -73,13 +73,13 @@ def test_flags_that_name_a_workflow_and_flags_for_all_go_together(command: Comma
 
 
 def test_only_runs_a_workflow_with_what_it_needs(command: CommandLab) -> None:
-    words = ["-H", command.target.url, "-i", "4"]
+    words = ["--host", command.target.url, "-i", "4"]
     assert command.load(command.write(TWO), "--only", "Buy", *words).code == 0
     assert command.target.counts()["paths"] == {"/stock": 1, "/buy": 4}
 
 
 def test_skip_leaves_a_workflow_out(command: CommandLab) -> None:
-    words = ["-H", command.target.url, "-i", "4", "--skip", "Buy,Stock"]
+    words = ["--host", command.target.url, "-i", "4", "--skip", "Buy,Stock"]
     assert command.load(command.write(TWO), *words).code == 0
     assert command.target.counts()["paths"] == {"/browse": 4}
 
@@ -106,7 +106,7 @@ def test_environment_and_secrets_are_set_before_the_import_and_secrets_are_never
         async def refused(self, url: URL = "/?status=403") -> HTTPResponse:
             return await self.client.http.get(url, headers={"X-Token": TOKEN})
     """
-    words = [command.write(text), "-H", command.target.url, "-e", "COLOUR=red"]
+    words = [command.write(text), "--host", command.target.url, "-e", "COLOUR=red"]
     for given, environment in (
         (["--secret", "TOKEN"], {"TOKEN": SECRET}),
         (["--once", f"--secret=TOKEN={SECRET}"], {}),
@@ -135,7 +135,7 @@ def test_a_seed_makes_random_choices_repeat(command: CommandLab) -> None:
             side = self.vu.random.randint(1, 6)
             return await self.client.http.get(url, path={"side": side})
     """
-    words = [command.write(text), "-H", command.target.url, "--seed"]
+    words = [command.write(text), "--host", command.target.url, "--seed"]
     seen: list[dict[str, int]] = []
     for seed in ("1", "1", "2"):
         command.target.reset()
@@ -192,6 +192,18 @@ def test_a_host_that_nothing_uses_is_warned_about(command: CommandLab) -> None:
     assert "--host changes nothing" in ended.err
 
 
+def test_a_url_is_loaded_with_a_method_headers_and_a_body(command: CommandLab) -> None:
+    url = f"{command.target.url}/echo"
+    words = ["-X", "PUT", "-H", "X-Shop: north", "--json-body", '{"sku": 7}', "--once"]
+    ended = command.squall("run", url, *words)
+    assert ended.code == 0, ended.err
+    for part in ("PUT /echo HTTP/1.1", "X-Shop: north", "application/json", '{"sku": 7}'):
+        assert part in ended.err + ended.out
+    ended = command.load(url, "--data", "a=1", "-i", "5")
+    assert [step["name"] for step in ended.document["workflows"][0]["steps"]] == ["post"]
+    assert command.target.counts()["methods"] == {"PUT /echo": 1, "POST /echo": 5}
+
+
 @pytest.mark.parametrize("workflows", [40, pytest.param(200, marks=pytest.mark.nightly)])
 def test_many_workflows_of_a_layer_run_on_two_cores(command: CommandLab, workflows: int) -> None:
     text = "".join(
@@ -209,7 +221,7 @@ class W{number}(Workflow):
     (command.folder / "many.py").write_text(IMPORTS + text, encoding="utf-8")
     command.target.reset()
     started = command.start(
-        "run", "many.py", "-H", command.target.url, "--json", "results.json", "--workers", "2"
+        "run", "many.py", "--host", command.target.url, "--json", "results.json", "--workers", "2"
     )
     wait_until(lambda: command.target.counts()["total"] > 0)
     assert len(started.cores()) == 2

@@ -55,7 +55,9 @@ def shop_run(tmp_path_factory: pytest.TempPathFactory, one_target: TargetHandle)
     file = command.write(SHOP)
     # However long this machine stands still.
     with patch.object(drivers, "DROP_AFTER_S", 60.0):
-        ended = command.load(file, "-H", one_target.url, "-r", "40/s", "-d", "2s", "--workers", "2")
+        ended = command.load(
+            file, "--host", one_target.url, "-r", "40/s", "-d", "2s", "--workers", "2"
+        )
     assert ended.code == 0, ended.err
     assert sent(ended.document) == one_target.counts()["total"]
     return ended
@@ -140,7 +142,7 @@ def test_every_spaces_the_progress_lines(command: CommandLab) -> None:
 
 
 def test_once_prints_every_exchange_and_makes_one_iteration(command: CommandLab) -> None:
-    ended = command.load(command.write(SHOP), "-H", command.target.url, "--once")
+    ended = command.load(command.write(SHOP), "--host", command.target.url, "--once")
     assert command.target.counts()["total"] == 2
     assert re.search(r"Shop\.home  GET http://127\.0\.0\.1:\d+/\?delay=1ms", ended.out)
     assert "> GET /?delay=1ms HTTP/1.1" in ended.out
@@ -274,3 +276,58 @@ def test_a_reader_that_goes_away_neither_stops_a_run_nor_keeps_it_from_ending(
     assert process.wait(60) == 0
     document = json.loads((command.folder / "results.json").read_text(encoding="utf-8"))
     assert document["status"] == "completed"
+
+
+def test_once_shows_results_of_the_authors_own_protocols(command: CommandLab) -> None:
+    text = """
+    import asyncio
+    from squall import CustomResult, Timed
+
+    class Sale(CustomResult):
+        amount: int
+
+    class Own(Workflow):
+        @step()
+        async def wait(self) -> Timed[str]:
+            return await self.timed(asyncio.sleep(0.001, "forty-two"))
+
+        @then()
+        async def sale(self) -> Sale:
+            return Sale(timings={"total": 0.25}, amount=17)
+
+        @then()
+        async def refused(self) -> Sale:
+            return Sale(timings={"total": 0.25}, error="sold out", amount=0)
+
+        @then()
+        async def broken(self) -> Sale:
+            raise OSError("no line")
+    """
+    ended = command.squall("run", command.write(text), "--once")
+    shown = ended.err + ended.out
+    parts = ("Own.wait  custom Timed", "forty-two", "{'amount': 17}", "! sold out after 250")
+    for part in (*parts, "! OSError: no line"):
+        assert part in shown, shown
+
+
+def test_error_samples_name_the_request_and_timeouts_have_one(command: CommandLab) -> None:
+    text = """
+    class Slow(Workflow):
+        iterations = 1
+        on_failure = "continue"
+
+        @step()
+        async def failing(self, url: URL = "/orders?status=500") -> HTTPResponse:
+            return await self.client.http.post(url, json={})
+
+        @then()
+        async def slow(self, url: URL = "/slow?delay=30s") -> HTTPResponse:
+            return await self.client.http.put(url, json={}, timeout="50ms")
+    """
+    ended = command.load(command.write(text), "--host", command.target.url)
+    rows = ended.document["workflows"][0]["steps"]
+    samples = {row["name"]: row["errors"][0]["sample"]["request"] for row in rows}
+    assert samples == {
+        "failing": f"POST {command.target.url}/orders?status=500",
+        "slow": f"PUT {command.target.url}/slow?delay=30s",
+    }

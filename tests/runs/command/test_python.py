@@ -137,3 +137,33 @@ def test_a_run_under_pytest_is_an_ordinary_test(command: CommandLab) -> None:
     done = python(command, *words)
     assert done.returncode == 0, done.stdout
     assert command.target.counts()["total"] == 6
+
+
+def test_files_are_written_and_secrets_are_not_in_them(command: CommandLab) -> None:
+    result = run_here(
+        command,
+        "shop.py",
+        workers=1,
+        secrets={"TOKEN": "127.0.0.1"},
+        html="report.html",
+        junit=command.folder / "junit.xml",
+        json="results.json",
+    )
+    assert result.passed
+    assert "<testsuite" in (command.folder / "junit.xml").read_text(encoding="utf-8")
+    assert "<html" in (command.folder / "report.html").read_text(encoding="utf-8")
+    assert "127.0.0.1" not in (command.folder / "results.json").read_text(encoding="utf-8")
+
+
+def test_files_are_written_inside_a_loop(command: CommandLab) -> None:
+    async def inside() -> Result:
+        return run_here(command, "shop.py", workers=1, json="inside.json")
+
+    assert asyncio.run(inside()).passed
+    assert (command.folder / "inside.json").stat().st_size > 0
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(command: CommandLab) -> None:
+    with pytest.raises(squall.SquallError, match="html"):
+        run_here(command, "shop.py", html=str(command.folder / "nowhere" / "report.html"))
+    assert command.target.counts()["total"] == 0

@@ -88,7 +88,7 @@ class Terminal:
 
 def words(command: CommandLab, text: str, *more: str, grace: str = "10s") -> tuple[str, ...]:
     file = command.write(text.replace("GRACE", grace))
-    return (file, "-H", command.target.url, "--json", "results.json", "--workers", "1", *more)
+    return (file, "--host", command.target.url, "--json", "results.json", "--workers", "1", *more)
 
 
 def test_a_run_draws_its_screen_and_leaves_a_summary(command: CommandLab) -> None:

@@ -44,7 +44,15 @@ def started(command: CommandLab, text: str, *words: str, requests: int) -> Start
     """A run that has sent so many requests."""
     file = command.write(text)
     run = command.start(
-        "run", file, "-H", command.target.url, "--json", "results.json", "--workers", "2", *words
+        "run",
+        file,
+        "--host",
+        command.target.url,
+        "--json",
+        "results.json",
+        "--workers",
+        "2",
+        *words,
     )
     wait_until(lambda: run.process.poll() is not None or arrived(command) >= requests)
     assert run.process.poll() is None, run.end()
@@ -157,7 +165,7 @@ def run_in_which_a_core_dies(command: CommandLab, text: str, *words: str) -> End
     whole = DIES_ONCE + textwrap.dedent(text).replace(
         "return await self.client.http.", "die_once(); return await self.client.http."
     )
-    options = ("-H", command.target.url, "--json", "results.json", "--workers", "2")
+    options = ("--host", command.target.url, "--json", "results.json", "--workers", "2")
     return command.process("run", command.write(whole), *options, *words)
 
 

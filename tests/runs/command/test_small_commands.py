@@ -69,7 +69,7 @@ def test_explain_shows_the_plan_and_sends_nothing(command: CommandLab) -> None:
         @step()
         async def clean(self) -> None: ...
     """
-    words = ["-H", command.target.url, "-r", "500/s", "-d", "5m"]
+    words = ["--host", command.target.url, "-r", "500/s", "-d", "5m"]
     ended = command.squall("explain", command.write(text), *words)
     assert ended.code == 0
     assert "open 500/s for 5m = 150000 iterations, 450000 requests" in ended.out
@@ -112,6 +112,13 @@ def test_ping_says_in_one_line_why_there_is_no_answer(
     assert ended.code == code
     assert len(ended.lines) == 1 and said in ended.err
     assert ended.out == ""
+
+
+def test_ping_of_a_server_that_does_not_answer_ends_with_a_line(command: CommandLab) -> None:
+    url = f"{command.target.url}/?delay=60s"
+    ended = command.squall("ping", url, "--timeout", "200ms")
+    assert ended.code == 1
+    assert ended.lines == [f"{url}: timeout after 0.2 s"]
 
 
 def test_target_answers_as_its_query_says_and_counts(command: CommandLab) -> None:

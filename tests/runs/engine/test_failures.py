@@ -390,3 +390,55 @@ def test_memory_is_bounded_whatever_the_author_names(lab: Lab) -> None:
     assert result.step("custom").failed == 1000
     assert len(result.outcome.stats.errors) <= 300
     check_identities(result)
+
+
+ON_FAILURE = """
+class Stops(Workflow):
+    iterations = 3
+    on_failure = "stop"
+
+    @step(on_failure="continue")
+    async def tolerated(self, url: URL = "/tolerated?status=500") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @then()
+    async def refused(self, url: URL = "/refused?status=404") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @then()
+    async def never(self, url: URL = "/never") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+class Beside(Workflow):
+    iterations = 3
+
+    @step(on_failure="stop")
+    async def left(self, url: URL = "/left?status=500") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @step()
+    async def right(self, url: URL = "/right?status=500") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @step("left", "right")
+    async def not_after(self, url: URL = "/not_after") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+class Custom(Workflow):
+    iterations = 3
+
+    @step(on_failure="stop")
+    async def own(self) -> CustomResult:
+        return CustomResult(timings={"total": 0.1}, error="refused")
+
+    @then()
+    async def not_then(self, url: URL = "/not_then") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+def test_a_failed_status_stops_the_iteration_where_the_author_says_so(lab: Lab) -> None:
+    result = lab.run(ON_FAILURE)
+    paths = lab.target.counts()["paths"]
+    assert paths == dict.fromkeys(("/tolerated", "/refused", "/left", "/right"), 3)
+    check_identities(result)

@@ -240,3 +240,44 @@ def test_users_of_an_open_model_grow_with_need_only(lab: Lab) -> None:
     # stood still, it has to make many at once.
     needed = max(60, 2 * counts["max_concurrent_requests"])
     assert 10 <= counts["connections"]["opened"] <= needed
+
+
+def test_each_user_makes_its_own_number_of_iterations(lab: Lab) -> None:
+    text = """
+    class Uneven(Workflow):
+        vus = 4
+        iterations = "3/vu"
+
+        @step()
+        async def home(self, url: URL = "/?delay=1ms") -> HTTPResponse:
+            if self.vu.id % 2:
+                await asyncio.sleep(0.02)
+            self.check(f"user {self.vu.id}", True)
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text, workers=2)
+    assert lab.target.counts()["total"] == 12
+    assert [result.checks[f"user {number}"].passed for number in range(1, 5)] == [3, 3, 3, 3]
+
+
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_a_workflow_starts_later_and_its_rate_does_not_count_the_wait(lab: Lab) -> None:
+    text = """
+    class _Home(Workflow):
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+    class First(_Home):
+        rate = "20/s"
+        duration = "2s"
+
+    class Later(_Home):
+        rate = "20/s"
+        duration = "1s"
+        start_after = "1s"
+    """
+    result = lab.run(text, workers=1)
+    later = result.outcome.stats.workflows["Later"]
+    assert (later.iteration.count, result.workflow("First").iteration.count) == (20, 40)
+    assert later.elapsed_s - later.measured_s == 1

@@ -246,20 +246,13 @@ class Shop(Workflow):
     async def answer(self) -> Provide[int]:
         return 42
 
-    @state("Somebody")
+    @state("Stranger")
     def not_for_audit(self) -> Provide[int]:
         return 1
 
     @state("Stranger")
     def one_sided(self) -> Provide[int]:
         return 5
-
-class Somebody(Workflow):
-    iterations = 1
-
-    @step()
-    async def alone(self, url: URL = "/") -> HTTPResponse:
-        return await self.client.http.get(url)
 
 @depends("Shop")
 class Audit(Workflow):
@@ -275,14 +268,14 @@ class Audit(Workflow):
         return not_for_audit
 
     @step()
-    async def audit(self, answer: int = 0, url: URL = "/") -> HTTPResponse:
+    async def audit(self, tenant: str, answer: int = 0, url: URL = "/") -> HTTPResponse:
         self.check("by hook", self.used()[0] == {"path": "/echo"})
         self.check("mismatched name keeps the default", self.used()[1] == -1)
         self.check("named by one side only", self.missing() == -7)
         self.check("nothing arrived", "not_for_audit" not in self.context)
         self.check("by keyword of a step", answer == 42)
         self.check("in the context", self.context.get("last_order") == {"path": "/echo"})
-        self.check("nothing of Setup", "tenant" not in self.context)
+        self.check("of a set-up further back", tenant.startswith("t"))
         return await self.client.http.get(url)
 
 @depends("Shop")
@@ -302,6 +295,67 @@ def test_values_are_handed_over_by_name(lab: Lab) -> None:
     assert {each.status for each in result.outcome.workflows} == {"completed"}
     for name, check in result.checks.items():
         assert check.passed > 0 and check.failed == 0, name
+
+
+COLLECT = """
+class Shop(Workflow):
+    vus = 2
+    iterations = 2
+
+    @step()
+    async def order(self, url: URL = "/echo") -> HTTPResponse:
+        return await self.client.http.post(url, json={})
+
+    @state("Audit")
+    def users(self) -> Provide[int]:
+        return 7
+
+@depends(Shop)
+class Audit(Workflow):
+    iterations = 1
+
+    @state(Shop)
+    def seen(self, users: All[int] = ()) -> Use[list[int]]:
+        return list(users)
+
+    @step()
+    async def audit(self, url: URL = "/") -> HTTPResponse:
+        self.check("one of each process", self.seen() == [7, 7])
+        return await self.client.http.get(url)
+"""
+
+
+def test_all_values_of_a_state_hook_can_be_collected(lab: Lab) -> None:
+    result = lab.run(COLLECT, workers=2)
+    assert result.checks["one of each process"].passed == 1
+
+
+def test_a_file_with_state_hooks_runs_in_part(lab: Lab) -> None:
+    """Values from and to workflows that are left out have no other end: the default is used."""
+    result = lab.run(COLLECT, workers=1, only=("Shop",))
+    assert [each.name for each in result.outcome.workflows] == ["Shop"]
+    result = lab.run(COLLECT, workers=1, skip=("Shop",))
+    assert result.checks["one of each process"].failed == 1
+
+
+def test_a_hand_over_that_is_too_large_fails_with_its_name(lab: Lab) -> None:
+    text = """
+    class Setup(Workflow):
+        @step()
+        async def rows(self) -> bytes:
+            return bytes(150 << 20)
+
+    @depends("Setup")
+    class Load(Workflow):
+        iterations = 1
+        @step()
+        async def use(self, rows: bytes, url: URL = "/") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text)
+    outcome = {each.name: each for each in result.outcome.workflows}
+    assert outcome["Setup"].error.startswith("Setup.rows has 150.0 MiB; a workflow hands over at")
+    assert outcome["Load"].status == "skipped"
 
 
 def test_a_value_that_cannot_travel_fails_on_the_laptop(lab: Lab) -> None:

@@ -26,8 +26,8 @@ from tests.runs.lab.in_process import in_process
 
 HEADER = (
     "import asyncio, os, random, sys, time; from dataclasses import dataclass; "
-    "from squall import (URL, Auth, Cookies, Counter, CustomResult, Data, Feed, File, Form, "
-    "Gauge, HTTPResponse, Headers, Params, Provide, Rate, Resource, Sample, Timed, "
+    "from squall import (URL, All, Auth, Cookies, Counter, CustomResult, Data, Feed, File, "
+    "Form, Gauge, HTTPResponse, Headers, Params, Provide, Rate, Resource, Sample, Timed, "
     "TransportError, Use, Workflow, action, bearer, check, depends, env, metric, state, step, "
     "then)\n"
 )

@@ -146,9 +146,9 @@ def test_a_row_type_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 
 
 def test_unknown_words_are_refused_when_the_class_is_made() -> None:
-    with pytest.raises(ConfigError, match="per='user'"):
+    with pytest.raises(ConfigError, match='Feed per "user"'):
         Feed("a.csv", per="user")  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="'cycle' or 'random' or 'once'"):
+    with pytest.raises(ConfigError, match='"cycle", "random" or "once"'):
         Feed("a.csv", take="all")  # type: ignore[call-overload]
 
 

@@ -31,4 +31,8 @@ def test_an_answer_goes_to_stdout_and_a_failure_to_stderr(
         "resolve": {("shop.test", 8080): "::1"},
         "insecure": True,
         "ca_file": None,
+        "timeout_s": 10.0,
+        "certificate": "",
+        "proxy": "",
+        "proxy_auth": "",
     }

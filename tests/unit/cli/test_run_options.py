@@ -10,7 +10,7 @@ from squall.api.errors import UsageError
 from squall.cli.main import build_parser
 from squall.cli.run.command import outputs_of
 from squall.cli.shared.run_options import run_options
-from squall.engine.run_options import ProfileFlags, RunOptions
+from squall.engine.run_options import ProfileFlags, RunOptions, URLRequest
 
 
 def parsed(*words: str) -> RunOptions:
@@ -85,7 +85,7 @@ def test_of_a_repeated_flag_the_last_counts() -> None:
         (("--resolve", "shop.test:443"), "--resolve shop.test:443"),
         (("--resolve", "shop.test:https:127.0.0.1"), "--resolve"),
         (("--cacert", "/nowhere/ca.pem"), "--cacert /nowhere/ca.pem"),
-        (("--host", "http://"), "--host http://"),
+        (("--host", "http://"), '--host "http://"'),
         (("--warmup", "-1s"), "--warmup"),
     ],
 )
@@ -125,12 +125,51 @@ def test_connection_flags(tmp_path: Path) -> None:
     options = parsed(
         "shop.py",
         *("--resolve", "Shop.test:443:127.0.0.1", "--resolve", "six.test:80:[::1]"),
-        *("--insecure", "--cacert", str(certificate), "-H", "127.0.0.1:8080"),
+        *("--insecure", "--cacert", str(certificate), "--host", "127.0.0.1:8080"),
     )
     assert options.resolve == {"shop.test:443": "127.0.0.1", "six.test:80": "::1"}
     assert options.insecure
     assert options.ca_file == str(certificate)
     assert options.host == "http://127.0.0.1:8080"
+
+
+def test_the_request_of_a_url(tmp_path: Path) -> None:
+    url = "https://shop.test/orders"
+    assert parsed(url).request == URLRequest()
+    plain = parsed(url, "-X", "delete", "-H", "X-Shop: north", "-H", "Accept:text/html").request
+    assert plain == URLRequest(method="DELETE", headers={"X-Shop": "north", "Accept": "text/html"})
+    form = parsed(url, "--data", "a=1&b=2").request
+    assert (form.method, form.body) == ("POST", b"a=1&b=2")
+    assert form.headers == {"Content-Type": "application/x-www-form-urlencoded"}
+    (tmp_path / "body.json").write_text('{"sku": 7}', encoding="utf-8")
+    json = parsed(url, "-X", "PUT", "--json-body", f"@{tmp_path}/body.json").request
+    assert (json.method, json.body) == ("PUT", b'{"sku": 7}')
+    typed = parsed(url, "--data", "x", "-H", "content-type: text/plain").request
+    assert typed.headers == {"content-type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("shop.py", "-X", "POST"), "--method is for a URL"),
+        (("shop.py", "-H", "http://127.0.0.1"), "write --host"),
+        (("http://shop.test", "-H", "Accept"), "write 'NAME: VALUE'"),
+        (("http://shop.test", "--json-body", "{"), "not JSON"),
+        (("http://shop.test", "--data", "@nowhere"), "does not exist"),
+        (("http://shop.test", "-X", "A B"), "--method A B"),
+    ],
+)
+def test_requests_that_cannot_be_sent(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parsed(*words)
+    assert said in str(caught.value)
+
+
+def test_credentials_in_headers_are_not_shown() -> None:
+    words = ("http://shop.test", "-H", "Authorization: Bearer s3cret", "-HX-Api-Key: s3cret")
+    options = parsed(*words, "--header=Cookie: s3cret", "-H", "Accept: */*")
+    assert "s3cret" not in " ".join(options.command)
+    assert options.command[-1] == "Accept: */*"
 
 
 def test_the_rest_of_the_flags() -> None:

@@ -8,7 +8,19 @@ from squall.cli.shared.parser import Flags, Parser
 
 def _add_new(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="for example shop.py")
-    parser.add_argument("--force", action="store_true", help="overwrite FILE if it exists")
+    parser.add_argument("--force", action="store_true", help="overwrite files that exist")
+    parser.add_argument(
+        "--ci", choices=("github", "gitlab"), help="also write a CI job that runs FILE"
+    )
+
+
+def _add_completion(parser: Parser) -> None:
+    parser.epilog = (
+        "bash:  source <(squall completion bash)   in ~/.bashrc\n"
+        "zsh:   squall completion zsh > ~/.zfunc/_squall   with ~/.zfunc in $fpath\n"
+        "fish:  squall completion fish > ~/.config/fish/completions/squall.fish"
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
 def _add_demo(parser: Parser) -> None:
@@ -35,6 +47,7 @@ def _add_target(parser: Parser) -> None:
 
 FLAGS: dict[str, Flags] = {
     "new": _add_new,
+    "completion": _add_completion,
     "demo": _add_demo,
     "dev": _add_dev,
     "target": _add_target,

@@ -13,6 +13,7 @@ from squall.cli.shared.flags import (
     add_judgement,
     add_no_color,
     add_plan,
+    add_request,
     add_tags,
     add_target,
 )
@@ -65,6 +66,7 @@ def _add_submit(parser: Parser) -> None:
 def _add_explain(parser: Parser) -> None:
     add_plan(parser)
     add_environment(parser.add_argument_group("target"))
+    add_request(parser)
     parser.add_argument(
         "--threshold", action="append", default=[], metavar="EXPR", help="check it (repeatable)"
     )
@@ -75,6 +77,9 @@ def _add_explain(parser: Parser) -> None:
 
 def _add_ping(parser: Parser) -> None:
     parser.add_argument("url", metavar="URL")
+    parser.add_argument(
+        "--timeout", default="10s", metavar="TIME", help="wait at most so long, default 10s"
+    )
     add_connection(parser)
 
 

@@ -68,7 +68,7 @@ def add_plan(parser: Parser) -> None:
         "-i",
         "--iterations",
         metavar="N",
-        text="iterations in total, shared by all users: 500, 10k",
+        text="iterations in total, shared by all users: 500, 10k; 10/vu: by each user",
         dest="iterations",
     )
     repeatable(
@@ -85,10 +85,28 @@ def add_target(parser: Parser) -> None:
     target = parser.add_argument_group("target")
     add_environment(target)
     add_connection(target)
+    add_request(parser)
+
+
+def add_request(parser: Parser) -> None:
+    """The request of a run of one URL, with the names that curl has."""
+    group = parser.add_argument_group("request", "Of a URL; a workflow file has its own.")
+    group.add_argument("-X", "--method", metavar="METHOD", help="default GET; POST with a body")
+    group.add_argument(
+        "-H",
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="send this header (repeatable)",
+    )
+    body = group.add_mutually_exclusive_group()
+    body.add_argument("--data", metavar="TEXT|@FILE", help="send this body, as a form")
+    body.add_argument("--json-body", metavar="JSON|@FILE", help="send this body, as JSON")
 
 
 def add_environment(group: Group) -> None:
-    group.add_argument("-H", "--host", default="", metavar="URL", help="for URLs that begin with /")
+    group.add_argument("--host", default="", metavar="URL", help="for URLs that begin with /")
     group.add_argument(
         "-e",
         "--env",
@@ -116,6 +134,15 @@ def add_connection(group: Parser | Group) -> None:
     )
     group.add_argument("--insecure", action="store_true", help="do not verify certificates")
     group.add_argument("--cacert", default="", metavar="FILE", help="trust this certificate")
+    group.add_argument(
+        "--cert", default="", metavar="FILE", help="show this certificate (PEM, with its key)"
+    )
+    group.add_argument(
+        "--cert-key", default="", metavar="FILE", help="its private key, if in a file of its own"
+    )
+    group.add_argument(
+        "--proxy", default="", metavar="URL", help="send all requests through http://host:port"
+    )
 
 
 def add_judgement(parser: Parser) -> Group:

@@ -49,10 +49,14 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
+        self.read_flags()
+        return super().parse_known_args(args, namespace)
+
+    def read_flags(self) -> None:
+        """Adds the flags of this parser, once."""
         flags, self._flags = self._flags, None
         if flags is not None:
             flags(self)
-        return super().parse_known_args(args, namespace)
 
     def add_commands(self, dest: str, metavar: str = "COMMAND") -> Callable[..., Parser]:
         """The function that adds one subcommand; the chosen one will be in `dest`."""

@@ -8,15 +8,29 @@ reach `command`.
 from __future__ import annotations
 
 import os
+import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from squall.api.errors import ConfigError, UsageError
-from squall.api.quantities import parse_count, parse_duration, parse_rate, parse_stage
-from squall.engine.run_options import ProfileFlags, RunOptions
+from squall.api.quantities import (
+    parse_count,
+    parse_duration,
+    parse_host,
+    parse_iterations,
+    parse_rate,
+    parse_stage,
+)
+from squall.engine.run_options import (
+    ProfileFlags,
+    RunOptions,
+    URLRequest,
+    connection_secrets,
+)
 
 T = TypeVar("T")
 
@@ -31,16 +45,19 @@ def run_options(arguments: Namespace) -> RunOptions:
         raise UsageError(f"{what}: this URL has no host")
     if not is_url and "://" in what:
         raise UsageError(f"{what}: a URL begins with http:// or https://")
+    proxy, hidden = proxy_and_secrets(given)
     workers: str | None = given.get("workers")
     warmup: str | None = given.get("warmup")
     timeout: str | None = given.get("timeout")
     return RunOptions(
         file="" if is_url else what,
         url=what if is_url else "",
+        request=_request(given, is_url=is_url),
         workers=None if workers is None else _read(parse_count, workers, "--workers"),
         host=_host(given.get("host", "")),
         env=_pairs(given.get("env", ()), "--env"),
-        secrets=_secrets(given.get("secret", ())),
+        secrets=_secrets(given.get("secret", ())) | hidden,
+        proxy=proxy,
         profiles=profile_flags(arguments),
         thresholds=tuple(given.get("threshold", ())),
         once=given.get("once", False),
@@ -59,6 +76,57 @@ def run_options(arguments: Namespace) -> RunOptions:
     )
 
 
+def _request(given: dict[str, Any], *, is_url: bool) -> URLRequest:
+    """The request of a URL; curl's rules say what a body means."""
+    named = ("method", "header", "data", "json_body")
+    used = [name for name in named if given.get(name)]
+    headers = dict(_header(text) for text in given.get("header") or ())
+    if used and not is_url:
+        flag = "--" + used[0].replace("_", "-")
+        raise UsageError(f"{flag} is for a URL; a workflow file says what it sends")
+    body: bytes | None = None
+    if given.get("data") is not None:
+        body, kind = _body(given["data"], "--data"), "application/x-www-form-urlencoded"
+    elif given.get("json_body") is not None:
+        body, kind = _json(given["json_body"]), "application/json"
+    else:
+        kind = ""
+    if kind and "content-type" not in {name.lower() for name in headers}:
+        headers["Content-Type"] = kind
+    method = (given.get("method") or ("GET" if body is None else "POST")).upper()
+    if not method.replace("-", "").isalpha() or not method.isascii() or method == "CONNECT":
+        raise UsageError(f"--method {method}: write a method, such as POST")
+    return URLRequest(method=method, headers=headers, body=body)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if text.startswith(("http://", "https://")):
+        raise UsageError(f"-H {text}: -H is a header, such as 'Accept: text/html'; write --host")
+    if not name.strip() or not colon or "\n" in text:
+        raise UsageError(f"-H {text}: write 'NAME: VALUE'")
+    return name.strip(), value.strip()
+
+
+def _body(text: str, flag: str) -> bytes:
+    if not text.startswith("@"):
+        return text.encode()
+    try:
+        with open(readable_file(text[1:], flag), "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"{flag} {text}: {error.strerror}") from None
+
+
+def _json(text: str) -> bytes:
+    body = _body(text, "--json-body")
+    try:
+        msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--json-body {text}: not JSON: {error}") from None
+    return body
+
+
 def profile_flags(arguments: Namespace) -> dict[str, ProfileFlags]:
     """Flags by workflow; "" holds those that name none. The last of a repeated flag counts,
     except stages, which follow one another."""
@@ -72,7 +140,8 @@ def profile_flags(arguments: Namespace) -> dict[str, ProfileFlags]:
     for workflow, text in _named(arguments.duration):
         note(workflow, duration=seconds(text, "--duration"))
     for workflow, text in _named(arguments.iterations):
-        note(workflow, iterations=_read(parse_count, text, "--iterations"))
+        count, per_user = _read(parse_iterations, text, "--iterations")
+        note(workflow, iterations=f"{count}/vu" if per_user else count)
     for workflow, text in _named(arguments.rate):
         note(workflow, rate=_read(parse_rate, text, "--rate"))
     for workflow, text in _named(arguments.stage):
@@ -102,6 +171,13 @@ def resolve_map(entries: Iterable[str]) -> dict[str, str]:
             )
         found[f"{host.lower()}:{port}"] = address.removeprefix("[").removesuffix("]")
     return found
+
+
+def proxy_and_secrets(given: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """See `connection_secrets`."""
+    flags = ("proxy", "cert", "cert_key")
+    proxy, certificate, key = (given.get(name) or "" for name in flags)
+    return connection_secrets(proxy, certificate, key)
 
 
 def readable_file(path: str, flag: str) -> str:
@@ -161,11 +237,7 @@ def _seed(text: str | None) -> int:
 
 
 def _host(text: str) -> str:
-    # People type `-H 127.0.0.1:8080`; as in curl, that means plain HTTP.
-    url = text if not text or "://" in text else f"http://{text}"
-    if url and not _hostname(url):
-        raise UsageError(f"--host {text}: write a URL, such as https://staging.example.com")
-    return url
+    return _read(parse_host, text, "--host") if text else ""
 
 
 def _hostname(url: str) -> str | None:
@@ -183,11 +255,29 @@ def _shown(words: Iterable[str]) -> tuple[str, ...]:
     for word in words:
         if shown and shown[-1] == "--secret":
             shown.append(_hidden(word))
+        elif shown and shown[-1] in ("-H", "--header"):
+            shown.append(_without_credentials(word))
+        elif word.startswith("--header="):
+            shown.append("--header=" + _without_credentials(word.removeprefix("--header=")))
+        elif word.startswith("-H"):
+            shown.append("-H" + _without_credentials(word.removeprefix("-H")))
+        elif (shown and shown[-1] == "--proxy") or word.startswith("--proxy="):
+            shown.append(_without_password(word))
         elif word.startswith("--secret="):
             shown.append("--secret=" + _hidden(word.removeprefix("--secret=")))
         else:
             shown.append(word)
     return tuple(shown)
+
+
+def _without_credentials(header: str) -> str:
+    name, colon, _ = header.partition(":")
+    secret = name.strip().lower() in ("authorization", "cookie", "proxy-authorization")
+    return f"{name}{colon} ***" if secret or "key" in name.lower() else header
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//***@", url)
 
 
 def _hidden(entry: str) -> str:

@@ -8,11 +8,12 @@ the working directory.
 from __future__ import annotations
 
 import mimetypes
+import re
 import secrets
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -20,6 +21,7 @@ from squall.api.arguments import Prepared
 from squall.api.errors import CallError
 from squall.clients.http.encode import plain_text, urlencoded
 
+_UNSENDABLE = re.compile(r"[^\x20-\x7e]")
 _JSON = b"application/json"
 _FORM = b"application/x-www-form-urlencoded"
 
@@ -35,15 +37,15 @@ class PreparedBody(Prepared):
         self.content_type = content_type
 
 
-class PreparedFile(Prepared):
-    __slots__ = ("content", "content_type", "name")
+class PreparedFile(PreparedBody):
+    """The content of a file: a part of a multipart body, or a body by itself."""
 
-    def __init__(self, value: Any, name: str, content: bytes) -> None:
-        super().__init__(value)
+    __slots__ = ("name",)
+
+    def __init__(self, value: Any, name: str, content: bytes, content_type: str = "") -> None:
+        kind = content_type or mimetypes.guess_type(name)[0] or "application/octet-stream"
+        super().__init__(value, content, kind.encode())
         self.name = name
-        self.content = content
-        guessed, _ = mimetypes.guess_type(name)
-        self.content_type = (guessed or "application/octet-stream").encode()
 
 
 def data_of(value: Any) -> PreparedBody:
@@ -71,14 +73,30 @@ def form_of(value: Any) -> PreparedBody:
 
 
 def file_of(value: Any, base_dir: Path) -> PreparedFile:
+    """Reads the file at a path, or takes one from memory: (name, content) or (name, content,
+    type)."""
+    if isinstance(value, tuple):
+        return _in_memory(cast("tuple[Any, ...]", value))
     if not isinstance(value, str | PathLike):
-        raise CallError(f"a file is given by its path, not by {type(value).__name__}")
+        raise CallError(f"a file is a path or (name, content, type), not {type(value).__name__}")
     path = base_dir / Path(value)  # pyright: ignore[reportUnknownArgumentType]
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CallError(f"cannot read {path}: {error.strerror or error}") from error
     return PreparedFile(value, path.name, content)
+
+
+def _in_memory(value: tuple[Any, ...]) -> PreparedFile:
+    name, content, kind = (*value, "", "", "")[:3]
+    if len(value) not in (2, 3) or not isinstance(name, str) or not isinstance(kind, str):
+        raise CallError("a file in memory is (name, content) or (name, content, type)")
+    if not isinstance(content, str | bytes | bytearray):
+        raise CallError(f"the content of file {name!r} is bytes or text, not {_kind(content)}")
+    if _UNSENDABLE.search(kind):
+        raise CallError(f"the type of file {name!r} has characters that are not allowed")
+    data = content.encode() if isinstance(content, str) else bytes(content)
+    return PreparedFile(value, name, data, kind)
 
 
 def multipart_of(fields: Mapping[str, Any], files: Mapping[str, PreparedFile]) -> PreparedBody:

@@ -7,6 +7,7 @@ arguments costs one lookup. A plain value is encoded for every call.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any, TypeVar, cast
 
 from squall.api.arguments import Prepared
@@ -58,7 +59,7 @@ def build(
         and (params is None or params.__class__ is PreparedParams)
         and (cookies is None or cookies.__class__ is PreparedCookies)
         and (auth is None or auth.__class__ is PreparedAuth)
-        and (data is None or data.__class__ is PreparedBody)
+        and (data is None or data.__class__ is PreparedBody or data.__class__ is PreparedFile)
         and (form is None or form.__class__ is PreparedBody)
         and (files is None or _all_prepared(files))
     ):
@@ -67,7 +68,9 @@ def build(
         known = url.requests.get(key)
         if known is not None:
             return known
-    target = url.filled(path)
+    if path is not None and not isinstance(path, Mapping):
+        raise CallError(f'path must be a mapping such as {{"id": 7}}, not {type(path).__name__}')
+    target = url.filled(cast("Mapping[str, Any] | None", path))
     if params is not None:
         query = _ready(params, PreparedParams, params_of, "params").query
         if query:
@@ -97,7 +100,11 @@ def _body(shared: HTTPShared, data: Any, json: Any, form: Any, files: Any) -> Pr
     if json is not None:
         return json if isinstance(json, PreparedBody) else json_of(json)
     if data is not None:
+        if isinstance(data, PathLike):
+            return shared.file(data)
         return data if isinstance(data, PreparedBody) else data_of(_raw(data, "data"))
+    if isinstance(form, PreparedFile):
+        raise CallError("form= got a file; send it with files= or data=")
     return form if isinstance(form, PreparedBody) else form_of(_raw(form, "form"))
 
 
@@ -111,7 +118,7 @@ def _multipart(shared: HTTPShared, form: Any, files: Any) -> PreparedBody:
 
 
 def _file(value: Any) -> Any:
-    return value if isinstance(value, PreparedFile) else _raw(value, "files")
+    return value if isinstance(value, PreparedFile) else _raw(value, "file")
 
 
 def _ready(value: Any, kind: type[P], make: Any, what: str) -> P:

@@ -109,6 +109,7 @@ class HTTPClient:
                     # It holds the error, whose traceback holds this frame: break the cycle.
                     del future
                     if isinstance(error, TransportError):
+                        error.request = f"GET {url.address}"
                         self.note(error)
                     raise
                 if response is None or response.head.special:
@@ -144,10 +145,10 @@ class HTTPClient:
         return await call(self, "DELETE", url, **options)
 
     async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
-        method = method.upper()
-        if _METHOD.fullmatch(method) is None or method == "CONNECT":
+        word = method.upper() if isinstance(method, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+        if _METHOD.fullmatch(word) is None or word == "CONNECT":
             raise CallError(f"{method!r} is not a method this client can send")
-        return await call(self, method, url, **options)
+        return await call(self, word, url, **options)
 
     @property
     def timeout_s(self) -> float:

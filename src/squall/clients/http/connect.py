@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import tempfile
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from squall.api.errors import TransportError
+from squall.api.errors import CallError, TransportError
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
-from squall.clients.http.origin import Address, Origin
+from squall.clients.http.origin import Address, Origin, Proxy
 
 if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
 
 # A peer that does not answer the TLS shutdown is cut off after this time.
 _TLS_GOODBYE_S = 1.0
+_LONGEST_TUNNEL_HEAD = 16 * 1024
 
 
 class ConnectLimiter:
@@ -128,10 +130,12 @@ async def _open(
     try:
         began = perf_counter()
         if not origin.tls:
-            await loop.create_connection(lambda: conn, address.ip, origin.port)
+            await loop.create_connection(lambda: conn, address.ip, origin.dial_port)
             connected = ready = perf_counter()
         else:
-            sock = await _connected_socket(address, origin.port)
+            sock = await _connected_socket(address, origin.dial_port)
+            if origin.proxy is not None:
+                await _tunnel(sock, origin, origin.proxy)
             connected = perf_counter()
             await loop.create_connection(
                 lambda: conn,
@@ -152,6 +156,38 @@ async def _open(
     return conn
 
 
+async def _tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
+    """Asks a proxy for a tunnel to an origin (RFC 9110, 9.3.6). Closes the socket if it gets
+    none."""
+    try:
+        await _ask_for_tunnel(sock, origin, proxy)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _ask_for_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
+    began = perf_counter()
+    loop = asyncio.get_running_loop()
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    place = f"{host}:{origin.port}".encode()
+    await loop.sock_sendall(
+        sock, b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (place, place, proxy.auth)
+    )
+    head = b""
+    # Byte by byte, because what follows the head belongs to TLS.
+    while not head.endswith(b"\r\n\r\n"):
+        more = await loop.sock_recv(sock, 1)
+        if not more or len(head) > _LONGEST_TUNNEL_HEAD:
+            raise TransportError("proxy closed the connection", started=began, ended=perf_counter())
+        head += more
+    status = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 1)[-1].strip()
+    if not status.startswith("2"):
+        raise TransportError(
+            f"proxy refused the tunnel: {status}", started=began, ended=perf_counter()
+        )
+
+
 async def _connected_socket(address: Address, port: int) -> socket.socket:
     sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
@@ -161,3 +197,19 @@ async def _connected_socket(address: Address, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def use_certificate(context: ssl.SSLContext, pem: str) -> None:
+    """Shows the certificate to servers that ask for one. `pem` holds it with its private key."""
+    # OpenSSL reads files only. This one is private to the user and gone afterwards.
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".pem") as file:
+        file.write(pem)
+        file.flush()
+        try:
+            context.load_cert_chain(file.name)
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "reason", None) or str(error)
+            raise CallError(
+                f"cannot use the client certificate: {str(reason).replace('_', ' ').lower()}; "
+                "it needs the certificate and its private key, without a password"
+            ) from error

@@ -95,7 +95,7 @@ def cookies_of(value: Any) -> PreparedCookies:
     pairs: list[str] = []
     for name, item in _mapping(value, "cookies").items():
         text = plain_text(item)
-        if not _TOKEN.fullmatch(name):
+        if not isinstance(cast(object, name), str) or not _TOKEN.fullmatch(name):
             raise CallError(f"cookie name {name!r} has characters that are not allowed")
         if _COOKIE_END.search(text):
             raise CallError(f'cookie "{name}" has a control character or ";" in its value')

@@ -51,12 +51,17 @@ async def call(
     if timeout is not None:
         timeout_s = shared.seconds(timeout)
         shared.expect_timeout(timeout_s, perf_counter() + timeout_s)
-    limit = shared.redirects if redirects is None else redirects
+    limit = shared.redirects
+    if redirects is not None:
+        limit = _checked_redirects(redirects)
+    if name is not None:
+        _check_name(name)
     try:
         response = await _exchange(client, request, timeout_s, 0.0)
         if response.head.special:
             response = await _follow(client, request, response, timeout_s, limit)
     except TransportError as error:
+        error.request = f"{method} {request.address}"
         client.note(error)
         _report_named(shared, name, error)
         raise
@@ -67,6 +72,18 @@ async def call(
     if name is not None:
         _report_named(shared, name, response)
     return response
+
+
+def _checked_redirects(redirects: Any) -> int:
+    if redirects.__class__ is not int or redirects < 0:
+        raise CallError(f"redirects={redirects!r} is not a number of redirects; 0 follows none")
+    return redirects
+
+
+def _check_name(name: Any) -> None:
+    """A name is the key of a row: reports and documents have only text there."""
+    if not isinstance(name, str) or not name:
+        raise CallError(f"name={name!r} is not the name of a row; write text")
 
 
 async def finish(
@@ -82,6 +99,7 @@ async def finish(
         if response.head.special:
             response = await _follow(client, request, response, timeout_s, shared.redirects)
     except TransportError as error:
+        error.request = f"GET {url.address}"
         client.note(error)
         raise
     client.note(response)

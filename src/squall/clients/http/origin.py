@@ -13,8 +13,10 @@ import socket
 from collections.abc import Mapping
 from time import perf_counter
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from squall.api.errors import TransportError
+from squall.clients.http.encode import auth_of
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -24,12 +26,44 @@ class Address(NamedTuple):
     ip: str
 
 
+class Proxy(NamedTuple):
+    """An HTTP proxy: plain requests name the whole address, TLS goes through a tunnel."""
+
+    host: str
+    port: int
+    auth: bytes
+    """The whole Proxy-Authorization line; empty without credentials."""
+
+
+def proxy_of(url: str, auth: str) -> Proxy:
+    """`auth` is `user:password`, or empty."""
+    parts = urlsplit(url)
+    line = b""
+    if auth:
+        user, _, password = auth.partition(":")
+        line = b"Proxy-" + auth_of((user, password)).line
+    return Proxy(parts.hostname or "", parts.port or 3128, line)
+
+
 class Origin:
-    """Scheme, host and port of a URL. `addresses` is empty until the name is resolved."""
+    """Scheme, host and port of a URL. `addresses` is empty until the name is resolved; with a
+    proxy they are those of the proxy, and `dial_port` is its port."""
 
-    __slots__ = ("addresses", "authority", "host", "port", "resolving", "text", "tls", "where")
+    __slots__ = (
+        "addresses",
+        "authority",
+        "dial_port",
+        "host",
+        "port",
+        "prefix",
+        "proxy",
+        "resolving",
+        "text",
+        "tls",
+        "where",
+    )
 
-    def __init__(self, scheme: str, host: str, port: int) -> None:
+    def __init__(self, scheme: str, host: str, port: int, proxy: Proxy | None = None) -> None:
         self.tls = scheme == "https"
         self.host = host
         self.port = port
@@ -38,6 +72,10 @@ class Origin:
         # Always with the port, for messages.
         self.where = f"{shown}:{port}"
         self.text = f"{scheme}://{self.authority}"
+        self.proxy = proxy
+        self.dial_port = port if proxy is None else proxy.port
+        # What a request line has before its target.
+        self.prefix = b"" if proxy is None or self.tls else self.text.encode()
         self.addresses: tuple[Address, ...] = ()
         self.resolving: asyncio.Future[None] | None = None
 
@@ -48,9 +86,12 @@ class Origin:
 class Origins:
     """Keeps the origins of a share and resolves their names."""
 
-    __slots__ = ("_known", "_overrides")
+    __slots__ = ("_known", "_overrides", "_proxy")
 
-    def __init__(self, overrides: Mapping[tuple[str, int], str]) -> None:
+    def __init__(
+        self, overrides: Mapping[tuple[str, int], str], proxy: Proxy | None = None
+    ) -> None:
+        self._proxy = proxy
         self._known: dict[tuple[str, str, int], Origin] = {}
         self._overrides = {(host.lower(), port): ip for (host, port), ip in overrides.items()}
 
@@ -58,14 +99,17 @@ class Origins:
         key = (scheme, host, port)
         origin = self._known.get(key)
         if origin is None:
-            origin = self._known[key] = Origin(*key)
+            origin = self._known[key] = Origin(*key, self._proxy)
         return origin
 
     async def resolve(self, origin: Origin) -> float:
         """Fills `addresses`. Returns the seconds of the lookup, 0 if another caller made it."""
         if origin.addresses:
             return 0.0
-        name = self._overrides.get((origin.host, origin.port), origin.host)
+        place = (origin.host, origin.port)
+        if origin.proxy is not None:
+            place = origin.proxy[:2]
+        name = self._overrides.get(place, place[0])
         literal = _literal(name)
         if literal is not None:
             origin.addresses = (literal,)
@@ -82,7 +126,7 @@ class Origins:
 
 async def _fill(origin: Origin, name: str) -> None:
     try:
-        origin.addresses = await _lookup(name, origin.port)
+        origin.addresses = await _lookup(name, origin.dial_port)
     finally:
         origin.resolving = None
 

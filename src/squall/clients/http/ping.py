@@ -5,6 +5,7 @@ It sends exactly one GET, follows no redirect and judges nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from squall.api import arguments
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse
 from squall.clients.http.client import HTTPClient
+from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.shared import Exchange, HTTPShared
 
+PING_TIMEOUT_S = 10.0
 _SHOWN_HEADERS = ("Content-Type", "Content-Encoding", "Location")
 _SHOWN_LINES = 20
 _SHOWN_CHARACTERS = 2000
@@ -63,13 +66,20 @@ async def ping(
     resolve: Mapping[tuple[str, int], str] | None = None,
     insecure: bool = False,
     ca_file: str | None = None,
-    timeout_s: float = 60.0,
+    certificate: str = "",
+    proxy: str = "",
+    proxy_auth: str = "",
+    timeout_s: float = PING_TIMEOUT_S,
 ) -> PingResult:
-    """Sends one GET. Raises `ConfigError` for an invalid URL; a failed exchange is a result."""
+    """Sends one GET. Raises `ConfigError` for an invalid URL; a failed exchange is a result, and
+    so is a peer that does not answer in time."""
     shared = HTTPShared(
         resolve=resolve,
         verify=not insecure,
         ca_file=ca_file,
+        certificate=certificate,
+        proxy=proxy,
+        proxy_auth=proxy_auth,
         timeout_s=timeout_s,
         redirects=0,
         connections="request",
@@ -81,20 +91,21 @@ async def ping(
 
     shared.on_exchange = watch
     try:
-        prepared = await shared.prepare(arguments.argument_kinds()[0], url)
+        # In a run a sweep enforces timeouts; here nothing else runs, and a resolver may hang too.
+        async with asyncio.timeout(timeout_s):
+            prepared = await shared.prepare(arguments.argument_kinds()[0], url)
+            response = await HTTPClient(shared, 0).get(prepared)
+    except TimeoutError:
+        return PingResult(url, "", sum(shared.dns_samples), error=timeout_reason(timeout_s))
     except ConfigError as error:
         if isinstance(error.__cause__, TransportError):
             return PingResult(url, "", 0.0, error=str(error))
         raise
-    dns_s = sum(shared.dns_samples)
-    client = HTTPClient(shared, 0)
-    try:
-        response = await client.get(prepared, timeout=timeout_s)
     except TransportError as error:
-        return PingResult(url, "", dns_s, error=error.reason)
+        return PingResult(url, "", sum(shared.dns_samples), error=error.reason)
     finally:
         await shared.close()
-    return PingResult(url, peers[-1], dns_s, response)
+    return PingResult(url, peers[-1], sum(shared.dns_samples), response)
 
 
 def _milliseconds(span_s: float) -> str:

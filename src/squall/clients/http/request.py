@@ -67,8 +67,9 @@ class Request:
         self._opening = opening
         self._extra = extra
         lines = b"".join([line for _, line in extra]) if extra else b""
-        self.head = head = b"%b %b HTTP/1.1\r\n%b%b" % (
+        self.head = head = b"%b %b%b HTTP/1.1\r\n%b%b" % (
             method.encode(),
+            origin.prefix,
             target,
             opening.block,
             lines,
@@ -147,7 +148,7 @@ def redirected(request: Request, response: HTTPResponse, url: PreparedURL) -> Re
         cookie = b""
     fields = [item for item in request.fields if item[0] not in dropped]
     if elsewhere:
-        fields.insert(0, host_field(url.origin))
+        fields[:0] = origin_fields(url.origin)
     if url.auth is not None:
         fields = [item for item in fields if item[0] != "authorization"]
         fields.append(("authorization", url.auth.line))
@@ -164,8 +165,12 @@ def default_fields(extra: Iterable[tuple[str, str]], *, close: bool) -> tuple[Fi
     return tuple(fields.values())
 
 
-def host_field(origin: Origin) -> Field:
-    return "host", b"Host: %b\r\n" % origin.authority.encode()
+def origin_fields(origin: Origin) -> tuple[Field, ...]:
+    """The headers that belong to an origin: its name, and credentials for its proxy."""
+    host = ("host", b"Host: %b\r\n" % origin.authority.encode())
+    if origin.proxy is None or origin.tls or not origin.proxy.auth:
+        return (host,)
+    return (host, ("proxy-authorization", origin.proxy.auth))
 
 
 def _merged(own: bytes, stored: bytes) -> bytes:

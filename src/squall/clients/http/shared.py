@@ -11,6 +11,7 @@ import ssl
 from array import array
 from collections.abc import Callable, Mapping
 from math import inf
+from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -21,12 +22,12 @@ from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.quantities import parse_duration
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
-from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
+from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter, use_certificate
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.encode import auth_of, cookies_of, headers_of, opening_of, params_of
 from squall.clients.http.failure_reasons import timeout_reason
-from squall.clients.http.origin import Origin, Origins
-from squall.clients.http.request import compose, default_fields, host_field
+from squall.clients.http.origin import Origin, Origins, proxy_of
+from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.url import PreparedURL, read_url
 
 # Plain texts that are used as URLs during the run, kept up to this many.
@@ -120,6 +121,9 @@ class HTTPShared:
         resolve: Mapping[tuple[str, int], str] | None = None,
         verify: bool = True,
         ca_file: str | None = None,
+        certificate: str = "",
+        proxy: str = "",
+        proxy_auth: str = "",
         timeout_s: float = 60.0,
         redirects: int = 10,
         connections: Literal["vu", "iteration", "request", "shared"] = "vu",
@@ -160,10 +164,11 @@ class HTTPShared:
         self.heads: dict[bytes, ResponseHead] = {}
         self.caching = True
         self.misses = 0
-        self.origins = Origins(resolve or {})
+        self.origins = Origins(resolve or {}, proxy_of(proxy, proxy_auth) if proxy else None)
         self.defaults = default_fields((default_headers or {}).items(), close=not self.reuse)
         self._verify = verify
         self._ca_file = ca_file
+        self._certificate = certificate
         self._tls: ssl.SSLContext | None = None
         self._texts: dict[str, PreparedURL] = {}
         self._files: dict[str, PreparedFile] = {}
@@ -174,6 +179,8 @@ class HTTPShared:
         """An argument made ready; `ConfigError` names the cause, the caller adds the place."""
         if isinstance(value, Prepared):
             return value
+        if value is None:
+            raise ConfigError(f"is None; write {kind.__name__} | None if it may be missing")
         try:
             if kind is _URL:
                 url = self.url(value)
@@ -242,7 +249,7 @@ class HTTPShared:
         known = self._texts.get(text) if isinstance(text, str) else None
         if known is None:
             known = read_url(text, self.host, self.origins)
-            known.opening = opening_of((host_field(known.origin), *self.defaults))
+            known.opening = opening_of((*origin_fields(known.origin), *self.defaults))
             if not known.pieces:
                 known.get_raw = compose("GET", known, known.target, (), b"", None, None).raw
                 known.lane = known.origin
@@ -254,9 +261,11 @@ class HTTPShared:
     def file(self, value: Any) -> PreparedFile:
         if isinstance(value, PreparedFile):
             return value
-        known = self._files.get(str(value))
+        if not isinstance(value, str | PathLike):
+            return file_of(value, self.base_dir)
+        known = self._files.get(str(value))  # pyright: ignore[reportUnknownArgumentType]
         if known is None:
-            known = self._files[str(value)] = file_of(value, self.base_dir)
+            known = self._files[str(value)] = file_of(value, self.base_dir)  # pyright: ignore[reportUnknownArgumentType]
         return known
 
     async def resolve(self, origin: Origin) -> float:
@@ -274,6 +283,8 @@ class HTTPShared:
             if not self._verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
+            if self._certificate:
+                use_certificate(context, self._certificate)
             context.set_alpn_protocols(["http/1.1"])
             self._tls = context
         return self._tls

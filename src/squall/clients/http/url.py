@@ -38,6 +38,7 @@ class PreparedURL(Prepared):
         "get_raw",
         "head_bytes",
         "lane",
+        "method",
         "opening",
         "origin",
         "pieces",
@@ -56,6 +57,8 @@ class PreparedURL(Prepared):
         self.lane: Origin | None = None
         self.opening = NO_OPENING
         self.get_raw = b""
+        # Of the plain call that sends `get_raw`; a `Request` has its own.
+        self.method = "GET"
         # The size of the head that answered last: a guess at the next one.
         self.head_bytes = 0
         self.requests: dict[Any, Request] = {}

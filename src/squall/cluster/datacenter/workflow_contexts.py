@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from squall.cluster.protocol.messages import SpecValues
-from squall.engine.plan.received_values import received_by
+from squall.engine.plan.received_values import collected, received_by
 from squall.stats.attempt_record import RecordEnd
 from squall.stats.manifest import FileManifest, WorkflowManifest
 
@@ -22,6 +22,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For workflows that depend on it."""
     provided: dict[str, bytes] = {}
     """Given by its `@state` hooks."""
+    more: dict[str, list[bytes]] = {}
+    """Given by the same hooks in other processes, for arguments that collect all values."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -38,14 +40,16 @@ def decode_context(data: bytes) -> Context:
 
 def collect(ends: Iterable[RecordEnd]) -> Context:
     """`ends` are ordered by share and attempt."""
+    parts = list(ends)
     values: dict[str, bytes] = {}
-    provided: dict[str, bytes] = {}
-    for end in ends:
-        for name, value in end.values.items():
-            values.setdefault(name, value)
-        for name, value in end.provided.items():
-            provided.setdefault(name, value)
-    return Context(values=values, provided=provided)
+    for end in parts:
+        values = {**end.values, **values}
+    found = collected(end.provided for end in parts)
+    return Context(
+        values=values,
+        provided={name: several[0] for name, several in found.items()},
+        more={name: several[1:] for name, several in found.items() if len(several) > 1},
+    )
 
 
 def handed_over(
@@ -57,13 +61,10 @@ def handed_over(
         manifest,
         workflow,
         {name: context.values for name, context in contexts.items()},
-        {name: context.provided for name, context in contexts.items()},
+        {name: _provided(context) for name, context in contexts.items()},
     )
     return SpecValues(values=values, received=received)
 
 
-def exports_of(manifest: FileManifest, name: str) -> list[str]:
-    """The names that other workflows need from this one."""
-    return sorted(
-        {want for other in manifest.workflows if name in other.depends for want in other.wants}
-    )
+def _provided(context: Context) -> dict[str, list[bytes]]:
+    return {name: [first, *context.more.get(name, ())] for name, first in context.provided.items()}

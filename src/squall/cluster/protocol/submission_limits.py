@@ -132,8 +132,11 @@ def _options(options: RunOptions) -> None:
         ("url", options.url),
         ("host", options.host),
         ("ca_file", options.ca_file),
+        ("proxy", options.proxy),
     ):
         _text(f"options.{field}", text, TEXT_MAX)
+    _name("options.request.method", options.request.method)
+    _table("options.request.headers", options.request.headers)
     if options.workers is not None:
         _number("options.workers", options.workers, 1, USERS_MAX)
     for field, table in (
@@ -219,6 +222,7 @@ def _workflow(workflow: WorkflowManifest) -> None:
         _name(f"{at}uses.hook", use.hook)
         _names(f"{at}uses.sources", use.sources)
         _names(f"{at}uses.arguments", use.arguments)
+        _names(f"{at}uses.collects", use.collects)
     _count(f"{at}steps", workflow.steps, STEPS_MAX)
     for step in workflow.steps:
         _name(f"{at}steps.name", step.name)
@@ -250,6 +254,7 @@ def _profile(at: str, profile: Profile) -> None:
     _number(f"{at}.grace_s", profile.grace_s, 0.0, PAUSE_MAX_S)
     least = 1 if profile.model == "iterations" else 0
     _number(f"{at}.iterations", profile.iterations, least, ITERATIONS_MAX)
+    _number(f"{at}.iterations_per_vu", profile.iterations_per_vu, 0, ITERATIONS_MAX)
     is_open = profile.model == "open"
     _number(f"{at}.rate_per_s", profile.rate_per_s, 0.0, RATE_MAX_PER_S, above=is_open)
     if profile.think_s is not None:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
+
+from msgspec.structs import replace
 
 from squall.api.errors import ConfigError
 from squall.api.quantities import (
@@ -25,9 +27,11 @@ from squall.api.quantities import (
     format_rate,
     parse_count,
     parse_duration,
+    parse_iterations,
     parse_rate,
     parse_span,
     parse_stage,
+    wrong,
 )
 from squall.engine.run_options import ProfileFlags
 from squall.stats.manifest import Profile, Stage
@@ -70,13 +74,8 @@ def resolve_profile(
     }
     choice, from_flags = _choose(in_file, on_line)
     given = _combine(choice, in_file, on_line, from_flags)
-    if choice == "rate":
-        return _open(given)
-    if choice == "stages":
-        return _ramp(given)
-    if choice == "iterations":
-        return _iterations(given)
-    return _closed(given)
+    make = {"rate": _open, "stages": _ramp, "iterations": _iterations, "closed": _closed}[choice]
+    return _delayed(make(given), given)
 
 
 def describe(profile: Profile) -> str:
@@ -86,8 +85,9 @@ def describe(profile: Profile) -> str:
     if profile.model == "once":
         return "once" if profile.vus == 1 else f"once by each of {users}"
     if profile.model == "iterations":
-        noun = "iteration" if profile.iterations == 1 else "iterations"
-        return f"{profile.iterations} {noun} by {users}, at most {length}"
+        count = profile.iterations_per_vu or profile.iterations
+        users = f"each of {users}" if profile.iterations_per_vu else users
+        return f"{count} iteration{'' if count == 1 else 's'} by {users}, at most {length}"
     if profile.model == "open":
         return f"open {format_rate(profile.rate_per_s)} for {length}"
     if profile.model == "ramp":
@@ -197,13 +197,14 @@ def _closed(given: Mapping[str, _Given]) -> Profile:
 
 def _iterations(given: Mapping[str, _Given]) -> Profile:
     vus = _vus(given)
-    iterations = given["iterations"]
+    count, per_user = parse_iterations(given["iterations"].value, given["iterations"].name)
     return Profile(
         model="iterations",
         vus=vus,
         max_vus=vus,
         duration_s=_duration_s(given, default_s=ITERATIONS_LIMIT_S),
-        iterations=parse_count(iterations.value, iterations.name),
+        iterations=count * vus if per_user else count,
+        iterations_per_vu=count if per_user else 0,
         think_s=_think_s(given),
         pacing_s=_pacing_s(given),
         grace_s=_grace_s(given),
@@ -242,17 +243,19 @@ def _ramp(given: Mapping[str, _Given]) -> Profile:
     )
 
 
-def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:
-    value: Any = given.value
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, Sequence) or not value:
-        raise ConfigError(f'{given.name} {given.value!r} is not a list such as ["30s:100"]')
-    texts: Sequence[str] = value  # pyright: ignore[reportUnknownVariableType]
+def parse_stages(value: Any, what: str) -> tuple[tuple[Stage, ...], bool]:
+    """The stages, and whether their targets are rates. One text is one stage."""
+    texts: list[str] = [value] if isinstance(value, str) else []
+    if isinstance(value, list | tuple):
+        texts = list(cast("Sequence[str]", value))
+    if not texts:
+        raise wrong(
+            what, cast(object, value), "is no list of stages", 'write one, such as ["30s:100"]'
+        )
     stages: list[Stage] = []
     users = rates = ""
     for text in texts:
-        duration_s, target, is_rate = parse_stage(text, given.name)
+        duration_s, target, is_rate = parse_stage(text, what)
         stages.append(Stage(duration_s=duration_s, target=target))
         if is_rate:
             rates = rates or text
@@ -260,12 +263,42 @@ def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:
             users = users or text
     if users and rates:
         raise ConfigError(
-            f'{given.name} mix units: "{users}" counts users and "{rates}" starts per time; '
+            f'{what} mix units: "{users}" counts users and "{rates}" starts per time; '
             "use one unit in all stages"
         )
     if not any(stage.duration_s for stage in stages):
-        raise ConfigError(f"{given.name} take no time; give one a duration, such as 30s")
+        raise ConfigError(f"{what} take no time; give one a duration, such as 30s")
     return tuple(stages), bool(rates)
+
+
+def _delayed(profile: Profile, given: Mapping[str, _Given]) -> Profile:
+    """The same load later: stages that begin with a time of nothing."""
+    delay = given.get("start_after")
+    delay_s = 0.0 if delay is None else parse_duration(delay.value, delay.name, zero_ok=True)
+    if delay is None or not delay_s:
+        return profile
+    if profile.model == "iterations":
+        raise _contradiction(delay, given["iterations"], "only a load over time can start later")
+    stages, vus = profile.stages, profile.vus
+    if profile.model == "open":
+        stages = (Stage(0.0, profile.rate_per_s), Stage(profile.duration_s, profile.rate_per_s))
+    elif profile.model in ("closed", "ramp"):
+        rest = stages or (Stage(profile.duration_s, vus),)
+        # A jump to the users that the ramp begins with.
+        stages, vus = (Stage(0.0, vus), *rest) if vus else rest, 0
+    return replace(
+        profile,
+        model="open-ramp" if profile.is_open else "ramp",
+        vus=vus,
+        rate_per_s=0.0,
+        stages=(Stage(delay_s, 0.0), *stages),
+        duration_s=profile.duration_s + delay_s,
+        start_after_s=delay_s,
+    )
+
+
+def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:
+    return parse_stages(given.value, given.name)
 
 
 def _length_s(stages: Sequence[Stage]) -> float:

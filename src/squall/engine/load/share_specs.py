@@ -31,7 +31,7 @@ def share_specs(
     number, count = place
     profile = workflow.profile
     users = _users_at_start(profile, shares)
-    iterations = split_iterations(profile.iterations, shares)
+    iterations = iterations_of_shares(profile, users)
     return [
         ShareSpec(
             workflow=workflow.name,
@@ -50,6 +50,13 @@ def share_specs(
         )
         for share in range(shares)
     ]
+
+
+def iterations_of_shares(profile: Profile, users: list[int]) -> list[int]:
+    """The iterations of each share, which has so many users."""
+    if profile.iterations_per_vu:
+        return [profile.iterations_per_vu * part for part in users]
+    return split_iterations(profile.iterations, len(users))
 
 
 def share_of_users(spec: ShareSpec, vus: int) -> int:

@@ -5,6 +5,8 @@ The sums are exact and no share is empty of users: a core that was reserved is u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def split_users(vus: int, threads: int) -> list[int]:
     """One number of users per thread; fewer threads than asked when there are fewer users.
@@ -20,6 +22,17 @@ def split_users(vus: int, threads: int) -> list[int]:
     if base >= threads:
         return [base] * (threads - 1) + [base + remainder]
     return [base] * (threads - remainder) + [base + 1] * remainder
+
+
+def split_by_weight(total: int, weights: Sequence[int]) -> list[int]:
+    """Splits a number in proportion to the weights; what is left goes to the largest remainders,
+    the first of equal ones."""
+    whole = sum(weights)
+    parts = [total * weight // whole for weight in weights]
+    order = sorted(range(len(weights)), key=lambda at: -(total * weights[at] % whole))
+    for at in order[: total - sum(parts)]:
+        parts[at] += 1
+    return parts
 
 
 def split_iterations(total: int, parts: int) -> list[int]:

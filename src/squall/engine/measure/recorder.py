@@ -331,7 +331,7 @@ class Recorder:
         if status is not None:
             row.statuses[status](seconds)
         elif row.fail(call.reason, seconds, call.ended > 0.0):
-            self.error(name, call.reason)
+            self.error(name, call.reason, request=call.request)
 
     def _named_row(self, name: str) -> Row:
         row = self.named.get(name)

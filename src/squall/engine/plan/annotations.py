@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, is_typeddict
 
 from squall.api.arguments import Prepared, argument_kinds
-from squall.api.hooks import ProvideMark, UseMark
+from squall.api.hooks import AllMark, ProvideMark, UseMark
 from squall.api.results import CallResult, CustomResult
 
 
@@ -17,6 +17,11 @@ def prepared_kind(annotation: Any) -> type[Prepared] | None:
         if isinstance(member, type) and member in argument_kinds():
             return member
     return None
+
+
+def is_optional(annotation: Any) -> bool:
+    """Whether an annotation is written as `... | None`."""
+    return type(None) in get_args(annotation)
 
 
 def measured(annotation: Any) -> tuple[str, type | None]:
@@ -30,6 +35,10 @@ def measured(annotation: Any) -> tuple[str, type | None]:
 
 def is_provide(annotation: Any) -> bool:
     return _marked(annotation, ProvideMark)
+
+
+def is_all(annotation: Any) -> bool:
+    return _marked(annotation, AllMark)
 
 
 def is_use(annotation: Any) -> bool:

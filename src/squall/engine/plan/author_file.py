@@ -13,21 +13,27 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import inspect
 import linecache
 import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePath
 from types import CodeType, FrameType, ModuleType, TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from squall.api.errors import AuthorError, ConfigError, SquallError, UsageError
+from squall.api.feeds import Feed
+from squall.api.hooks import BARE, action, check, depends, metric, state, step, then
+from squall.api.metrics import Metric
+from squall.api.resources import Resource
+from squall.api.values import bearer, env
 
 T = TypeVar("T")
 
@@ -41,6 +47,10 @@ LONGEST_CHAIN = 5
 """Exceptions of a `raise ... from` chain that are shown."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox"})
+_DECORATORS = (action, check, depends, metric, state, step, then)
+_CALLED_IN_FILES = {
+    called.__name__: called for called in (*_DECORATORS, Feed, Resource, bearer, env)
+}
 _WITH_SIDE_EFFECTS = frozenset({"antigravity", "this"})
 
 
@@ -89,6 +99,7 @@ def workflow_classes(module: ModuleType, base: type[T]) -> list[type[T]]:
     _refuse_hidden_workflow(module, base)
     found: dict[str, tuple[str, type[T]]] = {}
     for bound, value in vars(module).items():
+        _refuse_bare_depends(module, bound, value)
         if not isinstance(value, type) or value.__module__ != module.__name__:
             continue
         if not issubclass(value, base) or value is base or value.__name__.startswith("_"):
@@ -103,6 +114,29 @@ def workflow_classes(module: ModuleType, base: type[T]) -> list[type[T]]:
                 "two workflows of this name; give one of them another name"
             )
     return [value for _, value in found.values()]
+
+
+def _refuse_bare_depends(module: ModuleType, bound: str, value: object) -> None:
+    """Raises a `ConfigError` if `@depends` without parentheses took the place of its class."""
+    given = getattr(value, BARE, ())
+    if len(given) == 1 and getattr(given[0], "__name__", "") == bound:
+        line = class_line(given[0])
+        raise ConfigError(
+            f"{shown_line(str(module.__file__), line)}  {bound}: "
+            'write @depends("Workflow") with its parentheses'
+        )
+
+
+def class_line(workflow: type) -> int:
+    """The line of `class`, below the decorators."""
+    try:
+        lines, first = inspect.getsourcelines(workflow)
+    except (OSError, TypeError):
+        return 0
+    for offset, text in enumerate(lines):
+        if text.lstrip().startswith("class "):
+            return first + offset
+    return first
 
 
 def _refuse_hidden_workflow(module: ModuleType, base: type) -> None:
@@ -265,11 +299,53 @@ def _explained(error: BaseException, file: AuthorFile) -> SquallError:
     elif frames := author_frames(error.__traceback__, file.path.parent):
         frame, line = frames[-1]
         where = shown_line(frame.f_code.co_filename, line)
-    if isinstance(error, ConfigError):
-        message = str(error)
-        named = re.search(re.escape(where.rpartition(":")[0] or where) + r":\d", message)
-        return ConfigError(message if named else f"{where}  {message}")
-    return AuthorError(f"{where}  {text}")
+    message = str(error) if isinstance(error, ConfigError) else _wrong_call(error, file)
+    if not message:
+        return AuthorError(f"{where}  {text}")
+    if re.search(re.escape(where.rpartition(":")[0] or where) + r":\d", message):
+        return ConfigError(message)
+    owner = _class_of(error, file)
+    if owner and not re.match(rf"{owner}\b", message):
+        message = f"{owner}: {message}"
+    return ConfigError(f"{where}  {message}")
+
+
+def _class_of(error: BaseException, file: AuthorFile) -> str:
+    """The class whose body raised the error; "" outside of class bodies."""
+    for frame, _ in reversed(author_frames(error.__traceback__, file.path.parent)):
+        code = frame.f_code
+        if not code.co_flags & inspect.CO_OPTIMIZED and code.co_name != "<module>":
+            return code.co_name
+    return ""
+
+
+def _wrong_call(error: BaseException, file: AuthorFile) -> str:
+    """Says which arguments one of Squall's names takes, if the author's line called it with
+    others; "" for any other error. Python raises that error in the frame of the caller."""
+    frames = author_frames(error.__traceback__, file.path.parent)
+    deepest = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    if not isinstance(error, TypeError) or [frame for frame, _ in frames[-1:]] != deepest:
+        return ""
+    match = re.match(r"(\w+)(?:\.__init__)?\(\) (.+)", str(error))
+    if match is None:
+        return ""
+    name, problem = match.groups()
+    called: Callable[..., Any] | None = _CALLED_IN_FILES.get(name)
+    if name == Metric.__name__:
+        # The four kinds share one constructor.
+        name, called = "Counter, Gauge, Rate and Sample", Metric
+    if called is None:
+        return ""
+    return f"{name}() {problem}; it takes {_arguments(called)}"
+
+
+def _arguments(called: Callable[..., Any]) -> str:
+    named = [str(each).partition(":")[0].partition("=")[0] for each in _parameters(called)]
+    return ", ".join(name for name in named if name != "*misplaced") or "nothing"
+
+
+def _parameters(called: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(called).parameters.values())
 
 
 def _one_line(error: BaseException) -> str:

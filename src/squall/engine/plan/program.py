@@ -14,20 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from squall.api.arguments import argument_kinds
 from squall.api.errors import ConfigError, UsageError
 from squall.api.feeds import Feed
 from squall.api.hooks import Hook, Step
 from squall.api.metrics import Metric
-from squall.api.reporting import METHODS, is_reporter
+from squall.api.quantities import parse_count, parse_rate
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
 from squall.engine.load.profile import resolve_profile
+from squall.engine.load.user_split import split_by_weight
+from squall.engine.plan.annotations import is_all
 from squall.engine.plan.layers import suggest, topological_layers
-from squall.engine.plan.received_values import shadowed_values
+from squall.engine.plan.received_values import ancestors_of, shadowed_values
 from squall.engine.plan.workflow_plan import (
+    HookPlan,
     WorkflowPlan,
-    attribute,
     bind_parameters,
     read_workflow,
     slots_of,
@@ -50,11 +54,11 @@ PROFILE_ATTRIBUTES = (
     "stages",
     "rate",
     "max_vus",
+    "start_after",
     "think",
     "pacing",
     "grace",
 )
-PRIORITIES = ("low", "normal", "high", "exclusive", "auto")
 URL_KIND, *_, FILE_KIND = argument_kinds()
 
 
@@ -78,15 +82,16 @@ def build_program(
             f"{shown}: no workflow in this file; define one, such as class Shop(Workflow)"
         )
     _check_dependencies(plans)
+    for plan in plans.values():
+        _check_state(plan, plans)
     plans = _select(plans, options)
-    _check_flags(plans, options)
+    flags = _flags_of(plans, options)
     manifest = FileManifest(path=shown, workflows=[])
     program = Program(base_dir=base_dir, plans=plans, manifest=manifest)
     for plan in plans.values():
         bind_parameters(plan, _offered(plan, plans))
-        _check_state(plan, plans)
         _load_feeds(program, plan)
-        manifest.workflows.append(_describe(plan, options))
+        manifest.workflows.append(_describe(plan, options, flags[plan.name]))
     problems = _problems(plans)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -138,26 +143,78 @@ def _select(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, Wo
                 queue.extend(plans[name].depends)
     wanted -= set(options.skip)
     chosen = {name: plan for name, plan in plans.items() if name in wanted}
+    depends = {name: _nearest(plan.depends, plans, chosen) for name, plan in chosen.items()}
     for plan in chosen.values():
-        plan.depends = [name for name in plan.depends if name in chosen]
+        plan.depends = depends[plan.name]
+        # Values from and to a workflow that does not run have no other end.
+        for hooks in (plan.providers, plan.consumers):
+            hooks[:] = [(hook, tuple(n for n in names if n in chosen)) for hook, names in hooks]
     if not chosen:
         raise UsageError("--only and --skip leave no workflow to run")
     return chosen
 
 
-def _check_flags(plans: dict[str, WorkflowPlan], options: RunOptions) -> None:
-    tests = [name for name, plan in plans.items() if plan.is_test]
+def _nearest(
+    direct: Sequence[str], plans: dict[str, WorkflowPlan], chosen: dict[str, WorkflowPlan]
+) -> list[str]:
+    """The dependencies that run; one that is left out is replaced by its own."""
+    found: list[str] = []
+    for name in direct:
+        found += [name] if name in chosen else _nearest(plans[name].depends, plans, chosen)
+    return list(dict.fromkeys(found))
+
+
+def _flags_of(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, ProfileFlags]:
+    """The flags for each workflow: with `-u Shop=100 -d 30s` both apply to Shop. A flag that
+    names a workflow takes precedence over one that names none."""
     for name in options.profiles:
         if name and name not in plans:
             raise UsageError(f'no workflow "{name}"{suggest(name, list(plans))}')
-    bare = options.profiles.get("")
-    if bare is not None and len(tests) > 1:
-        loads = (bare.vus, bare.iterations, bare.rate, bare.stages or None)
-        if any(load is not None for load in loads):
-            raise UsageError(
-                f"this file has {len(tests)} test workflows; say which one the load is for, "
-                f"e.g. -u {tests[0]}=100"
-            )
+    tests = [name for name, plan in plans.items() if plan.is_test]
+    bare = options.profiles.get("", ProfileFlags())
+    parts = dict.fromkeys(tests, bare)
+    loads = (bare.vus, bare.iterations, bare.rate, bare.stages or None)
+    if len(tests) > 1 and any(load is not None for load in loads):
+        parts = _split_by_weight(bare, [plans[name] for name in tests])
+    found: dict[str, ProfileFlags] = {}
+    for name in plans:
+        part = parts.get(name, ProfileFlags())
+        named = options.profiles.get(name, ProfileFlags())
+        found[name] = ProfileFlags(
+            vus=part.vus if named.vus is None else named.vus,
+            duration=part.duration if named.duration is None else named.duration,
+            iterations=part.iterations if named.iterations is None else named.iterations,
+            rate=part.rate if named.rate is None else named.rate,
+            stages=named.stages or part.stages,
+        )
+    return found
+
+
+def _split_by_weight(bare: ProfileFlags, tests: list[WorkflowPlan]) -> dict[str, ProfileFlags]:
+    """Splits a load that names no workflow over workflows that all have a weight."""
+    names = [plan.name for plan in tests]
+    weights: list[int | None] = [plan.settings.get("weight") for plan in tests]
+    known = [weight for weight in weights if weight is not None]
+    per_user = isinstance(bare.iterations, str) and "/" in bare.iterations
+    if len(known) < len(weights) or bare.stages or per_user:
+        raise UsageError(
+            f"this file has {len(tests)} test workflows; say which one the load is for, "
+            f"e.g. -u {names[0]}=100, or give each a weight to split -u, -r and -i by"
+        )
+    flags = dict.fromkeys(names, bare)
+    for load, total in (("vus", bare.vus), ("iterations", bare.iterations)):
+        if total is None:
+            continue
+        split = split_by_weight(parse_count(total, load), known)
+        for name, part in zip(names, split, strict=True):
+            if not part:
+                raise UsageError(f"{total} {load} are too few for {len(names)} workflows")
+            flags[name] = replace(flags[name], **{load: part})
+    if bare.rate is not None:
+        rate = parse_rate(bare.rate)
+        for name, weight in zip(names, known, strict=True):
+            flags[name] = replace(flags[name], rate=rate * weight / sum(known))
+    return flags
 
 
 def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, Any]:
@@ -165,9 +222,9 @@ def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, An
     offered: dict[str, Any] = {}
     for name in _transitive(plan, plans):
         source = plans[name]
-        if name in plan.depends and not source.is_test:
+        if not source.is_test:
             for step in source.steps:
-                offered[step.name] = step.returns
+                offered.setdefault(step.name, step.returns)
         for hook, targets in source.providers:
             if plan.name in targets:
                 offered[hook.name] = hook.returns
@@ -175,39 +232,53 @@ def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, An
 
 
 def _transitive(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> list[str]:
-    found: list[str] = []
-    queue = list(plan.depends)
-    while queue:
-        name = queue.pop(0)
-        if name not in found:
-            found.append(name)
-            queue.extend(plans[name].depends)
-    return found
+    return ancestors_of({name: each.depends for name, each in plans.items()}, plan.depends)
 
 
 def _check_state(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> None:
-    for hook, targets in [*plan.providers, *plan.consumers]:
+    """Checks both ends of every `@state` value, in the whole file: also of workflows that
+    `--only` and `--skip` leave out."""
+    for hook, others in [*plan.providers, *plan.consumers]:
+        for other in others:
+            if other not in plans:
+                text = f'no workflow "{other}"{suggest(other, list(plans))}'
+                plan.problem(hook.line, hook.name, text)
+    for hook, targets in plan.providers:
         for target in targets:
-            if target not in plans:
-                plan.problem(
-                    hook.line, hook.name, f'no workflow "{target}"{suggest(target, list(plans))}'
-                )
+            if target in plans and plan.name not in _transitive(plans[target], plans):
+                text = f'{target} does not run after {plan.name}; add @depends("{plan.name}") to it'
+                plan.problem(hook.line, hook.name, text)
     before = _transitive(plan, plans)
     for hook, sources in plan.consumers:
-        for source in sources:
-            if source in plans and source not in before:
-                plan.problem(
-                    hook.line,
-                    hook.name,
-                    f'{plan.name} does not run after {source}; add @depends("{source}")',
-                )
-        for parameter in hook.parameters:
-            if not parameter.has_default:
-                plan.problem(
-                    hook.line,
-                    hook.name,
-                    f"argument {parameter.name} needs a default for the case that no value arrives",
-                )
+        known = [source for source in sources if source in plans]
+        for source in known:
+            if source not in before:
+                text = f'{plan.name} does not run after {source}; add @depends("{source}")'
+                plan.problem(hook.line, hook.name, text)
+        if len(known) == len(sources) > 0:
+            _check_received(plan, hook, [plans[source] for source in known])
+
+
+def _check_received(plan: WorkflowPlan, hook: HookPlan, sources: list[WorkflowPlan]) -> None:
+    """Checks the arguments of a hook that receives values: each has a source and a default."""
+    provided = {
+        given.name
+        for source in sources
+        for given, targets in source.providers
+        if plan.name in targets
+    }
+    names = " or ".join(source.name for source in sources)
+    for parameter in hook.parameters:
+        if parameter.name not in provided:
+            # Not a mistake by itself: the default is used, as when no value arrives.
+            known = suggest(parameter.name, sorted(provided))
+            plan.warnings.append(
+                f"{plan.file}:{hook.line}  {plan.name}.{hook.name}: "
+                f'{names} provides no "{parameter.name}"{known}'
+            )
+        if not parameter.has_default:
+            text = f"argument {parameter.name} needs a default for the case that no value arrives"
+            plan.problem(hook.line, hook.name, text)
 
 
 def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
@@ -220,8 +291,8 @@ def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
     program.rows[plan.name] = loaded
 
 
-def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
-    host = options.host or str(attribute(plan.workflow, "host") or "")
+def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> WorkflowManifest:
+    host = options.host or plan.settings.get("host", "")
     for hook, parameter in _relative_urls(plan):
         if not host:
             plan.problem(
@@ -230,11 +301,6 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
                 f"{parameter.name} {parameter.default!r} is relative and {plan.name} has no host; "
                 'set host = "http://..." or pass --host',
             )
-    priority = str(attribute(plan.workflow, "priority") or "auto").lower()
-    if priority not in PRIORITIES:
-        plan.problem(plan.line, "", f'priority "{priority}" is not one of {", ".join(PRIORITIES)}')
-        priority = "auto"
-    _check_choices(plan)
     _warn_about_names(plan)
     return WorkflowManifest(
         name=plan.name,
@@ -242,8 +308,8 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
         depends=list(plan.depends),
         always=plan.always,
         is_test=plan.is_test,
-        priority=priority,
-        profile=_profile(plan, options),
+        priority=plan.settings.get("priority", "auto"),
+        profile=_profile(plan, options, flags),
         steps=[
             StepManifest(
                 name=step.name,
@@ -271,22 +337,23 @@ def _describe(plan: WorkflowPlan, options: RunOptions) -> WorkflowManifest:
                 for hook in plan.metric_hooks
             ),
         ],
-        thresholds=[str(text) for text in attribute(plan.workflow, "thresholds") or ()],
+        thresholds=plan.settings.get("thresholds", []),
         host=host,
-        on_control_loss=str(attribute(plan.workflow, "on_control_loss") or ""),
+        on_control_loss=plan.settings.get("on_control_loss", ""),
         provides={hook.name: list(targets) for hook, targets in plan.providers},
         uses=[
             UseManifest(
                 hook=hook.name,
                 sources=list(sources),
                 arguments=[parameter.name for parameter in hook.parameters],
+                collects=[each.name for each in hook.parameters if is_all(each.annotation)],
             )
             for hook, sources in plan.consumers
         ],
         wants=_wants(plan),
         feeds=list(plan.feeds),
         data_files=_data_files(plan),
-        reporting=_has_reporters(plan),
+        reporting=bool(plan.settings.get("reporting")),
         warnings=list(plan.warnings),
     )
 
@@ -303,21 +370,6 @@ def _data_files(plan: WorkflowPlan) -> list[str]:
     paths = [cast(object, value) for value in defaults if isinstance(value, str | os.PathLike)]
     named += map(str, paths)
     return sorted(set(named))
-
-
-def _has_reporters(plan: WorkflowPlan) -> bool:
-    value = attribute(plan.workflow, "reporting")
-    if value is None:
-        return False
-    several = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [value]
-    for each in several:
-        if not is_reporter(each):
-            plan.problem(
-                plan.line,
-                "",
-                f"reporting = {each!r} is not a reporter; a reporter has {', '.join(METHODS)}",
-            )
-    return bool(several)
 
 
 def _wants(plan: WorkflowPlan) -> list[str]:
@@ -347,26 +399,15 @@ def _warn_about_names(plan: WorkflowPlan) -> None:
                 )
 
 
-def _check_choices(plan: WorkflowPlan) -> None:
-    choices = {
-        "connections": ("vu", "iteration", "request", "shared"),
-        "session": ("iteration", "vu"),
-        "on_control_loss": ("stop", "continue"),
-    }
-    for name, known in choices.items():
-        value = attribute(plan.workflow, name)
-        if value is not None and value not in known:
-            plan.problem(plan.line, "", f"{name} = {value!r} is not one of {', '.join(known)}")
-
-
-def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
+def _profile(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> Profile:
     attributes = {
-        name: value
+        name: plan.written[name]
         for name in PROFILE_ATTRIBUTES
-        if (value := attribute(plan.workflow, name)) is not None
+        # `think = 0` means no pause.
+        if plan.settings.get(name) is not None
     }
     try:
-        profile = resolve_profile(attributes, _flags(plan, options), is_test=plan.is_test)
+        profile = resolve_profile(attributes, flags, is_test=plan.is_test)
     except ConfigError as error:
         plan.problem(plan.line, "", str(error))
         return Profile()
@@ -375,22 +416,6 @@ def _profile(plan: WorkflowPlan, options: RunOptions) -> Profile:
             model="iterations", vus=1, max_vus=1, iterations=1, duration_s=profile.duration_s
         )
     return profile
-
-
-def _flags(plan: WorkflowPlan, options: RunOptions) -> ProfileFlags:
-    """The flags for one workflow: with `-u Shop=100 -d 30s` both apply to Shop. A flag that
-    names the workflow takes precedence over one that names none."""
-    named = options.profiles.get(plan.name) or ProfileFlags()
-    bare = options.profiles.get("")
-    if bare is None or not plan.is_test:
-        return named
-    return ProfileFlags(
-        vus=bare.vus if named.vus is None else named.vus,
-        duration=bare.duration if named.duration is None else named.duration,
-        iterations=bare.iterations if named.iterations is None else named.iterations,
-        rate=bare.rate if named.rate is None else named.rate,
-        stages=named.stages or bare.stages,
-    )
 
 
 def _relative_urls(plan: WorkflowPlan) -> list[tuple[Any, Any]]:

@@ -15,24 +15,37 @@ import linecache
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any, Literal, cast, get_type_hints
 
 from squall.api.arguments import Prepared
 from squall.api.errors import ConfigError
 from squall.api.feeds import Feed
-from squall.api.hooks import ActionHook, CheckHook, Hook, MetricHook, StateHook, Step
+from squall.api.hooks import DEPENDS, ActionHook, CheckHook, Hook, MetricHook, StateHook, Step
 from squall.api.metrics import Metric
-from squall.api.quantities import parse_duration, parse_expect
+from squall.api.quantities import quoted
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
-from squall.engine.plan.annotations import compatible, is_provide, is_use, measured, prepared_kind
+from squall.engine.plan.annotations import (
+    compatible,
+    is_all,
+    is_provide,
+    is_use,
+    measured,
+    prepared_kind,
+)
+from squall.engine.plan.author_file import class_line
+from squall.engine.plan.declared_values import ATTRIBUTES, read_option
 from squall.engine.plan.layers import suggest, topological_layers
 
 RESERVED = frozenset(
     {name for name in vars(Workflow) if not name.startswith("__")}
     | {"client", "context", "vu", "reporting", "tags"}
 )
+# Set on every user, or methods of `Workflow`: a class attribute of that name would hide them.
+_OF_USERS = ("client", "context", "vu")
+_OF_WORKFLOW = ("check", "pause", "timed")
 Source = Literal["prepared", "step", "context"]
 
 
@@ -75,6 +88,8 @@ class StepPlan(HookPlan):
     weight: int | None = None
     expect: list[tuple[int, int]] = field(default_factory=lambda: [(200, 399)])
     timeout_s: float | None = None
+    stops: bool = False
+    """A failed status ends the iteration."""
 
 
 @dataclass
@@ -100,6 +115,10 @@ class WorkflowPlan:
     feeds: dict[str, Feed[Any]] = field(default_factory=dict[str, Feed[Any]])
     resources: dict[str, Resource[Any]] = field(default_factory=dict[str, Resource[Any]])
     metrics: dict[str, Metric] = field(default_factory=dict[str, Metric])
+    written: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The class attributes that the author set, as written, without those that are wrong."""
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The same in the form that the engine uses."""
     warnings: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
 
@@ -137,17 +156,20 @@ def attribute(workflow: type[Workflow], name: str) -> Any:
 
 def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
     """Reads one class into a plan; `bind_parameters` binds the parameters later."""
-    names, when = getattr(workflow, "__squall_depends__", ((), "success"))
+    names, whens = getattr(workflow, DEPENDS, ((), ()))
     plan = WorkflowPlan(
         workflow=workflow,
         name=workflow.__name__,
         file=file,
-        line=_class_line(workflow),
-        depends=list(names),
-        always=when == "always",
+        line=class_line(workflow),
+        depends=[],
+        always=False,
     )
-    if when not in ("success", "always"):
-        plan.problem(plan.line, "", f'when={when!r}: use "success" or "always"')
+    plan.depends = _workflow_names(plan, plan.line, "", "depends", names)
+    for when in whens:
+        read = read_option("when", when, partial(plan.problem, plan.line, ""))
+        plan.always = plan.always or read == "always"
+    _read_attributes(plan)
     previous: str | None = None
     for name, member in _members(workflow).items():
         if isinstance(member, Step):
@@ -166,6 +188,59 @@ def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
     return plan
 
 
+def _read_attributes(plan: WorkflowPlan) -> None:
+    """Reads every class attribute of the table. None undoes the attribute of a base class."""
+    for name, read in ATTRIBUTES.items():
+        value = attribute(plan.workflow, name)
+        # A hook of that name is refused with the other hooks.
+        if value is None or isinstance(value, (Hook, Step)):
+            continue
+        try:
+            plan.settings[name] = read(value, name)
+            plan.written[name] = value
+        except ConfigError as error:
+            plan.problem(plan.line, "", str(error))
+    for base in plan.workflow.__mro__:
+        if base is Workflow:
+            break
+        for name, value in vars(base).items():
+            is_hidden = name in _OF_USERS or (name in _OF_WORKFLOW and not callable(value))
+            if is_hidden and not isinstance(value, (Hook, Step)):
+                text = f'{name} = {quoted(value)}: "{name}" is reserved; choose another name'
+                plan.problem(plan.line, "", text)
+
+
+def _workflow_names(
+    plan: WorkflowPlan, line: int, hook: str, decorator: str, given: Sequence[object]
+) -> list[str]:
+    names: list[str] = []
+    for name in given:
+        if isinstance(name, type) and issubclass(name, Workflow):
+            name = name.__name__
+        if isinstance(name, str):
+            names.append(name)
+        else:
+            shown = quoted(cast(object, name))
+            text = f'@{decorator}({shown}): name a workflow, such as @{decorator}("Setup")'
+            plan.problem(line, hook, text)
+    return list(dict.fromkeys(names))
+
+
+def _step_names(
+    plan: WorkflowPlan, hook: HookPlan, decorator: str, given: Sequence[object]
+) -> list[str]:
+    names: list[str] = []
+    for name in given:
+        if isinstance(name, Step):
+            name = cast(Step[..., Any], name).name
+        if isinstance(name, str):
+            names.append(name)
+        else:
+            text = f'@{decorator}({quoted(name)}): name a step, such as @{decorator}("login")'
+            plan.problem(hook.line, hook.name, text)
+    return list(dict.fromkeys(names))
+
+
 def bind_parameters(plan: WorkflowPlan, offered: dict[str, Any]) -> None:
     """Finds the source of every parameter. `offered` maps the names that workflows in
     `@depends` provide to their annotations."""
@@ -175,6 +250,9 @@ def bind_parameters(plan: WorkflowPlan, offered: dict[str, Any]) -> None:
     for hook in plan.hooks():
         visible = _visible_steps(plan, hook, results)
         for parameter in hook.parameters:
+            if is_all(parameter.annotation):
+                text = f"argument {parameter.name}: All[...] is for a @state hook with Use[...]"
+                plan.problem(hook.line, hook.name, text)
             if parameter.kind is not None:
                 if not parameter.has_default:
                     plan.problem(
@@ -207,24 +285,22 @@ def _members(workflow: type[Workflow]) -> dict[str, Any]:
 def _add_step(plan: WorkflowPlan, member: Step[..., Any], previous: str | None) -> str:
     step = StepPlan(name=member.name, function=member.function, line=def_line(member.function))
     plan.steps.append(step)
-    step.weight = member.weight
     if member.follows:
         step.after = [previous] if previous is not None else []
         if previous is None:
             plan.problem(step.line, step.name, "@then() needs a step above it")
     else:
-        step.after = list(dict.fromkeys(member.after))
-    if member.weight is not None and member.weight < 1:
-        plan.problem(step.line, step.name, f"weight={member.weight} must be at least 1")
+        step.after = _step_names(plan, step, "step", member.after)
     if not step.is_async:
         plan.problem(step.line, step.name, "a step must be an async def")
-    try:
-        if member.expect is not None:
-            step.expect = parse_expect(member.expect)
-        if member.timeout is not None:
-            step.timeout_s = parse_duration(member.timeout, "timeout")
-    except ConfigError as error:
-        plan.problem(step.line, step.name, str(error))
+    problem = partial(plan.problem, step.line, step.name)
+    given = {name: value for name, value in member.options.items() if value is not None}
+    options = {name: read_option(name, value, problem) for name, value in given.items()}
+    step.weight = options.get("weight")
+    step.expect = options.get("expect") or step.expect
+    step.timeout_s = options.get("timeout")
+    on_failure = options.get("on_failure") or plan.settings.get("on_failure")
+    step.stops = on_failure == "stop"
     hints = _read_signature(plan, step)
     if hints is not None:
         if "return" not in hints:
@@ -239,27 +315,29 @@ def _add_step(plan: WorkflowPlan, member: Step[..., Any], previous: str | None) 
 
 def _add_hook(plan: WorkflowPlan, member: Hook) -> None:
     hook = HookPlan(name=member.name, function=member.function, line=def_line(member.function))
+    problem = partial(plan.problem, hook.line, hook.name)
     _read_signature(plan, hook)
     if isinstance(member, ActionHook):
-        if member.at not in ("start", "end"):
-            plan.problem(hook.line, hook.name, f'at={member.at!r}: use "start" or "end"')
-        (plan.start_actions if member.at == "start" else plan.end_actions).append(hook)
+        at = read_option("at", member.at, problem)
+        (plan.start_actions if at == "start" else plan.end_actions).append(hook)
     elif isinstance(member, CheckHook):
-        hook.after = list(member.after)
+        hook.after = _step_names(plan, hook, "check", member.after)
         plan.checks.append(hook)
     elif isinstance(member, MetricHook):
-        hook.after, hook.unit = list(member.after), member.unit
+        hook.after = _step_names(plan, hook, "metric", member.after)
+        hook.unit = read_option("unit", member.unit, problem) or ""
         plan.metric_hooks.append(hook)
     elif isinstance(member, StateHook):
+        workflows = tuple(_workflow_names(plan, hook.line, hook.name, "state", member.workflows))
         if not member.workflows:
             plan.warnings.append(
                 f"{plan.file}:{hook.line}  {plan.name}.{hook.name}: "
                 "@state() names no workflow, so no workflow receives the value"
             )
         if is_provide(hook.returns):
-            plan.providers.append((hook, member.workflows))
+            plan.providers.append((hook, workflows))
         elif is_use(hook.returns):
-            plan.consumers.append((hook, member.workflows))
+            plan.consumers.append((hook, workflows))
         else:
             plan.problem(hook.line, hook.name, "a state hook returns Provide[...] or Use[...]")
 
@@ -445,14 +523,3 @@ def def_line(function: Callable[..., Any]) -> int:
         if text.startswith(("def ", "async def ")):
             return line
     return code.co_firstlineno
-
-
-def _class_line(workflow: type) -> int:
-    try:
-        lines, first = inspect.getsourcelines(workflow)
-    except (OSError, TypeError):
-        return 0
-    for offset, text in enumerate(lines):
-        if text.lstrip().startswith("class "):
-            return first + offset
-    return first

@@ -26,13 +26,9 @@ from typing import Any
 
 import uvloop
 
-from squall.api.arguments import URL
 from squall.api.errors import AuthorError, ConfigError, ExitCode, SquallError
-from squall.api.hooks import step
-from squall.api.http import HTTPResponse
-from squall.api.quantities import parse_duration
 from squall.api.workflow import Workflow
-from squall.clients.http import Exchange, HTTPShared
+from squall.clients.http import Exchange
 from squall.engine.core_protocol import (
     Abandon,
     AdjustShare,
@@ -59,13 +55,14 @@ from squall.engine.measure.watchdog import Watchdog
 from squall.engine.plan.author_file import author_location, load_file, workflow_classes
 from squall.engine.plan.imported_code import Code, imported_code
 from squall.engine.plan.program import Program, build_program
-from squall.engine.plan.workflow_plan import attribute
+from squall.engine.plan.url_workflow import url_workflow
 from squall.engine.process.core_share import FOLD_S, CoreShare
 from squall.engine.process.lease import CHECK_S, LeaseGuard, LeaseMemory
 from squall.engine.process.requirements import check_python, check_requirements
 from squall.engine.process.stack_signal import answer_with_stack
 from squall.engine.process.system_limits import descriptor_budget, raise_descriptor_limit
 from squall.engine.users.exchange_report import exchange_report
+from squall.engine.users.http_settings import http_shared
 from squall.engine.users.share import Share
 from squall.stats.reports import Blocked
 
@@ -188,7 +185,7 @@ class CoreProcess:
             check_python(message.python)
             check_requirements(message.requirements)
             if options.url:
-                classes: list[type[Workflow]] = [_url_workflow(options.url)]
+                classes: list[type[Workflow]] = [url_workflow(options)]
                 base_dir, shown = Path.cwd(), options.url
             else:
                 module = load_file(Path(message.path), options.file)
@@ -262,17 +259,7 @@ class CoreProcess:
         assert self._load is not None, "Prepare follows Load"
         plan = self._program.plans[spec.workflow]
         options = self._load.options
-        workflow = plan.workflow
-        http = HTTPShared(
-            host=options.host or str(attribute(workflow, "host") or ""),
-            resolve=_resolutions(options.resolve),
-            verify=not options.insecure,
-            ca_file=options.ca_file or None,
-            timeout_s=parse_duration(attribute(workflow, "timeout") or "60s", "timeout"),
-            connections=attribute(workflow, "connections") or "vu",
-            session=attribute(workflow, "session") or "iteration",
-            base_dir=self._program.base_dir,
-        )
+        http = http_shared(plan, options, self._program.base_dir)
         if options.once:
             name = spec.workflow
 
@@ -292,6 +279,8 @@ class CoreProcess:
             on_error=self._send,
             paced=lease is not None,
         )
+        if options.once:
+            share.on_exchange = self._send
         self._made += 1
         return CoreShare(share, lease, counters, self._made, self._on_cut)
 
@@ -401,25 +390,6 @@ class CoreProcess:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._send(Crashed("".join(traceback.format_exception(error))))
-
-
-def _url_workflow(url: str) -> type[Workflow]:
-    """`squall run https://host/path`: a workflow of one step, without a file."""
-
-    class Url(Workflow):
-        @step()
-        async def get(self, url: URL = url) -> HTTPResponse:
-            return await self.client.http.get(url)
-
-    return Url
-
-
-def _resolutions(entries: dict[str, str]) -> dict[tuple[str, int], str]:
-    found: dict[tuple[str, int], str] = {}
-    for name, address in entries.items():
-        host, _, port = name.rpartition(":")
-        found[(host, int(port))] = address
-    return found
 
 
 def end_at_once() -> None:

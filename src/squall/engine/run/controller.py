@@ -44,7 +44,7 @@ from squall.engine.outcome import (
     timeout_text,
 )
 from squall.engine.plan.layers import topological_layers
-from squall.engine.plan.received_values import received_by
+from squall.engine.plan.received_values import collected, exports_of, received_by
 from squall.engine.process.core_pool import CoreHandle, CorePool
 from squall.engine.run.local_run import OnExchange, OnInterrupt, OnLog, OnSnapshot, error_of
 from squall.engine.run.metadata import run_info
@@ -127,7 +127,7 @@ class Controller:
         self._on_interrupt = on_interrupt
         self._outcomes: dict[str, WorkflowOutcome] = {}
         self._values: dict[str, dict[str, bytes]] = {}
-        self._provided: dict[str, dict[str, bytes]] = {}
+        self._provided: dict[str, dict[str, list[bytes]]] = {}
         self._running: _Running | None = None
         self._began = 0.0
         # The parent's CPU counts from the first second on, when its imports are done.
@@ -267,19 +267,13 @@ class Controller:
     def _specs(self, name: str, shares: int) -> list[ShareSpec]:
         workflow = self.manifest.workflow(name)
         values, received = received_by(self.manifest, workflow, self._values, self._provided)
-        needed = {
-            want
-            for other in self.manifest.workflows
-            if name in other.depends
-            for want in other.wants
-        }
         return share_specs(
             workflow,
             shares,
             seed=self._options.seed,
             values=values,
             received=received,
-            exports=sorted(needed),
+            exports=exports_of(self.manifest, name),
             place=(self.manifest.workflows.index(workflow), len(self.manifest.workflows)),
         )
 
@@ -307,9 +301,7 @@ class Controller:
             self._values.setdefault(name, {}).update(
                 {k: v for k, v in part.values.items() if k not in self._values.get(name, {})}
             )
-            provided = self._provided.setdefault(name, {})
-            for key, value in part.provided.items():
-                provided.setdefault(key, value)
+        self._provided[name] = collected(part.provided for part in parts)
         elapsed_s = max((part.elapsed_s for part in parts), default=0.0)
         self._live_stats.stats.workflows[name].elapsed_s = elapsed_s
         status: WorkflowStatus = "completed"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from squall.engine.core_protocol import decode_value, encode_value
+from squall.engine.plan.received_values import HAND_OVER_MAX_BYTES
 
 Context = dict[str, Any]
 
@@ -46,19 +47,48 @@ def encoded_context(
     warnings: list[str] = []
     error = ""
     wanted = set(needed)
-    for name, value in context.items():
+    room = HandOverRoom()
+    # What another workflow needs comes first: the rest must not take its room.
+    for name in sorted(context, key=lambda name: name not in wanted):
+        value = context[name]
+        if not isinstance(cast(object, name), str):
+            warnings.append(f"{who}: the context key {name!r} is not text and is not handed over")
+            continue
         try:
-            values[name] = encode_value(value)
+            values[name] = room.take(encode_value(value))
+            continue
+        except HandOverTooLarge as refusal:
+            text = f"{who}.{name} {refusal}"
         except (TypeError, ValueError, OverflowError, RecursionError):
             text = (
                 f"{who}.{name} is a {type(value).__name__}, which cannot be handed to another "
                 "workflow; return plain data (text, numbers, lists, dicts)"
             )
-            if name in wanted:
-                error = error or text
-            else:
-                warnings.append(text)
+        if name in wanted:
+            error = error or text
+        else:
+            warnings.append(text)
     return values, error, warnings
+
+
+class HandOverTooLarge(Exception):
+    """A value does not fit among those that a workflow hands over."""
+
+
+class HandOverRoom:
+    """Limits what a process hands over to other workflows, on one machine as on a cluster."""
+
+    def __init__(self) -> None:
+        self._left = HAND_OVER_MAX_BYTES
+
+    def take(self, encoded: bytes) -> bytes:
+        if len(encoded) > self._left:
+            raise HandOverTooLarge(
+                f"has {len(encoded) / 2**20:,.1f} MiB; a workflow hands over at most "
+                f"{HAND_OVER_MAX_BYTES >> 20} MiB in all; hand over a path or a key instead"
+            )
+        self._left -= len(encoded)
+        return encoded
 
 
 def _copied(value: Any) -> Any:

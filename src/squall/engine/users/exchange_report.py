@@ -1,12 +1,19 @@
-"""Turns an exchange into plain data for `squall run --once`."""
+"""Turns exchanges and results of the author's own protocols into plain data for
+`squall run --once`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
 
 from squall.api.errors import TransportError
+from squall.api.results import CustomResult, Timed
 from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
+from squall.engine.measure.recorder import Row
+from squall.engine.users.step_failures import reason_of
 from squall.stats.reports import ExchangeReport
 
 BODY_BYTES_MAX = 4000
@@ -39,6 +46,51 @@ def exchange_report(workflow: str, exchange: Exchange) -> ExchangeReport:
     )
     report.first_byte_s, report.total_s = timings.first_byte_s, timings.total_s
     return report
+
+
+def watched(
+    workflow: str, names: dict[str, Any], send: Callable[[ExchangeReport], None]
+) -> dict[str, Any]:
+    """The functions of the generated loop that record a step with a result of the author's own
+    type, changed so that they report it too."""
+    record, fail = names["CUSTOM"], names["STEP_FAILED"]
+
+    def custom(row: Row, result: Any, *rest: Any) -> bool:
+        passed: bool = record(row, result, *rest)
+        send(_custom_report(workflow, row, result, passed))
+        return passed
+
+    def failed(row: Row, error: BaseException, *rest: Any) -> Any:
+        if row.protocol not in ("", "http"):
+            report = ExchangeReport(workflow, row.name, row.protocol, "", error=reason_of(error))
+            send(report)
+        return fail(row, error, *rest)
+
+    return {"CUSTOM": custom, "STEP_FAILED": failed}
+
+
+def _custom_report(workflow: str, row: Row, result: Any, passed: bool) -> ExchangeReport:
+    report = ExchangeReport(workflow, row.name, row.protocol, type(result).__name__)
+    if not isinstance(result, CustomResult):
+        return report
+    # All of this is the author's code, which may raise; what it did is recorded elsewhere.
+    with suppress(Exception):
+        report.total_s = float(result.timings.get("total", 0.0))
+    if not passed:
+        report.error = "failed"
+        with suppress(Exception):
+            report.error = str(result.context())
+        return report
+    with suppress(Exception):
+        is_timed = isinstance(result, Timed)
+        body = repr(cast(Any, result).value if is_timed else _fields(result)).encode()
+        report.body, report.body_size = body[:BODY_BYTES_MAX], len(body)
+    return report
+
+
+def _fields(result: CustomResult) -> dict[str, Any]:
+    hidden = ("timings", "error")
+    return {name: value for name, value in vars(result).items() if name not in hidden}
 
 
 def _current_hook() -> str:

@@ -189,7 +189,8 @@ class _Writer:
             with block("if planned is None:"):
                 line("break")
         elif self.counted:
-            with block("if TICKET() is None:"):
+            is_done = "vu.iteration >= EACH or " if "EACH" in self.source.names else ""
+            with block(f"if {is_done}TICKET() is None:"):
                 line("break")
 
     def _feeds(self) -> None:
@@ -365,6 +366,8 @@ class _Writer:
             line("raise")
 
     def _record(self, step: StepPlan, result: str, *, bad: str, stop: Callable[[], None]) -> None:
+        """Writes what follows a step that returned. `stop` writes the end of the iteration: after
+        an odd result, and after a failed one if the step has `on_failure="stop"`."""
         line, block = self.source.line, self.source.block
         planned = "planned" if self.is_open else "0.0"
         root = self.is_open and not step.after
@@ -376,6 +379,8 @@ class _Writer:
         if step.protocol != "http":
             with block(f"if not CUSTOM(ROW_{step.name}, {result}, http, {planned}):"):
                 line(bad)
+                if step.stops:
+                    stop()
             return
         with block(f"if {result}.__class__ is not HTTPResponse:"):
             line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
@@ -398,6 +403,8 @@ class _Writer:
             with block(f"if status not in SAMPLED_{step.name}:"):
                 line(f"SAMPLED_{step.name}.add(status)")
                 line(f"UNEXPECTED(ROW_{step.name}, {result})")
+            if step.stops:
+                stop()
 
     def _is_bad(self, step: StepPlan) -> str:
         if step.expect == [(200, 399)]:

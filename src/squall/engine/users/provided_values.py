@@ -9,7 +9,7 @@ import asyncio
 
 from squall.engine.core_protocol import encode_value
 from squall.engine.plan.workflow_plan import WorkflowPlan
-from squall.engine.users.context import Context
+from squall.engine.users.context import Context, HandOverRoom, HandOverTooLarge
 from squall.engine.users.step_failures import reason_of
 from squall.engine.users.virtual_user import UserFactory
 
@@ -22,12 +22,16 @@ async def provided_values(
 ) -> dict[str, bytes]:
     """Calls the hooks that provide values; `warnings` names those that gave none."""
     provided: dict[str, bytes] = {}
+    room = HandOverRoom()
     user = factory.make()
     user.instance.context = dict(context)
     for hook, _ in plan.providers:
         try:
             async with asyncio.timeout(END_ACTIONS_S):
-                provided[hook.name] = encode_value(await factory.call(hook, user))
+                value = encode_value(await factory.call(hook, user))
+                provided[hook.name] = room.take(value)
+        except HandOverTooLarge as refusal:
+            warnings.append(f"{plan.name}.{hook.name} gave no value: it {refusal}")
         except (Exception, SystemExit, KeyboardInterrupt) as failure:
             warnings.append(f"{plan.name}.{hook.name} gave no value: {reason_of(failure)}")
     return provided

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from squall.api.feeds import Feed, FeedCursor
@@ -19,6 +20,17 @@ from squall.engine.core_protocol import ShareSpec
 def tickets(spec: ShareSpec) -> range:
     """The iterations of the `iterations` model that are left for this attempt."""
     return range(max(spec.iterations - spec.iterations_done, 0))
+
+
+def ticket_names(spec: ShareSpec) -> dict[str, Any]:
+    """What the generated loop needs for the `iterations` model: the next ticket, and how many of
+    them one user may take."""
+    if spec.profile.model != "iterations":
+        return {}
+    names: dict[str, Any] = {"TICKET": partial(next, iter(tickets(spec)), None)}
+    if spec.profile.iterations_per_vu:
+        names["EACH"] = spec.profile.iterations_per_vu
+    return names
 
 
 def first_user(spec: ShareSpec) -> int:

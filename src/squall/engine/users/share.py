@@ -36,12 +36,13 @@ from squall.engine.users.context import (
     encoded_context,
     received_arguments,
 )
+from squall.engine.users.exchange_report import watched
 from squall.engine.users.generated_loop import UserLoop, generate_loop, run_together
 from squall.engine.users.provided_values import END_ACTIONS_S, provided_values
 from squall.engine.users.step_failures import StepFailures
 from squall.engine.users.think_time import Pause, ThinkTime
 from squall.engine.users.virtual_user import Prepared, User, UserFactory, prepare_arguments
-from squall.stats.reports import ErrorSample, StartsDelta, WindowReport
+from squall.stats.reports import ErrorSample, ExchangeReport, StartsDelta, WindowReport
 
 # Bounds the connections and log-ins that the users make at the same time before the start.
 OPENING_AT_ONCE = 256
@@ -68,6 +69,8 @@ class Share:
         self.http = http
         self._program = program
         self._on_report = on_report
+        # Receives the results of the author's own protocols, for `--once`.
+        self.on_exchange: Callable[[ExchangeReport], None] | None = None
         is_open = spec.profile.is_open
         self.recorder = Recorder(
             spec.workflow, spec.share, is_open=is_open, http=http, on_error=on_error
@@ -340,12 +343,13 @@ class Share:
             "REST": self._think_time.after_failure,
             "EXHAUSTED": self._feed_exhausted,
         }
+        if self.on_exchange is not None:
+            names |= watched(self.plan.name, names, self.on_exchange)
         if self._think_time.thinks:
             names["THINK"] = self._think_time.between
         if isinstance(self._driver, OpenDriver):
             names["WAIT"] = self._driver.wait
-        if self.spec.profile.model == "iterations":
-            names["TICKET"] = partial(next, iter(resume_point.tickets(self.spec)), None)
+        names |= resume_point.ticket_names(self.spec)
         if self.plan.providers or not self.plan.is_test:
             names["KEEP"] = self._keep
         for name, source in rows.items():

@@ -143,6 +143,8 @@ class StepFailures:
             details["traceback"] = author_traceback(error)
         if isinstance(last, HTTPResponse):
             details.update(_exchange(last))
+        elif isinstance(last, TransportError):
+            details["request"] = last.request
         self.recorder.error(row, reason, **details)
 
     def _is_first(self, row: str, reason: str, location: str = "") -> bool:
@@ -214,7 +216,7 @@ def _exchange(response: HTTPResponse) -> dict[str, Any]:
         body = response.text[:BODY_CHARS_MAX]
     except Exception:
         body = repr(response.raw_body[:BODY_CHARS_MAX])
-    return {"request": response.url, "status": response.status_code, "body": body}
+    return {"request": response.request, "status": response.status_code, "body": body}
 
 
 def close_coroutine(coroutine: Coroutine[Any, Any, Any]) -> None:

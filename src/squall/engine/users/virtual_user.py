@@ -18,6 +18,7 @@ from squall.api.resources import Resource
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.engine.measure.recorder import Recorder
+from squall.engine.plan.annotations import is_optional
 from squall.engine.plan.workflow_plan import HookPlan, WorkflowPlan
 from squall.engine.users.context import Context, fresh_maker
 
@@ -37,7 +38,9 @@ async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) ->
             if parameter.kind is None:
                 continue
             try:
-                value = await http.prepare(parameter.kind, parameter.default)
+                value = None
+                if parameter.default is not None or not is_optional(parameter.annotation):
+                    value = await http.prepare(parameter.kind, parameter.default)
             except ConfigError as error:
                 where = f"{plan.file}:{hook.line}  {plan.name}.{hook.name} {parameter.name}"
                 if "://" in shown:

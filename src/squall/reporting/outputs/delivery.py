@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def deliver(
     saved = ""
     for each in prepared:
         try:
-            asyncio.run(_hand_over(each.reporter, document))
+            _run(_hand_over(each.reporter, document))
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             delivery.failures.append(_line(each.name, error))
         else:
@@ -119,6 +120,17 @@ def deliver(
     if delivery.failures:
         delivery.notices.append(_fallback(document) if not saved else f"the results are in {saved}")
     return delivery
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Works inside a running loop too (`squall.run` in a notebook): in a thread then."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work)
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(asyncio.run, work).result()
 
 
 async def _hand_over(reporter: Reporter, document: dict[str, Any]) -> None:

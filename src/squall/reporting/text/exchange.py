@@ -17,7 +17,8 @@ def render_exchange(exchange: ExchangeReport) -> str:
     """Marks lines as curl does: `>` sent, `<` received."""
     where = f"{exchange.workflow}.{exchange.row}" if exchange.row else exchange.workflow
     peer = f"  to {exchange.peer}" if exchange.peer else ""
-    lines = [f"── {where}  {exchange.method} {exchange.url}{peer}"]
+    what = f"{exchange.method} {exchange.url}".rstrip()
+    lines = [f"── {where}  {what}{peer}"]
     head, _, body = exchange.request.partition(b"\r\n\r\n")
     lines += _marked(">", _head_lines(head), _body_lines(body, len(body)))
     if exchange.error:
@@ -33,7 +34,7 @@ def _timings(exchange: ExchangeReport) -> str:
     # A reused connection has no set-up; zeros would read as "very fast".
     setup = (("dns", exchange.dns_s), ("connect", exchange.connect_s), ("tls", exchange.tls_s))
     parts = [f"{name} {brief_duration(value_s)}" for name, value_s in setup if value_s]
-    if not parts and not exchange.error:
+    if not parts and not exchange.error and exchange.response_head:
         parts.append("connection reused")
     if exchange.first_byte_s:
         parts.append(f"first byte {brief_duration(exchange.first_byte_s)}")

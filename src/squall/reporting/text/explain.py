@@ -12,7 +12,8 @@ from squall.api.quantities import format_rate
 from squall.engine.load.core_partition import Phase, describe_sharing, place
 from squall.engine.load.profile import describe
 from squall.engine.load.schedule import StartSchedule
-from squall.engine.load.user_split import split_iterations, split_users
+from squall.engine.load.share_specs import iterations_of_shares
+from squall.engine.load.user_split import split_users
 from squall.engine.plan.layers import topological_layers
 from squall.reporting.number_format import plural
 from squall.stats.manifest import FileManifest, StepManifest, WorkflowManifest
@@ -138,7 +139,8 @@ def _shares(workflow: WorkflowManifest, cores: tuple[int, ...]) -> str:
         peak = max(stage.target for stage in profile.stages)
         amounts = [f"up to {format_rate(peak / count)}"] * count
     elif profile.model == "iterations":
-        amounts = [plural(n, "iteration") for n in split_iterations(profile.iterations, count)]
+        users = split_users(profile.vus, count)
+        amounts = [plural(n, "iteration") for n in iterations_of_shares(profile, users)]
     elif profile.model == "ramp":
         amounts = [f"up to {plural(n, 'user')}" for n in split_users(profile.max_vus, count)]
     else:

@@ -225,7 +225,7 @@ class _Track:
         begun = [workflow for workflow in self.workflows if workflow.last_second >= 0]
         if not begun:
             return 0
-        first = min(_offset_s(workflow) + workflow.warmup_s for workflow in begun)
+        first = min(_offset_s(workflow) + workflow.skipped_s for workflow in begun)
         kept = max(_offset_s(w) + w.last_second - w.keep_s + 1 for w in begun)
         return max(first, kept) + over_s - 1
 
@@ -346,6 +346,6 @@ def _span_s(workflows: Sequence[WorkflowStats]) -> float:
     """The measured time from the first start to the last end; overlaps count once."""
     if not workflows:
         return 0.0
-    starts = [workflow.started_at_s + workflow.warmup_s for workflow in workflows]
+    starts = [workflow.started_at_s + workflow.skipped_s for workflow in workflows]
     ends = [start + workflow.rated_s for start, workflow in zip(starts, workflows, strict=True)]
     return max(ends) - min(starts)

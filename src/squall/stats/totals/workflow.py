@@ -68,6 +68,9 @@ class WorkflowStats:
         self.name = manifest.name
         # Set-up and teardown run once; without their first seconds nothing would be left.
         self.warmup_s = math.ceil(warmup_s) if manifest.is_test else 0
+        # Before `start_after` nothing happens; that time must not lower the rates. Unlike those of
+        # a warm-up, reports of that time count: the last may hold the first start.
+        self.skipped_s = max(self.warmup_s, math.floor(manifest.profile.start_after_s))
         self.rows: dict[str, RowStats] = {
             step.name: RowStats(step.name, step.protocol)
             for step in manifest.steps
@@ -137,7 +140,7 @@ class WorkflowStats:
     def measured_s(self) -> float:
         """The time that the totals cover."""
         whole_s = self.elapsed_s or float(self.last_second + 1)
-        return max(whole_s - self.warmup_s, 0.0)
+        return max(whole_s - self.skipped_s, 0.0)
 
     @property
     def rated_s(self) -> float:

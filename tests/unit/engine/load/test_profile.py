@@ -131,6 +131,30 @@ def test_a_duration_flag_alone_keeps_the_files_model() -> None:
     assert resolve({"iterations": 100}, duration="3s").model == "iterations"
 
 
+def test_a_load_that_starts_later() -> None:
+    closed = resolve({"vus": 5, "duration": "10s", "start_after": "30s"})
+    assert (closed.model, closed.vus, closed.max_vus, closed.duration_s) == ("ramp", 0, 5, 40.0)
+    assert closed.stages == (Stage(30.0, 0), Stage(0.0, 5), Stage(10.0, 5))
+    assert describe(closed) == "ramp 0 -> 5 over 40s"
+    opened = resolve({"rate": "5/s", "duration": "10s", "start_after": "30s"})
+    assert opened.model == "open-ramp"
+    assert opened.stages == (Stage(30.0, 0), Stage(0.0, 5.0), Stage(10.0, 5.0))
+    ramp = resolve({"stages": ["10s:9"], "vus": 3, "start_after": "1s"})
+    assert ramp.stages == (Stage(1.0, 0), Stage(0.0, 3), Stage(10.0, 9))
+    assert resolve({"vus": 5, "start_after": 0}).model == "closed"
+    with pytest.raises(ConfigError, match="start_after and iterations"):
+        resolve({"iterations": 5, "start_after": "1s"})
+
+
+def test_iterations_of_each_user() -> None:
+    profile = resolve({"vus": 20, "iterations": "10/vu"})
+    assert (profile.iterations, profile.iterations_per_vu) == (200, 10)
+    assert describe(profile) == "10 iterations by each of 20 users, at most 24h"
+    assert resolve({"vus": 4}, iterations="2/user").iterations == 8
+    with pytest.raises(ConfigError, match="for each"):
+        resolve({"iterations": "10/s"})
+
+
 def test_an_iterations_flag_replaces_rate_and_stages() -> None:
     assert resolve({"rate": "5/s", "duration": "9s"}, iterations="10k").iterations == 10_000
     assert resolve(RAMP, iterations=7).model == "iterations"

@@ -23,6 +23,14 @@ def test_users_and_iterations_add_up() -> None:
     assert all(spec.shares == 3 and spec.seed == 3 for spec in made)
 
 
+def test_iterations_per_user_follow_the_users() -> None:
+    made = specs(
+        Profile(model="iterations", vus=7, max_vus=7, iterations=21, iterations_per_vu=3), 3
+    )
+    assert [spec.iterations for spec in made] == [3 * spec.users for spec in made]
+    assert sum(spec.iterations for spec in made) == 21
+
+
 def test_users_of_open_models_and_ramps_are_dealt_out() -> None:
     made = specs(Profile(model="open", vus=5, max_vus=11, rate_per_s=10.0), 3)
     assert [spec.users for spec in made] == [2, 2, 1]

@@ -128,7 +128,9 @@ def test_a_check_may_have_any_name() -> None:
 
 def test_named_calls_that_fail_are_told_once() -> None:
     made, told = recorder()
-    failure = SimpleNamespace(reason="connection reset", started=1.0, ended=1.5)
+    failure = SimpleNamespace(
+        reason="connection reset", started=1.0, ended=1.5, request="GET http://h/"
+    )
     for _ in range(3):
         made.record_named("search", failure)
     assert [sample.reason for sample in told] == ["connection reset"]

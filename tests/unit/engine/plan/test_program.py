@@ -55,6 +55,11 @@ def test_only_public_concrete_classes_of_the_file_run(tmp_path: Path) -> None:
     ]
 
 
+def test_a_dependency_that_is_left_out_is_replaced_by_its_own(tmp_path: Path) -> None:
+    kept = load(tmp_path, THREE, skip=("Shop",)).plans
+    assert kept["Teardown"].depends == ["Setup"]
+
+
 def test_only_takes_dependencies_along_and_skip_leaves_out(tmp_path: Path) -> None:
     assert list(load(tmp_path, THREE, only=("Shop",)).plans) == ["Setup", "Shop"]
     kept = load(tmp_path, THREE, skip=("Setup", "Browse")).plans
@@ -90,6 +95,45 @@ def test_flags_reach_the_workflow_they_name(tmp_path: Path) -> None:
     assert manifest.workflow("Shop").profile.vus == 7
     assert manifest.workflow("Browse").profile.duration_s == 9.0
     assert manifest.workflow("Setup").profile.model == "once"
+
+
+WEIGHTED = """
+class _Home(Workflow):
+    @step()
+    async def home(self, url: URL = "http://127.0.0.1:1/") -> HTTPResponse: ...
+class Browse(_Home):
+    weight = 6
+class Search(_Home):
+    weight = 3
+class Buy(_Home):
+    weight = 1
+"""
+
+
+def test_a_load_without_a_name_is_split_by_weight(tmp_path: Path) -> None:
+    flags = {"": ProfileFlags(vus=25, duration="9s")}
+    workflows = load(tmp_path, WEIGHTED, profiles=flags).manifest.workflows
+    assert [each.profile.vus for each in workflows] == [15, 8, 2]
+    assert {each.profile.duration_s for each in workflows} == {9.0}
+    rates = load(tmp_path, WEIGHTED, profiles={"": ProfileFlags(rate="20/s")}).manifest.workflows
+    assert [each.profile.rate_per_s for each in rates] == [12.0, 6.0, 2.0]
+    made = load(tmp_path, WEIGHTED, profiles={"": ProfileFlags(iterations=10)}).manifest.workflows
+    assert [each.profile.iterations for each in made] == [6, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (ProfileFlags(vus=2), "2 vus are too few for 3 workflows"),
+        (ProfileFlags(stages=("1s:10",)), "give each a weight"),
+    ],
+)
+def test_a_load_that_cannot_be_split_is_a_usage_error(
+    tmp_path: Path, flags: ProfileFlags, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, WEIGHTED, profiles={"": flags})
+    assert said in str(caught.value)
 
 
 def test_once_makes_one_user_and_one_iteration(tmp_path: Path) -> None:
@@ -221,4 +265,4 @@ def test_a_class_may_say_what_its_workers_do_without_a_manager(tmp_path: Path) -
     assert manifest.workflow("Shop").on_control_loss == "continue"
     assert manifest.workflow("Browse").on_control_loss == ""
     (refusal,) = mistakes(tmp_path, chosen.format('"maybe"'))
-    assert refusal.endswith("Shop: on_control_loss = 'maybe' is not one of stop, continue")
+    assert 'Shop: on_control_loss "maybe" is not known; write "stop"' in refusal

@@ -3,8 +3,21 @@ it."""
 
 from __future__ import annotations
 
-from squall.engine.plan.received_values import received_by, shadowed_values
-from squall.stats.manifest import FileManifest, Profile, UseManifest, WorkflowManifest
+from squall.engine.core_protocol import decode_value, encode_value
+from squall.engine.plan.received_values import (
+    HAND_OVER_MAX_BYTES,
+    collected,
+    exports_of,
+    received_by,
+    shadowed_values,
+)
+from squall.stats.manifest import (
+    FileManifest,
+    Profile,
+    StepManifest,
+    UseManifest,
+    WorkflowManifest,
+)
 
 
 def workflow(name: str, *depends: str, **fields: object) -> WorkflowManifest:
@@ -20,7 +33,8 @@ def gives(name: str, *depends: str) -> WorkflowManifest:
 
 
 PROVIDED = {
-    name: {"token": name.encode(), "other": b"never"} for name in ("North", "South", "Ancestor")
+    name: {"token": [name.encode(), name[::-1].encode()], "other": [b"never"]}
+    for name in ("North", "South", "Ancestor")
 }
 
 
@@ -57,7 +71,7 @@ def test_what_a_state_hook_gives_wins_over_a_context() -> None:
     file = FileManifest(path="f.py", workflows=[gives("North"), gives("South"), taker])
     values = {"North": {"token": b"context", "more": b"1"}, "South": {"more": b"2"}}
     given, _ = received_by(file, taker, values, PROVIDED)
-    assert given == {"token": b"South", "more": b"2"}
+    assert given == {"token": b"South", "more": b"1"}
 
 
 def test_the_same_name_from_two_is_warned_about() -> None:
@@ -67,3 +81,51 @@ def test_the_same_name_from_two_is_warned_about() -> None:
         "Shop.take: token comes from South and North; the value of South is used"
     ]
     assert shadowed_values(file, workflow("Shop", uses=[use("North")])) == []
+
+
+def test_an_argument_that_collects_receives_the_values_of_all_sources_and_processes() -> None:
+    encoded = {"South": {"token": [encode_value(1), encode_value(2)]}}
+    encoded["North"] = {"token": [encode_value(3)]}
+    hook = UseManifest(
+        hook="take", sources=["South", "North"], arguments=["token"], collects=["token"]
+    )
+    taker = workflow("Shop", "North", "South", uses=[hook])
+    file = FileManifest(path="f.py", workflows=[gives("North"), gives("South"), taker])
+    given, received = received_by(file, taker, {}, encoded)
+    assert decode_value(received["take.token"]) == [1, 2, 3]
+    assert decode_value(given["token"]) == 1
+    assert shadowed_values(file, taker) == []
+    _, nothing = received_by(file, taker, {}, {})
+    assert decode_value(nothing["take.token"]) == []
+
+
+def test_further_values_are_left_out_beyond_the_limit() -> None:
+    large = bytes(HAND_OVER_MAX_BYTES // 2)
+    parts = [{"token": large, "small": b"a"}, *({"token": large, "small": b"b"} for _ in range(3))]
+    found = collected(parts)
+    # The first value always arrives; one more fits beside the small ones, a second does not.
+    assert len(found["token"]) == 2
+    assert found["small"] == [b"a", b"b", b"b", b"b"]
+
+
+def test_contexts_come_from_further_back_too_and_the_nearest_named_first_wins() -> None:
+    far = workflow("Far")
+    near, other = workflow("Near", "Far"), workflow("Other")
+    taker = workflow("Shop", "Near", "Other", wants=["deep"])
+    file = FileManifest(path="f.py", workflows=[far, near, other, taker])
+    values = {
+        "Far": {"a": b"far", "deep": b"far"},
+        "Near": {"a": b"near", "b": b"near"},
+        "Other": {"b": b"other"},
+    }
+    assert received_by(file, taker, values, {})[0] == {"a": b"near", "b": b"near", "deep": b"far"}
+    assert exports_of(file, "Far") == ["deep"]
+
+
+def test_a_name_that_comes_from_a_step_and_from_a_state_hook_is_warned_about() -> None:
+    setup = workflow("Setup", is_test=False, steps=[StepManifest(name="token")])
+    taker = workflow("Shop", "Setup", "South", wants=["token"])
+    file = FileManifest(path="f.py", workflows=[setup, gives("South"), taker])
+    assert shadowed_values(file, taker) == [
+        "Shop: token comes from South and Setup; the value of South is used"
+    ]

@@ -100,7 +100,7 @@ MISTAKES = {
             @staticmethod
             async def pay() -> None: ...
         """,
-        "Shop.pay: a step must be an async def",
+        "Shop.pay: @step above @staticmethod; a hook is a plain method",
     ),
     "a weight of nothing": (
         """
@@ -108,7 +108,7 @@ MISTAKES = {
             @step(weight=0)
             async def pay(self) -> None: ...
         """,
-        "flow.py:4  Shop.pay: weight=0 must be at least 1",
+        "flow.py:4  Shop.pay: weight 0 must be at least 1",
     ),
     "an expectation that is none": (
         """
@@ -165,7 +165,7 @@ MISTAKES = {
             @action(at="noon")
             async def eat(self) -> None: ...
         """,
-        'flow.py:4  Shop.eat: at=\'noon\': use "start" or "end"',
+        'flow.py:4  Shop.eat: at "noon" is not known; write "start" or "end"',
     ),
     "a state hook that says nothing": (
         """
@@ -197,7 +197,7 @@ MISTAKES = {
             @step()
             async def b(self) -> None: ...
         """,
-        'flow.py:6  Shop: when=\'never\': use "success" or "always"',
+        'flow.py:6  Shop: when "never" is not known; write "success" or "always"',
     ),
     "a positional argument": (
         """
@@ -244,7 +244,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     )
     for part in (
         'priority "urgent"',
-        "connections = 'some'",
+        'connections "some" is not known',
         "rate and iterations contradict",
         "Shop.rows: feed rows: no file nowhere.csv",
         "Shop.one needs a return type",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from squall.engine.plan.received_values import HAND_OVER_MAX_BYTES
 from squall.engine.users.context import decoded_context, encoded_context, fresh_maker
 
 
@@ -50,3 +51,20 @@ def test_what_cannot_travel_is_an_error_only_if_somebody_needs_it() -> None:
     assert "Setup.thing is a object, which cannot be handed" in warnings[0]
     _, error, _ = encoded_context(context, ["thing"], "Setup")
     assert error.startswith("Setup.thing is a object")
+
+
+def test_values_beyond_the_limit_are_refused_by_name_and_do_not_push_out_the_needed_ones() -> None:
+    large = bytes(HAND_OVER_MAX_BYTES - 100)
+    context = {"first": large, "needed": bytes(1000), "more": 1}
+    values, error, warnings = encoded_context(context, ["needed"], "Setup")
+    assert set(values) == {"needed", "more"}
+    assert error == ""
+    assert warnings[0].startswith("Setup.first has 8.0 MiB; a workflow hands over at most 8 MiB")
+    _, error, _ = encoded_context({"blob": bytes(150 << 20)}, ["blob"], "Setup")
+    assert error.startswith("Setup.blob has 150.0 MiB")
+
+
+def test_a_key_that_is_not_text_is_not_handed_over() -> None:
+    values, error, warnings = encoded_context({5: "x", "a": 1}, ["a"], "Setup")  # type: ignore[dict-item]
+    assert (set(values), error) == ({"a"}, "")
+    assert "the context key 5 is not text" in warnings[0]

@@ -14,7 +14,6 @@ from squall.cluster.datacenter.commands import (
     StopWorkflow,
 )
 from squall.cluster.datacenter.records import JobRecord, WorkflowRecord
-from squall.cluster.datacenter.workflow_contexts import exports_of
 from squall.cluster.manager.director.core_pool import usable_pool
 from squall.cluster.manager.director.layers import (
     elapsed_of,
@@ -36,6 +35,7 @@ from squall.cluster.manager.primary.placement import (
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.sessions.answers import specs
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
+from squall.engine.plan.received_values import exports_of
 
 REFUSED_AVOID_S = 5.0
 """How long a worker that refused a refill is not tried again for that job."""

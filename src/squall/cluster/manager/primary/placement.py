@@ -16,13 +16,13 @@ import msgspec
 from squall.cluster.datacenter.commands import Assignment, Placement
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkerRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
-from squall.cluster.datacenter.workflow_contexts import exports_of
 from squall.cluster.manager.primary.lease_rules import was_cut_short
 from squall.cluster.protocol.job_keys import JobId, ShareKey
 from squall.cluster.protocol.messages import SpecValues
 from squall.engine.core_protocol import ShareSpec
 from squall.engine.load.core_partition import item_of, place, thread_range
 from squall.engine.load.share_specs import share_specs
+from squall.engine.plan.received_values import exports_of
 from squall.stats.manifest import Profile, WorkflowManifest
 
 CORES_PER_PHASE_MAX = 2500

@@ -11,13 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from squall.coordination.member_stats import FLAPPING_ADVICE
 from squall.coordination.members.housekeeping import NamespaceMeta, read_meta
 from squall.coordination.operations.findings import Finding, Verdict
-from squall.coordination.operations.inspect import (
-    UNREADABLE,
-    Member,
-    Status,
-    list_members,
-    read_status,
-)
+from squall.coordination.operations.inspect import Member, Status, list_members, read_status
 from squall.coordination.options import Options
 from squall.coordination.queue.records import QueueKeys
 from squall.coordination.records import keys
@@ -61,7 +55,7 @@ async def examine(
         Finding(about="store", verdict="good", text=f"{store.url} answers and keeps its conditions")
     ]
     found += _clock(status, wall_s)
-    found += _leader(status)
+    found += _leader(status, members)
     found += _changes(status)
     found += _idle(status, members)
     found += _members(status, members)
@@ -85,7 +79,7 @@ def _clock(status: Status, wall_s: float) -> Iterator[Finding]:
         yield Finding(about="clock", verdict="doubtful", text=text, advice=advice)
 
 
-def _leader(status: Status) -> Iterator[Finding]:
+def _leader(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
     leader = status.leader
     if leader is not None and leader.holds:
         text = (
@@ -101,9 +95,12 @@ def _leader(status: Status) -> Iterator[Finding]:
         "members run with enable_coordinator=False, send no heartbeats, are still in a cold start,"
         " or log errors of the election"
     )
-    alive = status.members.get("healthy", 0)
+    live = [each for each in members if each.health == "healthy"]
+    if live and not any(each.eligible for each in live):
+        text += f"; none of the {len(live)} live members may lead"
+        advice = "start a member with eligible=True"
     yield Finding(
-        about="coordinator", verdict="bad" if alive else "doubtful", text=text, advice=advice
+        about="coordinator", verdict="bad" if live else "doubtful", text=text, advice=advice
     )
 
 
@@ -133,7 +130,7 @@ def _idle(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
                 " failures in a row another member takes over"
             )
             yield Finding(about="work", verdict="bad", text=text, advice=advice)
-        elif not member.is_coordinator and member.heard_s + ROUNDED_S < leader.elected_s:
+        elif not member.says_leads and member.heard_s + ROUNDED_S < leader.elected_s:
             text = f"{member.member_id} has the lease, but its heartbeat says that it does not lead"
             advice = (
                 "its renewals come too late, or it is still in the preparation phase of a cold"
@@ -143,22 +140,27 @@ def _idle(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
 
 
 def _silence(status: Status, members: Sequence[Member], timing: Timing) -> Iterator[Finding]:
-    """A member leads, but silent members are not declared dead."""
+    """Silent members that are not declared dead."""
+    silent = [each for each in members if each.health in ("stale", "warning", "critical")]
     if status.leader is None or not status.leader.holds:
+        if silent:
+            text = f"{_some(silent)} silent, and no member leads: only a leader declares deaths"
+            advice = "start a member that may lead (eligible=True, enable_coordinator=True)"
+            yield Finding(about="detection", verdict="bad", text=text, advice=advice)
         return
     limit_s = 2.0 * timing.dead_after
-    silent = [
-        each.member_id
-        for each in members
-        if each.heard_s > limit_s and each.health not in ("dead", UNREADABLE)
-    ]
-    if silent:
-        text = f"{', '.join(silent[:3])} silent for more than {limit_s:g} s and not declared dead"
+    late = [each for each in silent if each.heard_s > limit_s]
+    if late:
+        text = f"{_some(late)} silent for more than {limit_s:g} s and not declared dead"
         advice = (
             "the leader checks every monitor_interval: read the errors of its monitor in the log;"
             " if members use another profile, name it with --profile"
         )
         yield Finding(about="detection", verdict="doubtful", text=text, advice=advice)
+
+
+def _some(members: Sequence[Member]) -> str:
+    return ", ".join(each.member_id for each in members[:3])
 
 
 async def _deaths(store: GuardedStore, status: Status) -> AsyncIterator[Finding]:

@@ -75,6 +75,9 @@ class HeartbeatRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """Sequence and wall-clock time of the last beats, if the member keeps them."""
     failing: tuple[str, ...] = ()
     """Works of the leader that failed several times in a row."""
+    heartbeat_ttl: float = 90.0
+    """How old this record may be before its member counts as stale, for observers that do not know
+    the profile of the group. The default is that of `normal`."""
 
 
 class MemberRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):

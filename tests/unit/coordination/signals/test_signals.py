@@ -140,7 +140,7 @@ def test_a_wait_ends_with_its_limit_and_says_how_its_senders_are() -> None:
         b.on(events.WaitTimedOut, told.append)
         with pytest.raises(BlockingTimeoutError) as failed:
             await lab.run_on("b", b.block_until_signal(correlation_id="x", from_="a", timeout=1.0))
-        assert failed.value.expected_senders_health == {"a": "alive"}
+        assert failed.value.expected_senders_health == {"a": "healthy"}
         await asyncio.sleep(0.1)
         assert len(told) == 1
         assert await b.signals.open_waits() == ()

@@ -268,8 +268,9 @@ class Coordinator:
 
     @property
     def store(self) -> Store:
-        """The store for plugins: it retries calls that got no answer."""
-        return self._running.patient
+        """The store for records of the application: it retries calls that got no answer, and
+        refuses writes to the records of the library."""
+        return self._running.application_store
 
     @property
     def parts(self) -> MemberParts:

@@ -20,7 +20,8 @@ from squall.coordination.errors import ConfigurationError, InvalidIdentifierErro
 from squall.coordination.records import keys
 from squall.coordination.secrets.sources import generate_secret
 from squall.coordination.stores.guarded_store import RetrySettings
-from squall.coordination.stores.interface import ANY, ENDING_KINDS, Append, Put, Remove
+from squall.coordination.stores.interface import ANY, Append, Put, Remove
+from squall.coordination.stores.kinds import ENDING_KINDS
 from squall.coordination.stores.memory.store import MemoryStore
 from squall.coordination.timing import Timing
 from squall.runtime.log import Log, MemorySink
@@ -175,7 +176,7 @@ async def test_a_retry_after_a_fixed_delay(jitter: float) -> None:
 async def test_a_record_of_a_kind_that_ends_without_an_end(kind: str) -> None:
     async with running() as member:
         with pytest.raises(ConfigurationError) as no:
-            await member.store.write(Put(f"{kind}/x", b"", expect=ANY, ttl_s=None))
+            await member.parts.patient.write(Put(f"{kind}/x", b"", expect=ANY, ttl_s=None))
         check_text(no.value, "ttl_s", None, f"kind {kind} must end")
         assert await member.store.get(f"{kind}/x") == (None,)
 
@@ -319,7 +320,9 @@ async def test_members_that_work_tell_nothing_either(nothing_secret_is_told: Wat
         member.on_signal("job", fails)
         sent = await member.send_signal(member.member_id, "job", payload={"n": 1})
         forged = msgspec.json.encode({"signal_id": "f", "signature": "0" * 64})
-        await member.store.write(Append(keys.inbox(member.member_id), "f", forged, ttl_s=60.0))
+        await member.parts.patient.write(
+            Append(keys.inbox(member.member_id), "f", forged, ttl_s=60.0)
+        )
         watch, wanted = nothing_secret_is_told, ("cannot take", "heartbeat_cycle")
         async with asyncio.timeout(30.0):
             while not told or not all(any(w in t for t in watch.told) for w in wanted):

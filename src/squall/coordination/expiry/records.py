@@ -11,7 +11,7 @@ import msgspec
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.events import Event
 from squall.coordination.records.schemas import Schema
-from squall.coordination.stores.interface import Record, kind_of, make_key
+from squall.coordination.stores.interface import Record, check_own_name, kind_of, make_key
 
 PROGRESS = make_key("sweeps")
 ARCHIVE = "archive"
@@ -80,6 +80,7 @@ class SweepFinished(Event, frozen=True, kw_only=True):
 
 def check_rule(rule: ExpiryRule) -> None:
     make_key(*rule.prefix.split("/"))
+    check_own_name(rule.prefix)
     if (rule.expires_after is None) == (not rule.expires_field):
         raise ConfigurationError(f"ttl of {rule.prefix}: use either expires_after or expires_field")
     after = rule.expires_after

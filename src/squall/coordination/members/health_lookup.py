@@ -18,9 +18,7 @@ async def health_of(parts: MemberParts, member_ids: Sequence[str]) -> dict[str, 
     names = [kind(member_id) for kind in kinds for member_id in member_ids]
     found = await parts.urgent.get(*names) if names else ()
     count = len(member_ids)
-    return {
-        member_id: _health(parts, *found[at::count]) for at, member_id in enumerate(member_ids)
-    }
+    return {member_id: _health(parts, *found[at::count]) for at, member_id in enumerate(member_ids)}
 
 
 def _health(

@@ -29,9 +29,7 @@ EARLY = 0.1
 LEAST_PAUSE = 0.5
 
 
-Health = Literal[
-    "healthy", "stale", "warning", "critical", "dead", "left", "unreadable", "unknown"
-]
+Health = Literal["healthy", "stale", "warning", "critical", "dead", "left", "unreadable", "unknown"]
 HEALTHS: dict[Health, str] = {
     "healthy": "its last heartbeat is at most `heartbeat_ttl` old",
     "stale": "no heartbeat for `heartbeat_ttl`, and no warning yet; it stays so if no member leads",

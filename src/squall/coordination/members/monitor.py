@@ -182,7 +182,7 @@ class Monitor:
             ttl_s=max(keys.WARNING_TTL_S, 3.0 * timing.monitor_interval),
         )
         try:
-            await term.write(put)
+            await term.write_any(put)
         except VersionConflict:
             return
         self._announce_warning(warning, found)
@@ -241,7 +241,7 @@ class Monitor:
         if member is not None:
             writes.insert(1, Delete(member.key, member.version))
         with contextlib.suppress(VersionConflict):
-            await term.write(*writes)
+            await term.write_any(*writes)
 
     def _announce_warning(self, warning: WarningRecord, stale: StaleMember) -> None:
         self.statistics.warnings_issued += 1
@@ -317,7 +317,7 @@ class Monitor:
         ]
         self._unfinished[stale.member_id] = None
         try:
-            await term.write(*writes)
+            await term.write_any(*writes)
         except VersionConflict as conflict:
             if conflict.applied == 0:
                 # The member beat, left or was declared dead in this moment: no decision was made.
@@ -446,7 +446,7 @@ class Monitor:
             ttl_s=keys.TOMBSTONE_TTL_S,
         )
         try:
-            (version,) = await term.write(put)
+            (version,) = await term.write_any(put)
         except VersionConflict:
             return None
         return msgspec.structs.replace(before, version=version, value=value)
@@ -519,7 +519,7 @@ class Monitor:
             to_delete += [each for each in acks if each is not None]
         if not to_delete:
             return 0
-        await term.write(
+        await term.write_any(
             Check(keys.member(member_id), member.version),
             *(Delete(each.key, each.version) for each in to_delete),
         )
@@ -567,7 +567,7 @@ class Monitor:
 
     async def _try(self, term: Term, write: Write) -> bool:
         try:
-            await term.write(write)
+            await term.write_any(write)
         except VersionConflict:
             return False
         return True

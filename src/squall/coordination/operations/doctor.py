@@ -18,6 +18,7 @@ from squall.coordination.records import keys
 from squall.coordination.records.schemas import Codec, MemberRecord, Tombstone
 from squall.coordination.secrets.sources import ROTATION_S
 from squall.coordination.stores.guarded_store import GuardedStore
+from squall.coordination.stores.kinds import KINDS, WORK_KINDS
 from squall.coordination.timing import Timing
 
 CLOCK_S = 60.0
@@ -33,8 +34,8 @@ CHANGES_MAX, CHANGES_S = 5, 600.0
 AT_ONCE_S = 10.0
 # S3 reports ages in whole seconds.
 ROUNDED_S = 2.0
-# Kinds whose records may be kept without an end. A store holds a secret only if none was given.
-FOR_EVER = frozenset({"leader", "meta", "epoch", "secret"})
+# Kinds whose records may be kept without an end.
+FOR_EVER = frozenset(name for name, kind in KINDS.items() if kind.kept_s is None)
 
 
 async def examine(
@@ -245,7 +246,8 @@ def _secret(
 
 
 def _room(status: Status) -> Iterator[Finding]:
-    number = sum(status.keys.values())
+    # As in the alert: records of work that was done say nothing about trouble.
+    number = sum(count for kind, count in status.keys.items() if kind not in WORK_KINDS)
     verdict: Verdict = "good" if number <= KEYS_MAX else "doubtful"
     advice = "" if verdict == "good" else "look for members that start and die in a loop"
     yield Finding(about="keys", verdict=verdict, text=f"{number:,}", advice=advice)

@@ -163,7 +163,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
             raise ConfigurationError(f"max_attempts is {max_attempts}: it must be at least 1")
         if dedup_id:
             return await self._enqueue_once(ticket, dedup_id)
-        await self.coordinator.store.write(*self.enqueue_writes(ticket))
+        await self.coordinator.parts.patient.write(*self.enqueue_writes(ticket))
         return ticket.ticket_id
 
     def enqueue_writes(self, ticket: Ticket) -> list[Write]:
@@ -180,7 +180,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
     async def _enqueue_once(self, ticket: Ticket, dedup_id: str) -> str:
         """Creates the record that names the ticket of this `dedup_id`. The record expires before
         the end of that ticket is forgotten, so the next ticket needs a new id."""
-        store, key = self.coordinator.store, self.keys.dedup(dedup_id)
+        store, key = self.coordinator.parts.patient, self.keys.dedup(dedup_id)
         first = Put(key, ticket.ticket_id.encode(), expect=ABSENT, ttl_s=DEDUP_TTL_S)
         writes = self.enqueue_writes(ticket)
         while True:
@@ -266,7 +266,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
         """Takes a batch, or waits for a ticket. A boot that was declared dead gets nothing: the
         take fails on `provided` until the member is registered again."""
         coordinator, ready, clock = self.coordinator, self.keys.ready, self.coordinator.parts.clock
-        store, lease_s, alive = coordinator.store, self.visibility_timeout, coordinator.alive_check
+        store, lease_s, alive = (
+            coordinator.parts.patient,
+            self.visibility_timeout,
+            coordinator.alive_check,
+        )
         claims: Sequence[Claim] | None = None
         begun = clock.now()
         if not coordinator.isolated and await self._has_signing_secret():
@@ -299,7 +303,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
         ticket, and after one that could not be verified."""
         if self._is_secret_unverified:
             parts = self.coordinator.parts
-            (lease,) = await self.coordinator.store.get(LEADER)
+            (lease,) = await self.coordinator.parts.patient.get(LEADER)
             self._is_secret_unverified = differing_secret(parts, lease) != ""
         return not self._is_secret_unverified
 
@@ -313,7 +317,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
             raise
 
     async def _is_fit(self, claimed: ClaimedTicket) -> bool:
-        ticket, parts, store = claimed.ticket, self.coordinator.parts, self.coordinator.store
+        ticket, parts, store = (
+            claimed.ticket,
+            self.coordinator.parts,
+            self.coordinator.parts.patient,
+        )
         if not await self._is_held(claimed):
             return False
         if not store.capabilities.transactions:
@@ -369,7 +377,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
         """Deals with a ticket that does not verify. If only the signing key is unknown here, other
         members may know it and get it first. After the last attempt it goes to quarantine and
         becomes final, so that neither its producer nor its order key waits for it."""
-        parts, store, item = self.coordinator.parts, self.coordinator.store, claim.item
+        parts, store, item = self.coordinator.parts, self.coordinator.parts.patient, claim.item
         report_refused(parts, self.keys.queue, item.id, reason)
         if reason == UNKNOWN_KEY:
             self._is_secret_unverified = True
@@ -436,7 +444,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
         key = self.keys.late(late.ticket_id, late.attempt)
         value = self.coordinator.parts.codec.encode(late)
         with contextlib.suppress(CoordinationError):
-            await self.coordinator.store.write(
+            await self.coordinator.parts.patient.write(
                 Put(key, value, expect=ANY, ttl_s=FINAL_TTL_S, silent=True)
             )
             if found is not None:
@@ -495,7 +503,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
 
     async def _count(self) -> None:
         """Updates the gauges that say how full the queue is."""
-        waits = self.coordinator.store.capabilities
+        waits = self.coordinator.parts.patient.capabilities
         is_polled = waits.cross_host and not waits.blocking_wait
         now = self.coordinator.parts.clock.now()
         if now - self._counted_at >= (COUNT_POLLED_S if is_polled else COUNT_S):

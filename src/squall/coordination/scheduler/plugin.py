@@ -26,6 +26,7 @@ from squall.coordination.scheduler.due_times import Calendar
 from squall.coordination.scheduler.records import (
     ORDERS,
     RUN_TTL_S,
+    SCHEDULE_TTL_S,
     SCHEDULES,
     JobRecord,
     RunHistory,
@@ -35,7 +36,7 @@ from squall.coordination.scheduler.records import (
     history_key,
     run_key,
 )
-from squall.coordination.scheduler.runner import SCHEDULE_TTL_S, ScheduleRunner
+from squall.coordination.scheduler.runner import ScheduleRunner
 from squall.coordination.stores.interface import ABSENT, Append, Put, Record, make_key
 
 JobHandler = Callable[[RunRecord], Awaitable[Any]]
@@ -117,7 +118,7 @@ class Scheduler(CoordinatorPlugin):
         _known((await self.jobs()), name)
         slot = f"now-{self.coordinator.parts.runtime.entropy(ID_BYTES).hex()}"
         order = self.coordinator.parts.codec.encode(RunOrder(job=name))
-        await self.coordinator.store.write(Append(ORDERS, slot, order, ttl_s=RUN_TTL_S))
+        await self.coordinator.parts.patient.write(Append(ORDERS, slot, order, ttl_s=RUN_TTL_S))
         return slot
 
     # Questions.
@@ -132,13 +133,13 @@ class Scheduler(CoordinatorPlugin):
 
     async def history(self, name: str) -> tuple[RunRecord, ...]:
         """The last 50 runs, the newest last."""
-        (found,) = await self.coordinator.store.get(history_key(name))
+        (found,) = await self.coordinator.parts.patient.get(history_key(name))
         codec = self.coordinator.parts.codec
         record = None if found is None else codec.read(RunHistory, found.value, key=found.key)
         return () if record is None else record.runs
 
     async def run(self, name: str, slot: str) -> RunRecord | None:
-        (found,) = await self.coordinator.store.get(run_key(name, slot))
+        (found,) = await self.coordinator.parts.patient.get(run_key(name, slot))
         return (
             None
             if found is None
@@ -201,7 +202,7 @@ class Scheduler(CoordinatorPlugin):
         await self._change(change)
 
     async def _read(self) -> tuple[Schedules, Record | None]:
-        (found,) = await self.coordinator.store.get(SCHEDULES)
+        (found,) = await self.coordinator.parts.patient.get(SCHEDULES)
         if found is None:
             return Schedules(), None
         read = self.coordinator.parts.codec.read(Schedules, found.value, key=found.key)
@@ -225,7 +226,7 @@ class Scheduler(CoordinatorPlugin):
             value = self.coordinator.parts.codec.encode(Schedules(jobs=jobs), over=over)
             expect = ABSENT if found is None else found.version
             try:
-                await self.coordinator.store.write(
+                await self.coordinator.parts.patient.write(
                     Put(SCHEDULES, value, expect=expect, ttl_s=SCHEDULE_TTL_S)
                 )
                 return

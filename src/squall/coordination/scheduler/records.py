@@ -16,10 +16,12 @@ import msgspec
 from squall.coordination.events import Event
 from squall.coordination.records.schemas import Schema
 from squall.coordination.stores.interface import make_key
+from squall.coordination.stores.kinds import kept_s
 
 SCHEDULES = make_key("schedules")
 ORDERS = make_key("orders")
-RUN_TTL_S = 7 * 86_400.0
+RUN_TTL_S = kept_s("run")
+SCHEDULE_TTL_S = kept_s("schedules")
 HISTORY_MAX = 50
 
 Misfire = Literal["skip", "run_once", "run_all"]

@@ -18,7 +18,6 @@ from enum import IntEnum
 
 import msgspec
 
-
 # A connection that breaks once is one moment; a hang that lasts is at least a second one.
 HUNG_MOMENTS = 2
 

@@ -17,6 +17,7 @@ the new version.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -50,6 +51,8 @@ from squall.coordination.stores.interface import (
     Write,
     WriteAndGetStore,
     check_key,
+    check_own_name,
+    check_own_writes,
 )
 from squall.runtime.backoff import Backoff, Retries
 from squall.runtime.interfaces import Clock
@@ -106,6 +109,7 @@ class GuardedStore:
         self._metrics = metrics
         self._log = log
         self._is_urgent = is_urgent
+        self._is_for_application = False
         self._paired_store = inner if isinstance(inner, WriteAndGetStore) else None
         self._push_store = inner if isinstance(inner, PushStore) else None
         self._durations: dict[str, Histogram] = {}
@@ -129,6 +133,13 @@ class GuardedStore:
         )
 
     @property
+    def for_application(self) -> GuardedStore:
+        """This store for records of the application: it refuses writes to those of the library."""
+        view = copy.copy(self)
+        view._is_for_application = True
+        return view
+
+    @property
     def state(self) -> BreakerState:
         return self.breaker.state(self._clock.now())
 
@@ -149,6 +160,8 @@ class GuardedStore:
         return await self._call("get", self.inner.get, *keys)
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
+        if self._is_for_application:
+            check_own_writes(writes)
         named = list(map(self._with_token, writes))
         try:
             return await self._call("write", partial(self.inner.write, *named, fence=fence))
@@ -169,6 +182,8 @@ class GuardedStore:
         if paired_store is None or not keys:
             versions = await self.write(*writes)
             return versions, (await self.get(*keys) if keys else ())
+        if self._is_for_application:
+            check_own_writes(writes)
         named = list(map(self._with_token, writes))
         return await self._call("write", paired_store.write_and_get, named, keys)
 
@@ -196,6 +211,8 @@ class GuardedStore:
         request: str = "",
         provided: Check | None = None,
     ) -> Sequence[Claim]:
+        if self._is_for_application:
+            check_own_name(stream)
         call = partial(self.inner.take, stream, owner, lease_s=lease_s, limit=limit)
         named = request or self._token()
         try:

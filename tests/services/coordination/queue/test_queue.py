@@ -209,7 +209,7 @@ async def test_an_id_against_doubles_whose_time_has_passed_makes_another_ticket(
         (ticket,) = await take(queue, 1)
         await ticket.complete("first")
         # As if a day had passed since it was enqueued, and less since it was done.
-        await coordinator.store.write(Delete(queue.keys.dedup("order 7"), ANY))
+        await coordinator.parts.patient.write(Delete(queue.keys.dedup("order 7"), ANY))
         second = await queue.enqueue(2, dedup_id="order 7")
         (ticket,) = await take(queue, 1)
         assert (ticket.ticket_id, ticket.payload) == (second, 2)
@@ -283,7 +283,7 @@ async def test_a_forged_ticket_is_not_handed_out(place: Place) -> None:
     async with member(place, queue) as coordinator:
         forged = b'{"v":1,"ticket_id":"evil","queue":"mail","payload":"rm"}'
         for stream in (queue.keys.queued, queue.keys.ready):
-            await coordinator.store.write(Append(stream, "evil", forged, ttl_s=60.0))
+            await coordinator.parts.patient.write(Append(stream, "evil", forged, ttl_s=60.0))
         good = await queue.enqueue("good")
         (ticket,) = await take(queue, 1)
         assert ticket.ticket_id == good

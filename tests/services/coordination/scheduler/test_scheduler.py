@@ -111,7 +111,9 @@ async def test_a_due_time_that_has_a_record_is_not_run(place: Place) -> None:
         slot = f"{round(due * 1000):015d}"
         codec = producer.parts.codec
         record = codec.encode(RunRecord(job="tick", slot=slot, due=due, member="gone"))
-        await producer.store.write(Put(run_key("tick", slot), record, expect=ABSENT, ttl_s=60.0))
+        await producer.parts.patient.write(
+            Put(run_key("tick", slot), record, expect=ABSENT, ttl_s=60.0)
+        )
         other = scheduler(notes, 1.0)
         async with member(place, other):
             await notes.until(1)

@@ -1,4 +1,4 @@
-"""One vocabulary of health: the gauges, `status`, `members` and `doctor` say the same of a member."""
+"""One vocabulary of health: gauges, `status`, `members` and `doctor` say the same of a member."""
 
 from __future__ import annotations
 

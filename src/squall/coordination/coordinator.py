@@ -558,5 +558,6 @@ class Coordinator:
             health_check=self._health_check,
             works=self._all_works,
             on_state_lost=signals.receiver.state_lost,
+            before_register=self._housekeeping.bind_environment,
             highest_epoch=self._known_epoch,
         )

@@ -397,12 +397,12 @@ class Coordinator:
         force: bool = False,
         desired_coordinator: str | None = None,
         allow_early: bool = False,
-        within: float | None = None,
+        timeout_s: float | None = None,
     ) -> str:
         """Waits for a leader and returns its id. `force` asks the present leader to hand over, to
         `desired_coordinator` if it is given."""
-        limit_s = within or 3.0 * self.timing.failover + self.timing.cold_start_observation_window
-        async with asyncio.timeout(limit_s):
+        failover_s = 3.0 * self.timing.failover + self.timing.cold_start_observation_window
+        async with asyncio.timeout(failover_s if timeout_s is None else timeout_s):
             if force:
                 await self._handover.force(desired_coordinator, allow_early=allow_early)
             return await self._handover.led(desired_coordinator)

@@ -128,13 +128,13 @@ async def test_a_record_must_outlive_a_death_and_a_whole_period_of_cleanup() -> 
 @pytest.mark.parametrize(
     ("limits", "rule"),
     [
-        ({"timeout": math.inf}, "every wait ends"),
-        ({"timeout": math.nan}, "every wait ends"),
-        ({"timeout": 0.0}, "every wait ends"),
-        ({"timeout": -1.0}, "every wait ends"),
-        ({"timeout": 60.0, "expected_duration": 300.0}, "expected_duration (300)"),
-        ({"timeout": 86_400.0, "expected_duration": 600.0}, "max_timeout (3600)"),
-        ({"timeout": 3601.0}, "max_timeout (3600)"),
+        ({"timeout_s": math.inf}, "every wait ends"),
+        ({"timeout_s": math.nan}, "every wait ends"),
+        ({"timeout_s": 0.0}, "every wait ends"),
+        ({"timeout_s": -1.0}, "every wait ends"),
+        ({"timeout_s": 60.0, "expected_duration": 300.0}, "expected_duration (300)"),
+        ({"timeout_s": 86_400.0, "expected_duration": 600.0}, "max_timeout (3600)"),
+        ({"timeout_s": 3601.0}, "max_timeout (3600)"),
     ],
 )
 async def test_a_wait_that_is_too_short_too_long_or_endless(
@@ -143,7 +143,7 @@ async def test_a_wait_that_is_too_short_too_long_or_endless(
     async with running() as member:
         with pytest.raises(ConfigurationError) as no:
             await member.block_until_signal(correlation_id="x", **limits)
-        check_text(no.value, "timeout", limits["timeout"], rule)
+        check_text(no.value, "timeout_s", limits["timeout_s"], rule)
         assert await member.signals.open_waits() == ()
 
 
@@ -152,7 +152,7 @@ async def test_a_wait_of_less_than_twice_the_expected_time_is_warned_about() -> 
     async with running(log=Log(sink, RealClock())) as member:
         for limit_s in (0.15, 0.2):
             with pytest.raises(TimeoutError):
-                await member.block_until_signal(timeout=limit_s, expected_duration=0.1)
+                await member.block_until_signal(timeout_s=limit_s, expected_duration=0.1)
     assert sink.events().count("timeout_is_tight") == 1
 
 

@@ -36,7 +36,7 @@ META_SCHEMA = 1
 META_TRIES = 10
 REASONS = (
     *("missing", "malformed", "bad_signature", "unknown_key", "expired", "from_future"),
-    *("wrong_receiver", "stale_epoch", "fenced_sender"),
+    *("wrong_receiver", "stale_epoch", "unknown_epoch", "fenced_sender"),
 )
 
 

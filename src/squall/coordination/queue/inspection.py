@@ -103,15 +103,15 @@ class QueueInspection(CoordinatorPlugin):
             return None, ""
         return self.coordinator.parts.codec.read(Final, found.value), found.version
 
-    async def result(self, ticket_id: str, *, within: float = 600.0) -> Final:
-        """Waits until the ticket is final. Raises `BlockingTimeoutError` after `within` s."""
+    async def result(self, ticket_id: str, *, timeout_s: float = 600.0) -> Final:
+        """Waits until the ticket is final. Raises `BlockingTimeoutError` after `timeout_s`."""
         clock, key = self.coordinator.parts.clock, self.keys.final(ticket_id)
         begun = clock.now()
         while True:
             final, seen = await self._final(ticket_id)
             if final is not None:
                 return final
-            left_s = begun + within - clock.now()
+            left_s = begun + timeout_s - clock.now()
             if left_s <= 0.0:
                 raise BlockingTimeoutError(
                     self.coordinator.member_id, ticket_id, clock.now() - begun, {}

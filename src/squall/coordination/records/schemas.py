@@ -188,6 +188,18 @@ class SignalAck(Schema, frozen=True, kw_only=True, omit_defaults=True):
     received_at: float
 
 
+class SignalReceipt(Schema, frozen=True, kw_only=True, omit_defaults=True):
+    """Says that a consumer of the receiver has the signal and is not done with it, or failed. It
+    stands where the acknowledgment would stand."""
+
+    signal_id: str
+    receiver_id: str
+    sender_id: str
+    taken_at: float
+    error: str = ""
+    """Why the handler gave up; "" while it works."""
+
+
 class Delivered(Schema, frozen=True, kw_only=True):
     """The idempotency record of one signal and one receiver."""
 

@@ -122,7 +122,7 @@ class HandlerLoop:
                 return
             delay_s = retries.next_delay_s()
             if delay_s is None:
-                await self._receiver.quarantine(entry)
+                await self._receiver.quarantine(entry, error)
                 return
             await self._parts.clock.sleep(delay_s)
 

@@ -206,7 +206,7 @@ async def test_a_run_asked_for_waits_for_a_coordinator_that_has_the_code(place: 
     notes, missing = Notes(), list[HandlerMissing]()
     first, second = Scheduler(), scheduler(notes, 3600.0)
     async with member(place, first, member_id="a") as leader:
-        await leader.ensure_coordinator(within=60.0)
+        await leader.ensure_coordinator(timeout_s=60.0)
         leader.on(HandlerMissing, missing.append)
         await first.add("tick", JobRecord(every=3600.0))
         slots = [await first.run_now("tick") for _ in range(2)]

@@ -104,7 +104,7 @@ def test_a_wait_for_the_lead_ends_when_the_member_stops() -> None:
 
         waiting = lab.run_on(name, lead())
         ensuring = lab.run_on(
-            name, member.ensure_coordinator(desired_coordinator=name, within=600.0)
+            name, member.ensure_coordinator(desired_coordinator=name, timeout_s=600.0)
         )
         await asyncio.sleep(0.3)
         await lab.run_on(name, member.stop())

@@ -45,6 +45,7 @@ from squall.coordination.options import (
     OptionValues,
     check_names,
     check_options,
+    check_values,
     with_environment,
 )
 from squall.coordination.plugin import CoordinatorPlugin
@@ -57,6 +58,7 @@ from squall.coordination.startup_warnings import log_startup_warnings
 from squall.coordination.stores.interface import Check, Store
 from squall.coordination.stores.open import capabilities_of
 from squall.coordination.timing import Timing
+from squall.coordination.value_rules import async_function, check, or_none, seconds, text
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.log import Log, PythonLogger
 from squall.runtime.metrics import Registry
@@ -93,6 +95,8 @@ class Coordinator:
     ) -> None:
         check_names(options)
         self.options = with_environment(Options(**options), variable("COORD_ENVIRONMENT"))
+        check_values(self.options)
+        _check_arguments(member_id, on_become, on_stop, work, work_interval)
         can = capabilities_of(store) if isinstance(store, str) else store.capabilities
         check_options(self.options, self.options.timing_for(can), can)
         self._given = (store, member_id, runtime, log, registry)
@@ -561,3 +565,13 @@ class Coordinator:
             before_register=self._housekeeping.bind_environment,
             highest_epoch=self._known_epoch,
         )
+
+
+def _check_arguments(
+    member_id: object, on_become: object, on_stop: object, work: object, work_interval: object
+) -> None:
+    check("member_id", member_id, or_none(text("'worker-1'")))
+    check("on_become", on_become, or_none(async_function("f")))
+    check("on_stop", on_stop, or_none(async_function("f")))
+    check("work", work, or_none(async_function("f")))
+    check("work_interval", work_interval, or_none(seconds(above=0.0, example=1.0)))

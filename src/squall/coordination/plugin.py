@@ -89,8 +89,14 @@ class CoordinatorPlugin:
     async def on_start(self) -> None:
         """Called once on every member, after it registered."""
 
+    async def before_stop(self) -> None:
+        """Called once when the member begins to stop, while it may still lead: end what waits for
+        work, and return what other members could take."""
+
     async def on_stop(self) -> None:
-        """Called once when the member stops, or when its start failed after `on_start`."""
+        """Called once when the member stops, or when its start failed after `on_start`. Its term
+        has ended by then: `coordinator_work` and `on_stop_being_coordinator` have returned, so
+        that what they use can be closed here."""
 
     async def on_become_coordinator(self) -> None: ...
 

@@ -18,6 +18,7 @@ from squall.coordination.election.messages import PLANNED
 from squall.coordination.errors import LeadershipLost, StaleEpochError
 from squall.coordination.records.keys import LEADER
 from squall.coordination.stores.interface import Fence, Store, Write, check_own_writes
+from squall.coordination.value_rules import async_function, check, or_none, seconds
 from squall.runtime.backoff import Backoff
 from squall.runtime.tasks import TaskGroup
 
@@ -173,6 +174,9 @@ class Work:
         periodic: Callback | None = None,
         interval: float = 1.0,
     ) -> None:
+        for what, callback in (("become", become), ("stop", stop), ("periodic", periodic)):
+            check(what, callback, or_none(async_function("f")))
+        check("interval", interval, seconds(above=0.0, example=1.0))
         self.name = name
         self.become = become
         self.stop = stop

@@ -38,6 +38,7 @@ from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.records import keys
 from squall.coordination.stores.interface import ABSENT, ANY, Delete, Put, Record, Write, make_key
 from squall.coordination.stores.kinds import kept_s
+from squall.coordination.value_rules import check, seconds
 
 INTERVAL_S = 300.0
 PAGE = 100
@@ -55,6 +56,7 @@ class Ttl(CoordinatorPlugin):
 
     def __init__(self, *, ttl_interval: float = INTERVAL_S) -> None:
         super().__init__()
+        check("ttl_interval", ttl_interval, seconds(above=0.0, example=INTERVAL_S))
         self.work_interval = ttl_interval
         self._rules: list[ExpiryRule] = []
         # Counts of the last sweep of this member.

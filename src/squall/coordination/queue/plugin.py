@@ -65,6 +65,7 @@ from squall.coordination.stores.interface import (
     Takeable,
     Write,
 )
+from squall.coordination.value_rules import async_function, check, or_none, seconds, whole
 from squall.runtime.backoff import Backoff
 
 VISIBILITY_S = 30.0
@@ -99,10 +100,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
         super().__init__(queue, max_pending=max_pending)
         self.name = f"queue {queue}"
         self.work_interval = 0.001
-        if max_attempts < 1 or window < 1 or max_pending < 1:
-            raise ConfigurationError(
-                "max_attempts, window and max_pending of a queue must be at least 1"
-            )
+        check("visibility_timeout", visibility_timeout, or_none(seconds(above=0.0, example=30.0)))
+        check("max_attempts", max_attempts, whole(1, example=3))
+        check("max_pending", max_pending, whole(1, example=MAX_PENDING))
+        check("window", window, whole(1, example=200))
+        check("retry_base", retry_base, seconds(above=0.0, example=1.0))
         self._given_visibility = visibility_timeout
         self.visibility_timeout = visibility_timeout or VISIBILITY_S
         self.max_attempts = max_attempts
@@ -223,7 +225,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
             for left in list(self._waiting) if not self._open_loops else ():
                 self.stop_renewing(left)
                 if self._stopping and left.is_open:
-                    # It was taken while the member stopped: `on_stop` did not see it.
+                    # It was taken while the member stopped: `before_stop` did not see it.
                     with contextlib.suppress(CoordinationError):
                         await left.release()
 
@@ -231,7 +233,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
         self, handler: Callable[[Any], Awaitable[Any]], *, concurrency: int = 1
     ) -> None:
         """Calls `handler(payload)` for each ticket, until it is cancelled or the member stops. The
-        handler's return value is the ticket's result; an exception fails the ticket."""
+        handler's return value is the ticket's result; an exception fails the ticket. A handler that
+        is not `async def` is refused: it would block the heartbeats of the member. Run such code in
+        a thread: `await asyncio.to_thread(work, payload)`."""
+        check("handler", handler, async_function("f, and asyncio.to_thread for blocking code"))
+        check("concurrency", concurrency, whole(1, example=1))
         tasks = self.coordinator.parts.tasks
         started = [
             tasks.start(f"worker of {self.keys.queue}", self._work(handler))
@@ -481,7 +487,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
                 self._under_renewal.add(ticket)
                 self.coordinator.parts.tasks.start(f"claim of {ticket.ticket_id}", renew(ticket))
 
-    async def on_stop(self) -> None:
+    async def before_stop(self) -> None:
         """Cancels the bodies and gives the held tickets back. Those attempts count."""
         self._stopping = True
         held = {*self._renewed, *self._waiting}

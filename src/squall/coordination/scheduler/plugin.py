@@ -38,6 +38,7 @@ from squall.coordination.scheduler.records import (
 )
 from squall.coordination.scheduler.runner import ScheduleRunner
 from squall.coordination.stores.interface import ABSENT, Append, Put, Record, make_key
+from squall.coordination.value_rules import async_function, check
 
 JobHandler = Callable[[RunRecord], Awaitable[Any]]
 H = TypeVar("H", bound=JobHandler)
@@ -77,6 +78,7 @@ class Scheduler(CoordinatorPlugin):
 
     def _decorator(self, name: str, job: JobRecord) -> Callable[[H], H]:
         def declared(handler: H) -> H:
+            check("handler", handler, async_function("f, and asyncio.to_thread for blocking code"))
             chosen = name or getattr(handler, "__name__", "")
             self._declare(chosen, job)
             self.handlers[chosen] = handler

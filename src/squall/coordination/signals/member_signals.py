@@ -32,7 +32,7 @@ from squall.coordination.signals.matching import InboxEntry, SignalFilter
 from squall.coordination.signals.member_context import MemberContext
 from squall.coordination.signals.receiver import Receiver
 from squall.coordination.signals.sender import Sender
-from squall.coordination.timing import wrong
+from squall.coordination.value_rules import wrong
 
 __all__ = ["Delivery", "SignalHandler", "Signals"]
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 
 from squall.coordination.errors import ConfigurationError
-from squall.coordination.timing import Environment, wrong
+from squall.coordination.timing import Environment
+from squall.coordination.value_rules import wrong
 
 BY_ENVIRONMENT: dict[Environment | None, float] = {
     "development": 300.0,

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from squall.coordination.election.health_check import HealthChecker
 from squall.coordination.election.leadership import Leadership
@@ -66,8 +67,22 @@ from squall.runtime.metrics_http import MetricsServer
 from squall.runtime.process_identity import variable
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 NOT_RUNNING = "the coordinator is not running: use `async with`, or start()"
+
+
+def _of_signals(
+    method: Callable[Concatenate[Signals, P], R],
+) -> Callable[Concatenate[Coordinator, P], R]:
+    """A method of `Signals` as a method of `Coordinator`, with its signature and its text."""
+
+    @functools.wraps(method)
+    def forward(self: Coordinator, *arguments: P.args, **options: P.kwargs) -> R:
+        return method(self.signals, *arguments, **options)
+
+    return forward
 
 
 class Coordinator:
@@ -440,21 +455,12 @@ class Coordinator:
     def signals(self) -> Signals:
         return self._present(self._signals)
 
-    @property
-    def send_signal(self):
-        return self.signals.send_signal
-
-    @property
-    def send_signal_with_retry(self):
-        return self.signals.send_signal_with_retry
-
-    @property
-    def block_until_signal(self):
-        return self.signals.block_until_signal
-
-    @property
-    def on_signal(self):
-        return self.signals.on_signal
+    send_signal = _of_signals(Signals.send_signal)
+    send_signal_with_retry = _of_signals(Signals.send_signal_with_retry)
+    block_until_signal = _of_signals(Signals.block_until_signal)
+    wait_all = _of_signals(Signals.wait_all)
+    wait_any = _of_signals(Signals.wait_any)
+    on_signal = _of_signals(Signals.on_signal)
 
     # Other members.
 

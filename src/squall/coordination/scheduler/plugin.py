@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
@@ -28,7 +28,9 @@ from squall.coordination.scheduler.records import (
     RUN_TTL_S,
     SCHEDULE_TTL_S,
     SCHEDULES,
+    JobOptions,
     JobRecord,
+    JobTimes,
     RunHistory,
     RunOrder,
     RunRecord,
@@ -63,16 +65,21 @@ class Scheduler(CoordinatorPlugin):
 
     # Declarations, before the start.
 
-    def every(self, seconds: float, *, name: str = "", **options: Any) -> Callable[[H], H]:
+    def every(
+        self, seconds: float, *, name: str = "", **options: Unpack[JobOptions]
+    ) -> Callable[[H], H]:
         """Decorator: runs the function at each multiple of so many seconds since 1970."""
         return self._decorator(name, JobRecord(every=seconds, **options))
 
     def cron(
-        self, text: str, *, zone: str = "UTC", name: str = "", **options: Any
+        self, text: str, *, zone: str = "UTC", name: str = "", **options: Unpack[JobOptions]
     ) -> Callable[[H], H]:
+        """Decorator: runs the function at the times of a cron expression of five fields."""
         return self._decorator(name, JobRecord(cron=text, zone=zone, **options))
 
-    def enqueue(self, name: str, queue: str, payload: Any = None, **options: Any) -> None:
+    def enqueue(
+        self, name: str, queue: str, payload: Any = None, **options: Unpack[JobTimes]
+    ) -> None:
         """Declares a job that enqueues exactly one ticket per due time that is run."""
         self._declare(name, JobRecord(queue=queue, payload=payload, **options))
 

@@ -9,7 +9,7 @@ orders                   stream: runs that operators asked for
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import msgspec
 
@@ -49,6 +49,25 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every due time up to here has had its run or was given up. Never falls."""
     opened: str = ""
     """The slot of the last run that was begun. A new leader checks whether it ended."""
+
+
+class JobOptions(TypedDict, total=False):
+    """What a declaration says about a job besides its times; the fields of `JobRecord`."""
+
+    misfire: Misfire
+    overlap: Overlap
+    max_runtime: float
+    jitter: float
+    grace: float
+    enabled: bool
+
+
+class JobTimes(JobOptions, total=False):
+    """As `JobOptions`, with the times: either `every` or `cron`."""
+
+    every: float
+    cron: str
+    zone: str
 
 
 class Schedules(Schema, frozen=True, kw_only=True):

@@ -103,6 +103,8 @@ def encoded_given(what: str, value: Any) -> bytes:
 
 
 class QueueEvent(Event, frozen=True, kw_only=True):
+    """What every event of a queue has."""
+
     queue: str
 
 
@@ -115,6 +117,8 @@ class TicketsPublished(QueueEvent, frozen=True, kw_only=True):
 
 
 class TicketClaimed(QueueEvent, frozen=True, kw_only=True):
+    """A worker of this member took a ticket."""
+
     name: ClassVar[str] = "plg:queue:ticket-claimed"
     ticket_id: str
     attempt: int
@@ -131,6 +135,8 @@ class TicketFinished(QueueEvent, frozen=True, kw_only=True):
 
 
 class TicketRetried(QueueEvent, frozen=True, kw_only=True):
+    """An attempt of this member failed; the next one may begin after `delay_s`."""
+
     name: ClassVar[str] = "plg:queue:ticket-retried"
     ticket_id: str
     attempt: int

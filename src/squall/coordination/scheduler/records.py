@@ -99,6 +99,8 @@ class RunHistory(Schema, frozen=True, kw_only=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
+    """The leader began a run of a job. `due` is in seconds since 1970."""
+
     name: ClassVar[str] = "plg:scheduler:run-started"
     job: str
     slot: str
@@ -107,6 +109,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class RunEnded(Event, frozen=True, kw_only=True):
+    """A run ended: `ok`, `failed`, `timeout`, `skipped`, `interrupted` or `enqueued`."""
+
     name: ClassVar[str] = "plg:scheduler:run-ended"
     job: str
     slot: str

@@ -93,6 +93,7 @@ fuzz: $(VENV)/.dev ## feed the wire with invented bytes; ARGS=-max_total_time=60
 
 reference: $(VENV)/.run ## write the reference pages of the documents from the code
 	@$(BIN)/python docs/reference/make.py
+	@$(BIN)/python docs/coordination/make_reference.py
 
 docs: $(SITE)/.site reference ## build the documents as a site in build/site; ARGS=--serve to read it
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs $(if $(findstring --serve,$(ARGS)),serve,build --strict) --config-file .ci/site/mkdocs.yml

@@ -281,7 +281,7 @@ async def _signals(options: argparse.Namespace) -> list[Row]:
         async def trip(name: str) -> float:
             begun = time.perf_counter()
             await a.send_signal("b", "ask", correlation_id=name)
-            await a.block_until_signal(correlation_id=name, timeout=30.0)
+            await a.block_until_signal(correlation_id=name, timeout_s=30.0)
             return time.perf_counter() - begun
 
         b.on_signal("ask", answer)

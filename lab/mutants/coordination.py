@@ -194,7 +194,7 @@ def _any_claim() -> list[Any]:
             elif isinstance(each, Remove):
                 free.append(msgspec.structs.replace(each, claim=""))
         if free:
-            await self._queue.coordinator.store.write(*free)
+            await self._queue.coordinator.parts.patient.write(*free)
 
     return [patch.object(ClaimedTicket, "_write", write)]
 

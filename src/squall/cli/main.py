@@ -11,9 +11,10 @@ import argparse
 import errno
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import NamedTuple, NoReturn
 
-from squall.api.errors import ExitCode, SquallError, UsageError
+from squall.api.errors import ConfigError, ExitCode, SquallError, UsageError
 from squall.cli.shared.parser import EXIT_CODES, SIDES, Flags, Parser
 from squall.reporting.text.standard_streams import drop_stdout
 from squall.runtime.real import launcher
@@ -65,6 +66,9 @@ COMMANDS = {
 }
 
 
+LOAD_TEST_PACKAGES = ("cryptography", "httptools", "numpy", "textual", "uvloop")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the value is the exit code of the process."""
     words = sys.argv[1:] if argv is None else argv
@@ -78,6 +82,8 @@ def main(argv: list[str] | None = None) -> int:
             arguments = parser.parse_args(_marked(words))
             arguments.words, arguments.parser = words, parser
         command = COMMANDS[arguments.command]
+        if command.folder != "coord":
+            _check_packages(arguments.command)
         if command.is_node:
             arguments.launched = launcher.attach()
             if arguments.launched is None and not arguments.no_launcher and launcher.IS_AVAILABLE:
@@ -100,6 +106,17 @@ def main(argv: list[str] | None = None) -> int:
         # Files are written before the summary is printed: what fit is already safe.
         drop_stdout()
         return _print_error(f"{prefix}: cannot write: no space left", ExitCode.INTERNAL)
+
+
+def _check_packages(command: str) -> None:
+    """squall.coordination and `squall coord` work without the packages of the load tester. The
+    check comes first: a missing one would show as the tracebacks of several processes."""
+    missing = [name for name in LOAD_TEST_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"squall {command}: load tests need {', '.join(missing)}, which this installation does"
+            " not have: run pip install squall"
+        )
 
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:

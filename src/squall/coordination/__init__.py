@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         StoreUnavailableError,
         VersionConflict,
     )
+    from squall.coordination.events import Event
     from squall.coordination.expiry.plugin import Ttl
     from squall.coordination.expiry.records import SweepFinished
     from squall.coordination.options import OptionValues
@@ -65,6 +66,7 @@ _HOMES = {
         " DuplicateMemberError LeadershipLost MemberFencedError SignalDeliveryError"
         " StaleClaimError StaleEpochError StateLostError StoreUnavailableError VersionConflict"
     ),
+    "events": "Event",
     "options": "OptionValues",
     "plugin": "CoordinatorPlugin",
     "queue.claims": "ClaimedTicket",
@@ -101,6 +103,7 @@ __all__ = [
     "Delete",
     "Delivery",
     "DuplicateMemberError",
+    "Event",
     "Fence",
     "JobRecord",
     "LeadershipLost",

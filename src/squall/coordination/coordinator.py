@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from squall.coordination.election.health_check import HealthChecker
 from squall.coordination.election.leadership import Leadership
@@ -45,6 +46,7 @@ from squall.coordination.options import (
     OptionValues,
     check_names,
     check_options,
+    check_values,
     with_environment,
 )
 from squall.coordination.plugin import CoordinatorPlugin
@@ -57,6 +59,7 @@ from squall.coordination.startup_warnings import log_startup_warnings
 from squall.coordination.stores.interface import Check, Store
 from squall.coordination.stores.open import capabilities_of
 from squall.coordination.timing import Timing
+from squall.coordination.value_rules import async_function, check, or_none, seconds, text
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.log import Log, PythonLogger
 from squall.runtime.metrics import Registry
@@ -64,8 +67,22 @@ from squall.runtime.metrics_http import MetricsServer
 from squall.runtime.process_identity import variable
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 NOT_RUNNING = "the coordinator is not running: use `async with`, or start()"
+
+
+def _of_signals(
+    method: Callable[Concatenate[Signals, P], R],
+) -> Callable[Concatenate[Coordinator, P], R]:
+    """A method of `Signals` as a method of `Coordinator`, with its signature and its text."""
+
+    @functools.wraps(method)
+    def forward(self: Coordinator, *arguments: P.args, **options: P.kwargs) -> R:
+        return method(self.signals, *arguments, **options)
+
+    return forward
 
 
 class Coordinator:
@@ -93,6 +110,8 @@ class Coordinator:
     ) -> None:
         check_names(options)
         self.options = with_environment(Options(**options), variable("COORD_ENVIRONMENT"))
+        check_values(self.options)
+        _check_arguments(member_id, on_become, on_stop, work, work_interval)
         can = capabilities_of(store) if isinstance(store, str) else store.capabilities
         check_options(self.options, self.options.timing_for(can), can)
         self._given = (store, member_id, runtime, log, registry)
@@ -268,8 +287,9 @@ class Coordinator:
 
     @property
     def store(self) -> Store:
-        """The store for plugins: it retries calls that got no answer."""
-        return self._running.patient
+        """The store for records of the application: it retries calls that got no answer, and
+        refuses writes to the records of the library."""
+        return self._running.application_store
 
     @property
     def parts(self) -> MemberParts:
@@ -396,12 +416,12 @@ class Coordinator:
         force: bool = False,
         desired_coordinator: str | None = None,
         allow_early: bool = False,
-        within: float | None = None,
+        timeout_s: float | None = None,
     ) -> str:
         """Waits for a leader and returns its id. `force` asks the present leader to hand over, to
         `desired_coordinator` if it is given."""
-        limit_s = within or 3.0 * self.timing.failover + self.timing.cold_start_observation_window
-        async with asyncio.timeout(limit_s):
+        failover_s = 3.0 * self.timing.failover + self.timing.cold_start_observation_window
+        async with asyncio.timeout(failover_s if timeout_s is None else timeout_s):
             if force:
                 await self._handover.force(desired_coordinator, allow_early=allow_early)
             return await self._handover.led(desired_coordinator)
@@ -435,21 +455,12 @@ class Coordinator:
     def signals(self) -> Signals:
         return self._present(self._signals)
 
-    @property
-    def send_signal(self):
-        return self.signals.send_signal
-
-    @property
-    def send_signal_with_retry(self):
-        return self.signals.send_signal_with_retry
-
-    @property
-    def block_until_signal(self):
-        return self.signals.block_until_signal
-
-    @property
-    def on_signal(self):
-        return self.signals.on_signal
+    send_signal = _of_signals(Signals.send_signal)
+    send_signal_with_retry = _of_signals(Signals.send_signal_with_retry)
+    block_until_signal = _of_signals(Signals.block_until_signal)
+    wait_all = _of_signals(Signals.wait_all)
+    wait_any = _of_signals(Signals.wait_any)
+    on_signal = _of_signals(Signals.on_signal)
 
     # Other members.
 
@@ -557,5 +568,16 @@ class Coordinator:
             health_check=self._health_check,
             works=self._all_works,
             on_state_lost=signals.receiver.state_lost,
+            before_register=self._housekeeping.bind_environment,
             highest_epoch=self._known_epoch,
         )
+
+
+def _check_arguments(
+    member_id: object, on_become: object, on_stop: object, work: object, work_interval: object
+) -> None:
+    check("member_id", member_id, or_none(text("'worker-1'")))
+    check("on_become", on_become, or_none(async_function("f")))
+    check("on_stop", on_stop, or_none(async_function("f")))
+    check("work", work, or_none(async_function("f")))
+    check("work_interval", work_interval, or_none(seconds(above=0.0, example=1.0)))

@@ -119,16 +119,25 @@ class SignalError(CoordinationError):
 
 
 class SignalDeliveryError(SignalError):
-    """No acknowledgment came. The receiver may still read the signal: it stays in the inbox until
-    it expires."""
+    """No acknowledgment came. Without a receipt the signal stays in the inbox until it expires, and
+    the receiver may still read it. `received` says that a handler has it: it may still succeed."""
 
     outcome_known = False
 
-    def __init__(self, receiver_id: str, signal_id: str, attempts: int, last_error: str) -> None:
+    def __init__(
+        self,
+        receiver_id: str,
+        signal_id: str,
+        attempts: int,
+        last_error: str,
+        *,
+        received: bool = False,
+    ) -> None:
+        tries = f"{attempts} attempt" + ("s" if attempts != 1 else "")
         super().__init__(
-            f"signal {signal_id} was not acknowledged by {receiver_id}"
-            f" after {attempts} attempts: {last_error}"
+            f"signal {signal_id} was not acknowledged by {receiver_id} after {tries}: {last_error}"
         )
+        self.received = received
         self.receiver_id = receiver_id
         self.signal_id = signal_id
         self.attempts = attempts

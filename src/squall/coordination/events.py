@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from squall.coordination.errors import NotRunningError
+from squall.coordination.value_rules import wrong
 from squall.runtime.tasks import TaskGroup, TaskToken
 
 QUEUE_MAX = 1000
@@ -219,8 +220,7 @@ class CoordinatorRecovered(Event, frozen=True, kw_only=True):
 
 
 class CoordinatorUnreachable(Event, frozen=True, kw_only=True):
-    """A signal was not acknowledged. `health` is that of its receiver right after that: `alive`,
-    `stale` (no heartbeat for `heartbeat_ttl`), `left`, `dead` or `unknown`."""
+    """A signal was not acknowledged. `health` is that of its receiver right after that."""
 
     name: ClassVar[str] = "coordinator:unreachable"
     member_id: str = msgspec.field(name="coordinator_id")
@@ -425,8 +425,18 @@ class EventBus:
                 return
 
 
-def _name(event: str | type[Event]) -> str:
-    return event if isinstance(event, str) else event.name
+def _name(event: object) -> str:
+    """The name that a listener waits for. A class without a name of its own would never match."""
+    name = event if isinstance(event, str) else getattr(event, "name", None)
+    if not isinstance(name, str) or not name:
+        wrong(
+            "event",
+            event,
+            "it must be the name of an event, or a class of events that sets"
+            ' `name: ClassVar[str] = "..."`',
+            '"*" for all',
+        )
+    return name
 
 
 def _as_exception(error: object) -> Exception:

@@ -62,6 +62,8 @@ class MemberParts:
     """As it was given or opened, without retries."""
     patient: GuardedStore
     """Retries calls without an answer, and fails fast while the circuit breaker is open."""
+    application_store: GuardedStore
+    """As `patient`, and refuses writes to the library's own records."""
     urgent: GuardedStore
     """Tries once, also while the breaker is open: for heartbeats and the lease."""
     codec: Codec
@@ -207,6 +209,7 @@ async def open_member_parts(
         identity=this_process(),
         store=store,
         patient=patient,
+        application_store=patient.for_application,
         urgent=patient.urgent,
         codec=Codec(keyring, RejectedRecords(metrics, lambda: assembled.log)),
         tasks=tasks,

@@ -47,10 +47,10 @@ class MetricFamilies:
             "coordination_heartbeats_total", "Own heartbeats by result.", (*one, "result")
         )
         self.heartbeat_p99_s = registry.gauges(
-            "coordination_heartbeat_latency_p99_seconds", "Over the last 100 cycles.", one
+            "coordination_heartbeat_latency_p99_seconds", "p99 of the last 100 heartbeats.", one
         )
         self.members = registry.gauges(
-            "coordination_members", "Members that the monitor sees.", (*one, "health")
+            "coordination_members", "Members by health, as the leader sees them.", (*one, "health")
         )
         self.deaths = registry.counters(
             "coordination_members_dead_total", "Members declared dead.", one
@@ -134,7 +134,7 @@ class MetricFamilies:
             "timeout_events_total", "Blocking waits that ran out of time.", one
         )
         self.signals_sent = registry.counters(
-            "coordination_signals_sent_total", "By type and result.", (*one, "result")
+            "coordination_signals_sent_total", "Signals sent, by result.", (*one, "result")
         )
         self.signals_rejected = registry.counters(
             "coordination_signals_rejected_total", "Refused signals.", (*one, "reason")
@@ -199,7 +199,7 @@ class MetricFamilies:
             "coordination_cleanups_total", "Members cleaned up, by result.", (*one, "result")
         )
         self.queue_depth = registry.gauges(
-            "coordination_queue_depth", "Tickets by state.", (*queue, "state")
+            "coordination_queue_depth", "Tickets by state, on the leader.", (*queue, "state")
         )
         self.queue_age_s = registry.gauges(
             "coordination_queue_oldest_seconds", "Age of the oldest open ticket.", queue
@@ -208,7 +208,9 @@ class MetricFamilies:
             "coordination_queue_claims_total", "Tickets taken by this member.", queue
         )
         self.finished = registry.counters(
-            "coordination_queue_finished_total", "By outcome.", (*queue, "outcome")
+            "coordination_queue_finished_total",
+            "Tickets that this member ended, by outcome.",
+            (*queue, "outcome"),
         )
         self.expired_records = registry.counters(
             "coordination_ttl_removed_total", "Records removed by the TTL component.", one
@@ -217,7 +219,9 @@ class MetricFamilies:
             "coordination_schedule_runs_total", "Runs of jobs.", (*one, "job", "outcome")
         )
         self.schedule_lag_s = registry.gauges(
-            "coordination_schedule_lag_seconds", "From due to started.", (*one, "job")
+            "coordination_schedule_lag_seconds",
+            "From the due time to the start of a run.",
+            (*one, "job"),
         )
 
 

@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.stores.interface import Capabilities, make_key
 from squall.coordination.timing import (
     ENVIRONMENTS,
+    PROFILES,
     Environment,
     Timing,
     check_timing,
     timing_of,
+)
+from squall.coordination.value_rules import (
+    Rule,
+    check,
+    flag,
+    function,
+    number,
+    one_of,
+    or_none,
+    seconds,
+    text,
+    whole,
     wrong,
 )
 
@@ -32,39 +45,144 @@ def _no_metadata() -> Mapping[str, Any]:
     return {}
 
 
+class OptionSpec(NamedTuple):
+    """The rule of one option, and what the reference page says about it."""
+
+    rule: Rule
+    text: str
+
+
+_SECRET = Rule(
+    "it must be a text, or a list of texts with the newest last, or None",
+    lambda value: value is None or _is_secret(value),
+    "'...', from `squall coord secret generate`",
+    is_secret=True,
+)
+_PROFILE = Rule(
+    f"use one of {', '.join(PROFILES)}, auto, or a Timing",
+    lambda value: value is None or isinstance(value, Timing) or _is_profile(value),
+    "'normal'",
+)
+
+
+def _is_profile(value: object) -> bool:
+    return isinstance(value, str) and (value == AUTO or value in PROFILES)
+
+
+def _is_secret(value: object) -> bool:
+    if isinstance(value, str):
+        return True
+    is_several = isinstance(value, list | tuple)
+    return is_several and all(isinstance(each, str) for each in cast("Sequence[object]", value))
+
+
+OPTION_SPECS: dict[str, OptionSpec] = {
+    "namespace": OptionSpec(text("'team1'"), "the group: its members, leader, signals and queues"),
+    "environment": OptionSpec(
+        or_none(one_of(*ENVIRONMENTS, example="staging")),
+        "the environment that the namespace belongs to, also `COORD_ENVIRONMENT`; None counts as"
+        " staging, with a wait limit of 600 s",
+    ),
+    "profile": OptionSpec(
+        _PROFILE, "the [timings](reference-timings.md); None takes the one for the store"
+    ),
+    "secret": OptionSpec(
+        _SECRET, "what members sign with; during a rotation several, the newest last"
+    ),
+    "secret_source": OptionSpec(
+        or_none(text("'vault:'")),
+        "where the secret is read, every five minutes: `env:`, `file:/path`, `vault:`, `awssm:`",
+    ),
+    "strict_secrets": OptionSpec(flag(), "refuse a secret that is in an environment variable"),
+    "eligible": OptionSpec(flag(), "whether this member may lead"),
+    "transient": OptionSpec(
+        flag(),
+        "a short-lived client, such as a command: it never leads, leaves no records, and its"
+        " silence is not reported as a death",
+    ),
+    "health_check": OptionSpec(
+        or_none(function()),
+        "called once per heartbeat interval, may be async: is this member fit to lead?",
+    ),
+    "keep_heartbeats": OptionSpec(
+        whole(0, HEARTBEATS_KEPT_MAX, example=HEARTBEATS_KEPT_MAX),
+        "how many of the last beats the heartbeat record shows to operators",
+    ),
+    "enable_coordinator": OptionSpec(
+        flag(), "False: single-instance mode, without heartbeats and elections"
+    ),
+    "skip_cold_start": OptionSpec(
+        flag(), "elect at once, without the observation of a first start; not in production"
+    ),
+    "unsafe_timings": OptionSpec(flag(), "lifts rules about timings, for tests; not in production"),
+    "auto_cleanup": OptionSpec(flag(), "remove the records of the dead"),
+    "cleanup_delay": OptionSpec(
+        seconds(example=60.0), "from a death to the cleanup of its records"
+    ),
+    "sign_heartbeats": OptionSpec(or_none(flag()), "None: on stores that several hosts share"),
+    "epoch_fencing_enabled": OptionSpec(
+        flag(), "whether `validate_epoch` refuses orders of an older epoch"
+    ),
+    "contention_detection_enabled": OptionSpec(
+        flag(), "whether slow cycles are reported (`contention:detected`)"
+    ),
+    "contention_threshold": OptionSpec(
+        number(above=1.0, example=2.0), "in heartbeat intervals: a longer cycle is slow"
+    ),
+    "debug": OptionSpec(
+        flag(), "log every heartbeat, renewal and monitor cycle, to stderr if no log is given"
+    ),
+    "max_inbox": OptionSpec(
+        whole(1, example=1000), "unread signals of one receiver, then `InboxFullError`"
+    ),
+    "max_clock_skew": OptionSpec(
+        seconds(example=60.0), "how far a signal's time may lie in the future"
+    ),
+    "max_timeout": OptionSpec(
+        seconds(above=0.0, example=3600.0), "the longest wait without a planned duration"
+    ),
+    "max_retries": OptionSpec(
+        whole(*RETRIES_RANGE, example=3), "tries of `send_signal_with_retry` without an answer"
+    ),
+    "retry_base": OptionSpec(
+        seconds(above=0.0, example=1.0), "the first pause between two tries; it doubles"
+    ),
+    "ack_timeout": OptionSpec(
+        seconds(above=0.0, example=5.0), "how long one try waits for an answer"
+    ),
+    "metrics_port": OptionSpec(
+        or_none(whole(0, 65535, example=9464)),
+        "serve `/metrics` on this port; 0 takes a free one",
+    ),
+    "metrics_host": OptionSpec(text("'0.0.0.0'"), "the interface of `metrics_port`"),
+    "metadata": OptionSpec(function("dict"), "what each heartbeat shows about this member"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of `Coordinator`; docs/coordination describes them by topic."""
+    """The options of `Coordinator`; `OPTION_SPECS` has what each means and accepts."""
 
     namespace: str = "default"
     environment: Environment | None = None
     profile: str | Timing | None = None
     secret: str | Sequence[str] | None = field(default=None, repr=False)
-    """What members sign with; during a rotation several, the newest last."""
     secret_source: str | None = None
-    """Where the secret is read, every five minutes: `env:`, `file:/path`, `vault:`, `awssm:`."""
     strict_secrets: bool = False
-    """Refuses a secret in an environment variable."""
     eligible: bool = True
     transient: bool = False
-    """A short-lived client, such as a command: it never leads, leaves no records, and its silence
-    is not reported as a death."""
     health_check: HealthCheck | None = None
-    """Called once per heartbeat interval: is this member fit to lead?"""
     keep_heartbeats: int = 0
-    """How many of the last beats the heartbeat record shows to operators, up to 20."""
     enable_coordinator: bool = True
     skip_cold_start: bool = False
     unsafe_timings: bool = False
     auto_cleanup: bool = True
     cleanup_delay: float = 0.0
-    """Seconds from a death to the cleanup of its records."""
     sign_heartbeats: bool | None = None
     epoch_fencing_enabled: bool = True
     contention_detection_enabled: bool = True
     contention_threshold: float = 2.0
     debug: bool = False
-    """Logs every heartbeat, renewal and monitor cycle; to stderr if no log is given."""
     max_inbox: int = 1000
     max_clock_skew: float = 60.0
     max_timeout: float = 3600.0
@@ -72,7 +190,6 @@ class Options:
     retry_base: float = 1.0
     ack_timeout: float = 5.0
     metrics_port: int | None = None
-    """Serves `/metrics` on this port; 0 takes a free one."""
     metrics_host: str = "127.0.0.1"
     metadata: Callable[[], Mapping[str, Any]] = field(default=_no_metadata)
 
@@ -137,10 +254,15 @@ def check_names(given: Iterable[str]) -> None:
             )
 
 
-def check_options(options: Options, timing: Timing, capabilities: Capabilities) -> None:
+def check_values(options: Options) -> None:
+    """Checks each option by itself, before any of them is used."""
+    for name, (rule, _) in OPTION_SPECS.items():
+        check(name, getattr(options, name), rule)
     make_key(options.namespace)
-    if options.environment is not None and options.environment not in ENVIRONMENTS:
-        wrong("environment", options.environment, f"one of {', '.join(ENVIRONMENTS)}", "'staging'")
+
+
+def check_options(options: Options, timing: Timing, capabilities: Capabilities) -> None:
+    """Checks the options together, and with the store."""
     check_timing(timing, environment=options.environment, unsafe_timings=options.unsafe_timings)
     # Without other members there is nothing to observe.
     alone = not capabilities.cross_process or not options.enable_coordinator
@@ -149,16 +271,8 @@ def check_options(options: Options, timing: Timing, capabilities: Capabilities) 
         wrong("skip_cold_start", True, "production observes before it elects", "False")
     if options.environment == "production" and not alone and window <= 0.0:
         wrong("cold_start_observation_window", window, "production observes before it elects", "15")
-    low, high = RETRIES_RANGE
-    if not low <= options.max_retries <= high:
-        wrong("max_retries", options.max_retries, f"it must be within {low} .. {high}", "3")
     if options.transient and options.eligible:
         wrong("eligible", True, "a transient member never leads", "False")
-    if not 0 <= options.keep_heartbeats <= HEARTBEATS_KEPT_MAX:
-        rule = f"it must be within 0 .. {HEARTBEATS_KEPT_MAX}"
-        wrong("keep_heartbeats", options.keep_heartbeats, rule, str(HEARTBEATS_KEPT_MAX))
-    if options.contention_threshold <= 1.0:
-        wrong("contention_threshold", options.contention_threshold, "it must be above 1", "2.0")
     if options.secret is not None and options.secret_source is not None:
         raise ConfigurationError("secret and secret_source are both given: use only one")
     if options.secret is None and options.secret_source is None and capabilities.cross_host:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from squall.coordination.election.term import Term, Work
-from squall.coordination.errors import NotRunningError
+from squall.coordination.errors import ConfigurationError, NotRunningError
+from squall.coordination.events import Event
 from squall.coordination.member_parts import MemberParts
 from squall.coordination.signals.member_signals import Signals
 from squall.coordination.stores.interface import Check, Store
@@ -86,11 +87,28 @@ class CoordinatorPlugin:
             raise NotRunningError(f"{self.name} has not led yet")
         return self._term
 
+    def emit(self, event: Event) -> None:
+        """Emits an event of this plugin to the listeners of this member. Its name begins with
+        `plg:`, the kind of the plugin and a colon. Namespace, time and member are filled in. It
+        never raises because of a listener."""
+        if not event.name.startswith(f"plg:{self.kind}:"):
+            raise ConfigurationError(
+                f"name is {event.name!r}: an event of this plugin begins with 'plg:{self.kind}:';"
+                f" use name: ClassVar[str] = 'plg:{self.kind}:...'"
+            )
+        self.coordinator.parts.bus.emit(event)
+
     async def on_start(self) -> None:
         """Called once on every member, after it registered."""
 
+    async def before_stop(self) -> None:
+        """Called once when the member begins to stop, while it may still lead: end what waits for
+        work, and return what other members could take."""
+
     async def on_stop(self) -> None:
-        """Called once when the member stops, or when its start failed after `on_start`."""
+        """Called once when the member stops, or when its start failed after `on_start`. Its term
+        has ended by then: `coordinator_work` and `on_stop_being_coordinator` have returned, so
+        that what they use can be closed here."""
 
     async def on_become_coordinator(self) -> None: ...
 

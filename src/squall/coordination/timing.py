@@ -8,12 +8,12 @@ beat never makes a live member dead, and a dead one is always noticed.
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from squall.coordination.errors import ConfigurationError
+from squall.coordination.value_rules import Rule, check, seconds, whole, wrong
 from squall.runtime.backoff import Backoff
 
 Environment = Literal["development", "staging", "production"]
@@ -67,6 +67,33 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         not grow: a member must be back within an interval once the store is."""
         return Backoff(first_s=1.0, factor=1.0, cap_s=self.heartbeat_interval)
 
+
+# What each duration means, for the reference page; a test compares the names.
+TIMING_TEXTS = {
+    "heartbeat_interval": "between two heartbeats of a member; also between two renewals",
+    "heartbeat_ttl": "age of the last heartbeat, in store time, at which a member is stale",
+    "dead_after": "age at which it is declared dead: `heartbeat_ttl` and all warnings",
+    "monitor_interval": "between two checks of the leader; one warning each",
+    "max_warnings": "so many warnings in a row are a death",
+    "lease_ttl": "length of the lease; after a crash the next leader waits for its end",
+    "min_epoch_duration": "for so long a leader hands over only with `allow_early`",
+    "max_epoch_duration": "an unfit leader resigns at the end of it",
+    "cold_start_observation_window": "how long the first members look for others",
+    "cold_start_preparation_delay": "from the first election to the first work",
+    "rank_delay": "how long a candidate waits for each member that ranks before it",
+    "rank_delay_cap": "the longest such wait",
+    "retention": "how long a heartbeat record is kept",
+    "work_interval": "between two calls of the leader's work, unless it names its own",
+}
+MAY_BE_ZERO = frozenset(
+    {
+        *("min_epoch_duration", "cold_start_observation_window", "cold_start_preparation_delay"),
+        *("rank_delay", "rank_delay_cap"),
+    }
+)
+TIMING_RULES: dict[str, Rule] = {
+    name: seconds(example=5.0, least=0.0 if name in MAY_BE_ZERO else 1e-3) for name in TIMING_TEXTS
+} | {"max_warnings": whole(1, example=3)}
 
 PROFILES: dict[str, Timing] = {
     "normal": Timing(),
@@ -128,22 +155,13 @@ def check_timing(
 
 
 def _check_numbers(timing: Timing) -> None:
-    may_be_zero = {
-        *("min_epoch_duration", "cold_start_observation_window", "cold_start_preparation_delay"),
-        *("rank_delay", "rank_delay_cap"),
-    }
     for name in timing.__struct_fields__:
-        value: Any = getattr(timing, name)
-        lowest = 0.0 if name in may_be_zero else 1e-3
-        if not math.isfinite(value) or value < lowest:
-            wrong(name, value, "it must be a positive, finite number of seconds", "5.0")
+        check(name, getattr(timing, name), TIMING_RULES[name])
 
 
 def _check_relations(timing: Timing) -> None:
     """The rules without which live members are declared dead, or dead ones never; no option lifts
     them."""
-    if timing.max_warnings < 1:
-        wrong("max_warnings", timing.max_warnings, "at least one warning comes first", "3")
     if timing.dead_after < timing.heartbeat_ttl:
         wrong(
             "dead_after",
@@ -223,7 +241,3 @@ def _check_pace(timing: Timing) -> None:
     if not 5 <= timing.monitor_interval <= 30:
         wrong("monitor_interval", timing.monitor_interval, "it must be within 5 .. 30", "10")
     _check_retention(timing, CLEANUP_PERIOD_S)
-
-
-def wrong(option: str, value: object, rule: str, example: str) -> None:
-    raise ConfigurationError(f"{option} is {value!r}: {rule}; use {option}={example}")

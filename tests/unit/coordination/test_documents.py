@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from squall.coordination import (
+    ConfigurationError,
+    Coordinator,
+    CoordinatorPlugin,
+    Event,
+    OptionValues,
+    Timing,
+)
+from squall.coordination.errors import NotRunningError
+from squall.coordination.metrics import metric_names
+from squall.coordination.stores.kinds import KINDS
 from tests.lab.programs import ROOT
 
 DOCUMENTS = ROOT / "docs" / "coordination"
@@ -27,7 +41,8 @@ async def main(member: Coordinator) -> None:
         print(event.reasons)
     Coordinator("memory:", max_retry=3)
 """
-PAGES = sorted(DOCUMENTS.glob("*.md"))
+REFERENCE = sorted(DOCUMENTS.glob("reference-*.md"))
+PAGES = sorted(set(DOCUMENTS.glob("*.md")) - set(REFERENCE))
 
 
 def examples(page: Path) -> list[str]:
@@ -43,7 +58,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_an_example_runs(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(text, "example", "exec"), {"__name__": "__main__"})
+    exec(compile(text, "example", "exec", dont_inherit=True), {"__name__": "__main__"})
     assert capsys.readouterr().out
 
 
@@ -77,3 +92,74 @@ def test_type_checkers_accept_the_examples(tmp_path: Path) -> None:
         "print(event.reasons)",
         'Coordinator("memory:", max_retry=3)',
     }
+
+
+def test_the_reference_pages_are_those_of_the_code() -> None:
+    found = importlib.util.spec_from_file_location("reference", DOCUMENTS / "make_reference.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    made: dict[str, str] = module.pages()
+    assert set(made) == {page.name for page in REFERENCE}
+    for page in REFERENCE:
+        assert page.read_text(encoding="utf-8") == made[page.name], "run make reference"
+
+
+def test_the_reference_has_every_option_timing_event_metric_and_kind() -> None:
+    shown = {page.stem: page.read_text(encoding="utf-8") for page in REFERENCE}
+    for name in OptionValues.__annotations__:
+        assert f"| `{name}` |" in shown["reference-options"], name
+    for name in Timing.__struct_fields__:
+        assert f"| `{name}` |" in shown["reference-timings"], name
+    for name, kind in metric_names().items():
+        assert kind == "series" or f"| `{name}` |" in shown["reference-metrics"], name
+    for kind in KINDS.values():
+        assert f"| `{kind.key}` |" in shown["reference-keys"], kind
+    named = re.findall(r'name: ClassVar\[str\] = "([a-z:-]+)"', sources())
+    assert len(named) > 30
+    for name in named:
+        row = next(line for line in shown["reference-events"].splitlines() if f"`{name}`" in line)
+        assert row.split("|")[-2].strip(), f"{name} has no meaning"
+
+
+def sources() -> str:
+    folder = ROOT / "src/squall/coordination"
+    return "\n".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+
+
+def test_a_plugin_emits_its_own_events_under_its_own_name() -> None:
+    class Shown(Event, frozen=True, kw_only=True):
+        name: ClassVar[str] = "plg:shop:shown"
+        number: int
+
+    class Foreign(Event, frozen=True, kw_only=True):
+        name: ClassVar[str] = "coord:coordinator-promoted"
+
+    class Shop(CoordinatorPlugin):
+        name = "shop of books"
+
+        async def on_become_coordinator(self) -> None:
+            self.emit(Shown(number=3))
+
+    async def main() -> None:
+        shop = Shop()
+        with pytest.raises(NotRunningError):
+            shop.emit(Shown(number=1))
+        member = Coordinator("memory:", shop, profile="fast", unsafe_timings=True)
+        heard: list[Shown] = []
+        await member.start()
+        try:
+            member.on(Shown, heard.append)
+            await member.ensure_coordinator()
+            while not heard:
+                await asyncio.sleep(0.01)
+            assert (heard[0].number, heard[0].observer_id) == (3, member.member_id)
+            with pytest.raises(ConfigurationError, match="begins with 'plg:shop:'"):
+                shop.emit(Foreign())
+            for nameless in (Event, 5, None, ""):
+                with pytest.raises(ConfigurationError, match=r"event is .*name of an event"):
+                    member.on(nameless, heard.append)  # type: ignore[call-overload]
+        finally:
+            await member.stop()
+
+    asyncio.run(main())

@@ -20,7 +20,8 @@ from squall.coordination.errors import ConfigurationError, InvalidIdentifierErro
 from squall.coordination.records import keys
 from squall.coordination.secrets.sources import generate_secret
 from squall.coordination.stores.guarded_store import RetrySettings
-from squall.coordination.stores.interface import ANY, ENDING_KINDS, Append, Put, Remove
+from squall.coordination.stores.interface import ANY, Append, Put, Remove
+from squall.coordination.stores.kinds import ENDING_KINDS
 from squall.coordination.stores.memory.store import MemoryStore
 from squall.coordination.timing import Timing
 from squall.runtime.log import Log, MemorySink
@@ -127,13 +128,13 @@ async def test_a_record_must_outlive_a_death_and_a_whole_period_of_cleanup() -> 
 @pytest.mark.parametrize(
     ("limits", "rule"),
     [
-        ({"timeout": math.inf}, "every wait ends"),
-        ({"timeout": math.nan}, "every wait ends"),
-        ({"timeout": 0.0}, "every wait ends"),
-        ({"timeout": -1.0}, "every wait ends"),
-        ({"timeout": 60.0, "expected_duration": 300.0}, "expected_duration (300)"),
-        ({"timeout": 86_400.0, "expected_duration": 600.0}, "max_timeout (3600)"),
-        ({"timeout": 3601.0}, "max_timeout (3600)"),
+        ({"timeout_s": math.inf}, "every wait ends"),
+        ({"timeout_s": math.nan}, "every wait ends"),
+        ({"timeout_s": 0.0}, "every wait ends"),
+        ({"timeout_s": -1.0}, "every wait ends"),
+        ({"timeout_s": 60.0, "expected_duration": 300.0}, "expected_duration (300)"),
+        ({"timeout_s": 86_400.0, "expected_duration": 600.0}, "max_timeout (3600)"),
+        ({"timeout_s": 3601.0}, "max_timeout (3600)"),
     ],
 )
 async def test_a_wait_that_is_too_short_too_long_or_endless(
@@ -142,7 +143,7 @@ async def test_a_wait_that_is_too_short_too_long_or_endless(
     async with running() as member:
         with pytest.raises(ConfigurationError) as no:
             await member.block_until_signal(correlation_id="x", **limits)
-        check_text(no.value, "timeout", limits["timeout"], rule)
+        check_text(no.value, "timeout_s", limits["timeout_s"], rule)
         assert await member.signals.open_waits() == ()
 
 
@@ -151,7 +152,7 @@ async def test_a_wait_of_less_than_twice_the_expected_time_is_warned_about() -> 
     async with running(log=Log(sink, RealClock())) as member:
         for limit_s in (0.15, 0.2):
             with pytest.raises(TimeoutError):
-                await member.block_until_signal(timeout=limit_s, expected_duration=0.1)
+                await member.block_until_signal(timeout_s=limit_s, expected_duration=0.1)
     assert sink.events().count("timeout_is_tight") == 1
 
 
@@ -175,7 +176,7 @@ async def test_a_retry_after_a_fixed_delay(jitter: float) -> None:
 async def test_a_record_of_a_kind_that_ends_without_an_end(kind: str) -> None:
     async with running() as member:
         with pytest.raises(ConfigurationError) as no:
-            await member.store.write(Put(f"{kind}/x", b"", expect=ANY, ttl_s=None))
+            await member.parts.patient.write(Put(f"{kind}/x", b"", expect=ANY, ttl_s=None))
         check_text(no.value, "ttl_s", None, f"kind {kind} must end")
         assert await member.store.get(f"{kind}/x") == (None,)
 
@@ -319,7 +320,9 @@ async def test_members_that_work_tell_nothing_either(nothing_secret_is_told: Wat
         member.on_signal("job", fails)
         sent = await member.send_signal(member.member_id, "job", payload={"n": 1})
         forged = msgspec.json.encode({"signal_id": "f", "signature": "0" * 64})
-        await member.store.write(Append(keys.inbox(member.member_id), "f", forged, ttl_s=60.0))
+        await member.parts.patient.write(
+            Append(keys.inbox(member.member_id), "f", forged, ttl_s=60.0)
+        )
         watch, wanted = nothing_secret_is_told, ("cannot take", "heartbeat_cycle")
         async with asyncio.timeout(30.0):
             while not told or not all(any(w in t for t in watch.told) for w in wanted):

@@ -84,11 +84,7 @@ def test_an_unknown_profile_names_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"environment": "test"}, "environment is 'test'"),
         ({"environment": "production", "skip_cold_start": True}, "skip_cold_start is True"),
-        ({"max_retries": 1}, "max_retries is 1"),
-        ({"max_retries": 11}, "max_retries is 11"),
-        ({"contention_threshold": 1.0}, "contention_threshold is 1.0"),
         ({"secret": None}, "secret is None"),
     ],
 )
@@ -107,7 +103,7 @@ def test_a_window_of_nothing_is_refused_in_production() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_every_wait_ends(timeout_s: float) -> None:
-    with pytest.raises(ConfigurationError, match="timeout is"):
+    with pytest.raises(ConfigurationError, match="timeout_s is"):
         check_timeout(timeout_s, max_timeout=3600.0)
 
 

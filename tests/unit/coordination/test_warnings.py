@@ -107,7 +107,7 @@ async def test_a_limit_below_twice_the_expected_time_is_warned_about() -> None:
     async with Coordinator("memory:", log=log, **options) as member:
         for limit_s in (0.15, 0.25):
             with pytest.raises(TimeoutError):
-                await member.block_until_signal(timeout=limit_s, expected_duration=0.1)
+                await member.block_until_signal(timeout_s=limit_s, expected_duration=0.1)
     (shown,) = warnings_of(sink, "timeout_is_tight")
     assert (shown["timeout_s"], shown["expected_s"]) == (0.15, 0.1)
 

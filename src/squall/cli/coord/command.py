@@ -215,7 +215,7 @@ async def _elect(arguments: Namespace) -> int:
                 force=arguments.force,
                 desired_coordinator=arguments.to,
                 allow_early=arguments.allow_early,
-                within=within,
+                timeout_s=within,
             )
         except TimeoutError:
             missing = f"{arguments.to} does not lead" if arguments.to else "no member leads"

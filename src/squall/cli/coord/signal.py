@@ -96,7 +96,7 @@ async def _wait(arguments: Namespace) -> int:
             correlation_id=arguments.correlation,
             types=arguments.type,
             from_=arguments.senders,
-            timeout=within_s,
+            timeout_s=within_s,
         )
     if arguments.json:
         return print_json(_fields(signal))

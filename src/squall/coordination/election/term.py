@@ -17,7 +17,8 @@ from typing import Any
 from squall.coordination.election.messages import PLANNED
 from squall.coordination.errors import LeadershipLost, StaleEpochError
 from squall.coordination.records.keys import LEADER
-from squall.coordination.stores.interface import Fence, Store, Write
+from squall.coordination.stores.interface import Fence, Store, Write, check_own_writes
+from squall.coordination.value_rules import async_function, check, or_none, seconds
 from squall.runtime.backoff import Backoff
 from squall.runtime.tasks import TaskGroup
 
@@ -65,7 +66,13 @@ class Term:
             raise LeadershipLost(self.epoch, self.reason or "lease_lost")
 
     async def write(self, *writes: Write) -> tuple[str, ...]:
-        """Writes under the fence: the store refuses once a higher epoch exists."""
+        """Writes records of the application under the fence: the store refuses once a higher epoch
+        exists. Records of the library are refused with `ConfigurationError`."""
+        check_own_writes(writes)
+        return await self.write_any(*writes)
+
+    async def write_any(self, *writes: Write) -> tuple[str, ...]:
+        """As `write`, for the library's own records too."""
         self.check()
         try:
             return await self._store.write(*writes, fence=self.fence)
@@ -167,6 +174,9 @@ class Work:
         periodic: Callback | None = None,
         interval: float = 1.0,
     ) -> None:
+        for what, callback in (("become", become), ("stop", stop), ("periodic", periodic)):
+            check(what, callback, or_none(async_function("f")))
+        check("interval", interval, seconds(above=0.0, example=1.0))
         self.name = name
         self.become = become
         self.stop = stop

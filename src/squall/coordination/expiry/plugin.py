@@ -37,12 +37,14 @@ from squall.coordination.members.cleanup import idle_ms_of
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.records import keys
 from squall.coordination.stores.interface import ABSENT, ANY, Delete, Put, Record, Write, make_key
+from squall.coordination.stores.kinds import kept_s
+from squall.coordination.value_rules import check, seconds
 
 INTERVAL_S = 300.0
 PAGE = 100
 PAGE_LISTING = 1000
-ARCHIVE_TTL_S = 30 * 86_400.0
-PROGRESS_TTL_S = 7 * 86_400.0
+ARCHIVE_TTL_S = kept_s("archive")
+PROGRESS_TTL_S = kept_s("sweeps")
 SWEEP_PAGES = 100
 
 
@@ -54,6 +56,7 @@ class Ttl(CoordinatorPlugin):
 
     def __init__(self, *, ttl_interval: float = INTERVAL_S) -> None:
         super().__init__()
+        check("ttl_interval", ttl_interval, seconds(above=0.0, example=INTERVAL_S))
         self.work_interval = ttl_interval
         self._rules: list[ExpiryRule] = []
         # Counts of the last sweep of this member.
@@ -209,7 +212,7 @@ class Ttl(CoordinatorPlugin):
 
     async def _note(self, progress: SweepProgress, version: str) -> str:
         value = self.coordinator.parts.codec.encode(progress, over=self._noted)
-        (written,) = await self.term.write(
+        (written,) = await self.term.write_any(
             Put(PROGRESS, value, expect=version or ABSENT, ttl_s=PROGRESS_TTL_S, silent=True)
         )
         self._noted = value

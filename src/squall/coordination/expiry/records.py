@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +10,8 @@ import msgspec
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.events import Event
 from squall.coordination.records.schemas import Schema
-from squall.coordination.stores.interface import Record, kind_of, make_key
+from squall.coordination.stores.interface import Record, check_own_name, kind_of, make_key
+from squall.coordination.value_rules import async_function, check, one_of, or_none, seconds
 
 PROGRESS = make_key("sweeps")
 ARCHIVE = "archive"
@@ -80,15 +80,12 @@ class SweepFinished(Event, frozen=True, kw_only=True):
 
 def check_rule(rule: ExpiryRule) -> None:
     make_key(*rule.prefix.split("/"))
+    check_own_name(rule.prefix)
     if (rule.expires_after is None) == (not rule.expires_field):
         raise ConfigurationError(f"ttl of {rule.prefix}: use either expires_after or expires_field")
-    after = rule.expires_after
-    if after is not None and not (math.isfinite(after) and after > 0.0):
-        raise ConfigurationError(
-            f"expires_after is {after!r}: it must be above 0; use expires_after=3600"
-        )
-    if rule.action not in ACTIONS:
-        raise ConfigurationError(f"action is {rule.action!r}: use one of {', '.join(ACTIONS)}")
+    check("expires_after", rule.expires_after, or_none(seconds(above=0.0, example=3600.0)))
+    check("action", rule.action, one_of(*ACTIONS, example="delete"))
+    check("callback", rule.callback, or_none(async_function("f")))
     if (rule.action == "callback") != (rule.callback is not None):
         raise ConfigurationError(
             f"ttl of {rule.prefix}: action 'callback' needs a callback, other actions take none"

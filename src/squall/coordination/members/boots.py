@@ -10,7 +10,7 @@ Invariants: a boot that has ended does not act, and nothing registers once the m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from squall.coordination.election import messages
 from squall.coordination.election.core import Election
@@ -67,6 +67,7 @@ class BootLoop:
         health_check: HealthChecker,
         works: Callable[[], Sequence[Work]],
         on_state_lost: Callable[[], None],
+        before_register: Callable[[], Awaitable[None]],
         highest_epoch: int,
     ) -> None:
         # Both belong to the present boot, or to the last one until the next one is registered.
@@ -82,6 +83,7 @@ class BootLoop:
         self._health_check = health_check
         self._works = works
         self._on_state_lost = on_state_lost
+        self._before_register = before_register
         self._known_epoch = highest_epoch
         # Set before the last term is released: the end of that boot must not begin another one.
         self.stopping = False
@@ -180,6 +182,7 @@ class BootLoop:
         parts, reported = self._parts, ""
         while not self.stopping:
             try:
+                await self._before_register()
                 await self.registration.register()
                 return
             except StoreUnavailableError:

@@ -24,15 +24,15 @@ from squall.coordination.store_errors import StoreUnavailableError, VersionConfl
 from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
-    ENDING_KINDS,
-    STREAM_KINDS,
     Condition,
     Delete,
     Put,
     Record,
     Store,
+    kind_of,
     make_key,
 )
+from squall.coordination.stores.kinds import KINDS, kept_s
 from squall.runtime.interfaces import Clock
 
 STALE_S = 600.0
@@ -40,27 +40,12 @@ GUARD_TTL_S = 120.0
 # Runs begin every 300 s: one that takes longer than this leaves the rest to the next.
 ABORT_S = 240.0
 PAGE = 100
-RESULT_TTL_S = 86_400.0
+RESULT_TTL_S = kept_s("cleanup")
 GUARD = make_key("cleanup", "guard")
 RESULT = make_key("cleanup", "result")
-DAY_S = 86_400.0
-# How long records of a kind live at least after their last write: younger ones are not swept.
-LIVES_S = {
-    "ack": keys.ACK_TTL_S,
-    "dedup": DAY_S,
-    "final": DAY_S,
-    "idempotency": keys.IDEMPOTENCY_TTL_S,
-    "late": DAY_S,
-    "member": keys.MEMBER_TTL_S,
-    "payload": DAY_S,
-    "quarantine": keys.QUARANTINE_TTL_S,
-    "state": keys.STATE_TTL_S,
-    "tombstone": keys.TOMBSTONE_TTL_S,
-    "warning": keys.WARNING_TTL_S,
-}
 # Kinds whose expired records and streams are removed. Not heartbeats: the monitor notices a death
 # by the index entry of an expired one.
-SWEPT = (*sorted(ENDING_KINDS - {keys.HEARTBEAT}), *STREAM_KINDS)
+SWEPT = tuple(name for name, kind in KINDS.items() if kind.kept_s and name != keys.HEARTBEAT)
 
 
 class CleanedMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,15 +193,23 @@ async def _run(
 
 async def _swept_kinds(store: Store) -> list[str]:
     """All kinds, or only those that exist where each kind costs a request. Such a count leaves out
-    streams that have expired, except on S3."""
+    streams that have expired, except on S3. A store that removes expired records itself (Redis)
+    keeps their places in the index, also those of the application's kinds."""
     if not store.capabilities.cross_host:
         return list(SWEPT)
     there = await store.count()
+    if store.capabilities.native_expiry:
+        return [kind for kind in there if kind != keys.HEARTBEAT]
     return [kind for kind in SWEPT if kind in there]
 
 
 def idle_ms_of(kind: str) -> int:
-    return round(LIVES_S.get(kind, 0.0) * 1000.0)
+    """How long records of a kind live at least after their last write: younger ones need not be
+    examined. 0 for streams, for records of the application, and for the guard, which is brief."""
+    known = KINDS.get(kind)
+    if known is None or known.is_stream or kind == kind_of(GUARD):
+        return 0
+    return round((known.kept_s or 0.0) * 1000.0)
 
 
 async def _stale(store: Store, stale_s: float) -> AsyncIterator[tuple[str, float]]:

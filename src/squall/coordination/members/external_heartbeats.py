@@ -197,6 +197,7 @@ class ExternalHeartbeats:
             epoch=self._known_epoch(),
             key_ids=() if keyring is None else keyring.key_ids,
             driven_by=parts.member_id,
+            heartbeat_ttl=parts.timing.heartbeat_ttl,
         )
         put = Put(
             keys.heartbeat(member_id),

@@ -1,4 +1,8 @@
-"""The rules by which a silent member is warned about and declared dead. Pure.
+"""The health of a member: its words, and the rules by which a silent member is warned about and
+declared dead. Pure.
+
+`judge` is the only place that decides on a word. Gauges, `squall coord status|members|doctor`,
+events and errors all show what it says.
 
 A member is stale when its last beat is older than `heartbeat_ttl` in store time. Each check of a
 stale member may add one warning, but never more than its age allows: two monitors count one
@@ -12,8 +16,9 @@ for a whole `heartbeat_ttl` after a long one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, cast
 
-from squall.coordination.records.schemas import WarningRecord
+from squall.coordination.records.schemas import HeartbeatRecord, MemberRecord, WarningRecord
 from squall.coordination.timing import Timing
 
 # Checks come a little faster than the interval, so that each window of that length holds one.
@@ -22,6 +27,48 @@ CHECKS_PER_INTERVAL = 0.9
 EARLY = 0.1
 # Two warnings are at least this part of an interval apart: a new leader checks at once.
 LEAST_PAUSE = 0.5
+
+
+Health = Literal["healthy", "stale", "warning", "critical", "dead", "left", "unreadable", "unknown"]
+HEALTHS: dict[Health, str] = {
+    "healthy": "its last heartbeat is at most `heartbeat_ttl` old",
+    "stale": "no heartbeat for `heartbeat_ttl`, and no warning yet; it stays so if no member leads",
+    "warning": "stale, and the leader warned once",
+    "critical": "stale, and the leader warned more than once",
+    "dead": "the leader declared this boot dead",
+    "left": "it stopped properly",
+    "unreadable": "its heartbeat does not decode, or another secret signed it",
+    "unknown": "no member with this id is registered",
+}
+"""The words for the health of a member, and what each means."""
+
+
+def judge(
+    member: MemberRecord | None,
+    beat: HeartbeatRecord | None,
+    warning: WarningRecord | None,
+    heard_s: float,
+    heartbeat_ttl: float,
+) -> Health:
+    """The health of a member by its records. `heard_s` is the age of its last sign of life in
+    store time."""
+    if member is None and beat is None:
+        return "unknown"
+    # A later boot may have registered and not sent a heartbeat yet.
+    if beat is None or (member is not None and member.boot > beat.boot):
+        boot, status = cast("MemberRecord", member).boot, cast("MemberRecord", member).status
+    else:
+        boot, status = beat.boot, beat.status
+        if member is not None and member.boot == boot and member.status != "alive":
+            status = member.status
+    if status != "alive":
+        return "dead" if status == "dead" else "left"
+    if heard_s <= heartbeat_ttl:
+        return "healthy"
+    if warning is None or warning.boot != boot:
+        return "stale"
+    # The last warning says `dead` before the decision, which a heartbeat may still prevent.
+    return "warning" if warning.health == "warning" else "critical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +103,7 @@ def next_warning(
         member_id=stale.member_id,
         boot=stale.boot,
         consecutive_warnings=count,
-        health=health_of(count, timing),
+        health=health_after(count, timing),
         first_at=first_at,
         last_at=store_now,
         last_sequence=stale.sequence,
@@ -64,9 +111,8 @@ def next_warning(
     )
 
 
-def health_of(warnings: int, timing: Timing) -> str:
-    if warnings <= 0:
-        return "healthy"
+def health_after(warnings: int, timing: Timing) -> Health:
+    """What a warning record says after so many warnings in a row."""
     if warnings >= timing.max_warnings:
         return "dead"
     return "warning" if warnings == 1 else "critical"

@@ -36,7 +36,7 @@ META_SCHEMA = 1
 META_TRIES = 10
 REASONS = (
     *("missing", "malformed", "bad_signature", "unknown_key", "expired", "from_future"),
-    *("wrong_receiver", "stale_epoch", "fenced_sender"),
+    *("wrong_receiver", "stale_epoch", "unknown_epoch", "fenced_sender"),
 )
 
 
@@ -145,7 +145,7 @@ class Housekeeping:
                 self._cleaned_at = now
                 await clean_up(parts.patient, parts.clock, stale_s=self._stale_s)
             await self._count_cleanup()
-        except StoreError as error:
+        except (StoreError, ConfigurationError) as error:
             # Not a failure of the leader's work: renewals decide whether it can still lead.
             parts.on_failure("upkeep_failed", error)
 
@@ -176,17 +176,23 @@ class Housekeeping:
 
     # The meta record.
 
+    async def bind_environment(self) -> None:
+        """Writes the record again if the store lost it. Call before each registration: a member
+        must not join a namespace that now belongs to another environment."""
+        await self._note_keys()
+
     async def _note_keys(self) -> None:
         """Reads the record and adds the keys that it does not know."""
         keyring = self._parts.codec.keyring
         await self._note(() if keyring is None else keyring.key_ids, ())
 
     async def _note_signing(self) -> None:
-        """On the leader: all members sign with the key that it signs with."""
+        """On the leader: all members sign with the key that it signs with. Reads the record each
+        time, and so writes it again if the store lost it."""
         keyring = self._parts.codec.keyring
-        if keyring is None or self._meta is None:
-            return
-        if keyring.signing_id not in self._meta.signing_since_ms:
+        if keyring is None:
+            await self._note((), ())
+        else:
             await self._note(keyring.key_ids, (keyring.signing_id,))
 
     async def _note(self, known: Sequence[str], signing: Sequence[str]) -> None:
@@ -203,7 +209,8 @@ class Housekeeping:
                     " namespace"
                 )
             now_ms = round(parts.store_time() * 1000.0)
-            found = meta or NamespaceMeta(environment=self._environment)
+            # A store that lost the record gets it back with what this member knows.
+            found = meta or self._meta or NamespaceMeta(environment=self._environment)
             self._meta = msgspec.structs.replace(
                 found,
                 keys_seen_ms=dict.fromkeys(known, now_ms) | dict(found.keys_seen_ms),

@@ -27,9 +27,10 @@ from squall.coordination.member_parts import MemberParts
 from squall.coordination.members.health_rules import (
     CHECKS_PER_INTERVAL,
     GracePeriod,
+    Health,
     StaleMember,
     continuity,
-    health_of,
+    judge,
     next_warning,
 )
 from squall.coordination.members.standbys import BEATS_AT_ONCE, agreed_key, find_standbys
@@ -46,6 +47,8 @@ from squall.coordination.stores.interface import ABSENT, Check, Delete, Put, Rec
 CYCLES_PER_STANDBYS = 3
 PAGES_MAX = 100
 DEAD_NAMED = 100
+# Members in the gauge by health. The index has no entry of a member that left.
+COUNTED: tuple[Health, ...] = ("healthy", "stale", "warning", "critical", "dead")
 
 
 class MonitorStatistics(msgspec.Struct, kw_only=True):
@@ -84,6 +87,10 @@ class Monitor:
         # The last warning of each member with an open warning. Equal to the warning records in the
         # store, except for a record that another monitor wrote since the term began.
         self._warned: dict[str, WarningRecord] = {}
+        # The health of each member that the last cycle found silent.
+        self._silent_health: dict[str, Health] = {}
+        # Members with a fresh heartbeat, as of the last survey.
+        self._live: tuple[str, ...] = ()
         # Dead members whose death is not yet announced or cleaned up: a set that keeps its order.
         self._unfinished: dict[str, None] = {}
         self._cycles = 0
@@ -118,7 +125,9 @@ class Monitor:
     async def _end(self, term: Term) -> None:
         """The gauges of this member must not go on showing what the next leader now watches."""
         self._warned.clear()
-        self._count_health(0)
+        self._silent_health.clear()
+        self._live = ()
+        self._count_health()
 
     async def cycle(self, term: Term) -> None:
         parts, timing = self._parts, self._parts.timing
@@ -126,6 +135,7 @@ class Monitor:
         stale = await self._ids(keys.HEARTBEAT, idle_ms=idle_ms)
         self._grace.reached(parts.clock.boot_time())
         self.statistics.total_monitor_cycles += 1
+        self._silent_health = {}
         for member_id in stale:
             if member_id != parts.member_id:
                 await self._check(term, member_id)
@@ -135,6 +145,7 @@ class Monitor:
             await self._finish(term, member_id)
         if self._cycles % CYCLES_PER_STANDBYS == 0:
             await self._survey()
+        self._count_health()
         self._cycles += 1
         parts.trace("monitor_cycle", stale=len(stale), warned=len(self._warned))
 
@@ -146,11 +157,13 @@ class Monitor:
             keys.heartbeat(member_id), keys.member(member_id), keys.warning(member_id)
         )
         found = self._stale(member_id, beat, member)
+        self._note_silent(member_id, beat, member, self._read_warning(warned))
         if found is None:
             # The member left, or is dead and its death may be unfinished: `_finish` checks.
             self._unfinished[member_id] = None
             return
         if found.transient:
+            self._silent_health.pop(member_id, None)
             await self._forget(term, found, beat, member)
             return
         read_ms = next((each.read_ms for each in (beat, member) if each is not None), None)
@@ -169,12 +182,28 @@ class Monitor:
             ttl_s=max(keys.WARNING_TTL_S, 3.0 * timing.monitor_interval),
         )
         try:
-            await term.write(put)
+            await term.write_any(put)
         except VersionConflict:
             return
         self._announce_warning(warning, found)
+        self._note_silent(member_id, beat, member, warning)
         if warning.consecutive_warnings >= timing.max_warnings:
             await self._declare_dead(term, found, beat, member, warning)
+
+    def _note_silent(
+        self,
+        member_id: str,
+        beat: Record | None,
+        member: Record | None,
+        warning: WarningRecord | None,
+    ) -> None:
+        parts = self._parts
+        known, last = parts.read_member(member), parts.read_heartbeat(beat)
+        if known is not None or last is not None:
+            age_s = parts.timing.retention if beat is None else beat.age_s
+            self._silent_health[member_id] = judge(
+                known, last, warning, age_s, parts.timing.heartbeat_ttl
+            )
 
     def _stale(
         self, member_id: str, beat: Record | None, member: Record | None
@@ -212,7 +241,7 @@ class Monitor:
         if member is not None:
             writes.insert(1, Delete(member.key, member.version))
         with contextlib.suppress(VersionConflict):
-            await term.write(*writes)
+            await term.write_any(*writes)
 
     def _announce_warning(self, warning: WarningRecord, stale: StaleMember) -> None:
         self.statistics.warnings_issued += 1
@@ -288,13 +317,14 @@ class Monitor:
         ]
         self._unfinished[stale.member_id] = None
         try:
-            await term.write(*writes)
+            await term.write_any(*writes)
         except VersionConflict as conflict:
             if conflict.applied == 0:
                 # The member beat, left or was declared dead in this moment: no decision was made.
                 del self._unfinished[stale.member_id]
                 return
             # The first write, which decides, was applied; `_finish` completes the rest.
+        self._silent_health[stale.member_id] = "dead"
         await self._finish(term, stale.member_id)
 
     def _dead_beat(self, stale: StaleMember, beat: Record | None) -> bytes:
@@ -416,7 +446,7 @@ class Monitor:
             ttl_s=keys.TOMBSTONE_TTL_S,
         )
         try:
-            (version,) = await term.write(put)
+            (version,) = await term.write_any(put)
         except VersionConflict:
             return None
         return msgspec.structs.replace(before, version=version, value=value)
@@ -489,7 +519,7 @@ class Monitor:
             to_delete += [each for each in acks if each is not None]
         if not to_delete:
             return 0
-        await term.write(
+        await term.write_any(
             Check(keys.member(member_id), member.version),
             *(Delete(each.key, each.version) for each in to_delete),
         )
@@ -501,18 +531,17 @@ class Monitor:
     async def _survey(self) -> None:
         live = await self._parts.live_members(pages=PAGES_MAX)
         self.statistics.coordinators_monitored = len(live)
-        self._count_health(len(live))
+        self._live = tuple(live)
         self.standbys = await find_standbys(self._parts, live)
         # Once agreed, a key stays: a member that joins without it is refused, not waited for.
         self.signing_key = await agreed_key(self._parts, live) or self.signing_key
 
-    def _count_health(self, live: int) -> None:
-        metrics, timing = self._parts.metrics, self._parts.timing
-        for number in range(1, timing.max_warnings + 1):
-            health = health_of(number, timing)
-            count = sum(1 for each in self._warned.values() if each.health == health)
-            metrics.gauge(metrics.families.members, health).set(count)
-        metrics.gauge(metrics.families.members, "healthy").set(live - len(self._warned))
+    def _count_health(self) -> None:
+        metrics, silent = self._parts.metrics, self._silent_health
+        healths = list(silent.values())
+        healths += ["healthy" for each in self._live if each not in silent]
+        for health in COUNTED:
+            metrics.gauge(metrics.families.members, health).set(healths.count(health))
 
     # Helpers.
 
@@ -538,7 +567,7 @@ class Monitor:
 
     async def _try(self, term: Term, write: Write) -> bool:
         try:
-            await term.write(write)
+            await term.write_any(write)
         except VersionConflict:
             return False
         return True

@@ -382,6 +382,7 @@ class Registration:
             awaits=tuple(islice(self._awaited, AWAITS_MAX)) if self._awaited else (),
             history=tuple(self._history) if self._history else (),
             failing=leading.failing[:FAILING_MAX],
+            heartbeat_ttl=self.timing.heartbeat_ttl,
         )
 
     def _put(self, record: HeartbeatRecord, expect: Condition, token: str = "") -> Put:

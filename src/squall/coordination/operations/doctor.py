@@ -11,19 +11,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from squall.coordination.member_stats import FLAPPING_ADVICE
 from squall.coordination.members.housekeeping import NamespaceMeta, read_meta
 from squall.coordination.operations.findings import Finding, Verdict
-from squall.coordination.operations.inspect import (
-    UNREADABLE,
-    Member,
-    Status,
-    list_members,
-    read_status,
-)
+from squall.coordination.operations.inspect import Member, Status, list_members, read_status
 from squall.coordination.options import Options
 from squall.coordination.queue.records import QueueKeys
 from squall.coordination.records import keys
 from squall.coordination.records.schemas import Codec, MemberRecord, Tombstone
 from squall.coordination.secrets.sources import ROTATION_S
 from squall.coordination.stores.guarded_store import GuardedStore
+from squall.coordination.stores.kinds import KINDS, WORK_KINDS
 from squall.coordination.timing import Timing
 
 CLOCK_S = 60.0
@@ -39,8 +34,8 @@ CHANGES_MAX, CHANGES_S = 5, 600.0
 AT_ONCE_S = 10.0
 # S3 reports ages in whole seconds.
 ROUNDED_S = 2.0
-# Kinds whose records may be kept without an end. A store holds a secret only if none was given.
-FOR_EVER = frozenset({"leader", "meta", "epoch", "secret"})
+# Kinds whose records may be kept without an end.
+FOR_EVER = frozenset(name for name, kind in KINDS.items() if kind.kept_s is None)
 
 
 async def examine(
@@ -61,7 +56,7 @@ async def examine(
         Finding(about="store", verdict="good", text=f"{store.url} answers and keeps its conditions")
     ]
     found += _clock(status, wall_s)
-    found += _leader(status)
+    found += _leader(status, members)
     found += _changes(status)
     found += _idle(status, members)
     found += _members(status, members)
@@ -85,7 +80,7 @@ def _clock(status: Status, wall_s: float) -> Iterator[Finding]:
         yield Finding(about="clock", verdict="doubtful", text=text, advice=advice)
 
 
-def _leader(status: Status) -> Iterator[Finding]:
+def _leader(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
     leader = status.leader
     if leader is not None and leader.holds:
         text = (
@@ -101,9 +96,12 @@ def _leader(status: Status) -> Iterator[Finding]:
         "members run with enable_coordinator=False, send no heartbeats, are still in a cold start,"
         " or log errors of the election"
     )
-    alive = status.members.get("healthy", 0)
+    live = [each for each in members if each.health == "healthy"]
+    if live and not any(each.eligible for each in live):
+        text += f"; none of the {len(live)} live members may lead"
+        advice = "start a member with eligible=True"
     yield Finding(
-        about="coordinator", verdict="bad" if alive else "doubtful", text=text, advice=advice
+        about="coordinator", verdict="bad" if live else "doubtful", text=text, advice=advice
     )
 
 
@@ -133,7 +131,7 @@ def _idle(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
                 " failures in a row another member takes over"
             )
             yield Finding(about="work", verdict="bad", text=text, advice=advice)
-        elif not member.is_coordinator and member.heard_s + ROUNDED_S < leader.elected_s:
+        elif not member.says_leads and member.heard_s + ROUNDED_S < leader.elected_s:
             text = f"{member.member_id} has the lease, but its heartbeat says that it does not lead"
             advice = (
                 "its renewals come too late, or it is still in the preparation phase of a cold"
@@ -143,22 +141,27 @@ def _idle(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
 
 
 def _silence(status: Status, members: Sequence[Member], timing: Timing) -> Iterator[Finding]:
-    """A member leads, but silent members are not declared dead."""
+    """Silent members that are not declared dead."""
+    silent = [each for each in members if each.health in ("stale", "warning", "critical")]
     if status.leader is None or not status.leader.holds:
+        if silent:
+            text = f"{_some(silent)} silent, and no member leads: only a leader declares deaths"
+            advice = "start a member that may lead (eligible=True, enable_coordinator=True)"
+            yield Finding(about="detection", verdict="bad", text=text, advice=advice)
         return
     limit_s = 2.0 * timing.dead_after
-    silent = [
-        each.member_id
-        for each in members
-        if each.heard_s > limit_s and each.health not in ("dead", UNREADABLE)
-    ]
-    if silent:
-        text = f"{', '.join(silent[:3])} silent for more than {limit_s:g} s and not declared dead"
+    late = [each for each in silent if each.heard_s > limit_s]
+    if late:
+        text = f"{_some(late)} silent for more than {limit_s:g} s and not declared dead"
         advice = (
             "the leader checks every monitor_interval: read the errors of its monitor in the log;"
             " if members use another profile, name it with --profile"
         )
         yield Finding(about="detection", verdict="doubtful", text=text, advice=advice)
+
+
+def _some(members: Sequence[Member]) -> str:
+    return ", ".join(each.member_id for each in members[:3])
 
 
 async def _deaths(store: GuardedStore, status: Status) -> AsyncIterator[Finding]:
@@ -243,7 +246,8 @@ def _secret(
 
 
 def _room(status: Status) -> Iterator[Finding]:
-    number = sum(status.keys.values())
+    # As in the alert: records of work that was done say nothing about trouble.
+    number = sum(count for kind, count in status.keys.items() if kind not in WORK_KINDS)
     verdict: Verdict = "good" if number <= KEYS_MAX else "doubtful"
     advice = "" if verdict == "good" else "look for members that start and die in a loop"
     yield Finding(about="keys", verdict=verdict, text=f"{number:,}", advice=advice)

@@ -5,32 +5,40 @@ It reads records without a secret, so they are not verified: do not act on them.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from squall.coordination.members.cleanup import CleanupReport, last_report
+from squall.coordination.members.health_rules import Health, judge
 from squall.coordination.members.housekeeping import MemoryReporter
 from squall.coordination.records import keys
-from squall.coordination.records.schemas import Codec, HeartbeatRecord, LeaseRecord, WarningRecord
+from squall.coordination.records.schemas import (
+    Codec,
+    HeartbeatRecord,
+    LeaseRecord,
+    MemberRecord,
+    WarningRecord,
+)
 from squall.coordination.stores.guarded_store import GuardedStore
 from squall.coordination.stores.interface import Record, Store
 
 PAGE = 1000
 AT_ONCE = 100
-UNREADABLE = "unreadable"
-EXPIRED = "expired"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One member, as its heartbeat and the warnings about it show it."""
 
     member_id: str
-    health: str
-    """`healthy`, `warning`, `critical`, `dead`; `expired` without a record, `unreadable`."""
+    health: Health
     heard_s: float
     boot: int = msgspec.field(default=0, name="incarnation")
     sequence: int = 0
     eligible: bool = False
     is_coordinator: bool = False
+    """Whether this boot holds the lease. The heartbeat of a killed leader goes on saying so."""
+    says_leads: bool = False
     """As the member said in its last heartbeat."""
     epoch: int = 0
     hostname: str = ""
@@ -110,40 +118,52 @@ async def list_members(store: GuardedStore, codec: Codec | None = None) -> list[
         after = page.after
         if not after:
             break
+    leader = await find_leader(store)
     ids = sorted(idle_s)
     found: list[Member] = []
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
         beats = await store.get(*map(keys.heartbeat, some))
         warnings = await store.get(*map(keys.warning, some))
+        # A registration is needed only where the heartbeat expired.
+        missing = [member_id for member_id, beat in zip(some, beats, strict=True) if beat is None]
+        records = await store.get(*map(keys.member, missing)) if missing else ()
+        registered = dict(zip(missing, records, strict=True))
         for member_id, beat, warned in zip(some, beats, warnings, strict=True):
-            found.append(_member(member_id, idle_s[member_id], beat, warned, codec))
+            records = (registered.get(member_id), beat, warned)
+            found.append(_member(member_id, idle_s[member_id], records, leader, codec))
     return found
 
 
 def _member(
     member_id: str,
     heard_s: float,
-    beat: Record | None,
-    warned: Record | None,
+    records: tuple[Record | None, Record | None, Record | None],
+    leader: Leader | None,
     codec: Codec | None,
 ) -> Member:
     reader, signed = codec or Codec(None), codec is not None
-    if beat is None:
-        return Member(member_id=member_id, health=EXPIRED, heard_s=heard_s)
-    record = reader.read(HeartbeatRecord, beat.value, signed=signed)
-    if record is None:
-        return Member(member_id=member_id, health=UNREADABLE, heard_s=heard_s)
+    member, beat, warned = records
+    record = None if beat is None else reader.read(HeartbeatRecord, beat.value, signed=signed)
+    if beat is not None and record is None:
+        return Member(member_id=member_id, health="unreadable", heard_s=heard_s)
+    known = None if member is None else reader.read(MemberRecord, member.value, signed=signed)
     warning = None if warned is None else reader.read(WarningRecord, warned.value, signed=signed)
-    health = "healthy" if warning is None else warning.health
+    if record is None:
+        # The heartbeat expired: whatever the profile, it is older than its limit.
+        health = judge(known, None, warning, math.inf, 0.0)
+        boot = 0 if known is None else known.boot
+        return Member(member_id=member_id, health=health, heard_s=heard_s, boot=boot)
+    lease = (leader.member_id, leader.boot) if leader is not None and leader.holds else None
     return Member(
         member_id=member_id,
-        health="dead" if record.status == "dead" else health,
+        health=judge(known, record, warning, heard_s, record.heartbeat_ttl),
         heard_s=heard_s,
         boot=record.boot,
         sequence=record.sequence,
         eligible=record.eligible,
-        is_coordinator=record.is_coordinator,
+        is_coordinator=lease == (member_id, record.boot),
+        says_leads=record.is_coordinator,
         epoch=record.epoch,
         hostname=record.hostname,
         pid=record.pid,

@@ -251,7 +251,7 @@ class ClaimedTicket:
         before this last step."""
         self._close()
         with contextlib.suppress(VersionConflict):
-            await self._queue.coordinator.store.write(*self._closing_writes(state))
+            await self._queue.coordinator.parts.patient.write(*self._closing_writes(state))
 
     def _cancel_body(self, spared: asyncio.Task[Any] | None) -> None:
         """Cancels the body, unless it is the `spared` task: that one sees an exception instead."""
@@ -319,7 +319,7 @@ class ClaimedTicket:
         encoded = coordinator.parts.codec.encode(final)
         key = self._queue.keys.final(self.ticket_id)
         decides = Put(key, encoded, expect=ABSENT, ttl_s=FINAL_TTL_S)
-        is_atomic = coordinator.store.capabilities.transactions
+        is_atomic = coordinator.parts.patient.capabilities.transactions
         try:
             if not is_atomic:
                 # Proves the claim. With a full timeout ahead, no other attempt can begin before
@@ -361,7 +361,7 @@ class ClaimedTicket:
         alive = coordinator.alive_check
         batch = writes if alive is None else (alive, *writes)
         try:
-            await coordinator.store.write(*batch)
+            await coordinator.parts.patient.write(*batch)
         except StaleClaimError:
             raise
         except VersionConflict as conflict:

@@ -49,7 +49,7 @@ class QueueInspection(CoordinatorPlugin):
         self._max_pending = max_pending
 
     async def stats(self) -> QueueStats:
-        store = self.coordinator.store
+        store = self.coordinator.parts.patient
         queued = await store.depth(self.keys.queued)
         ready = await store.depth(self.keys.ready)
         dead = await store.depth(self.keys.dead)
@@ -98,25 +98,25 @@ class QueueInspection(CoordinatorPlugin):
 
     async def _final(self, ticket_id: str) -> tuple[Final | None, str]:
         """With the version of the record, also of one that does not verify."""
-        (found,) = await self.coordinator.store.get(self.keys.final(ticket_id))
+        (found,) = await self.coordinator.parts.patient.get(self.keys.final(ticket_id))
         if found is None:
             return None, ""
         return self.coordinator.parts.codec.read(Final, found.value), found.version
 
-    async def result(self, ticket_id: str, *, within: float = 600.0) -> Final:
-        """Waits until the ticket is final. Raises `BlockingTimeoutError` after `within` s."""
+    async def result(self, ticket_id: str, *, timeout_s: float = 600.0) -> Final:
+        """Waits until the ticket is final. Raises `BlockingTimeoutError` after `timeout_s`."""
         clock, key = self.coordinator.parts.clock, self.keys.final(ticket_id)
         begun = clock.now()
         while True:
             final, seen = await self._final(ticket_id)
             if final is not None:
                 return final
-            left_s = begun + within - clock.now()
+            left_s = begun + timeout_s - clock.now()
             if left_s <= 0.0:
                 raise BlockingTimeoutError(
                     self.coordinator.member_id, ticket_id, clock.now() - begun, {}
                 )
-            await self.coordinator.store.wait(Changed(key, seen), timeout_s=left_s)
+            await self.coordinator.parts.patient.wait(Changed(key, seen), timeout_s=left_s)
 
     async def cancel(self, ticket_id: str) -> bool:
         """Cancels a ticket. Returns False if it is final already. A worker that holds it can no
@@ -160,7 +160,7 @@ class QueueInspection(CoordinatorPlugin):
             )
             writes: list[Write] = []
             if ticket.is_blob:
-                (body,) = await self.coordinator.store.get(self.keys.payload(ticket_id))
+                (body,) = await self.coordinator.parts.patient.get(self.keys.payload(ticket_id))
                 if body is not None:
                     key = self.keys.payload(again.ticket_id)
                     copy = Put(key, body.value, expect=ANY, ttl_s=STREAM_TTL_S, silent=True)
@@ -172,7 +172,7 @@ class QueueInspection(CoordinatorPlugin):
             ]
             if ticket.is_blob:
                 writes.append(Delete(self.keys.payload(ticket_id), ANY))
-            await self.coordinator.store.write(*writes)
+            await self.coordinator.parts.patient.write(*writes)
             return again.ticket_id
         raise TicketStateError(f"queue {self.keys.queue} has no dead letter {ticket_id}")
 
@@ -207,7 +207,7 @@ class QueueInspection(CoordinatorPlugin):
             writes.append(Delete(self.keys.payload(ticket_id), ANY))
         writes += [Remove(stream, item.cursor) for stream, item in places]
         try:
-            await self.coordinator.store.write(*writes)
+            await self.coordinator.parts.patient.write(*writes)
         except VersionConflict:
             return False
         return True
@@ -216,7 +216,7 @@ class QueueInspection(CoordinatorPlugin):
         """Removes what was published between the reading and the decision."""
         moved = await self._places(ended)
         for places in moved.values():
-            await self.coordinator.store.write(
+            await self.coordinator.parts.patient.write(
                 *(Remove(stream, item.cursor) for stream, item in places)
             )
 
@@ -232,7 +232,7 @@ class QueueInspection(CoordinatorPlugin):
     async def _items(self, stream: str) -> AsyncIterator[Item]:
         after = ""
         while True:
-            page = await self.coordinator.store.read(stream, after=after, limit=PAGE)
+            page = await self.coordinator.parts.patient.read(stream, after=after, limit=PAGE)
             for item in page:
                 yield item
             if len(page) < PAGE:

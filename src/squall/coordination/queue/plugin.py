@@ -65,6 +65,7 @@ from squall.coordination.stores.interface import (
     Takeable,
     Write,
 )
+from squall.coordination.value_rules import async_function, check, or_none, seconds, whole
 from squall.runtime.backoff import Backoff
 
 VISIBILITY_S = 30.0
@@ -99,10 +100,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
         super().__init__(queue, max_pending=max_pending)
         self.name = f"queue {queue}"
         self.work_interval = 0.001
-        if max_attempts < 1 or window < 1 or max_pending < 1:
-            raise ConfigurationError(
-                "max_attempts, window and max_pending of a queue must be at least 1"
-            )
+        check("visibility_timeout", visibility_timeout, or_none(seconds(above=0.0, example=30.0)))
+        check("max_attempts", max_attempts, whole(1, example=3))
+        check("max_pending", max_pending, whole(1, example=MAX_PENDING))
+        check("window", window, whole(1, example=200))
+        check("retry_base", retry_base, seconds(above=0.0, example=1.0))
         self._given_visibility = visibility_timeout
         self.visibility_timeout = visibility_timeout or VISIBILITY_S
         self.max_attempts = max_attempts
@@ -163,7 +165,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
             raise ConfigurationError(f"max_attempts is {max_attempts}: it must be at least 1")
         if dedup_id:
             return await self._enqueue_once(ticket, dedup_id)
-        await self.coordinator.store.write(*self.enqueue_writes(ticket))
+        await self.coordinator.parts.patient.write(*self.enqueue_writes(ticket))
         return ticket.ticket_id
 
     def enqueue_writes(self, ticket: Ticket) -> list[Write]:
@@ -180,7 +182,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
     async def _enqueue_once(self, ticket: Ticket, dedup_id: str) -> str:
         """Creates the record that names the ticket of this `dedup_id`. The record expires before
         the end of that ticket is forgotten, so the next ticket needs a new id."""
-        store, key = self.coordinator.store, self.keys.dedup(dedup_id)
+        store, key = self.coordinator.parts.patient, self.keys.dedup(dedup_id)
         first = Put(key, ticket.ticket_id.encode(), expect=ABSENT, ttl_s=DEDUP_TTL_S)
         writes = self.enqueue_writes(ticket)
         while True:
@@ -223,7 +225,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
             for left in list(self._waiting) if not self._open_loops else ():
                 self.stop_renewing(left)
                 if self._stopping and left.is_open:
-                    # It was taken while the member stopped: `on_stop` did not see it.
+                    # It was taken while the member stopped: `before_stop` did not see it.
                     with contextlib.suppress(CoordinationError):
                         await left.release()
 
@@ -231,7 +233,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
         self, handler: Callable[[Any], Awaitable[Any]], *, concurrency: int = 1
     ) -> None:
         """Calls `handler(payload)` for each ticket, until it is cancelled or the member stops. The
-        handler's return value is the ticket's result; an exception fails the ticket."""
+        handler's return value is the ticket's result; an exception fails the ticket. A handler that
+        is not `async def` is refused: it would block the heartbeats of the member. Run such code in
+        a thread: `await asyncio.to_thread(work, payload)`."""
+        check("handler", handler, async_function("f, and asyncio.to_thread for blocking code"))
+        check("concurrency", concurrency, whole(1, example=1))
         tasks = self.coordinator.parts.tasks
         started = [
             tasks.start(f"worker of {self.keys.queue}", self._work(handler))
@@ -266,7 +272,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
         """Takes a batch, or waits for a ticket. A boot that was declared dead gets nothing: the
         take fails on `provided` until the member is registered again."""
         coordinator, ready, clock = self.coordinator, self.keys.ready, self.coordinator.parts.clock
-        store, lease_s, alive = coordinator.store, self.visibility_timeout, coordinator.alive_check
+        store, lease_s, alive = (
+            coordinator.parts.patient,
+            self.visibility_timeout,
+            coordinator.alive_check,
+        )
         claims: Sequence[Claim] | None = None
         begun = clock.now()
         if not coordinator.isolated and await self._has_signing_secret():
@@ -299,7 +309,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
         ticket, and after one that could not be verified."""
         if self._is_secret_unverified:
             parts = self.coordinator.parts
-            (lease,) = await self.coordinator.store.get(LEADER)
+            (lease,) = await self.coordinator.parts.patient.get(LEADER)
             self._is_secret_unverified = differing_secret(parts, lease) != ""
         return not self._is_secret_unverified
 
@@ -313,7 +323,11 @@ class Queue(QueueInspection, CoordinatorPlugin):
             raise
 
     async def _is_fit(self, claimed: ClaimedTicket) -> bool:
-        ticket, parts, store = claimed.ticket, self.coordinator.parts, self.coordinator.store
+        ticket, parts, store = (
+            claimed.ticket,
+            self.coordinator.parts,
+            self.coordinator.parts.patient,
+        )
         if not await self._is_held(claimed):
             return False
         if not store.capabilities.transactions:
@@ -369,7 +383,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
         """Deals with a ticket that does not verify. If only the signing key is unknown here, other
         members may know it and get it first. After the last attempt it goes to quarantine and
         becomes final, so that neither its producer nor its order key waits for it."""
-        parts, store, item = self.coordinator.parts, self.coordinator.store, claim.item
+        parts, store, item = self.coordinator.parts, self.coordinator.parts.patient, claim.item
         report_refused(parts, self.keys.queue, item.id, reason)
         if reason == UNKNOWN_KEY:
             self._is_secret_unverified = True
@@ -436,7 +450,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
         key = self.keys.late(late.ticket_id, late.attempt)
         value = self.coordinator.parts.codec.encode(late)
         with contextlib.suppress(CoordinationError):
-            await self.coordinator.store.write(
+            await self.coordinator.parts.patient.write(
                 Put(key, value, expect=ANY, ttl_s=FINAL_TTL_S, silent=True)
             )
             if found is not None:
@@ -473,7 +487,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
                 self._under_renewal.add(ticket)
                 self.coordinator.parts.tasks.start(f"claim of {ticket.ticket_id}", renew(ticket))
 
-    async def on_stop(self) -> None:
+    async def before_stop(self) -> None:
         """Cancels the bodies and gives the held tickets back. Those attempts count."""
         self._stopping = True
         held = {*self._renewed, *self._waiting}
@@ -495,7 +509,7 @@ class Queue(QueueInspection, CoordinatorPlugin):
 
     async def _count(self) -> None:
         """Updates the gauges that say how full the queue is."""
-        waits = self.coordinator.store.capabilities
+        waits = self.coordinator.parts.patient.capabilities
         is_polled = waits.cross_host and not waits.blocking_wait
         now = self.coordinator.parts.clock.now()
         if now - self._counted_at >= (COUNT_POLLED_S if is_polled else COUNT_S):

@@ -183,7 +183,7 @@ class Publisher:
         while left:
             writes = [write for entry in left for write in self._publication(entry)]
             try:
-                await self._term.write(*writes)
+                await self._term.write_any(*writes)
             except VersionConflict as conflict:
                 gone = [each for each in left if self._final_key(each) == conflict.key]
                 if not gone:
@@ -230,7 +230,7 @@ class Publisher:
         if ticket.is_blob:
             writes.append(Delete(self._keys.payload(ticket.ticket_id), ANY))
         try:
-            await self._term.write(*writes)
+            await self._term.write_any(*writes)
         except VersionConflict:
             await self._drop(entry)
             return
@@ -243,11 +243,11 @@ class Publisher:
 
     async def _drop(self, entry: PendingTicket) -> None:
         """Removes a ticket that is final already."""
-        await self._term.write(Remove(self._keys.queued, entry.cursor))
+        await self._term.write_any(Remove(self._keys.queued, entry.cursor))
         self._order.dropped(entry.ticket.ticket_id)
 
     async def _refuse(self, item: Item, reason: str) -> None:
-        await self._term.write(
+        await self._term.write_any(
             Put(
                 self._keys.quarantine(item.id),
                 item.value,

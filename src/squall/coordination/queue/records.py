@@ -22,12 +22,13 @@ from squall.coordination.records.plain_json import plain_json
 from squall.coordination.records.schemas import Schema
 from squall.coordination.store_errors import CoordinationError
 from squall.coordination.stores.interface import make_key
+from squall.coordination.stores.kinds import kept_s
 
 FINAL = "final"
-FINAL_TTL_S = 86_400.0
-DEDUP_TTL_S = 86_400.0
+FINAL_TTL_S = kept_s("final")
+DEDUP_TTL_S = kept_s("dedup")
 # A queue that no producer or worker touches for a month is forgotten.
-STREAM_TTL_S = 30 * 86_400.0
+STREAM_TTL_S = kept_s("queued")
 # A larger payload is a record of its own: streams are read whole, by the leader and by operators.
 INLINE_MAX_BYTES = 256 * 1024
 # What a store takes as one value, less the fields around a payload.
@@ -102,6 +103,8 @@ def encoded_given(what: str, value: Any) -> bytes:
 
 
 class QueueEvent(Event, frozen=True, kw_only=True):
+    """What every event of a queue has."""
+
     queue: str
 
 
@@ -114,6 +117,8 @@ class TicketsPublished(QueueEvent, frozen=True, kw_only=True):
 
 
 class TicketClaimed(QueueEvent, frozen=True, kw_only=True):
+    """A worker of this member took a ticket."""
+
     name: ClassVar[str] = "plg:queue:ticket-claimed"
     ticket_id: str
     attempt: int
@@ -130,6 +135,8 @@ class TicketFinished(QueueEvent, frozen=True, kw_only=True):
 
 
 class TicketRetried(QueueEvent, frozen=True, kw_only=True):
+    """An attempt of this member failed; the next one may begin after `delay_s`."""
+
     name: ClassVar[str] = "plg:queue:ticket-retried"
     ticket_id: str
     attempt: int

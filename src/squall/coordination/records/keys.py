@@ -7,22 +7,21 @@ another one.
 from __future__ import annotations
 
 from squall.coordination.stores.interface import DEFAULT_PREFIX, check_prefix, make_key
+from squall.coordination.stores.kinds import kept_s
 
 # The lease and the epoch. It never expires: a forgotten epoch would be used again.
 LEADER = make_key("leader")
 META = make_key("meta")
 
 HEARTBEAT = "heartbeat"
-SIGNAL_TTL_S = 86_400.0
-SIGNAL_LIFE_S = 86_400.0
-ACK_TTL_S = 3_600.0
-IDEMPOTENCY_TTL_S = 90_000.0
-STATE_TTL_S = 3_600.0
-WARNING_TTL_S = 300.0
-TOMBSTONE_TTL_S = 604_800.0
-# A day more than a tombstone, and refreshed daily: so a boot number is never given twice.
-MEMBER_TTL_S = 691_200.0
-QUARANTINE_TTL_S = 3_600.0
+SIGNAL_TTL_S = SIGNAL_LIFE_S = kept_s("signal")
+ACK_TTL_S = kept_s("ack")
+IDEMPOTENCY_TTL_S = kept_s("idempotency")
+STATE_TTL_S = kept_s("state")
+WARNING_TTL_S = kept_s("warning")
+TOMBSTONE_TTL_S = kept_s("tombstone")
+MEMBER_TTL_S = kept_s("member")
+QUARANTINE_TTL_S = kept_s("quarantine")
 
 
 def prefix_of(namespace: str, prefix: str = DEFAULT_PREFIX) -> str:

@@ -75,6 +75,9 @@ class HeartbeatRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
     """Sequence and wall-clock time of the last beats, if the member keeps them."""
     failing: tuple[str, ...] = ()
     """Works of the leader that failed several times in a row."""
+    heartbeat_ttl: float = 90.0
+    """How old this record may be before its member counts as stale, for observers that do not know
+    the profile of the group. The default is that of `normal`."""
 
 
 class MemberRecord(Schema, frozen=True, kw_only=True, omit_defaults=True):
@@ -183,6 +186,18 @@ class SignalAck(Schema, frozen=True, kw_only=True, omit_defaults=True):
     sender_id: str
     iteration: int = 0
     received_at: float
+
+
+class SignalReceipt(Schema, frozen=True, kw_only=True, omit_defaults=True):
+    """Says that a consumer of the receiver has the signal and is not done with it, or failed. It
+    stands where the acknowledgment would stand."""
+
+    signal_id: str
+    receiver_id: str
+    sender_id: str
+    taken_at: float
+    error: str = ""
+    """Why the handler gave up; "" while it works."""
 
 
 class Delivered(Schema, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
@@ -26,8 +26,11 @@ from squall.coordination.scheduler.due_times import Calendar
 from squall.coordination.scheduler.records import (
     ORDERS,
     RUN_TTL_S,
+    SCHEDULE_TTL_S,
     SCHEDULES,
+    JobOptions,
     JobRecord,
+    JobTimes,
     RunHistory,
     RunOrder,
     RunRecord,
@@ -35,8 +38,9 @@ from squall.coordination.scheduler.records import (
     history_key,
     run_key,
 )
-from squall.coordination.scheduler.runner import SCHEDULE_TTL_S, ScheduleRunner
+from squall.coordination.scheduler.runner import ScheduleRunner
 from squall.coordination.stores.interface import ABSENT, Append, Put, Record, make_key
+from squall.coordination.value_rules import async_function, check
 
 JobHandler = Callable[[RunRecord], Awaitable[Any]]
 H = TypeVar("H", bound=JobHandler)
@@ -61,21 +65,27 @@ class Scheduler(CoordinatorPlugin):
 
     # Declarations, before the start.
 
-    def every(self, seconds: float, *, name: str = "", **options: Any) -> Callable[[H], H]:
+    def every(
+        self, seconds: float, *, name: str = "", **options: Unpack[JobOptions]
+    ) -> Callable[[H], H]:
         """Decorator: runs the function at each multiple of so many seconds since 1970."""
         return self._decorator(name, JobRecord(every=seconds, **options))
 
     def cron(
-        self, text: str, *, zone: str = "UTC", name: str = "", **options: Any
+        self, text: str, *, zone: str = "UTC", name: str = "", **options: Unpack[JobOptions]
     ) -> Callable[[H], H]:
+        """Decorator: runs the function at the times of a cron expression of five fields."""
         return self._decorator(name, JobRecord(cron=text, zone=zone, **options))
 
-    def enqueue(self, name: str, queue: str, payload: Any = None, **options: Any) -> None:
+    def enqueue(
+        self, name: str, queue: str, payload: Any = None, **options: Unpack[JobTimes]
+    ) -> None:
         """Declares a job that enqueues exactly one ticket per due time that is run."""
         self._declare(name, JobRecord(queue=queue, payload=payload, **options))
 
     def _decorator(self, name: str, job: JobRecord) -> Callable[[H], H]:
         def declared(handler: H) -> H:
+            check("handler", handler, async_function("f, and asyncio.to_thread for blocking code"))
             chosen = name or getattr(handler, "__name__", "")
             self._declare(chosen, job)
             self.handlers[chosen] = handler
@@ -117,7 +127,7 @@ class Scheduler(CoordinatorPlugin):
         _known((await self.jobs()), name)
         slot = f"now-{self.coordinator.parts.runtime.entropy(ID_BYTES).hex()}"
         order = self.coordinator.parts.codec.encode(RunOrder(job=name))
-        await self.coordinator.store.write(Append(ORDERS, slot, order, ttl_s=RUN_TTL_S))
+        await self.coordinator.parts.patient.write(Append(ORDERS, slot, order, ttl_s=RUN_TTL_S))
         return slot
 
     # Questions.
@@ -132,13 +142,13 @@ class Scheduler(CoordinatorPlugin):
 
     async def history(self, name: str) -> tuple[RunRecord, ...]:
         """The last 50 runs, the newest last."""
-        (found,) = await self.coordinator.store.get(history_key(name))
+        (found,) = await self.coordinator.parts.patient.get(history_key(name))
         codec = self.coordinator.parts.codec
         record = None if found is None else codec.read(RunHistory, found.value, key=found.key)
         return () if record is None else record.runs
 
     async def run(self, name: str, slot: str) -> RunRecord | None:
-        (found,) = await self.coordinator.store.get(run_key(name, slot))
+        (found,) = await self.coordinator.parts.patient.get(run_key(name, slot))
         return (
             None
             if found is None
@@ -201,7 +211,7 @@ class Scheduler(CoordinatorPlugin):
         await self._change(change)
 
     async def _read(self) -> tuple[Schedules, Record | None]:
-        (found,) = await self.coordinator.store.get(SCHEDULES)
+        (found,) = await self.coordinator.parts.patient.get(SCHEDULES)
         if found is None:
             return Schedules(), None
         read = self.coordinator.parts.codec.read(Schedules, found.value, key=found.key)
@@ -225,7 +235,7 @@ class Scheduler(CoordinatorPlugin):
             value = self.coordinator.parts.codec.encode(Schedules(jobs=jobs), over=over)
             expect = ABSENT if found is None else found.version
             try:
-                await self.coordinator.store.write(
+                await self.coordinator.parts.patient.write(
                     Put(SCHEDULES, value, expect=expect, ttl_s=SCHEDULE_TTL_S)
                 )
                 return

@@ -9,17 +9,19 @@ orders                   stream: runs that operators asked for
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import msgspec
 
 from squall.coordination.events import Event
 from squall.coordination.records.schemas import Schema
 from squall.coordination.stores.interface import make_key
+from squall.coordination.stores.kinds import kept_s
 
 SCHEDULES = make_key("schedules")
 ORDERS = make_key("orders")
-RUN_TTL_S = 7 * 86_400.0
+RUN_TTL_S = kept_s("run")
+SCHEDULE_TTL_S = kept_s("schedules")
 HISTORY_MAX = 50
 
 Misfire = Literal["skip", "run_once", "run_all"]
@@ -47,6 +49,25 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every due time up to here has had its run or was given up. Never falls."""
     opened: str = ""
     """The slot of the last run that was begun. A new leader checks whether it ended."""
+
+
+class JobOptions(TypedDict, total=False):
+    """What a declaration says about a job besides its times; the fields of `JobRecord`."""
+
+    misfire: Misfire
+    overlap: Overlap
+    max_runtime: float
+    jitter: float
+    grace: float
+    enabled: bool
+
+
+class JobTimes(JobOptions, total=False):
+    """As `JobOptions`, with the times: either `every` or `cron`."""
+
+    every: float
+    cron: str
+    zone: str
 
 
 class Schedules(Schema, frozen=True, kw_only=True):
@@ -78,6 +99,8 @@ class RunHistory(Schema, frozen=True, kw_only=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
+    """The leader began a run of a job. `due` is in seconds since 1970."""
+
     name: ClassVar[str] = "plg:scheduler:run-started"
     job: str
     slot: str
@@ -86,6 +109,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class RunEnded(Event, frozen=True, kw_only=True):
+    """A run ended: `ok`, `failed`, `timeout`, `skipped`, `interrupted` or `enqueued`."""
+
     name: ClassVar[str] = "plg:scheduler:run-ended"
     job: str
     slot: str

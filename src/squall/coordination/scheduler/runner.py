@@ -40,6 +40,7 @@ from squall.coordination.scheduler.records import (
     HISTORY_MAX,
     ORDERS,
     RUN_TTL_S,
+    SCHEDULE_TTL_S,
     SCHEDULES,
     HandlerMissing,
     JobRecord,
@@ -80,7 +81,6 @@ SOON_S = 0.001
 # Between two checks of a job whose run has not ended, and of orders that cannot run yet.
 BUSY_S = 0.1
 # A schedule that no member touches for a year is forgotten.
-SCHEDULE_TTL_S = 366 * 86_400.0
 # How long runs may take to end when the term does.
 STOP_S = 5.0
 PAGE = 100
@@ -331,7 +331,7 @@ class ScheduleRunner:
             created_at=self._parts.store_time(),
         )
         try:
-            await self._term.write(*queue.enqueue_writes(ticket))
+            await self._term.write_any(*queue.enqueue_writes(ticket))
         except (ConfigurationError, StreamFullError, TicketTooLargeError) as error:
             self._parts.on_failure("job_failed", error)
             await self._ended(run, "failed", error_text(error), version, over)
@@ -358,7 +358,7 @@ class ScheduleRunner:
             ttl_s=RUN_TTL_S,
             token=self._parts.random.randbytes(TOKEN_BYTES).hex(),
         )
-        await self._until_answered(lambda: self._term.write(end))
+        await self._until_answered(lambda: self._term.write_any(end))
         await self._until_answered(lambda: self._remember(ended))
         metrics = self._parts.metrics
         metrics.counter(metrics.families.schedule_runs, run.job, outcome).add()
@@ -387,7 +387,7 @@ class ScheduleRunner:
         value = self._parts.codec.encode(RunHistory(runs=runs), over=over)
         try:
             expect = ABSENT if found is None else found.version
-            await self._term.write(
+            await self._term.write_any(
                 Put(key, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True)
             )
         except VersionConflict:
@@ -428,7 +428,7 @@ class ScheduleRunner:
             for item in items:
                 after = item.cursor
                 if await self._execute_order(item):
-                    await self._term.write(Remove(ORDERS, item.cursor))
+                    await self._term.write_any(Remove(ORDERS, item.cursor))
                 else:
                     self._orders_cursor = item.cursor
             if len(items) < PAGE:
@@ -487,7 +487,7 @@ class ScheduleRunner:
             )
         value = self._parts.codec.encode(Schedules(jobs=jobs), over=self._value)
         expect = self._version or ABSENT
-        written = await self._term.write(
+        written = await self._term.write_any(
             *first, Put(SCHEDULES, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True)
         )
         self._jobs, self._version, self._value = jobs, written[-1], value

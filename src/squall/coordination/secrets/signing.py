@@ -18,16 +18,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from squall.coordination.errors import ConfigurationError
 
-KEY_BYTES = 32
+SALT = b"squall.coordination"
 SIGNATURE_CHARACTERS = 64
 UNSIGNED = ("signature",)
 _HEX = frozenset("0123456789abcdef")
 _SORTED = msgspec.json.Encoder(order="sorted")
+
+
+def _derived(secret: bytes, info: bytes) -> bytes:
+    """HKDF-SHA256 (RFC 5869) for 32 bytes, which are one block of it. Written out, so that the
+    library needs no package for it."""
+    extracted = hmac.digest(SALT, secret, "sha256")
+    return hmac.digest(extracted, info + b"\x01", "sha256")
 
 
 class Key:
@@ -37,12 +42,7 @@ class Key:
 
     def __init__(self, secret: str, environment: str, namespace: str) -> None:
         scope = json.dumps([environment, namespace])
-        derived = HKDF(
-            algorithm=hashes.SHA256(),
-            length=KEY_BYTES,
-            salt=b"squall.coordination",
-            info=scope.encode(),
-        ).derive(secret.encode())
+        derived = _derived(secret.encode(), scope.encode())
         # Keyed once; each signature continues from a copy.
         self._mac = hmac.new(derived, digestmod=hashlib.sha256)
         self.key_id = hashlib.sha256(b"key id\0" + derived).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Decides whether a signal that was read is accepted. Pure.
 
 In this order: does the record decode, is it signed with an accepted key, is it for this receiver,
-has it expired or come from the future, is its epoch current, was its sender alive when it was
-sent. The first question that fails is the reason. Times are store times.
+has it expired or come from the future, is its epoch the current one, was its sender alive when it
+was sent. The first question that fails is the reason. Times are store times.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def refusal(
         return "from_future"
     if is_stale(signal.epoch, known_epoch):
         return "stale_epoch"
+    if signal.epoch > known_epoch:
+        return "unknown_epoch"
     # Sent after the sender's death: that process was replaced and did not know it. What it sent
     # before its death counts.
     if (

@@ -25,6 +25,10 @@ class Consumers:
         # By number of the consumer; each number is in one of the two.
         self._handlers: dict[int, Callable[[InboxEntry], None]] = {}
         self._futures: dict[int, asyncio.Future[InboxEntry]] = {}
+        # By id, the signals that a handler or a loop has taken since the last look at them. What a
+        # wait takes is delivered at once.
+        self.taken: dict[str, InboxEntry] = {}
+        self.is_any_taken = asyncio.Event()
 
     def add_handler(self, wanted: SignalFilter, handler: Callable[[InboxEntry], None]) -> int:
         """Calls `handler` for each signal that matches, until `remove`."""
@@ -59,6 +63,11 @@ class Consumers:
                 self.give()
             raise
 
+    def note_taken(self, entry: InboxEntry) -> None:
+        """A handler or a loop has the signal, and may take long with it."""
+        self.taken[entry.signal.signal_id] = entry
+        self.is_any_taken.set()
+
     def fail_waits(self, error: CoordinationError) -> None:
         """Ends every wait for one signal with the error. Handlers stay."""
         for number, future in list(self._futures.items()):
@@ -79,6 +88,7 @@ class Consumers:
                 future.set_result(entry)
             elif handler is not None:
                 handler(entry)
+                self.note_taken(entry)
             else:
                 # The consumer was cancelled and has not been removed yet.
                 self._matcher.give_back(entry)

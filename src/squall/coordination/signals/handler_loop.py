@@ -20,7 +20,7 @@ from squall.coordination.records.schemas import Signal
 from squall.coordination.signals.matching import InboxEntry, SignalFilter
 from squall.coordination.signals.receiver import Receiver
 from squall.coordination.signals.step_retry import log_fields
-from squall.coordination.stores.interface import Write
+from squall.coordination.stores.interface import Write, check_own_writes
 from squall.runtime.backoff import Backoff, Retries
 
 # 1, 2, 4, 8 s: a handler that depends on something that restarts, as a database, has a quarter of
@@ -50,6 +50,7 @@ class Delivery:
                     f"delivery.also was given {type(write).__name__}: it takes store writes;"
                     " use Put(key, value, expect=ABSENT, ttl_s=3600.0)"
                 )
+        check_own_writes(writes)
         self.writes += writes
 
 
@@ -121,7 +122,7 @@ class HandlerLoop:
                 return
             delay_s = retries.next_delay_s()
             if delay_s is None:
-                await self._receiver.quarantine(entry)
+                await self._receiver.quarantine(entry, error)
                 return
             await self._parts.clock.sleep(delay_s)
 

@@ -7,12 +7,13 @@ second fails when the owner of an adopted inbox came back: its signals are its o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
-from squall.coordination.errors import MemberFencedError, VersionConflict
+from squall.coordination.errors import MemberFencedError, StoreError, VersionConflict
 from squall.coordination.member_parts import MemberParts
 from squall.coordination.records import keys
-from squall.coordination.records.schemas import Delivered, SignalAck
+from squall.coordination.records.schemas import Delivered, Signal, SignalAck, SignalReceipt
 from squall.coordination.signals.inbox_streams import InboxStream, InboxStreams
 from squall.coordination.signals.matching import InboxEntry, SignalMatcher
 from squall.coordination.signals.member_context import MemberContext
@@ -20,6 +21,8 @@ from squall.coordination.stores.guarded_store import GuardedStore
 from squall.coordination.stores.interface import ABSENT, ANY, Check, Put, Remove, Write
 
 TOKEN_BYTES = 12
+# Of the text of an error in a receipt.
+ERROR_MAX = 200
 
 
 class InboxWriter:
@@ -95,6 +98,26 @@ class InboxWriter:
         inbox = self.inbox_of(entry)
         if inbox is not None:
             await self.write(inbox, self._parts.patient, *self._acknowledgment(entry))
+
+    async def write_receipt(self, inbox: InboxStream, signal: Signal, error: str = "") -> None:
+        """Tells the sender that a consumer has the signal, or failed with it. If the acknowledgment
+        was quicker, or the store does not answer, there is nothing to do: the sender has a time
+        limit of its own."""
+        receipt = SignalReceipt(
+            signal_id=signal.signal_id,
+            receiver_id=inbox.receiver_id,
+            sender_id=signal.sender_id,
+            taken_at=self._parts.store_time(),
+            error=error[:ERROR_MAX],
+        )
+        put = Put(
+            keys.ack(signal.sender_id, signal.signal_id),
+            self._parts.codec.encode(receipt),
+            expect=ANY if error else ABSENT,
+            ttl_s=keys.ACK_TTL_S,
+        )
+        with contextlib.suppress(VersionConflict, MemberFencedError, StoreError):
+            await self.write(inbox, self._parts.urgent, put)
 
     def marks(self, entry: InboxEntry) -> tuple[Write, ...]:
         """The delivered mark, the acknowledgment and the removal. The mark stands first: it is

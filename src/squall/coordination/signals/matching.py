@@ -152,6 +152,11 @@ class SignalMatcher:
     def has_consumers(self) -> bool:
         return bool(self._consumers)
 
+    def is_taken(self, entry: InboxEntry) -> bool:
+        """Whether a consumer has it and is not done with it."""
+        is_pending = self._pending.get(entry.signal.signal_id) == entry.cursor
+        return is_pending and entry.number not in self._waiting
+
     def is_delivered_first(self, signal: Signal) -> bool:
         """Whether the consumer that would get the signal now has it delivered before it acts."""
         number = self._consumer_of(signal)

@@ -1,7 +1,7 @@
 """The signals of one member, as callers use them: send, wait, handle, iterate.
 
     await coordinator.send_signal_with_retry("worker-2", "wake", payload={"job": 7})
-    signal = await coordinator.block_until_signal(correlation_id="job-7", timeout=600)
+    signal = await coordinator.block_until_signal(correlation_id="job-7", timeout_s=600)
 
     async for signal in coordinator.signals.iterate(types=["progress"]):
         ...
@@ -32,7 +32,7 @@ from squall.coordination.signals.matching import InboxEntry, SignalFilter
 from squall.coordination.signals.member_context import MemberContext
 from squall.coordination.signals.receiver import Receiver
 from squall.coordination.signals.sender import Sender
-from squall.coordination.timing import wrong
+from squall.coordination.value_rules import wrong
 
 __all__ = ["Delivery", "SignalHandler", "Signals"]
 
@@ -51,6 +51,7 @@ class Signals:
     def start(self) -> None:
         self._parts.tasks.start("inbox", self.receiver.run(), essential=True)
         self._parts.tasks.start("wait states", self._waits.store_open_waits())
+        self._parts.tasks.start("receipts", self.receiver.write_receipts())
 
     async def send_signal(
         self,
@@ -86,13 +87,18 @@ class Signals:
         epoch: int = 0,
         allow_unknown: bool = False,
         max_retries: int | None = None,
+        timeout_s: float | None = None,
     ) -> SignalAck:
-        """Sends until the receiver acknowledges. `max_retries` counts all tries; raises
-        `SignalDeliveryError` after the last one."""
+        """Sends until the receiver acknowledges: its handler is done. `max_retries` counts all
+        tries without any answer. A receiver whose handler takes long answers a repeat with a
+        receipt; from then on nothing is repeated, and the handler has `timeout_s` more (default:
+        that of `block_until_signal`). Raises `SignalDeliveryError`; its `received` says whether a
+        handler has the signal."""
         tries = self._options.max_retries if max_retries is None else max_retries
         low, high = RETRIES_RANGE
         if not low <= tries <= high:
             wrong("max_retries", tries, f"it must be within {low} .. {high}", "3")
+        limit_s = await self._waits.limit_of(timeout_s, None, None, "")
         return await self._sender.send_with_retry(
             receiver_id,
             type,
@@ -102,6 +108,7 @@ class Signals:
             epoch=epoch,
             allow_unknown=allow_unknown,
             max_retries=tries,
+            handled_within_s=limit_s,
         )
 
     async def block_until_signal(
@@ -110,7 +117,7 @@ class Signals:
         correlation_id: str | None = None,
         types: Collection[str] = (),
         from_: str | Sequence[str] = (),
-        timeout: float | None = None,  # noqa: ASYNC109  the name that callers expect
+        timeout_s: float | None = None,
         expected_duration: float | None = None,
         planned_duration: float | None = None,
         task_type: str = "",
@@ -118,28 +125,37 @@ class Signals:
         """Waits for the first verified signal that matches all filters, also one that arrived
         before the call. Raises `BlockingTimeoutError`, `DeadCoordinatorError` (all of `from_` are
         gone), `StateLostError` or, when the member stops, `NotRunningError`."""
-        senders = (from_,) if isinstance(from_, str) else tuple(from_)
+        senders = _senders(from_)
         limit_s = await self._waits.limit_of(
-            timeout, expected_duration, planned_duration, task_type
+            timeout_s, expected_duration, planned_duration, task_type
         )
         entry = await self._waits.wait(correlation_id, tuple(types), senders, limit_s, task_type)
         return entry.signal
 
     async def wait_all(
-        self, correlation_ids: Sequence[str], timeout_s: float | None = None
+        self,
+        correlation_ids: Sequence[str],
+        timeout_s: float | None = None,
+        *,
+        from_: str | Sequence[str] = (),
     ) -> dict[str, Signal]:
         """Waits for one signal per correlation id. After a timeout, `partial` of the error has
-        what came in time. Raises `StateLostError` if the store lost data. A call that fails
-        otherwise leaves the signals that came to a later call."""
+        what came in time. Raises `DeadCoordinatorError` when all of `from_` are gone, and
+        `StateLostError` if the store lost data. A call that fails otherwise leaves the signals that
+        came to a later call."""
         wanted = tuple(dict.fromkeys(correlation_ids))
-        return await self._gather(wanted, timeout_s, len(wanted))
+        return await self._gather(wanted, _senders(from_), timeout_s, len(wanted))
 
     async def wait_any(
-        self, correlation_ids: Sequence[str], timeout_s: float | None = None
+        self,
+        correlation_ids: Sequence[str],
+        timeout_s: float | None = None,
+        *,
+        from_: str | Sequence[str] = (),
     ) -> dict[str, Signal]:
-        """Waits for a signal of at least one of the correlation ids."""
+        """Waits for a signal of at least one of the correlation ids; otherwise as `wait_all`."""
         wanted = tuple(dict.fromkeys(correlation_ids))
-        return await self._gather(wanted, timeout_s, min(1, len(wanted)))
+        return await self._gather(wanted, _senders(from_), timeout_s, min(1, len(wanted)))
 
     def on_signal(self, type: str, handler: SignalHandler) -> Callable[[], None]:
         """Calls `handler(delivery)` for each signal of the type ("*": of any type), one after
@@ -150,13 +166,14 @@ class Signals:
         return loop.remove
 
     async def iterate(
-        self, types: Collection[str] = (), from_: Collection[str] = ()
+        self, types: Collection[str] = (), *, from_: str | Sequence[str] = ()
     ) -> AsyncIterator[Signal]:
         """Yields signals as they arrive. Asking for the next signal acknowledges the one before; a
         loop body that raises or leaves the loop gives its signal back."""
-        wanted = SignalFilter(types=tuple(types), senders=tuple(from_))
+        wanted = SignalFilter(types=tuple(types), senders=_senders(from_))
         while True:
             entry = await self.receiver.consumers.take_one(wanted)
+            self.receiver.consumers.note_taken(entry)
             done = False
             try:
                 if not await self.receiver.is_refused(entry):
@@ -193,7 +210,7 @@ class Signals:
     # Inside.
 
     async def _gather(
-        self, wanted: Sequence[str], timeout_s: float | None, enough: int
+        self, wanted: Sequence[str], senders: Sequence[str], timeout_s: float | None, enough: int
     ) -> dict[str, Signal]:
         found: dict[str, InboxEntry] = {}
         failed: list[CoordinationError] = []
@@ -203,7 +220,7 @@ class Signals:
         async def one(correlation_id: str) -> None:
             try:
                 found[correlation_id] = await self._waits.wait(
-                    correlation_id, (), (), limit_s, "", is_part=True
+                    correlation_id, (), senders, limit_s, "", is_part=True
                 )
             except BlockingTimeoutError:
                 return  # All parts have the same limit; the call reports it once, below.
@@ -249,6 +266,10 @@ class Signals:
             self._parts.tasks.start("signal delivered", self.receiver.deliver(entry))
         else:
             self.receiver.give_back(entry)
+
+
+def _senders(from_: str | Sequence[str]) -> tuple[str, ...]:
+    return (from_,) if isinstance(from_, str) else tuple(from_)
 
 
 def _signals(found: Mapping[str, InboxEntry]) -> dict[str, Signal]:

@@ -52,6 +52,9 @@ EXPIRED_EVERY_S = 3600.0
 # How old the answers may be that came along with a pushed signal, in store time. They are as good
 # as a read just before the handler begins; in a process that was stopped meanwhile they are not.
 FRESH_S = 1.0
+# A consumer that has a signal for longer than this gets a receipt written for it, at most a second
+# later. That is well below the five seconds after which a sender repeats the signal.
+RECEIPT_S = 1.0
 
 
 class Receiver:
@@ -68,9 +71,9 @@ class Receiver:
         self._streams = InboxStreams(parts)
         self.writer = InboxWriter(parts, context, self._streams, self.matcher)
         self._tombstones = TombstoneCache(parts.codec)
-        # The highest epoch of any verified order. A member that sends an order of a lower one is
-        # deposed, even if this member has not seen the new lease yet.
-        self._highest_order_epoch = 0
+        # The highest epoch that the store confirmed for an order. A member that sends an order of a
+        # lower one is deposed, even if this member has not seen the new lease yet.
+        self._confirmed_epoch = 0
         # The task that sleeps in `_wait`, and whether `adopt` interrupted it: that cancellation is
         # ours and must not end the loop.
         self._wait_task: asyncio.Task[Any] | None = None
@@ -93,6 +96,21 @@ class Receiver:
         finally:
             self.retry.end()
             self.consumers.fail_waits(self.retry.ended())
+
+    async def write_receipts(self) -> None:
+        """Tells senders that a handler or a loop has their signal, if it takes long. A fast one
+        costs no write: its acknowledgment comes first."""
+        taken = self.consumers.taken
+        while True:
+            await self.consumers.is_any_taken.wait()
+            self.consumers.is_any_taken.clear()
+            entries = list(taken.values())
+            taken.clear()
+            await self._parts.clock.sleep(RECEIPT_S)
+            for entry in entries:
+                inbox = self.writer.inbox_of(entry)
+                if inbox is not None and self.matcher.is_taken(entry) and not self.retry.isolated:
+                    await self.writer.write_receipt(inbox, entry.signal)
 
     async def _until_wanted(self) -> None:
         """Sleeps until there is a consumer, or until the next check for expired signals."""
@@ -256,6 +274,7 @@ class Receiver:
             remove = Remove(inbox.stream, item.cursor)
             await self.writer.write(inbox, self._parts.urgent, remove)
             return
+        await self._confirm_epoch(signal)
         mark = keys.idempotency(inbox.receiver_id, signal.signal_id)
         place = (inbox.stream, item.cursor, inbox.receiver_id)
         reason = self._refusal(signal, inbox.receiver_id, item.read_ms, item.appended_ms)
@@ -268,7 +287,6 @@ class Receiver:
             await self.writer.acknowledge_again(copy)
         else:
             judged_by = None if mark in known else self._tombstones.version(signal.sender_id)
-            self._highest_order_epoch = max(self._highest_order_epoch, signal.epoch)
             self.matcher.arrive(
                 *place,
                 signal,
@@ -293,7 +311,15 @@ class Receiver:
 
     @property
     def _known_epoch(self) -> int:
-        return max(self._context.known_epoch(), self._highest_order_epoch)
+        return max(self._context.known_epoch(), self._confirmed_epoch)
+
+    async def _confirm_epoch(self, signal: Signal) -> None:
+        """Asks the store about an epoch above all that are known. The word of the sender is not
+        enough: one order with an absurd epoch would make all later orders stale."""
+        if signal.epoch > self._known_epoch:
+            (lease,) = await self._parts.urgent.get(keys.LEADER)
+            if lease is not None:
+                self._confirmed_epoch = max(self._confirmed_epoch, lease.epoch)
 
     # Judging again, just before a handler acts.
 
@@ -395,9 +421,9 @@ class Receiver:
         metrics = self._parts.metrics
         metrics.counter(metrics.families.signals_rejected, reason).add()
 
-    async def quarantine(self, entry: InboxEntry) -> None:
-        """Sets a signal aside that its handler could not process. It is not acknowledged. Repeats
-        until the store answers."""
+    async def quarantine(self, entry: InboxEntry, error: Exception) -> None:
+        """Sets a signal aside that its handler could not process. It is not acknowledged; the
+        sender learns the error. Repeats until the store answers."""
         signal, inbox = entry.signal, self.writer.inbox_of(entry)
         if inbox is not None:
             value = self._parts.codec.encode(signal)
@@ -406,6 +432,8 @@ class Receiver:
                 what="signal_not_set_aside",
                 about=signal,
             )
+            text = f"{type(error).__name__}: {error}"
+            await self.writer.write_receipt(inbox, signal, text)
         self.matcher.done(entry)
 
     async def _drop_expired(self) -> None:

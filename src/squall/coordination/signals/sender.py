@@ -1,13 +1,15 @@
 """Sends signals: signed, bound to the sender's boot, repeated under one id.
 
-A repeat carries the very same bytes, so a receiver that had the first copy only acknowledges again.
-Only a signed acknowledgment of exactly this signal counts. The sender must never send for a boot
+A repeat carries the very same bytes, so a receiver that had the first copy only acknowledges again,
+or answers with a receipt if its handler still works on it. Only a signed acknowledgment of exactly
+this signal counts. The sender must never send for a boot
 that was declared dead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 from squall.coordination import events
@@ -27,10 +29,19 @@ from squall.coordination.members.health_lookup import health_of
 from squall.coordination.options import Options
 from squall.coordination.records import keys
 from squall.coordination.records.plain_json import NOT_PLAIN, not_plain
-from squall.coordination.records.schemas import Signal, SignalAck
+from squall.coordination.records.schemas import Signal, SignalAck, SignalReceipt
 from squall.coordination.signals.matching import HEARTBEAT
 from squall.coordination.signals.member_context import MemberContext
-from squall.coordination.stores.interface import ANY, Append, Changed, Delete, Write, make_key
+from squall.coordination.signals.step_retry import log_fields
+from squall.coordination.stores.interface import (
+    ANY,
+    Append,
+    Changed,
+    Delete,
+    Record,
+    Write,
+    make_key,
+)
 from squall.runtime.backoff import Backoff, Retries
 
 ID_BYTES = 12
@@ -78,6 +89,7 @@ class Sender:
         epoch: int,
         allow_unknown: bool,
         max_retries: int,
+        handled_within_s: float,
     ) -> SignalAck:
         signal = self._make(receiver_id, type, iteration, payload, correlation_id, epoch)
         if await self._was_own_beat(signal):
@@ -86,33 +98,60 @@ class Sender:
         encoded = self._encode(signal)
         self._parts.awaited[signal.signal_id] = None
         try:
-            return await self._repeated(signal, encoded, max_retries)
+            return await self._repeated(signal, encoded, max_retries, handled_within_s)
         finally:
             del self._parts.awaited[signal.signal_id]
 
-    async def _repeated(self, signal: Signal, encoded: bytes, max_retries: int) -> SignalAck:
-        receiver_id, last_error = signal.receiver_id, "no acknowledgment"
+    async def _repeated(
+        self, signal: Signal, encoded: bytes, max_retries: int, handled_within_s: float
+    ) -> SignalAck:
+        """Sends until the receiver acknowledges, or says that a consumer has the signal: then a
+        repeat would change nothing, and only the acknowledgment is awaited."""
         policy = Backoff.around(self._options.retry_base, RETRY_SPREAD, tries=max_retries)
         retries = Retries(policy, self._parts.random.uniform)
+        tries, handled_by = 0, math.inf
         while True:
+            is_received = handled_by < math.inf
             try:
-                await self._append(signal, encoded)
-                ack = await self._acknowledged(signal)
-                if ack is not None:
+                if not is_received:
+                    tries += 1
+                    await self._append(signal, encoded)
+                answer = await self._answered(signal, handled_by)
+                if isinstance(answer, SignalAck):
                     if self._options.transient:
                         await self._forget(signal)
-                    return ack
-                last_error = f"no acknowledgment within {self._options.ack_timeout:g} s"
-            except StoreUnavailableError as error:
-                last_error = str(error)
-            delay_s = retries.next_delay_s()
+                    return answer
+                if isinstance(answer, SignalReceipt) and answer.error:
+                    is_received, error = True, f"its handler failed with {answer.error}"
+                    break
+                if isinstance(answer, SignalReceipt):
+                    handled_by = self._parts.clock.now() + handled_within_s
+                    continue
+                error = answer
+            except StoreUnavailableError as failure:
+                error = str(failure)
+                if is_received and self._parts.clock.now() < handled_by:
+                    # The handler works on; the store may be back before it is done.
+                    await self._parts.clock.sleep(self._options.retry_base)
+                    continue
+            delay_s = None if is_received else retries.next_delay_s()
             if delay_s is None:
                 break
+            self._parts.log.warning(
+                "signal_retry",
+                **log_fields(signal),
+                receiver_id=signal.receiver_id,
+                attempt=f"{tries}/{max_retries}",
+                delay_s=round(delay_s, 2),
+                error=error,
+            )
             await self._parts.clock.sleep(delay_s)
         metrics = self._parts.metrics
         metrics.counter(metrics.families.signals_sent, "unacknowledged").add()
-        await self._unreachable(receiver_id, max_retries, last_error)
-        raise SignalDeliveryError(receiver_id, signal.signal_id, max_retries, last_error)
+        await self._unreachable(signal.receiver_id, tries, error)
+        raise SignalDeliveryError(
+            signal.receiver_id, signal.signal_id, tries, error, received=is_received
+        )
 
     async def _forget(self, signal: Signal) -> None:
         """Removes the acknowledgment: a transient member leaves nothing behind. If the removal
@@ -209,36 +248,53 @@ class Sender:
             raise MemberFencedError(self._parts.member_id, self._context.boot()) from None
         metrics.counter(metrics.families.signals_sent, "sent").add()
 
-    async def _acknowledged(self, signal: Signal) -> SignalAck | None:
-        key = keys.ack(signal.sender_id, signal.signal_id)
-        clock = self._parts.clock
-        deadline = clock.now() + self._options.ack_timeout
+    async def _answered(self, signal: Signal, handled_by: float) -> SignalAck | SignalReceipt | str:
+        """The acknowledgment, a receipt with an error, or why none came. Before there was a receipt
+        (`handled_by` is infinite) also the first receipt, and not longer than `ack_timeout`."""
+        key, is_received = keys.ack(signal.sender_id, signal.signal_id), handled_by < math.inf
+        clock, store = self._parts.clock, self._parts.patient
+        limit_s = self._options.ack_timeout
+        deadline = handled_by if is_received else clock.now() + limit_s
+        version = ""
         while (left_s := deadline - clock.now()) > 0.0:
-            if not await self._parts.patient.wait(Changed(key, ""), timeout_s=left_s):
+            slice_s = min(left_s, self._parts.timing.heartbeat_ttl) if is_received else left_s
+            if not await store.wait(Changed(key, version), timeout_s=slice_s):
+                if is_received and await self._is_gone(signal.receiver_id):
+                    return "it received the signal, and left or died before it was done with it"
                 continue
-            (found,) = await self._parts.patient.get(key)
-            ack = (
-                None
-                if found is None
-                else self._parts.codec.read(SignalAck, found.value, key=found.key)
-            )
-            if found is not None and ack is not None and self._fits(ack, signal):
+            (found,) = await store.get(key)
+            if found is None:
+                version = ""
+                continue
+            version = found.version
+            answer = self._read_answer(found, signal)
+            if isinstance(answer, SignalAck):
                 metrics = self._parts.metrics
                 latency_s = max(0.0, found.modified_ms / 1000.0 - signal.timestamp)
                 metrics.histogram(metrics.families.signal_latency_s).observe(latency_s)
-                return ack
-            # A record that is not our acknowledgment, or does not verify: `wait` would return at
-            # once for it again, so this pause keeps the loop from spinning.
-            await clock.sleep(min(left_s, 0.1))
-        return None
+                return answer
+            if answer is not None and (answer.error or not is_received):
+                return answer
+        if is_received:
+            return "it received the signal, but was not done with it in time (timeout_s)"
+        return f"no acknowledgment within {limit_s:g} s"
 
-    @staticmethod
-    def _fits(ack: SignalAck, signal: Signal) -> bool:
-        return (
-            ack.signal_id == signal.signal_id
-            and ack.receiver_id == signal.receiver_id
-            and ack.sender_id == signal.sender_id
+    def _read_answer(self, found: Record, signal: Signal) -> SignalAck | SignalReceipt | None:
+        """None for a record that is not about this signal, or does not verify."""
+        codec = self._parts.codec
+        answer = codec.read(SignalAck, found.value) or codec.read(
+            SignalReceipt, found.value, key=found.key
         )
+        fits = (
+            answer is not None
+            and answer.signal_id == signal.signal_id
+            and answer.receiver_id == signal.receiver_id
+            and answer.sender_id == signal.sender_id
+        )
+        return answer if fits else None
+
+    async def _is_gone(self, receiver_id: str) -> bool:
+        return (await health_of(self._parts, [receiver_id]))[receiver_id] in ("dead", "left")
 
     async def _unreachable(self, receiver_id: str, attempts: int, error: str) -> None:
         """Emits an event with the receiver's health. Only the leader declares members dead."""

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 
 from squall.coordination.errors import ConfigurationError
-from squall.coordination.timing import Environment, wrong
+from squall.coordination.timing import Environment
+from squall.coordination.value_rules import wrong
 
 BY_ENVIRONMENT: dict[Environment | None, float] = {
     "development": 300.0,
@@ -44,17 +45,17 @@ def check_timeout(
     planned: bool = False,
 ) -> None:
     if not math.isfinite(timeout_s) or timeout_s <= 0.0:
-        wrong("timeout", timeout_s, "it must be positive and finite: every wait ends", "600.0")
+        wrong("timeout_s", timeout_s, "it must be positive and finite: every wait ends", "600.0")
     if expected_duration is not None and timeout_s < expected_duration:
         wrong(
-            "timeout",
+            "timeout_s",
             timeout_s,
             f"it must not be below expected_duration ({expected_duration:g})",
             f"{2.0 * expected_duration:g}",
         )
     if timeout_s > max_timeout and not planned:
         wrong(
-            "timeout",
+            "timeout_s",
             timeout_s,
             f"it must not be above max_timeout ({max_timeout:g}) without a planned duration",
             f"{max_timeout:g}",

@@ -5,6 +5,10 @@ count once, because a burst of parallel calls says no more than one call. After
 `failures_to_open` of them the circuit is open for `open_s`; then exactly one operation probes the
 store. Any success closes the circuit, also that of a heartbeat, which is never held back.
 
+A store that hangs is worse than one that refuses: each try costs its caller a whole time limit. So
+tries that hung are counted as well, and as many of them open the circuit before the operations gave
+up; at two different moments, because one broken connection hangs all its callers at once.
+
 Pure: time is an argument.
 """
 
@@ -13,6 +17,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import msgspec
+
+# A connection that breaks once is one moment; a hang that lasts is at least a second one.
+HUNG_MOMENTS = 2
 
 
 class BreakerState(IntEnum):
@@ -35,6 +42,10 @@ class StoreBreaker:
         self.failures = 0
         self.opened_at: float | None = None
         self._counted_at = float("-inf")
+        # Tries in a row that hung, in how many moments, and the last one.
+        self._hung_tries = 0
+        self._hung_moments = 0
+        self._hung_at = float("-inf")
         self._probing_since: float | None = None
 
     def state(self, now: float) -> BreakerState:
@@ -57,8 +68,19 @@ class StoreBreaker:
 
     def succeeded(self) -> None:
         self.failures = 0
+        self._hung_tries = self._hung_moments = 0
         self.opened_at = None
         self._probing_since = None
+
+    def hung(self, now: float) -> None:
+        """One try of an operation used up its time limit without an answer."""
+        self._hung_tries += 1
+        if now - self._hung_at >= self.settings.same_moment_s:
+            self._hung_at = now
+            self._hung_moments += 1
+        many = self._hung_tries >= self.settings.failures_to_open
+        if self.opened_at is None and many and self._hung_moments >= HUNG_MOMENTS:
+            self.opened_at = now
 
     def failed(self, now: float) -> None:
         if self.opened_at is not None:

@@ -2,7 +2,9 @@
 
 Each operation has four tries, about 1, 2 and 4 s apart, and then fails with
 `StoreUnavailableError`. Writes get their tokens before the first try, so that the repeat of a write
-that took effect is a success and not a conflict. Ten failed operations in a row open the circuit.
+that took effect is a success and not a conflict. Ten failed operations in a row open the circuit;
+if the store hangs, ten tries do. An operation that finds the circuit open between two tries gives
+up.
 
 `urgent` is the same store for heartbeats and renewals: one try, never held back by the circuit, and
 a success closes it. If the circuit held them back, a short outage would become the death of all
@@ -15,6 +17,7 @@ the new version.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -48,6 +51,8 @@ from squall.coordination.stores.interface import (
     Write,
     WriteAndGetStore,
     check_key,
+    check_own_name,
+    check_own_writes,
 )
 from squall.runtime.backoff import Backoff, Retries
 from squall.runtime.interfaces import Clock
@@ -56,6 +61,8 @@ from squall.runtime.metrics import Histogram
 
 T = TypeVar("T")
 TOKEN_BYTES = 12
+# A try that failed after this long used up a time limit: a store that refuses does so sooner.
+HUNG_S = 1.0
 Rebind = Callable[[Check], Awaitable[Check | None]]
 
 
@@ -102,6 +109,7 @@ class GuardedStore:
         self._metrics = metrics
         self._log = log
         self._is_urgent = is_urgent
+        self._is_for_application = False
         self._paired_store = inner if isinstance(inner, WriteAndGetStore) else None
         self._push_store = inner if isinstance(inner, PushStore) else None
         self._durations: dict[str, Histogram] = {}
@@ -125,6 +133,13 @@ class GuardedStore:
         )
 
     @property
+    def for_application(self) -> GuardedStore:
+        """This store for records of the application: it refuses writes to those of the library."""
+        view = copy.copy(self)
+        view._is_for_application = True
+        return view
+
+    @property
     def state(self) -> BreakerState:
         return self.breaker.state(self._clock.now())
 
@@ -145,6 +160,8 @@ class GuardedStore:
         return await self._call("get", self.inner.get, *keys)
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
+        if self._is_for_application:
+            check_own_writes(writes)
         named = list(map(self._with_token, writes))
         try:
             return await self._call("write", partial(self.inner.write, *named, fence=fence))
@@ -165,6 +182,8 @@ class GuardedStore:
         if paired_store is None or not keys:
             versions = await self.write(*writes)
             return versions, (await self.get(*keys) if keys else ())
+        if self._is_for_application:
+            check_own_writes(writes)
         named = list(map(self._with_token, writes))
         return await self._call("write", paired_store.write_and_get, named, keys)
 
@@ -192,6 +211,8 @@ class GuardedStore:
         request: str = "",
         provided: Check | None = None,
     ) -> Sequence[Claim]:
+        if self._is_for_application:
+            check_own_name(stream)
         call = partial(self.inner.take, stream, owner, lease_s=lease_s, limit=limit)
         named = request or self._token()
         try:
@@ -250,7 +271,10 @@ class GuardedStore:
             try:
                 result = await call(*arguments)
             except StoreUnavailableError as error:
+                self._note_hang(operation, error, self._clock.now() - begun)
                 await self._clock.sleep(self._delay_after(operation, retries, error))
+                # Other callers found out meanwhile that there is no answer.
+                self._raise_if_open(retries.failures, error)
             except CoordinationError:
                 # A refusal is an answer: the store is there.
                 self._answered(operation, begun)
@@ -278,6 +302,7 @@ class GuardedStore:
         if metrics is not None:
             metrics.counter(metrics.families.store_errors, operation).add()
         delay_s = retries.next_delay_s()
+        self._raise_if_open(retries.failures, error)
         if delay_s is None:
             self._gave_up(operation, error)
             if attempts == 1:
@@ -293,12 +318,28 @@ class GuardedStore:
             )
         return delay_s
 
+    def _raise_if_open(self, tries: int, error: StoreUnavailableError) -> None:
+        if not self._is_urgent and self.state is BreakerState.OPEN:
+            text = f"{error} ({tries} tries; the circuit is open)"
+            raise StoreUnavailableError(text, attempts=tries) from error
+
+    def _note_hang(self, operation: str, error: StoreUnavailableError, took_s: float) -> None:
+        # A wait may be long, and a heartbeat must not open the circuit.
+        if self._is_urgent or operation == "wait" or took_s < HUNG_S:
+            return
+        was_open = self.breaker.opened_at is not None
+        self.breaker.hung(self._clock.now())
+        self._log_opening(operation, error, was_open)
+
     def _gave_up(self, operation: str, error: StoreUnavailableError) -> None:
         if self._is_urgent:
             # Heartbeats repeat every second by themselves: they must not open the circuit.
             return
         was_open = self.breaker.opened_at is not None
         self.breaker.failed(self._clock.now())
+        self._log_opening(operation, error, was_open)
+
+    def _log_opening(self, operation: str, error: StoreUnavailableError, was_open: bool) -> None:
         if self._log is not None and self.breaker.opened_at is not None and not was_open:
             self._log.error("store_circuit_open", operation=operation, error=str(error))
 

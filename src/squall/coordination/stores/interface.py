@@ -69,19 +69,11 @@ import msgspec
 
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.store_errors import InvalidIdentifierError
+from squall.coordination.stores.kinds import ENDING_KINDS, RESERVED_KINDS
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _PART = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,128}"
 KEY = re.compile(rf"{_PART}(?:/{_PART})*")
-ENDING_KINDS = frozenset(
-    {
-        *("heartbeat", "member", "tombstone", "warning", "ack", "idempotency", "state"),
-        *("quarantine", "durations", "final", "dedup", "payload", "late", "cleanup", "probe"),
-    }
-)
-"""Kinds of records that must have an expiry."""
-STREAM_KINDS = ("signal", "queued", "ready", "deadletter", "orders")
-"""Kinds of streams."""
 DEFAULT_PREFIX = "blocking"
 REMEMBERED_S = 600.0
 """How long a store remembers the ids of removed items, to recognise a repeated append."""
@@ -194,6 +186,7 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 Write = Put | Delete | Check | Append | Extend | Remove
+StreamWrite = Append | Extend | Remove
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -408,6 +401,23 @@ def check_ids(writes: Sequence[Write]) -> None:
                     f"ttl_s is None: a record of kind {kind_of(write.key)} must end;"
                     " use ttl_s=3600.0"
                 )
+
+
+def check_own_writes(writes: Sequence[Write]) -> None:
+    """Refuses writes of an application to the records and streams of the library. Checks are
+    allowed: they change nothing."""
+    for write in writes:
+        if not isinstance(write, Check):
+            check_own_name(write.stream if isinstance(write, StreamWrite) else write.key)
+
+
+def check_own_name(name: str) -> None:
+    kind = kind_of(name)
+    if kind in RESERVED_KINDS:
+        raise ConfigurationError(
+            f"{name!r} belongs to the library: only it writes records of kind {kind!r};"
+            f" use another first word for yours, such as 'my-{kind}'"
+        )
 
 
 def kind_of(key: str) -> str:

@@ -17,8 +17,9 @@ from squall.coordination.stores.interface import (
     Write,
     make_key,
 )
+from squall.coordination.stores.kinds import kept_s
 
-SCRATCH_TTL_S = 600.0
+SCRATCH_TTL_S = kept_s("probe")
 
 
 async def probe(store: Store, *, scratch: str) -> frozenset[str]:

@@ -316,7 +316,7 @@ async def _final(producer: Queue, ticket_id: str) -> Final:
     deadline = time.monotonic() + RESULTS_S
     while True:
         try:
-            return await producer.result(ticket_id, within=deadline - time.monotonic())
+            return await producer.result(ticket_id, timeout_s=deadline - time.monotonic())
         except StoreUnavailableError:
             assert time.monotonic() < deadline, f"{ticket_id} has no end"
 

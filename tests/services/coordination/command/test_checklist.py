@@ -102,7 +102,7 @@ def test_a_coordinator_that_does_no_work_is_named(shared: Place) -> None:
         store = await Place(shared.kind, shared.url, shared.prefix).open()
         options = {"profile": scaled(1.0), "unsafe_timings": True, "secret": generate_secret()}
         async with Coordinator(store, member_id="one", work=fail, **options) as member:
-            await member.ensure_coordinator(within=60.0)
+            await member.ensure_coordinator(timeout_s=60.0)
             assert await work_of(member) is None, "nothing has failed"
             broken.set()
             async with asyncio.timeout(30.0):

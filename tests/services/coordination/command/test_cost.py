@@ -91,7 +91,7 @@ async def test_members_ask_what_was_stated(s3_endpoint: str) -> None:
             stack.push_async_callback(store.close)
             member = Coordinator(store, member_id=f"m{number}", **options)
             await stack.enter_async_context(member)
-            await member.ensure_coordinator(within=60.0)
+            await member.ensure_coordinator(timeout_s=60.0)
         await asyncio.sleep(2.0)
         proxy.requests.clear()
         begun = asyncio.get_running_loop().time()

@@ -48,7 +48,7 @@ def test_a_namespace_that_works_is_found_good(
         profile = scaled(3.0 if shared.kind == "s3" else 1.0)
         options = {"profile": profile, "unsafe_timings": True, "secret": generate_secret()}
         async with Coordinator(store, **options) as member:
-            await member.ensure_coordinator(within=60.0)
+            await member.ensure_coordinator(timeout_s=60.0)
             guarded = member.parts.patient
             findings = await examine(guarded, await guarded.now_ms() / 1000.0)
         # There was no cleanup in the first second; everything else is as it should be.
@@ -63,7 +63,7 @@ def test_a_namespace_that_works_is_found_good(
 def test_the_secret_that_the_library_made_may_stay_for_ever(shared: Place) -> None:
     async def run(store: Store) -> None:
         async with Coordinator(store, profile=scaled(1.0), unsafe_timings=True) as member:
-            await member.ensure_coordinator(within=60.0)
+            await member.ensure_coordinator(timeout_s=60.0)
             guarded = member.parts.patient
             assert "secret" in await guarded.count()
             findings = await examine(guarded, await guarded.now_ms() / 1000.0)

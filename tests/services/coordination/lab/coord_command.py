@@ -89,7 +89,7 @@ async def running(place: Place, *plugins: Scheduler):
     options = {"profile": "fast", "unsafe_timings": True, "secret": SECRET}
     try:
         async with Coordinator(store, *plugins, member_id="worker", **options) as member:
-            await member.ensure_coordinator(within=30.0)
+            await member.ensure_coordinator(timeout_s=30.0)
             yield member
     finally:
         await other.close()

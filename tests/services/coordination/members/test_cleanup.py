@@ -8,14 +8,14 @@ import uuid
 
 import pytest
 
-from squall.coordination.members.cleanup import GUARD, clean_up, last_report
+from squall.coordination.members.cleanup import GUARD, SWEPT, clean_up, last_report
 from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.records import keys
 from squall.coordination.stores.interface import ABSENT, ANY, Append, Put, Store
 from squall.coordination.stores.open import make_store
 from squall.runtime.real.runtime import RealClock
 from tests.lab.machine import factor
-from tests.services.coordination.lab.places import Place, forget_redis
+from tests.services.coordination.lab.places import Place, forget_redis, outlive
 
 pytestmark = pytest.mark.asyncio
 STALE_S = 3.0 * factor()
@@ -143,3 +143,18 @@ async def beat_on(store: Store, live: list[str], begun: float) -> None:
         await asyncio.sleep(0.2)
         if await store.get(GUARD) == (None,):
             return
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+async def test_a_cleanup_forgets_expired_records_of_the_application(place: Place) -> None:
+    """Redis removes them itself, but their places in the index would be counted for ever."""
+    store = await place.open()
+    await store.write(put("report/today", ttl_s=0.2), put("report/tomorrow"))
+    await outlive(store, 0.2)
+    await clean_up(store, CLOCK)
+    assert (await store.count())["report"] == 1
+
+
+async def test_expired_runs_of_jobs_are_swept() -> None:
+    assert {"run", "runs", "sweeps", "archive", "ack", "signal"} <= set(SWEPT)
+    assert keys.HEARTBEAT not in SWEPT

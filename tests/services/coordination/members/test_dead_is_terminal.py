@@ -112,7 +112,7 @@ async def test_whatever_the_dead_want_is_refused_until_they_are_new(
         (reborn,) = await lab.told("reborn")
         assert reborn["boot"] > started["boot"]
         await lab.told("done", TICKETS)
-        ends = [await queue.result(each, within=60.0) for each in made]
+        ends = [await queue.result(each, timeout_s=60.0) for each in made]
         assert [(each.state, each.result) for each in ends] == [("done", "alive")] * TICKETS
         assert secret_reloader.heard == ["alive"]
         assert len(secret_reloader.dead) == 1, "one death, told once"

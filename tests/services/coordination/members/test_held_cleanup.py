@@ -66,7 +66,9 @@ async def soon(event: asyncio.Event, what: str, within_s: float) -> None:
 async def silenced(group: Group) -> Coordinator:
     """A member that waits for a signal and then stops without a word, as a killed one does."""
     victim = await group.member(MEMBER, eligible=False)
-    waiting = asyncio.ensure_future(victim.block_until_signal(correlation_id="old", timeout=1800.0))
+    waiting = asyncio.ensure_future(
+        victim.block_until_signal(correlation_id="old", timeout_s=1800.0)
+    )
     async with asyncio.timeout(30.0 * group.scale):
         while not await victim.signals.open_waits():
             await asyncio.sleep(0.05)
@@ -91,7 +93,7 @@ async def returned(group: Group, sender: Coordinator) -> AsyncIterator[Coordinat
         member = await stack.enter_async_context(made)
         await sender.send_signal(MEMBER, "note", payload="for the new one")
         waiting = asyncio.ensure_future(
-            member.block_until_signal(correlation_id=WAIT_ID, timeout=1800.0)
+            member.block_until_signal(correlation_id=WAIT_ID, timeout_s=1800.0)
         )
         stack.callback(waiting.cancel)
         async with asyncio.timeout(30.0 * group.scale):

@@ -51,7 +51,7 @@ async def test_a_single_instance_is_refused_beside_a_live_member(place: Place) -
 async def test_the_coordinator_publishes_the_profile_of_the_group(place: Place) -> None:
     options = {"profile": "auto", "unsafe_timings": False, "skip_cold_start": True}
     async with member(place, **options) as first:
-        await first.ensure_coordinator(within=60.0)
+        await first.ensure_coordinator(timeout_s=60.0)
         (record,) = await first.store.get(keys.LEADER)
         assert record is not None
         lease = Codec(None).read(LeaseRecord, record.value, signed=False)

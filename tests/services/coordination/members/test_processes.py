@@ -103,7 +103,7 @@ async def test_signals_come_in_order_are_acked_and_end_waits(place: Place) -> No
         for number in range(3):
             await a.send_signal("b", "wake", payload=number)
         await a.send_signal("b", "completion", correlation_id="job", payload="done")
-        early = await b.block_until_signal(correlation_id="job", timeout=30.0)
+        early = await b.block_until_signal(correlation_id="job", timeout_s=30.0)
         assert early.payload == "done"
         got: list[int] = []
         b.on_signal("wake", lambda delivery: got.append(delivery.signal.payload))
@@ -111,7 +111,7 @@ async def test_signals_come_in_order_are_acked_and_end_waits(place: Place) -> No
         assert got == [0, 1, 2]
         await a.send_signal_with_retry("b", "wake", payload=3)
         with pytest.raises(BlockingTimeoutError):
-            await b.block_until_signal(correlation_id="other", from_="a", timeout=0.5)
+            await b.block_until_signal(correlation_id="other", from_="a", timeout_s=0.5)
         store = await place.open()
         await group.until(lambda: len(got) == 4)
         async with asyncio.timeout(30.0):

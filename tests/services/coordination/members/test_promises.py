@@ -141,12 +141,12 @@ async def test_waits_end_with_their_signal_their_time_or_the_death_of_the_sender
         await group.until(lambda: a.is_coordinator or b.is_coordinator, "one leads")
         await a.send_signal("b", "completion", correlation_id="foreign", payload=1)
         await a.send_signal("b", "completion", correlation_id="early", payload=2)
-        early = await b.block_until_signal(correlation_id="early", timeout=20.0)
+        early = await b.block_until_signal(correlation_id="early", timeout_s=20.0)
         assert early.payload == 2
         with pytest.raises(BlockingTimeoutError):
-            await b.block_until_signal(correlation_id="never", from_="a", timeout=0.5)
+            await b.block_until_signal(correlation_id="never", from_="a", timeout_s=0.5)
         waiting = asyncio.ensure_future(
-            b.block_until_signal(correlation_id="late", from_="a", timeout=1800.0)
+            b.block_until_signal(correlation_id="late", from_="a", timeout_s=1800.0)
         )
         async with asyncio.timeout(15.0 * group.scale):
             while [wait.correlation_id for wait in await b.signals.open_waits()] != ["late"]:

@@ -107,7 +107,7 @@ async def test_a_flushed_server_gets_a_higher_epoch_and_waits_end(server: Server
         told: list[events.StateLost] = []
         for each in (a, b):
             each.on(events.StateLost, told.append)
-        waiting = asyncio.ensure_future(a.block_until_signal(correlation_id="x", timeout=600.0))
+        waiting = asyncio.ensure_future(a.block_until_signal(correlation_id="x", timeout_s=600.0))
         async with asyncio.timeout(60.0):
             while not await a.signals.open_waits():
                 await asyncio.sleep(0.02)

@@ -51,7 +51,7 @@ async def main(options: dict[str, str]) -> None:
         (job,) = found or [options["job"]]
         waiting = asyncio.ensure_future(
             caller.block_until_signal(
-                correlation_id=job, from_=options["sender"], timeout=WAITS_S, task_type="job"
+                correlation_id=job, from_=options["sender"], timeout_s=WAITS_S, task_type="job"
             )
         )
         while not await caller.signals.open_waits():

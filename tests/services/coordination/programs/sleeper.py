@@ -173,7 +173,7 @@ async def main(options: dict[str, str]) -> None:
     async with coordinator:
         sleeper = Sleeper(coordinator, queue, journal)
         sleeper.remember_renewals()
-        await coordinator.ensure_coordinator(within=60.0)
+        await coordinator.ensure_coordinator(timeout_s=60.0)
         journal.note("started", boot=coordinator.boot)
         held = await sleeper.hold_tickets()
         journal.note("holds", leads=coordinator.is_coordinator)

@@ -59,7 +59,7 @@ async def survive(lab: WorkLab, place: Place, tickets: int, trouble: Trouble) ->
             made[ticket_id], numbers[ticket_id] = key, number
         await until(lab, "done", tickets // 4)
         await trouble(lab)
-        finals = {each: await queue.result(each, within=120.0) for each in made}
+        finals = {each: await queue.result(each, timeout_s=120.0) for each in made}
     check_tickets(lab, made, numbers, {each: final.state for each, final in finals.items()}, 0)
 
 
@@ -100,7 +100,7 @@ async def test_a_redis_that_forgot_its_tickets_lets_none_be_done_twice(tmp_path:
                 await asyncio.sleep(0.5)
                 server.start()
                 later = [await queue.enqueue(number) for number in range(50)]
-                finals = [await queue.result(each, within=60.0) for each in later]
+                finals = [await queue.result(each, timeout_s=60.0) for each in later]
             assert {final.state for final in finals} == {"done"}
             # Workers write down what they did after the store has it.
             await asyncio.to_thread(

@@ -71,6 +71,6 @@ async def test_tickets_and_due_times_survive_kills(place: Place, lab: WorkLab) -
             await until(lab, "done", (number + 1) * tickets // (STRIKES + 2))
             await strike(lab, number)
         await producing
-        finals = {each: await producer.result(each, within=90.0) for each in made}
+        finals = {each: await producer.result(each, timeout_s=90.0) for each in made}
     check_tickets(lab, made, numbers, {each: final.state for each, final in finals.items()})
     check_runs(lab)

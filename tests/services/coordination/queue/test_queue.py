@@ -35,7 +35,7 @@ async def test_tickets_are_taken_in_order_and_done_once(place: Place) -> None:
                 seen.append(ticket.payload["n"])
                 ticket.result = ticket.payload["n"] * 2
         assert seen == [0, 1, 2, 3, 4]
-        final = await queue.result(made[3], within=10.0)
+        final = await queue.result(made[3], timeout_s=10.0)
         assert (final.state, final.result, final.attempt) == ("done", 6, 1)
         stats = await queue.stats()
         assert (stats.pending, stats.published, stats.claimed) == (0, 0, 0)
@@ -48,7 +48,7 @@ async def test_priority_overtakes_what_is_not_published(place: Place) -> None:
         low = [await queue.enqueue("low") for _ in range(2)]
         high = await queue.enqueue("high", priority=5)
         with pytest.raises(BlockingTimeoutError):
-            await queue.result(low[0], within=0.05)
+            await queue.result(low[0], timeout_s=0.05)
         assert producer.current_coordinator is None
         assert (await queue.stats()).pending == 3
         other = Queue("mail", window=1)
@@ -115,7 +115,7 @@ async def test_a_failing_ticket_becomes_a_dead_letter_and_can_be_driven_again(
             assert ticket.attempt == attempt
             async with ticket:
                 raise ValueError("no such address")
-        final = await queue.result(made, within=10.0)
+        final = await queue.result(made, timeout_s=10.0)
         assert (final.state, final.attempt) == ("dead_letter", 2)
         assert "no such address" in final.error
         dead = [letter.ticket_id async for letter, _ in queue.dead_letters()]
@@ -209,12 +209,12 @@ async def test_an_id_against_doubles_whose_time_has_passed_makes_another_ticket(
         (ticket,) = await take(queue, 1)
         await ticket.complete("first")
         # As if a day had passed since it was enqueued, and less since it was done.
-        await coordinator.store.write(Delete(queue.keys.dedup("order 7"), ANY))
+        await coordinator.parts.patient.write(Delete(queue.keys.dedup("order 7"), ANY))
         second = await queue.enqueue(2, dedup_id="order 7")
         (ticket,) = await take(queue, 1)
         assert (ticket.ticket_id, ticket.payload) == (second, 2)
         await ticket.complete("second")
-        ends = [await queue.result(each, within=10.0) for each in (first, second)]
+        ends = [await queue.result(each, timeout_s=10.0) for each in (first, second)]
         assert [final.result for final in ends] == ["first", "second"]
 
 
@@ -252,7 +252,7 @@ async def test_tickets_wait_for_their_time_and_expire(place: Place) -> None:
     async with member(place, queue):
         soon = await queue.enqueue("soon", delay=1.0)
         never = await queue.enqueue("never", delay=5.0, start_within=0.1)
-        assert (await queue.result(never, within=20.0)).state == "expired"
+        assert (await queue.result(never, timeout_s=20.0)).state == "expired"
         (ticket,) = await take(queue, 1)
         assert ticket.ticket_id == soon
         await ticket.complete()
@@ -283,7 +283,7 @@ async def test_a_forged_ticket_is_not_handed_out(place: Place) -> None:
     async with member(place, queue) as coordinator:
         forged = b'{"v":1,"ticket_id":"evil","queue":"mail","payload":"rm"}'
         for stream in (queue.keys.queued, queue.keys.ready):
-            await coordinator.store.write(Append(stream, "evil", forged, ttl_s=60.0))
+            await coordinator.parts.patient.write(Append(stream, "evil", forged, ttl_s=60.0))
         good = await queue.enqueue("good")
         (ticket,) = await take(queue, 1)
         assert ticket.ticket_id == good
@@ -324,7 +324,7 @@ async def test_workers_share_what_there_is(place: Place) -> None:
         workers = [asyncio.ensure_future(queue.consume(handle, concurrency=3)) for queue in queues]
         made = [await queues[0].enqueue(number) for number in range(count)]
         for ticket_id in made:
-            assert (await queues[1].result(ticket_id, within=60.0)).state == "done"
+            assert (await queues[1].result(ticket_id, timeout_s=60.0)).state == "done"
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)

@@ -111,7 +111,9 @@ async def test_a_due_time_that_has_a_record_is_not_run(place: Place) -> None:
         slot = f"{round(due * 1000):015d}"
         codec = producer.parts.codec
         record = codec.encode(RunRecord(job="tick", slot=slot, due=due, member="gone"))
-        await producer.store.write(Put(run_key("tick", slot), record, expect=ABSENT, ttl_s=60.0))
+        await producer.parts.patient.write(
+            Put(run_key("tick", slot), record, expect=ABSENT, ttl_s=60.0)
+        )
         other = scheduler(notes, 1.0)
         async with member(place, other):
             await notes.until(1)
@@ -204,7 +206,7 @@ async def test_a_run_asked_for_waits_for_a_coordinator_that_has_the_code(place: 
     notes, missing = Notes(), list[HandlerMissing]()
     first, second = Scheduler(), scheduler(notes, 3600.0)
     async with member(place, first, member_id="a") as leader:
-        await leader.ensure_coordinator(within=60.0)
+        await leader.ensure_coordinator(timeout_s=60.0)
         leader.on(HandlerMissing, missing.append)
         await first.add("tick", JobRecord(every=3600.0))
         slots = [await first.run_now("tick") for _ in range(2)]

@@ -87,7 +87,7 @@ async def test_a_blocked_caller_stays_healthy_and_hears_of_the_death_of_its_send
     """Until it does it is blocked for three times as long as a heartbeat lasts."""
     lab.dies = True
     async with await member(lab, place, "watch") as watch:
-        await watch.ensure_coordinator(within=30.0 * lab.scale)
+        await watch.ensure_coordinator(timeout_s=30.0 * lab.scale)
         told: list[events.HeartbeatWarning | events.CoordinatorDead] = []
         watch.on(events.HeartbeatWarning, told.append)
         watch.on(events.CoordinatorDead, told.append)

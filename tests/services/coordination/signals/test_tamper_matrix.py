@@ -110,7 +110,7 @@ async def begin(group: Group) -> tuple[Coordinator, Coordinator]:
         cleaned=True,
     )
     put = Put(keys.tombstone("ghost"), a.parts.codec.encode(tomb), expect=ANY, ttl_s=600.0)
-    await a.store.write(put)
+    await a.parts.patient.write(put)
     return a, b
 
 
@@ -121,7 +121,7 @@ async def test_every_field_counts_and_each_wrong_signal_has_its_reason(place: Pl
         told: list[events.SignalRejected] = []
         b.on(events.SignalRejected, told.append)
         waiting = asyncio.ensure_future(
-            b.block_until_signal(correlation_id="job", timeout=90.0 * group.scale)
+            b.block_until_signal(correlation_id="job", timeout_s=90.0 * group.scale)
         )
         now = a.parts.store_time()
         signal = Signal(
@@ -153,12 +153,12 @@ async def replay(group: Group, a: Coordinator, b: Coordinator, signal: Signal) -
     """A good one a second time, after it was delivered."""
     once = msgspec.structs.replace(signal, signal_id="b" * 24, correlation_id="once")
     value = a.parts.codec.encode(once)
-    await a.store.write(Append(keys.inbox("b"), "first", value, ttl_s=600.0))
-    await b.block_until_signal(correlation_id="once", timeout=30.0 * group.scale)
+    await a.parts.patient.write(Append(keys.inbox("b"), "first", value, ttl_s=600.0))
+    await b.block_until_signal(correlation_id="once", timeout_s=30.0 * group.scale)
     again = asyncio.ensure_future(
-        b.block_until_signal(correlation_id="once", timeout=30.0 * group.scale)
+        b.block_until_signal(correlation_id="once", timeout_s=30.0 * group.scale)
     )
-    await a.store.write(Append(keys.inbox("b"), "second", value, ttl_s=600.0))
+    await a.parts.patient.write(Append(keys.inbox("b"), "second", value, ttl_s=600.0))
     await group.until(lambda: b.signals.receiver.rejected.get("replay"), "replay")
     assert not again.done()
     again.cancel()

@@ -28,9 +28,9 @@ def test_no_coordinator_is_named_once_the_last_lease_has_expired() -> None:
             lambda: watcher.current_coordinator is None, within_s=FAST.failover, what="known"
         )
         with pytest.raises(TimeoutError):
-            await lab.run_on("b", watcher.ensure_coordinator(within=5.0))
+            await lab.run_on("b", watcher.ensure_coordinator(timeout_s=5.0))
         lab.start("c")
-        assert await lab.run_on("b", watcher.ensure_coordinator(within=20.0)) == "c"
+        assert await lab.run_on("b", watcher.ensure_coordinator(timeout_s=20.0)) == "c"
 
     play(script)
 
@@ -93,6 +93,6 @@ async def test_a_store_object_is_of_one_namespace_and_a_url_of_any() -> None:
         Coordinator("memory://isolated", namespace="one", **options) as first,
         Coordinator("memory://isolated", namespace="two", **options) as second,
     ):
-        leaders = [await each.ensure_coordinator(within=10.0) for each in (first, second)]
+        leaders = [await each.ensure_coordinator(timeout_s=10.0) for each in (first, second)]
         assert leaders == [first.member_id, second.member_id]
         assert await first.active_workers() == (first.member_id,)

@@ -1,16 +1,19 @@
 """The epoch that a member knows: the one in the store before it accepts any signal, and that of
-every order that it verified.
+every order whose epoch the store confirmed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from squall.coordination import Coordinator, MemoryStore
 from squall.coordination.events import CoordinatorElected
+from squall.coordination.records import keys
+from squall.coordination.stores.interface import ANY, Fence, Put
 from squall.runtime.real.runtime import RealClock
 from tests.unit.coordination.lab.world import Lab, play
 
@@ -31,18 +34,45 @@ async def test_a_member_knows_the_epoch_before_it_takes_orders() -> None:
         await later.stop()
 
 
-def test_an_order_of_a_higher_epoch_deposes_the_sender_of_the_one_before() -> None:
+def test_one_order_with_an_absurd_epoch_does_not_make_the_true_ones_stale() -> None:
     async def script(lab: Lab) -> None:
         lab.start("a", "b")
         await lab.ready("a", "b")
+        leader = await lab.led()
         a, b = lab.members["a"], lab.members["b"]
+        epoch = lab.members[leader].current_epoch
         obeyed: list[int] = []
         b.on_signal("order", lambda delivery: obeyed.append(delivery.signal.epoch))
-        for epoch in (7, 6, 0, 7, 8):
-            await a.send_signal("b", "order", epoch=epoch)
+        for told in (epoch, 10**12, epoch, 0):
+            await a.send_signal("b", "order", epoch=told)
             await asyncio.sleep(0.2)
-        assert obeyed == [7, 0, 7, 8]
-        assert b.signals.receiver.rejected == {"stale_epoch": 1}
+        assert obeyed == [epoch, epoch, 0]
+        assert b.signals.receiver.rejected == {"unknown_epoch": 1}
+        assert b.current_epoch == epoch
+
+    play(script)
+
+
+def test_an_order_of_an_epoch_that_only_the_store_knows_deposes_the_sender_before() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", "b")
+        await lab.ready("a", "b")
+        await lab.led()
+        a, b = lab.members["a"], lab.members["b"]
+        (lease,) = await lab.store.get(keys.LEADER)
+        assert lease is not None
+        put = Put(keys.LEADER, lease.value, expect=ANY, ttl_s=None)
+        await lab.store.write(put, fence=Fence(keys.LEADER, 7))
+        # This member has not seen the new lease yet.
+        receiver: Any = b.signals.receiver
+        receiver._context = replace(receiver._context, known_epoch=lambda: 1)
+        obeyed: list[int] = []
+        b.on_signal("order", lambda delivery: obeyed.append(delivery.signal.epoch))
+        for told in (7, 6, 0, 7, 8):
+            await a.send_signal("b", "order", epoch=told)
+        await asyncio.sleep(0.2)
+        assert obeyed == [7, 0, 7]
+        assert receiver.rejected == {"stale_epoch": 1, "unknown_epoch": 1}
 
     play(script)
 

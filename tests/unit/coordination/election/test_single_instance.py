@@ -51,7 +51,7 @@ def test_a_queue_hands_out_its_tickets() -> None:
                 async with ticket:
                     ticket.result = "sent"
                 break
-            return (await queue.result(ticket_id, within=5.0)).state
+            return (await queue.result(ticket_id, timeout_s=5.0)).state
 
         assert await asyncio.wait_for(lab.run_on("a", work()), 10.0) == "done"
 

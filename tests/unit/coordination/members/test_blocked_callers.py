@@ -22,7 +22,7 @@ def test_a_blocked_caller_stays_healthy_and_hears_of_the_death_of_its_sender() -
         heard, leader = await group(lab, *names, profile=NORMAL, skip_cold_start=True)
         caller, sender = (name for name in names if name != leader)
         member = lab.members[caller]
-        wait = member.block_until_signal(correlation_id="job", from_=sender, timeout=1800.0)
+        wait = member.block_until_signal(correlation_id="job", from_=sender, timeout_s=1800.0)
         waiting = lab.run_on(caller, wait)
         await asyncio.sleep(3.0 * NORMAL.heartbeat_ttl)
         assert not waiting.done()

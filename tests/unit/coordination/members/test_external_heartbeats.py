@@ -272,7 +272,7 @@ def test_who_does_not_answer_is_looked_at() -> None:
             await sender.send_signal_with_retry(name, "nobody-takes-this")
         await asyncio.sleep(0.1)
         told = heard.of(events.CoordinatorUnreachable, name)
-        assert [each.health for each in told] == ["alive", "left"]
+        assert [each.health for each in told] == ["healthy", "left"]
         assert told[0].reason == "signal_delivery_failure" and told[0].attempts == 3
         assert heard.of(events.CoordinatorDead) == []
 

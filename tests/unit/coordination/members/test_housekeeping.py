@@ -12,10 +12,16 @@ import yaml
 
 from squall.coordination.coordinator import Coordinator
 from squall.coordination.errors import ConfigurationError
-from squall.coordination.members.housekeeping import CLEANUP_S, METRICS_INTERVAL_S
+from squall.coordination.members.housekeeping import (
+    CLEANUP_S,
+    METRICS_INTERVAL_S,
+    NamespaceMeta,
+    read_meta,
+    write_meta,
+)
 from squall.coordination.records import keys
 from squall.coordination.secrets.sources import generate_secret
-from squall.coordination.stores.interface import ANY, Put
+from squall.coordination.stores.interface import ANY, Delete, Put
 from squall.coordination.stores.memory.store import MemoryStore
 from squall.runtime.metrics import Registry
 from squall.runtime.real.runtime import RealClock
@@ -174,3 +180,56 @@ async def _all_sign_with_the_newest(*members: Coordinator) -> None:
             if all(ring is not None and ring.signing_id == ring.key_ids[-1] for ring in rings):
                 return
             await asyncio.sleep(0.02)
+
+
+def lose(lab: Lab) -> None:
+    """The store loses everything, as a Redis that is restarted empty."""
+    lab.store.__init__(lab.store._clock)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_store_that_lost_its_data_belongs_to_the_same_environment_again() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", "b", environment="development")
+        await lab.ready("a", "b")
+        (before,) = await lab.store.get(keys.META)
+        assert before is not None
+        await asyncio.sleep(60.0)
+        lose(lab)
+        await asyncio.sleep(5.0)
+        (after,) = await lab.store.get(keys.META)
+        assert after is not None
+        # Also since when each key is known: the age of the secret goes on.
+        kept, was = read_meta(after.value), read_meta(before.value)
+        assert kept is not None and was is not None
+        assert (kept.environment, kept.keys_seen_ms) == ("development", was.keys_seen_ms)
+
+    play(script)
+
+
+def test_a_meta_record_alone_that_is_lost_comes_back() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", environment="development")
+        await lab.led()
+        await lab.store.write(Delete(keys.META, ANY))
+        await asyncio.sleep(METRICS_INTERVAL_S * 1.5)
+        (after,) = await lab.store.get(keys.META)
+        assert after is not None and b"development" in after.value
+
+    play(script)
+
+
+def test_members_do_not_come_back_into_a_store_of_another_environment() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a", environment="development")
+        await lab.led()
+        lose(lab)
+        # A member of another environment was quicker.
+        meta = write_meta(NamespaceMeta(environment="staging"), None)
+        await lab.store.write(Put(keys.META, meta, expect=ANY, ttl_s=None))
+        await asyncio.sleep(20.0)
+        assert await lab.store.get(keys.member("a"), keys.heartbeat("a")) == (None, None)
+        assert lab.members["a"].isolated and not lab.members["a"].is_coordinator
+        await lab.store.write(Delete(keys.META, ANY))
+        await lab.led()
+
+    play(script)

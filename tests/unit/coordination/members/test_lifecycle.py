@@ -104,7 +104,7 @@ def test_a_wait_for_the_lead_ends_when_the_member_stops() -> None:
 
         waiting = lab.run_on(name, lead())
         ensuring = lab.run_on(
-            name, member.ensure_coordinator(desired_coordinator=name, within=600.0)
+            name, member.ensure_coordinator(desired_coordinator=name, timeout_s=600.0)
         )
         await asyncio.sleep(0.3)
         await lab.run_on(name, member.stop())
@@ -207,5 +207,50 @@ def test_a_member_that_stops_while_it_stands_delays_no_other() -> None:
             lambda: lab.members[other].is_coordinator, within_s=10.0, what="the next one leads"
         )
         assert lab.world.now - begun < FAST.lease_ttl / 2.0
+
+    play(script)
+
+
+class Closing(CoordinatorPlugin):
+    """Uses something that only `on_stop` closes."""
+
+    name = "closing"
+    work_interval = 0.05
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self.calls = calls
+        self.is_closed = False
+
+    async def coordinator_work(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0.02)
+            assert not self.is_closed
+
+    async def before_stop(self) -> None:
+        self.calls.append(f"before_stop, leads: {self.coordinator.is_coordinator}")
+
+    async def on_stop_being_coordinator(self) -> None:
+        assert not self.is_closed
+        self.calls.append("on_stop_being_coordinator")
+
+    async def on_stop(self) -> None:
+        self.is_closed = True
+        self.calls.append(f"on_stop, leads: {self.coordinator.is_coordinator}")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_plugin_is_stopped_after_its_term_has_ended(alone: bool) -> None:
+    async def script(lab: Lab) -> None:
+        calls: list[str] = []
+        lab.start("a", plugin=lambda name: Closing(calls), enable_coordinator=not alone)
+        await lab.led()
+        await asyncio.sleep(0.5)
+        await lab.run_on("a", lab.members["a"].stop())
+        assert calls == [
+            "before_stop, leads: True",
+            "on_stop_being_coordinator",
+            "on_stop, leads: False",
+        ]
 
     play(script)

@@ -37,7 +37,7 @@ def test_a_transient_member_leaves_nothing_behind() -> None:
         shell = lab.members["shell"]
         await lab.run_on("shell", shell.send_signal_with_retry(leader, "job"))
         with pytest.raises(TimeoutError):
-            await lab.run_on("shell", shell.block_until_signal(timeout=0.5))
+            await lab.run_on("shell", shell.block_until_signal(timeout_s=0.5))
         assert await names_of(lab, "shell") != []
         await lab.world.stop("shell")
         assert await names_of(lab, "shell") == []

@@ -43,7 +43,7 @@ def test_a_ticket_of_a_batch_that_waits_is_held_until_it_is_handed_out(kind: str
         await asyncio.sleep(0.5)
         quick = lab.run_on("b", work("b", 1, 0.0))
         for ticket_id in made:
-            await lab.run_on("b", queues["b"].result(ticket_id, within=TIMEOUT_S))
+            await lab.run_on("b", queues["b"].result(ticket_id, timeout_s=TIMEOUT_S))
         assert ran == [("a", 0, 1), ("a", 1, 1)]
         for task in (slow, quick):
             task.cancel()
@@ -192,7 +192,7 @@ def test_a_member_without_the_secret_of_the_coordinator_takes_no_tickets() -> No
         await asyncio.sleep(TIMEOUT_S)
         right = lab.run_on("a", queues["a"].consume(handler("a")))
         for ticket_id in made:
-            final = await lab.run_on("a", queues["a"].result(ticket_id, within=TIMEOUT_S))
+            final = await lab.run_on("a", queues["a"].result(ticket_id, timeout_s=TIMEOUT_S))
             assert final.state == "done"
         assert ran == [("a", 0), ("a", 1), ("a", 2)]
         for task in (wrong, right):
@@ -221,7 +221,7 @@ def test_a_ticket_whose_key_a_member_lost_goes_back_and_no_more_are_taken_until_
         assert ran == [0] and (await lab.store.depth(queue.keys.ready)).items == 2
         keyring.replace([SECRET])
         for ticket_id in made:
-            final = await lab.run_on("a", queues["a"].result(ticket_id, within=TIMEOUT_S))
+            final = await lab.run_on("a", queues["a"].result(ticket_id, timeout_s=TIMEOUT_S))
             assert final.state == "done" and final.attempt <= 2
         worker.cancel()
         await asyncio.wait([worker])
@@ -250,9 +250,9 @@ def test_a_ticket_that_cannot_be_verified_goes_into_quarantine_and_delays_no_oth
             (item,) = lab.store._streams[queue.keys.ready]._items.values()  # pyright: ignore[reportPrivateUsage]
             item.value = forged(item.value, secret)
             worker = asyncio.ensure_future(queue.consume(handle))
-            final = await queue.result(first, within=TIMEOUT_S)
+            final = await queue.result(first, timeout_s=TIMEOUT_S)
             assert final.state == "dead_letter" and "verified" in final.error
-            assert (await queue.result(second, within=TIMEOUT_S)).state == "done"
+            assert (await queue.result(second, timeout_s=TIMEOUT_S)).state == "done"
             (kept,) = await lab.store.get(queue.keys.quarantine(first))
             assert kept is not None and kept.value == item.value
             assert refused and {each.item_id for each in refused} == {first}
@@ -286,7 +286,7 @@ def test_a_ticket_whose_big_payload_is_gone_is_a_dead_letter_that_says_so(kind: 
             ticket_id = await queue.enqueue(BIG)
             await lab.store.write(Delete(queue.keys.payload(ticket_id), ANY))
             worker = asyncio.ensure_future(queue.consume(handle))
-            final = await queue.result(ticket_id, within=TIMEOUT_S)
+            final = await queue.result(ticket_id, timeout_s=TIMEOUT_S)
             assert (final.state, final.attempt) == ("dead_letter", 1)
             assert "payload is gone" in final.error
             worker.cancel()

@@ -144,7 +144,7 @@ def test_who_waits_for_an_end_that_cannot_be_believed_waits() -> None:
             await lab.store.write(Put(queue.keys.final("t-1"), newer, expect=ANY, ttl_s=3600.0))
             lab.store.get = get
             with pytest.raises(BlockingTimeoutError):
-                await queue.result("t-1", within=TIMEOUT_S)
+                await queue.result("t-1", timeout_s=TIMEOUT_S)
 
         await lab.run_on("a", work())
 

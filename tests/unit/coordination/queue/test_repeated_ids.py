@@ -38,7 +38,7 @@ async def done(lab: Lab, queue: Queue, ticket_id: str) -> Final:
 
     worker = lab.run_on("a", queue.consume(double))
     try:
-        return await lab.run_on("a", queue.result(ticket_id, within=60.0))
+        return await lab.run_on("a", queue.result(ticket_id, timeout_s=60.0))
     finally:
         worker.cancel()
         await asyncio.wait([worker])

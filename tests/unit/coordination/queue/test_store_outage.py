@@ -62,7 +62,7 @@ def test_a_ticket_whose_end_could_not_be_written_is_attempted_again(
             again = await lab.run_on("a", next_ticket(queue))
         assert (again.ticket_id, again.attempt) == (first.ticket_id, 2)
         await lab.run_on("a", again.complete())
-        final = await lab.run_on("a", queue.result(first.ticket_id, within=TIMEOUT_S))
+        final = await lab.run_on("a", queue.result(first.ticket_id, timeout_s=TIMEOUT_S))
         assert (final.state, final.attempt) == ("done", 2)
 
     play(script)
@@ -83,7 +83,7 @@ def test_an_end_that_could_not_be_written_may_be_tried_again(kind: str) -> None:
                 await ticket.complete("first")
             lab.faults["a"].down = False
             await ticket.complete("second")
-            final = await queue.result(ticket_id, within=TIMEOUT_S)
+            final = await queue.result(ticket_id, timeout_s=TIMEOUT_S)
             assert (final.state, final.attempt, final.result) == ("done", 1, "second")
 
         await lab.run_on("a", attempt())

@@ -109,7 +109,7 @@ def test_workers_go_on_when_one_of_them_loses_its_claim(odd: Handler) -> None:
             await asyncio.sleep(1.0)
             await queue.cancel(ticket_id)
             await asyncio.sleep(2.0 * queue.visibility_timeout)
-            await queue.result(await queue.enqueue("next"), within=TIMEOUT_S)
+            await queue.result(await queue.enqueue("next"), timeout_s=TIMEOUT_S)
             assert ran == ["slow", "next"] and not workers.done()
             workers.cancel()
             await asyncio.wait([workers])

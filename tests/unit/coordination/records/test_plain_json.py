@@ -97,7 +97,7 @@ async def test_a_worker_goes_on_after_a_handler_that_returns_it_or_raises_what_i
     async with Coordinator("memory:", queue, **FAST):
         made = [await queue.enqueue(each) for each in ("returns", "raises", "works")]
         consuming = asyncio.ensure_future(queue.consume(handler))
-        finals = [await queue.result(each, within=SOON_S) for each in made]
+        finals = [await queue.result(each, timeout_s=SOON_S) for each in made]
         assert not consuming.done()
         consuming.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -62,7 +62,7 @@ def test_a_wait_whose_delivered_step_got_no_answer_gets_its_signal(away_s: float
             lab.faults["a"].down = away_s > 0.0
 
         lose_the_reply(lab, "a", cut)
-        waiting = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout=600.0))
+        waiting = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout_s=600.0))
         await asyncio.sleep(0.1)
         ack = await lab.run_on("b", b.send_signal_with_retry("a", "done", correlation_id="x"))
         await asyncio.sleep(away_s)
@@ -80,7 +80,7 @@ def test_a_wait_goes_on_with_the_next_incarnation_of_its_member(seed: int) -> No
         await two(lab)
         a, b = lab.members["a"], lab.members["b"]
         before = a.boot
-        waiting = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout=600.0))
+        waiting = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout_s=600.0))
         lab.faults["a"].down = True
         await asyncio.sleep(6.0)
         await lab.run_on("b", b.send_signal("a", "done", correlation_id="x", payload=7))
@@ -100,13 +100,13 @@ def test_a_wait_that_runs_out_in_its_delivered_step_leaves_the_signal_to_the_nex
             lab.faults["a"].down = True
 
         lose_the_reply(lab, "a", cut)
-        waiting = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout=2.0))
+        waiting = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout_s=2.0))
         await asyncio.sleep(0.1)
         await lab.run_on("b", b.send_signal_with_retry("a", "done", correlation_id="x", payload=7))
         with pytest.raises(BlockingTimeoutError):
             await waiting
         lab.faults["a"].down = False
-        later = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout=30.0))
+        later = lab.run_on("a", a.block_until_signal(correlation_id="x", timeout_s=30.0))
         assert (await later).payload == 7
 
     play(script)
@@ -132,7 +132,7 @@ def test_what_came_for_a_cancelled_wait_for_several_is_there_for_a_later_one() -
         await b.send_signal("a", "done", correlation_id="q", payload=8)
         assert {name: each.payload for name, each in (await again).items()} == {"p": 7, "q": 8}
         with pytest.raises(BlockingTimeoutError):
-            await lab.run_on("a", a.block_until_signal(correlation_id="p", timeout=5.0))
+            await lab.run_on("a", a.block_until_signal(correlation_id="p", timeout_s=5.0))
 
     play(script)
 
@@ -165,7 +165,7 @@ def test_what_came_before_the_store_lost_its_data_is_there_for_a_later_wait() ->
             await asyncio.wait_for(waiting, 30.0)
         await asyncio.sleep(5.0)
         a = lab.members["a"]
-        later = lab.run_on("a", a.block_until_signal(correlation_id="p", timeout=30.0))
+        later = lab.run_on("a", a.block_until_signal(correlation_id="p", timeout_s=30.0))
         assert (await later).payload == 7
 
     play(script)
@@ -209,7 +209,7 @@ def test_a_wait_whose_senders_are_given_up_at_its_limit_does_not_cancel_its_call
 
         async def caller() -> None:
             try:
-                await a.block_until_signal(from_="b", correlation_id="x", timeout=timeout_s)
+                await a.block_until_signal(from_="b", correlation_id="x", timeout_s=timeout_s)
             except (BlockingTimeoutError, DeadCoordinatorError) as error:
                 ended.add(type(error).__name__)
             await asyncio.sleep(5.0)

@@ -86,7 +86,7 @@ def test_an_unacknowledged_signal_is_tried_three_times_within_20_s(seed: int) ->
         assert 17.7 <= took_s <= 18.5, "three times 5 s, and 1 and 2 s with a tenth more or less"
         await asyncio.sleep(0.1)
         assert [(each.reason, each.attempts, each.health) for each in unheard] == [
-            ("signal_delivery_failure", 3, "alive")
+            ("signal_delivery_failure", 3, "healthy")
         ]
         assert (await lab.store.get(keys.ack("a", "old")))[0] is not None, "nobody took it"
         assert [each.id for each in await lab.store.read(keys.inbox("b"))] == [lonely.signal_id]

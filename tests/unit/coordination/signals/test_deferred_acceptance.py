@@ -25,7 +25,7 @@ async def two_that_know_each_other(lab: Lab) -> None:
     """The receiver has read the sender's tombstone once."""
     lab.start("a", "b")
     await lab.ready("a", "b")
-    wait = lab.run_on("b", lab.members["b"].block_until_signal(timeout=30.0))
+    wait = lab.run_on("b", lab.members["b"].block_until_signal(timeout_s=30.0))
     await lab.members["a"].send_signal("b", "hello")
     await wait
 
@@ -75,7 +75,7 @@ def test_a_wait_costs_no_question_and_a_handler_one() -> None:
         await two_that_know_each_other(lab)
         a, b = lab.members["a"], lab.members["b"]
         asked = asked_keys(lab, "idempotency")
-        wait = lab.run_on("b", b.block_until_signal(timeout=30.0))
+        wait = lab.run_on("b", b.block_until_signal(timeout_s=30.0))
         await a.send_signal("b", "completion")
         await wait
         assert asked == []
@@ -91,7 +91,7 @@ def test_a_signal_that_was_delivered_before_ends_no_wait() -> None:
     async def script(lab: Lab) -> None:
         await two_that_know_each_other(lab)
         a, b = lab.members["a"], lab.members["b"]
-        wait = lab.run_on("b", b.block_until_signal(timeout=2.0))
+        wait = lab.run_on("b", b.block_until_signal(timeout_s=2.0))
         await a.send_signal("a", "completion")
         (item,) = await lab.store.read(keys.inbox("a"))
         mark = Put(keys.idempotency("b", item.id), b"{}", expect=ABSENT, ttl_s=60.0)
@@ -114,7 +114,7 @@ def test_the_death_of_a_sender_after_the_last_look_is_found_in_the_delivered_ste
     async def script(lab: Lab) -> None:
         await two_that_know_each_other(lab)
         a, b = lab.members["a"], lab.members["b"]
-        wait = lab.run_on("b", b.block_until_signal(timeout=2.0))
+        wait = lab.run_on("b", b.block_until_signal(timeout_s=2.0))
         await asyncio.sleep(0.1)
         await bury(lab, "a", a.boot)
         await a.send_signal("b", "completion")
@@ -129,7 +129,7 @@ def test_the_death_of_an_earlier_incarnation_does_not_hold_up_a_signal() -> None
     async def script(lab: Lab) -> None:
         await two_that_know_each_other(lab)
         a, b = lab.members["a"], lab.members["b"]
-        wait = lab.run_on("b", b.block_until_signal(timeout=2.0))
+        wait = lab.run_on("b", b.block_until_signal(timeout_s=2.0))
         await asyncio.sleep(0.1)
         await bury(lab, "a", a.boot - 1)
         await a.send_signal("b", "completion", payload=7)
@@ -152,7 +152,7 @@ def test_what_a_cancelled_wait_leaves_is_asked_about_before_others_act_on_it(tak
 
         receiver = b.signals.receiver
         delivered, receiver.deliver_once = receiver.deliver_once, stuck  # type: ignore[method-assign]
-        wait = lab.run_on("b", b.block_until_signal(timeout=30.0))
+        wait = lab.run_on("b", b.block_until_signal(timeout_s=30.0))
         sent = await a.send_signal("b", "job")
         await held.wait()
         receiver.deliver_once = delivered  # type: ignore[method-assign]
@@ -183,7 +183,7 @@ def test_a_pending_signal_that_is_read_again_stays_in_the_store() -> None:
         await two_that_know_each_other(lab)
         a, b = lab.members["a"], lab.members["b"]
         waits = [
-            lab.run_on("b", b.block_until_signal(correlation_id=each, timeout=30.0))
+            lab.run_on("b", b.block_until_signal(correlation_id=each, timeout_s=30.0))
             for each in ("x", "y")
         ]
         await a.send_signal("b", "later", correlation_id="z")
@@ -194,6 +194,6 @@ def test_a_pending_signal_that_is_read_again_stays_in_the_store() -> None:
         await waits[1]
         left = await lab.store.read(keys.inbox("b"))
         assert len(left) == 1
-        assert (await lab.run_on("b", b.block_until_signal(timeout=5.0))).type == "later"
+        assert (await lab.run_on("b", b.block_until_signal(timeout_s=5.0))).type == "later"
 
     play(script)

@@ -64,7 +64,7 @@ def test_a_wait_is_not_ended_by_a_signal_that_has_expired() -> None:
         a.signals.receiver._expiry_check_at = float("inf")
         await asyncio.sleep(LIFE_S + 1.0)
         with pytest.raises(BlockingTimeoutError):
-            await lab.run_on("a", a.block_until_signal(correlation_id="x", timeout=5.0))
+            await lab.run_on("a", a.block_until_signal(correlation_id="x", timeout_s=5.0))
         assert a.signals.receiver.rejected == {"expired": 1}
         assert list(await lab.store.read(keys.inbox("a"))) == []
 

@@ -39,7 +39,7 @@ def test_a_handler_that_removes_itself_has_its_signal_delivered_once(delay: str)
         sending = b.send_signal_with_retry("a", "go", correlation_id="c", payload=1)
         await lab.run_on("b", sending)
         with pytest.raises(BlockingTimeoutError):
-            await lab.run_on("a", a.block_until_signal(correlation_id="c", timeout=5.0))
+            await lab.run_on("a", a.block_until_signal(correlation_id="c", timeout_s=5.0))
         await lab.run_on("b", b.send_signal("a", "go", payload=2))
         await asyncio.sleep(2.0)
         assert got == [1]
@@ -224,7 +224,7 @@ def test_handlers_and_waits_live_through_a_store_that_refuses() -> None:
 
         a.on_signal("go", handle)
         waiting = lab.run_on(
-            other, a.block_until_signal(correlation_id="x", from_=leader, timeout=600.0)
+            other, a.block_until_signal(correlation_id="x", from_=leader, timeout_s=600.0)
         )
         await asyncio.sleep(0.5)
         await lab.run_on(leader, b.send_signal(other, "go", payload=1))

@@ -70,10 +70,10 @@ def test_a_process_whose_id_was_taken_over_handles_and_refuses_nothing(
 def test_a_process_whose_id_was_taken_over_hides_no_waits() -> None:
     async def script(lab: Lab) -> None:
         second = await taken_over(lab, [], SECRET)
-        lives = lab.run_on("c", second.block_until_signal(correlation_id="x", timeout=600.0))
+        lives = lab.run_on("c", second.block_until_signal(correlation_id="x", timeout_s=600.0))
         await asyncio.sleep(1.0)
         first = lab.members["c"]
-        dead = lab.run_on("c", first.block_until_signal(correlation_id="y", timeout=600.0))
+        dead = lab.run_on("c", first.block_until_signal(correlation_id="y", timeout_s=600.0))
         await asyncio.sleep(3.0)
         assert [each.correlation_id for each in await second.signals.open_waits()] == ["x"]
         lives.cancel()
@@ -165,7 +165,7 @@ def test_what_is_done_for_an_owner_that_is_back_meanwhile_has_no_effect() -> Non
         await asyncio.sleep(5.0)
         effect, ack = await lab.store.get("effect/a", keys.ack("b", sent.signal_id))
         assert effect is None and ack is None
-        waiting = lab.run_on("c", c.block_until_signal(types=["slow"], timeout=5.0))
+        waiting = lab.run_on("c", c.block_until_signal(types=["slow"], timeout_s=5.0))
         assert (await waiting).signal_id == sent.signal_id
 
     play(script)

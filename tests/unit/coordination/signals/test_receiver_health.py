@@ -48,12 +48,12 @@ def test_one_that_beats_is_alive_and_one_that_is_silent_is_stale_but_not_dead(si
         before = await lab.store.get(keys.member("b"), keys.heartbeat("b"))
         await fail(lab)
         after = await lab.store.get(keys.member("b"), keys.heartbeat("b"))
-        assert [each.health for each in told] == ["alive", "stale"]
-        wait = lab.members["a"].block_until_signal(from_=["a", "b", "zed"], timeout=1.0)
+        assert [each.health for each in told] == ["healthy", "stale"]
+        wait = lab.members["a"].block_until_signal(from_=["a", "b", "zed"], timeout_s=1.0)
         with pytest.raises(BlockingTimeoutError) as failed:
             await lab.run_on("a", wait)
         senders = failed.value.expected_senders_health
-        assert senders == {"a": "alive", "b": "stale", "zed": "unknown"}
+        assert senders == {"a": "healthy", "b": "stale", "zed": "unknown"}
         assert [each and each.version for each in after] == [
             each and each.version for each in before
         ]

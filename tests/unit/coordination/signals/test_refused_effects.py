@@ -12,7 +12,7 @@ import pytest
 from squall.coordination import events
 from squall.coordination.errors import StoreUnavailableError
 from squall.coordination.records import keys
-from squall.coordination.records.schemas import SignalAck
+from squall.coordination.records.schemas import SignalAck, SignalReceipt
 from squall.coordination.signals.handler_loop import HANDLER_RETRY, Delivery
 from squall.coordination.stores.interface import ABSENT, ANY, Append, Put, Write
 from tests.unit.coordination.lab.world import Lab, play
@@ -97,7 +97,12 @@ def test_an_effect_that_is_never_taken_ends_in_quarantine_and_the_next_signal_co
             keys.ack("a", bad.signal_id),
             keys.ack("a", good.signal_id),
         )
-        assert quarantined is not None and lost is None and ack is not None
+        assert quarantined is not None and lost is not None and ack is not None
+        # Not an acknowledgment: the sender learns that the handler failed.
+        codec = a.parts.codec
+        assert codec.read(SignalAck, lost.value) is None
+        receipt = codec.read(SignalReceipt, lost.value)
+        assert receipt is not None and receipt.error
         assert list(await lab.store.read(keys.inbox("b"))) == []
 
     play(script)

@@ -124,7 +124,7 @@ def test_a_wait_takes_what_matches_also_what_came_before_and_nothing_else() -> N
         a, b = lab.members["a"], lab.members["b"]
         await a.send_signal("b", "completion", correlation_id="old", payload="old")
         await a.send_signal("b", "completion", correlation_id="job-7", payload="mine")
-        wait = b.block_until_signal(correlation_id="job-7", timeout=5.0)
+        wait = b.block_until_signal(correlation_id="job-7", timeout_s=5.0)
         got = await lab.run_on("b", wait)
         assert got.payload == "mine"
         assert len(await lab.store.read(keys.inbox("b"))) == 1
@@ -139,8 +139,10 @@ def test_a_wait_ends_with_its_limit_and_says_how_its_senders_are() -> None:
         told: list[events.WaitTimedOut] = []
         b.on(events.WaitTimedOut, told.append)
         with pytest.raises(BlockingTimeoutError) as failed:
-            await lab.run_on("b", b.block_until_signal(correlation_id="x", from_="a", timeout=1.0))
-        assert failed.value.expected_senders_health == {"a": "alive"}
+            await lab.run_on(
+                "b", b.block_until_signal(correlation_id="x", from_="a", timeout_s=1.0)
+            )
+        assert failed.value.expected_senders_health == {"a": "healthy"}
         await asyncio.sleep(0.1)
         assert len(told) == 1
         assert await b.signals.open_waits() == ()
@@ -152,13 +154,13 @@ def test_a_cancelled_wait_leaves_the_signal_and_a_restarted_caller_finds_its_wai
     async def script(lab: Lab) -> None:
         await two(lab)
         a, b = lab.members["a"], lab.members["b"]
-        first = lab.run_on("b", b.block_until_signal(correlation_id="x", timeout=50.0))
+        first = lab.run_on("b", b.block_until_signal(correlation_id="x", timeout_s=50.0))
         await asyncio.sleep(0.3)
         assert [wait.correlation_id for wait in await b.signals.open_waits()] == ["x"]
         first.cancel()
         await asyncio.sleep(0.3)
         await a.send_signal("b", "completion", correlation_id="x", payload=1)
-        got = await lab.run_on("b", b.block_until_signal(correlation_id="x", timeout=5.0))
+        got = await lab.run_on("b", b.block_until_signal(correlation_id="x", timeout_s=5.0))
         assert got.payload == 1
 
     play(script)
@@ -169,7 +171,7 @@ def test_a_wait_ends_when_its_sender_is_dead_long_before_its_limit() -> None:
         lab.start("a", "b", "c")
         await lab.ready("a", "b", "c")
         b = lab.members["b"]
-        wait = lab.run_on("b", b.block_until_signal(from_="c", timeout=1800.0))
+        wait = lab.run_on("b", b.block_until_signal(from_="c", timeout_s=1800.0))
         lab.world.kill("c")
         begun = lab.world.now
         with pytest.raises(DeadCoordinatorError):
@@ -183,7 +185,7 @@ def test_a_wait_on_a_store_that_was_emptied_ends_at_once() -> None:
     async def script(lab: Lab) -> None:
         await two(lab)
         b = lab.members["b"]
-        wait = lab.run_on("b", b.block_until_signal(correlation_id="x", timeout=1800.0))
+        wait = lab.run_on("b", b.block_until_signal(correlation_id="x", timeout_s=1800.0))
         await asyncio.sleep(0.5)
         lab.store.__init__(lab.store._clock)  # type: ignore[misc]
         with pytest.raises(StateLostError):
@@ -266,7 +268,7 @@ def test_a_changed_signal_is_refused_with_its_reason_and_the_wait_goes_on(
         a, b = lab.members["a"], lab.members["b"]
         told: list[events.SignalRejected] = []
         b.on(events.SignalRejected, told.append)
-        wait = lab.run_on("b", b.block_until_signal(types=["completion"], timeout=30.0))
+        wait = lab.run_on("b", b.block_until_signal(types=["completion"], timeout_s=30.0))
         await a.send_signal("a", "completion", payload={"n": 1})
         (item,) = await lab.store.read(keys.inbox("a"))
         fields = msgspec.json.decode(item.value)
@@ -315,7 +317,7 @@ def test_a_signed_signal_out_of_its_place_or_time_is_refused(
     async def script(lab: Lab) -> None:
         await two(lab)
         b = lab.members["b"]
-        wait = lab.run_on("b", b.block_until_signal(timeout=30.0))
+        wait = lab.run_on("b", b.block_until_signal(timeout_s=30.0))
         value = signed(lab, **fields)
         await lab.store.write(Append(keys.inbox("b"), "bad", value, ttl_s=60.0))
         await asyncio.sleep(0.2)
@@ -324,7 +326,7 @@ def test_a_signed_signal_out_of_its_place_or_time_is_refused(
         for number in range(2):
             await lab.store.write(Append(keys.inbox("b"), f"ok{number}", value, ttl_s=60.0))
         await wait
-        again = lab.run_on("b", b.block_until_signal(timeout=1.0))
+        again = lab.run_on("b", b.block_until_signal(timeout_s=1.0))
         with pytest.raises(BlockingTimeoutError):
             await again
         assert b.signals.receiver.rejected["replay"] == 1

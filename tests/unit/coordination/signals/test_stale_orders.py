@@ -5,6 +5,8 @@ it was stale when it was read or became stale while it waited for its handler.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 from squall.coordination.signals.member_signals import Delivery
 from squall.runtime.log import MemorySink
@@ -25,12 +27,16 @@ def test_a_stale_order_is_counted_and_logged_when_it_is_read_and_when_it_is_hand
             obeyed.append(delivery.signal.epoch)
             await asyncio.sleep(1.0)
 
+        epochs = [7]
+        receiver: Any = b.signals.receiver
+        receiver._context = replace(receiver._context, known_epoch=lambda: epochs[-1])
         b.on_signal("order", slowly)
         b.on_signal("news", lambda delivery: None)
         for epoch in (7, 7):
             await a.send_signal("b", "order", epoch=epoch)
         await asyncio.sleep(0.3)
         assert b.get_metrics().epoch_drift_events == 0
+        epochs.append(9)
         await a.send_signal("b", "news", epoch=9)
         await asyncio.sleep(2.0)
         assert obeyed == [7], "the second one waited for too long"

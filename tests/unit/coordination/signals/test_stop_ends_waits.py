@@ -14,11 +14,11 @@ from tests.unit.coordination.lab.world import Lab, play
 
 
 async def block(member: Coordinator) -> None:
-    await member.block_until_signal(correlation_id="x", timeout=1800.0)
+    await member.block_until_signal(correlation_id="x", timeout_s=1800.0)
 
 
 async def block_for_a_sender(member: Coordinator) -> None:
-    await member.block_until_signal(from_="a", timeout=1800.0)
+    await member.block_until_signal(from_="a", timeout_s=1800.0)
 
 
 async def wait_all(member: Coordinator) -> None:
@@ -70,7 +70,7 @@ def test_a_wait_that_cannot_deliver_its_signal_ends_when_its_member_stops() -> N
         await lab.ready("a", "b")
         a, b = lab.members["a"], lab.members["b"]
 
-        waiting = lab.run_on("b", b.block_until_signal(correlation_id="x", timeout=1800.0))
+        waiting = lab.run_on("b", b.block_until_signal(correlation_id="x", timeout_s=1800.0))
         await asyncio.sleep(0.5)
         lab.faults["b"].reply_delay_s = 0.5
         await a.send_signal("b", "done", correlation_id="x")

@@ -55,7 +55,7 @@ def test_two_waits_for_one_thing_are_both_written_down() -> None:
 
         def wait(kind: str) -> asyncio.Task[object]:
             return lab.run_on(
-                "a", a.block_until_signal(correlation_id="job", types=[kind], timeout=60.0)
+                "a", a.block_until_signal(correlation_id="job", types=[kind], timeout_s=60.0)
             )
 
         progress, done = wait("progress"), wait("completion")
@@ -80,7 +80,7 @@ def test_what_a_wait_teaches_does_not_hold_its_signal_back() -> None:
     async def script(lab: Lab) -> None:
         await two(lab)
         a, b = lab.members["a"], lab.members["b"]
-        waiting = lab.run_on("a", a.block_until_signal(task_type="report", timeout=60.0))
+        waiting = lab.run_on("a", a.block_until_signal(task_type="report", timeout_s=60.0))
         await asyncio.sleep(0.5)
         write = lab.store.write
 

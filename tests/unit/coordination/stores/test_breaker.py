@@ -73,3 +73,22 @@ def test_by_hand() -> None:
     breaker = opened()
     breaker.reset()
     assert breaker.admit(10.0)
+
+
+def test_ten_tries_that_hung_open_it_before_the_operations_gave_up() -> None:
+    breaker = StoreBreaker()
+    for _ in range(12):
+        breaker.hung(5.0)
+    # One broken connection hangs all its callers at once.
+    assert breaker.state(5.0) is BreakerState.CLOSED
+    breaker.hung(11.0)
+    assert breaker.state(11.0) is BreakerState.OPEN
+
+
+def test_an_answer_in_between_forgets_the_tries_that_hung() -> None:
+    breaker = StoreBreaker()
+    for number in range(9):
+        breaker.hung(float(number))
+    breaker.succeeded()
+    breaker.hung(9.0)
+    assert breaker.state(9.0) is BreakerState.CLOSED

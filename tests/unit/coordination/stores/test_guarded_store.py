@@ -205,3 +205,45 @@ async def test_the_circuit_says_when_it_opens_is_tried_and_closes() -> None:
     world.faulty.faults.down = False
     await world.guarded.get("kind/x")
     assert sink.events()[-2:] == ["store_circuit_half_open", "store_circuit_closed"]
+
+
+async def test_callers_of_a_store_that_hangs_all_fail_when_the_circuit_opens() -> None:
+    world = World()
+
+    async def no_time(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    world.clock.sleep = no_time  # type: ignore[method-assign]
+
+    class Hangs:
+        """Each call waits until the present moment ends, as on one shared connection."""
+
+        url = "test://"
+
+        def __init__(self) -> None:
+            self.moment = asyncio.Event()
+            self.tries = 0
+
+        async def get(self, *keys: str) -> tuple[None, ...]:
+            self.tries += 1
+            await self.moment.wait()
+            raise StoreUnavailableError("no answer within 5 s")
+
+        async def end_moment(self) -> None:
+            await asyncio.sleep(0)
+            world.clock.time += 5.0
+            moment, self.moment = self.moment, asyncio.Event()
+            moment.set()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    hangs = Hangs()
+    guarded = GuardedStore(hangs, world.clock, random.Random(1))  # type: ignore[arg-type]
+    calls = [asyncio.ensure_future(guarded.get("state/a")) for _ in range(12)]
+    await hangs.end_moment()
+    assert guarded.state.name == "CLOSED" and not any(call.done() for call in calls)
+    await hangs.end_moment()
+    assert guarded.state.name == "OPEN" and all(call.done() for call in calls)
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(error) for error in errors} == {StoreUnavailableError}
+    assert hangs.tries == 24

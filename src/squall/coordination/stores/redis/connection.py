@@ -124,21 +124,21 @@ class RedisConnection:
             protocol.abort("closed")
 
     async def _open(self) -> RedisProtocol:
-        async with self._opening:
-            # Another caller may have opened it while this one waited for the lock.
-            if self._protocol is not None and self._protocol.is_open:
-                return self._protocol
-            if self._is_closed:
-                raise RedisConnectionLost("closed")
-            try:
-                async with asyncio.timeout(self._answer_s):
-                    protocol = await self._connect()
-            except TimeoutError:
-                raise RedisConnectionLost(f"no connection within {self._answer_s:g} s") from None
-            except OSError as error:
-                raise RedisConnectionLost(str(error) or type(error).__name__) from error
-            self._protocol = protocol
-            return protocol
+        try:
+            # The limit includes the wait for the lock: when a server accepts connections and never
+            # answers, all callers fail after one limit and not one after another.
+            async with asyncio.timeout(self._answer_s), self._opening:
+                # Another caller may have opened it while this one waited for the lock.
+                if self._protocol is not None and self._protocol.is_open:
+                    return self._protocol
+                if self._is_closed:
+                    raise RedisConnectionLost("closed")
+                self._protocol = protocol = await self._connect()
+                return protocol
+        except TimeoutError:
+            raise RedisConnectionLost(f"no connection within {self._answer_s:g} s") from None
+        except OSError as error:
+            raise RedisConnectionLost(str(error) or type(error).__name__) from error
 
     async def _connect(self) -> RedisProtocol:
         address, loop = self._address, asyncio.get_running_loop()

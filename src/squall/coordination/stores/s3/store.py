@@ -27,8 +27,6 @@ from squall.coordination.stores.interface import (
     ABSENT,
     ANY,
     DEFAULT_PREFIX,
-    ENDING_KINDS,
-    STREAM_KINDS,
     Append,
     Capabilities,
     Changed,
@@ -52,6 +50,7 @@ from squall.coordination.stores.interface import (
     kind_of,
     make_key,
 )
+from squall.coordination.stores.kinds import ENDING_KINDS, STREAM_KINDS
 from squall.coordination.stores.probe import probe
 from squall.coordination.stores.s3.objects import S3Objects, StoredObject, versioning_of
 from squall.coordination.stores.s3.polled_waits import PolledWaits

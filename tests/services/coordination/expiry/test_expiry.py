@@ -117,7 +117,7 @@ async def test_only_the_coordinator_removes_and_a_successor_goes_on(place: Place
         for number in range(5):
             await put(follower, f"session/{number}", b'{"until": 1}')
         codec = follower.parts.codec
-        await follower.store.write(
+        await follower.parts.patient.write(
             Put("sweeps", codec.encode(SweepProgress()), expect=ANY, ttl_s=KEPT_S)
         )
         async with member(place, leading) as coordinator:

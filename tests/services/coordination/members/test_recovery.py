@@ -43,5 +43,6 @@ async def patient_member(group: Group) -> Coordinator:
     """Checks far enough apart that a beat fits between two of them on a busy machine."""
     timing = msgspec.structs.replace(group.timing, monitor_interval=2.5 * group.scale)
     ends = timing.heartbeat_ttl + timing.max_warnings * timing.monitor_interval
-    timing = msgspec.structs.replace(timing, dead_after=ends)
+    retention = max(timing.retention, 3.0 * ends)
+    timing = msgspec.structs.replace(timing, dead_after=ends, retention=retention)
     return await group.member("a", profile=timing)

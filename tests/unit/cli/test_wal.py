@@ -19,7 +19,7 @@ async def fill(folder: Path) -> None:
     runtime = RealRuntime("m1", data_dir=folder)
     ledger = await open_alone(runtime, Words(), SETTINGS)
     for n in range(40):
-        # One record each: what is submitted in one turn shares a record.
+        # One record each, as a group of one stores lone commands.
         await say(ledger, f"{n}".ljust(200))
     await ledger.snapshots.checkpoint()
     await say(ledger, "one", "two")
@@ -37,7 +37,7 @@ def test_a_sound_log_verifies(data: Path, capsys: pytest.CaptureFixture[str]) ->
     for place in ("", "ledger", "ledger/wal"):
         assert main(["wal", "verify", str(data / place)]) == 0
         shown = capsys.readouterr().out
-        assert "sound: records 1 to 44" in shown
+        assert "sound: records 1 to 45" in shown
         assert "closed in order" in shown
         assert "whole, continues at record 43" in shown
 

@@ -89,7 +89,7 @@ class Sleeper:
         raise AssertionError("there were no tickets")
 
     async def try_all(self, held: list[ClaimedTicket], other: str) -> None:
-        member, store = self._coordinator, self._coordinator.store
+        member, store = self._coordinator, self._coordinator.parts.patient
         await self._try("heartbeat", member.send_signal(member.member_id, "heartbeat"))
         await self._try("signal", member.send_signal(other, "note", payload="dead"))
         await self._try(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Load(TypedDict, total=False):
+class WorkflowLoad(TypedDict, total=False):
     """The load of one workflow, in `squall.run(..., load={"Shop": {"vus": 5}})`."""
 
     vus: int | None
@@ -55,7 +55,7 @@ def run(
     iterations: int | str | None = None,
     rate: str | float | None = None,
     stages: Sequence[str] = (),
-    load: Mapping[str, Load] | None = None,
+    load: Mapping[str, WorkflowLoad] | None = None,
     host: str = "",
     env: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
@@ -84,7 +84,9 @@ def run(
     event loop, and raises `ConfigError` for a file that cannot run and `UsageError` for a wrong
     argument.
     """
-    given = Load(vus=vus, duration=duration, iterations=iterations, rate=rate, stages=stages)
+    given = WorkflowLoad(
+        vus=vus, duration=duration, iterations=iterations, rate=rate, stages=stages
+    )
     through, hidden = connection_secrets(
         text_of("squall.run: proxy", proxy, "write a URL"),
         _path("cert", cert),

@@ -194,7 +194,7 @@ class WorkerApi:
             job = jobs.get(name)
             where = self._leaders.elsewhere(job)
             if where and message.relay and job is not None:
-                return self._leaders.ask(
+                return self._leaders.relay_to(
                     self._leaders.of(job), msgspec.structs.replace(message, relay=False)
                 )
             if where:

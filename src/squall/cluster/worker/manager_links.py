@@ -1,9 +1,9 @@
 """The links of a worker to its managers: several addresses of one group, one asked at a time.
 
 The worker leaves a manager that does not answer, or does not lead, for the next one that is not
-known to be away. A manager that does not lead may name the primary, which is asked at once. If
-the primary did not answer a moment ago, the manager that names it is asked to relay until there
-is a link again. At the start the worker dials all managers and takes the first that answers: a
+known to be away. A manager that does not lead may name the primary, which is asked next. As long
+as there is no link to the primary, or it did not answer a moment ago, the manager that names it is
+asked to relay. At the start the worker dials all managers and takes the first that answers: a
 machine that is gone does not answer, and waiting for each would take seconds.
 
 A lease is as short as a change of the primary allows. A worker that waits long between two
@@ -131,7 +131,7 @@ class ManagerLinks:
         primary = self._relayed_to
         if primary is None:
             self._away.pop(self._addresses[self._at], None)
-        elif not self._is_away(primary):
+        elif self._is_linked(primary) and not self._is_away(primary):
             self._go_to(primary)
 
     def failed(self, error: WireError) -> float:
@@ -179,14 +179,27 @@ class ManagerLinks:
         named = address_in(primary)
         if named is None:
             self._go_to(self._next())
-        elif self._is_away(named):
+        elif named != self._addresses[self._at] and self._relays_to(named):
             self._relayed_to = named
         else:
             self._go_to(named)
 
     def _next(self) -> Address:
+        """A manager with a link answers at once; the others are dialled meanwhile."""
         after = self._addresses[self._at + 1 :] + self._addresses[: self._at + 1]
-        return next((each for each in after if not self._is_away(each)), after[0])
+        usable = [each for each in after if not self._is_away(each)]
+        linked = [each for each in usable if self._is_linked(each)]
+        return (linked or usable or after)[0]
+
+    def _relays_to(self, primary: Address) -> bool:
+        """Whether the current manager, which named the primary, is asked to relay: the primary is
+        away, or there is no link to it yet. A lease may end before there is one."""
+        is_slower = self.current.control.session is not None and not self._is_linked(primary)
+        return is_slower or self._is_away(primary)
+
+    def _is_linked(self, address: Address) -> bool:
+        """Also dials it."""
+        return self.at(address).control.session is not None
 
     def _go_to(self, address: Address) -> None:
         if address not in self._addresses:

@@ -91,12 +91,13 @@ class SlowLinks(ManagerLinks):
         return self._peers[address]
 
     async def registered_at(self, primary: Address) -> bool:
-        """One try to register, as the node does it."""
+        """One try to register, as the node does it: with the primary, or relayed to it."""
         await self.reach_any()
         if self.current.control.session is None:
             self._clocked.time += self.failed(NotSent("no link"))
             return False
-        if self.current is self.at(primary):
+        if self.current is self.at(primary) or self.relays:
+            self.worked()
             return True
         self._clocked.time += self.failed(not_primary(primary))
         return False
@@ -197,6 +198,22 @@ def test_a_primary_without_a_link_is_not_asked_again_however_long_it_takes() -> 
     assert links.asked == "h:1" and not links.relays
 
 
+def test_a_manager_with_a_link_is_asked_before_those_that_must_be_dialled_first() -> None:
+    links = Links(Board(), M1, M2, M3)
+    links.at(M1).session = object()
+    # It knows no primary: as long as there is no other link, it is asked again.
+    links.failed(not_primary())
+    assert links.asked == "h:1"
+    # It names one: until there is a link, it relays.
+    links.failed(not_primary(M2))
+    assert links.asked == "h:1" and links.relays
+    links.worked()
+    assert links.asked == "h:1" and links.relays
+    links.at(M2).session = object()
+    links.worked()
+    assert links.asked == "h:2" and not links.relays
+
+
 def learned(links: Links, *managers: Address) -> Links:
     asyncio.run(links.learn(managers))
     return links
@@ -250,3 +267,7 @@ def test_a_worker_reaches_the_primary_that_a_follower_names(
 
     assert 0 < asyncio.run(tries()) <= 3
     assert board.now() < 3 * dial_s + 1.0
+    # The manager that relayed is left as soon as there is a link to the primary.
+    board.time += dial_s
+    links.worked()
+    assert links.shown == "h:3" and not links.relays

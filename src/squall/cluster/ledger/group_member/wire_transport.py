@@ -106,6 +106,10 @@ class WireTransport:
     def holder(self, node: NodeId) -> Holder:
         return _Member(self, node)
 
+    def is_linked(self, node: NodeId) -> bool:
+        peer = self._peers.get(node)
+        return peer is not None and peer.control.session is not None
+
     async def request(self, to: NodeId, message: msgspec.Struct, timeout_s: float) -> Any:
         """Sends a request to another member and returns its answer. Raises WireError."""
         peer = self._peers.get(to)

@@ -88,7 +88,7 @@ class ClientRelay:
             operator=peer.operator or peer.role is Role.NODE,
         )
         left_s = RELAY_S if incoming.deadline is None else incoming.deadline - self._clock.now()
-        return await self._bounded(lambda: self._leaders.ask(to, sent_on, max(left_s, 0.1)))
+        return await self._bounded(lambda: self._leaders.relay_to(to, sent_on, max(left_s, 0.1)))
 
     def _answers(self, message: Relay) -> str | None:
         """The member to ask; None: this one."""

@@ -151,7 +151,16 @@ class JobLeaders:
         primary = self._ledger.primary
         if primary is None or primary == self.node:
             raise self._committer.answer(NotPrimary(None))
-        return await self.ask(str(primary), message)
+        return await self.relay_to(str(primary), message)
+
+    async def relay_to(self, node: str, message: msgspec.Struct, timeout_s: float = RELAY_S) -> Any:
+        """As `ask`, but without a link it fails at once: the member is dead or out of reach, and
+        the lease of a worker that waits here would end before another member leads."""
+        transport = self._watch.transport
+        if transport is None or not transport.is_linked(NodeId(node)):
+            text = f"there is no link to {node}"
+            raise RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=RETRY_AFTER_S)
+        return await self.ask(node, message, timeout_s)
 
 
 def able(members: Mapping[str, str], watch: GroupWatch) -> Iterator[str]:

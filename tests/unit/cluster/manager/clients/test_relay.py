@@ -46,7 +46,7 @@ class Member:
         self.asked.append((message.job, incoming.peer.name, incoming.peer.operator))
         return CancelAccepted("stopping")
 
-    async def ask(self, node: str, message: Relay, timeout_s: float) -> RelayAnswer:
+    async def relay_to(self, node: str, message: Relay, timeout_s: float) -> RelayAnswer:
         return await self.others[node].relay.relay(message, by("", Role.NODE))
 
 

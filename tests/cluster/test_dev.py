@@ -163,8 +163,9 @@ def test_a_detached_job_is_followed_and_cancelled(dev: Dev) -> None:
     assert dev.ask("status", job)["state"] in ("queued", "preparing", "running")
     assert dev.squall("why", job).stdout.startswith(job)
     assert dev.ask("jobs")["jobs"][0]["job"] == job
-    stopping = {"job": job, "state": "stopping", "repeated": False}
-    assert dev.ask("cancel", job) == stopping
+    cancelled = dev.ask("cancel", job)
+    assert cancelled.pop("read")["level"] == "strong"
+    assert cancelled == {"job": job, "state": "stopping", "repeated": False}
     watched = dev.squall("watch", job, "-q")
     assert watched.returncode == 105, watched.stderr
     assert "interrupted" in watched.stdout.splitlines()[0]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from squall.cluster.protocol.job_keys import JobId
     from squall.cluster.protocol.messages import Followed, JobView, NodeView
     from squall.engine.run_options import RunOptions
-    from squall.job_callbacks import Callback, UpdateKind
+    from squall.job_callbacks import Callback, JobCallbacks, UpdateKind
     from squall.reporting.run_result import Result, WorkflowResult
     from squall.stats.snapshot import Snapshot
 
@@ -202,7 +202,8 @@ class Job:
         self._after = 0
         self._ended = False
         self._found: Result | None = None
-        self._callbacks: asyncio.Task[None] | None = None
+        self._callbacks: JobCallbacks | None = None
+        self._calls: asyncio.Future[None]
 
     def __repr__(self) -> str:
         return f"Job({self.id})"
@@ -235,8 +236,9 @@ class Job:
         raises."""
         async for _ in self._follow():
             pass
-        if self._callbacks is not None:
-            await self._callbacks
+        if self._callbacks is not None and not self._callbacks.is_calling:
+            # A caller that gives up waiting does not end the callbacks.
+            await asyncio.shield(self._calls)
         found = await self._result()
         if self._entry is not None:
             await self._connection.journal.close(self._entry)
@@ -283,8 +285,9 @@ class Job:
         from squall.job_callbacks import JobCallbacks
 
         updates = job_updates(self._connection.client, self._job)
-        self._callbacks = asyncio.create_task(JobCallbacks(callbacks).run(updates, self._final))
-        return self._callbacks
+        self._callbacks = JobCallbacks(callbacks)
+        self._calls = task = asyncio.create_task(self._callbacks.run(updates, self._final))
+        return task
 
     async def _final(self) -> Snapshot | None:
         """The last snapshot; None if the job left no result."""

@@ -30,13 +30,25 @@ class JobCallbacks:
     """Follows a job and calls the callbacks of its client."""
 
     def __init__(self, callbacks: Mapping[UpdateKind, Callback]) -> None:
+        self._runners: list[asyncio.Task[None]] = []
         self._queues = {kind: _CallbackQueue(kind, each) for kind, each in callbacks.items()}
 
     async def run(
         self, updates: AsyncIterator[JobUpdate], final: Callable[[], Awaitable[Snapshot | None]]
     ) -> None:
         """Returns when the job is over and every callback has had every item."""
-        runners = [asyncio.create_task(queue.run()) for queue in self._queues.values()]
+        self._runners = [asyncio.create_task(queue.run()) for queue in self._queues.values()]
+        try:
+            await self._follow(updates, final)
+            for queue in self._queues.values():
+                await queue.drained()
+        finally:
+            for runner in self._runners:
+                runner.cancel()
+
+    async def _follow(
+        self, updates: AsyncIterator[JobUpdate], final: Callable[[], Awaitable[Snapshot | None]]
+    ) -> None:
         try:
             async for update in updates:
                 self._put("progress", *update.snapshots)
@@ -49,13 +61,11 @@ class JobCallbacks:
         except SquallError as error:
             # `Job.result` raises the same to the caller; the callbacks have no one to raise to.
             log.error("the callbacks end: %s", error)
-        finally:
-            try:
-                for queue in self._queues.values():
-                    await queue.drained()
-            finally:
-                for runner in runners:
-                    runner.cancel()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a callback is what asks: it must not wait for itself."""
+        return asyncio.current_task() in self._runners
 
     def _put(self, kind: UpdateKind, *items: object) -> None:
         if kind in self._queues:

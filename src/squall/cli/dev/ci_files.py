@@ -28,7 +28,10 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.12"
-      - run: pip install squall
+      # Set the repository variable SQUALL_REPOSITORY to the address of Squall's repository.
+      - run: pip install "git+$SQUALL_REPOSITORY"
+        env:
+          SQUALL_REPOSITORY: ${{ vars.SQUALL_REPOSITORY }}
       # Set the repository variable TARGET to the address of what is tested, and a secret for each
       # value that the file reads: --secret API_TOKEN with API_TOKEN under env.
       # The exit code decides: 99 a threshold failed, 98 the result is invalid.
@@ -55,7 +58,8 @@ load test:
     - if: $CI_PIPELINE_SOURCE == "schedule" || $CI_PIPELINE_SOURCE == "web"
   timeout: 30 minutes
   script:
-    - pip install squall
+    # Set the CI variable SQUALL_REPOSITORY to the address of Squall's repository.
+    - pip install "git+$SQUALL_REPOSITORY"
     # Set the CI variable TARGET to the address of what is tested. Secrets are masked variables:
     # --secret API_TOKEN.
     # The exit code decides: 99 a threshold failed, 98 the result is invalid.

@@ -8,7 +8,9 @@ from typing import get_args
 
 import msgspec
 
+from squall.api.errors import SquallError
 from squall.cluster.client.cluster_client import TERMINAL, ClusterClient, outcome_from
+from squall.cluster.client.errors import Unreachable
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
     Followed,
@@ -47,12 +49,16 @@ async def job_updates(client: ClusterClient, job: JobId) -> AsyncIterator[JobUpd
             continue
         view = await client.status(job)
         ended = [each for each in view.workflows if each.state in WORKFLOW_ENDS]
-        results = [await _result_of(client, job, each) for each in ended if each.name not in told]
+        new = [each for each in ended if each.name not in told]
         told.update(each.name for each in ended)
         states = (answer.state, view.state, *(each.state for each in view.workflows))
         changed = states[1:] != shown[1:]
         shown = states
-        yield JobUpdate(snapshots, view if changed else None, results)
+        yield JobUpdate(snapshots, view if changed else None)
+        for each in new:
+            result = await _result_of(client, job, each)
+            if result is not None:
+                yield JobUpdate([], results=[result])
 
 
 def _may_have_changed(answer: Followed, shown: tuple[object, ...]) -> bool:
@@ -61,8 +67,16 @@ def _may_have_changed(answer: Followed, shown: tuple[object, ...]) -> bool:
     return events or not shown or answer.state != shown[0] or answer.state in TERMINAL
 
 
-async def _result_of(client: ClusterClient, job: JobId, ended: WorkflowView) -> WorkflowResult:
-    outcome = outcome_from(await client.workflow_result(job, ended.name))
+async def _result_of(
+    client: ClusterClient, job: JobId, ended: WorkflowView
+) -> WorkflowResult | None:
+    """None if it left no result: the job was refused, or an internal error ended it."""
+    try:
+        outcome = outcome_from(await client.workflow_result(job, ended.name))
+    except Unreachable:
+        raise
+    except SquallError:
+        return None
     stats = outcome.stats.workflows[ended.name]
     return WorkflowResult(stats, ended.state, ended.error)
 

@@ -49,9 +49,7 @@ class ProcessHost(CoreHost[AttemptKey]):
         options = msgspec.structs.replace(
             options, env={**options.env, ATTEMPT: str(key)}, workers=None
         )
-        spec = msgspec.structs.replace(
-            order.spec, attempt=int(key.attempt), iterations_done=order.iterations_done
-        )
+        spec = msgspec.structs.replace(order.spec, iterations_done=order.iterations_done)
         load = Load(
             path=path,
             options=options,

@@ -121,6 +121,8 @@ class CoreShare:
     def close(self) -> None:
         if self._lease is not None:
             self._lease.close()
+        if self._counters is not None:
+            self._counters.close()
 
     def _on_lease_end(self, at: float) -> None:
         self._stop = Stop(now=True)

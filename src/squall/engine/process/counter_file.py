@@ -48,6 +48,11 @@ class CounterFile:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
 
 def encode_counters(counters: SurvivingCounters) -> bytes:
     return _LAYOUT.pack(

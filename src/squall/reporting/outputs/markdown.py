@@ -50,6 +50,9 @@ def _head(document: dict[str, Any]) -> str:
         state = document["status"]
     elif failed:
         state = f"{failed} of {len(shown)} thresholds failed"
+    elif verdict["state"] == "INVALID":
+        # "passed" would be read first, and the numbers cannot be relied on.
+        state = "no valid result"
     else:
         state = "passed"
     names = " + ".join(each["name"] for each in document["workflows"] if each["is_test"])

@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from squall.api.errors import ExitCode
+from squall.cluster.client.errors import RequestRefused
 from squall.cluster.client.job_updates import JobUpdate, job_updates
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
@@ -21,6 +23,7 @@ from squall.cluster.protocol.messages import (
     WorkflowView,
 )
 from squall.cluster.results.job_result import JobResult, ResultInfo
+from squall.cluster.wire.messages import ErrorCode
 from squall.engine.outcome import WorkflowOutcome
 from squall.job_callbacks import SNAPSHOTS_WAITING_MAX, JobCallbacks, UpdateKind
 from squall.stats.manifest import FileManifest
@@ -88,8 +91,8 @@ async def test_each_state_and_each_result_comes_once() -> None:
     assert [view.state for view in views] == [
         "queued", "running", "running", "completing", "completed",
     ]  # fmt: skip
-    assert [[(r.name, r.status, r.error) for r in update.results] for update in found] == [
-        [], [], [], [("A", "completed", "")], [("B", "failed", "late")], [],
+    assert [(r.name, r.status, r.error) for update in found for r in update.results] == [
+        ("A", "completed", ""), ("B", "failed", "late"),
     ]  # fmt: skip
     assert cluster.fetched == ["A", "B"]
     assert [s.elapsed_s for update in found for s in update.snapshots] == [0, 1, 2, 3, 4, 5]
@@ -151,3 +154,52 @@ async def test_snapshots_that_wait_are_bounded_and_the_last_is_kept() -> None:
 
     await JobCallbacks({"progress": lambda s: calls.append(s.elapsed_s)}).run(many(), final)
     assert len(calls) == SNAPSHOTS_WAITING_MAX and calls[-1] == 99.0
+
+
+@pytest.mark.asyncio
+async def test_a_job_without_results_still_shows_its_end() -> None:
+    cluster = Cluster()
+
+    async def refused(job: JobId, name: str) -> JobResult:
+        raise RequestRefused("left no result", ErrorCode.NOT_FOUND, ExitCode.USAGE)
+
+    cluster.workflow_result = refused  # type: ignore[method-assign]
+    found = [update async for update in updates(cluster)]
+    assert [u.view.state for u in found if u.view is not None][-1] == "completed"
+    assert not any(update.results for update in found)
+
+
+@pytest.mark.asyncio
+async def test_a_caller_that_gives_up_and_a_callback_that_asks_do_not_stop_the_callbacks() -> None:
+    seen: list[str] = []
+    gate = asyncio.Event()
+
+    async def asks(view: JobView) -> None:
+        seen.append(view.state)
+        # As `Job.result` does.
+        if not callbacks.is_calling:
+            await asyncio.shield(run)
+        await gate.wait()
+
+    callbacks = JobCallbacks({"status": asks})
+    run = asyncio.create_task(callbacks.run(updates(Cluster()), final))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.shield(run)
+    assert not callbacks.is_calling
+    gate.set()
+    await run
+    assert seen == ["queued", "running", "running", "completing", "completed"]
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_closes_does_not_wait_for_a_callback_that_hangs() -> None:
+    async def hangs(view: JobView) -> None:
+        await asyncio.Event().wait()
+
+    run = asyncio.create_task(JobCallbacks({"status": hangs}).run(updates(Cluster()), final))
+    await asyncio.sleep(0.01)
+    run.cancel()
+    async with asyncio.timeout(5.0):
+        await asyncio.gather(run, return_exceptions=True)
+    assert run.cancelled()

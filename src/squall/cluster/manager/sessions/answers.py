@@ -310,9 +310,16 @@ def _preparation(
 ) -> Preparation:
     profile = profile_of(job, workflow.name)
     ready_within_s = state.timers.prepare_timeout_s + extra_prepare_s([state.shares_on(attempt)])
+    spec = msgspec.structs.replace(
+        specs(state, job, workflow)[key.share],
+        refill=attempt.refill,
+        # Its place among the attempts at the share, from which its rows and user ids follow. The
+        # number of an attempt in a recovered group is far above it.
+        attempt=len(state.tables.attempts[key.of]),
+    )
     return Preparation(
         key=key,
-        spec=msgspec.structs.replace(specs(state, job, workflow)[key.share], refill=attempt.refill),
+        spec=spec,
         slot=attempt.slot,
         process=attempt.process,
         values_blob=workflow.values_blob,

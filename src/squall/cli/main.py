@@ -115,7 +115,7 @@ def _check_packages(command: str) -> None:
     if missing:
         raise ConfigError(
             f"squall {command}: load tests need {', '.join(missing)}, which this installation does"
-            " not have: run pip install squall"
+            f" not have: run pip install {' '.join(missing)}"
         )
 
 

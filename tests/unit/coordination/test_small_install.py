@@ -57,7 +57,7 @@ COMMAND = "from squall.cli import command\nsys.exit(command())\n"
 
 def documented() -> list[str]:
     text = (ROOT / "docs/coordination/README.md").read_text(encoding="utf-8")
-    found = re.search(r"^pip install --no-deps squall\npip install (.+)$", text, re.M)
+    found = re.search(r"^pip install --no-deps \.\npip install (.+)$", text, re.M)
     assert found is not None
     return [name.replace("-", "_") for name in found[1].split()]
 
@@ -87,7 +87,7 @@ def test_the_command_of_the_library_works_and_a_load_test_says_what_is_missing()
     assert done.returncode == 104
     assert done.stderr == (
         "squall run: load tests need cryptography, httptools, numpy, textual, uvloop, which this"
-        " installation does not have: run pip install squall\n"
+        " installation does not have: run pip install cryptography httptools numpy textual uvloop\n"
     )
 
 

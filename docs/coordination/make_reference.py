@@ -27,6 +27,15 @@ from squall.runtime.metrics import Family, Registry
 
 FOLDER = Path(__file__).parent
 MADE = "Made from the code by `make reference`; a test compares the two."
+# What the scripts in `stores/redis` write besides records and streams.
+REDIS_KEYS = (
+    ("`{blocking}#bell:<name>`", "1 min", "wakes the waits for a record or a stream"),
+    ("`{blocking}#index:<kind>`", "1 d or more", "when each record of a kind was last written"),
+    ("`{blocking}#kinds`", "1 d or more", "the kinds that have an index"),
+    ("`{blocking}#streams`", "1 d or more", "the streams, and when each expires"),
+    ("`<stream>#r`, `#h`, `#d`", "as the stream", "its items: ready, held, removed lately"),
+    ("`<stream>#q:<owner>`", "5 min", "the last take of an owner"),
+)
 COMMON = {each.name for each in msgspec.structs.fields(Event)}
 
 
@@ -62,7 +71,9 @@ def _options() -> Iterator[str]:
         """
         A wrong one is refused when the `Coordinator` is made, with one line that has the option,
         its value, the rule and a value to use. Besides options it takes `member_id`, `on_become`,
-        `on_stop`, `work`, `work_interval`, `log`, `registry` ([election](election.md)).
+        `on_stop`, `work`, `work_interval` ([election](election.md)), `log` (a logger of `logging`),
+        `registry` (where its metrics go; by default one of its own), and `runtime`: the clock, the
+        random source and the network, which a simulation replaces.
         """
     )
 
@@ -152,9 +163,10 @@ def _keys() -> Iterator[str]:
     yield ""
     yield from _prose(
         f"""
-        The records and streams of a namespace. In Redis a key is `{{blocking}}:kind:id`, on S3
-        `prefix/kind/id.json` ([stores](stores.md#layout)). Only the library writes these kinds; the
-        first word of your own records is any other. {MADE}
+        The records and streams of a namespace. In Redis a key is `{{blocking}}:kind:id` in the
+        namespace `default`, and `{{blocking.<namespace>}}:kind:id` in any other; on S3 it is
+        `path/blocking[.<namespace>]/kind/id.json` ([stores](stores.md#layout)).
+        Only the library writes these kinds; the first word of your own records is any other. {MADE}
         """
     )
     yield ""
@@ -169,6 +181,15 @@ def _keys() -> Iterator[str]:
         A record is kept for this long after its last write, a stream after its last append.
         """
     )
+    yield ""
+    yield from _prose(
+        """
+        Redis has these keys besides, with the same prefix (`{blocking}` or
+        `{blocking.<namespace>}`). They are no records: never write or delete them.
+        """
+    )
+    yield ""
+    yield from _table(("key in Redis", "kept", "holds"), REDIS_KEYS)
 
 
 def _kept(kind: Kind) -> str:
@@ -181,7 +202,7 @@ def _kept(kind: Kind) -> str:
 
 
 def _default(name: str, value: object) -> str:
-    return "`{}`" if name == "metadata" else f"`{value!r}`"
+    return "returns `{}`" if name == "metadata" else f"`{value!r}`"
 
 
 def _sentence(text: str) -> str:
@@ -204,19 +225,13 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Each row in one line, however long: a row over two lines ends the table."""
     columns = list(head)
-    yield from _prose(
-        f"""
-        | {" | ".join(columns)} |
-        """
-    )
+    yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
     for row in rows:
-        yield from _prose(
-            f"""
-        | {" | ".join(each.replace("|", chr(92) + "|") for each in row)} |
-        """
-        )
+        cells = " | ".join(each.replace("|", chr(92) + "|") for each in row)
+        yield _line(f"| {cells} |")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import msgspec
 
 from lab.sim.clock import SimClock
-from squall.coordination.election import messages
+from squall.coordination.election import leases, messages
 from squall.coordination.election.core import Election
 from squall.coordination.election.leadership import Leadership
 from squall.coordination.errors import StaleEpochError, StoreUnavailableError
@@ -51,6 +51,7 @@ MUTANTS = {
     "renewed_after_end": "a worker renews a claim whose end it could not write",
     "repeated_run": "a new leader repeats a run that the previous one left unfinished",
     "forgotten_run": "a leader that gets no answer to the write of a run never starts it",
+    "epoch_starts_at_one": "the first leader of a store that lost its data leads in epoch 1",
     "endless_run": "a leader does not retry writing the end of a run during an outage",
 }
 
@@ -232,6 +233,13 @@ def _endless_run() -> list[Any]:
     return [patch.object(ScheduleRunner, "_until_answered", once)]
 
 
+def _epoch_starts_at_one() -> list[Any]:
+    def without_clock(seen: Any, highest: int, wall_s: float) -> int:
+        return max(seen.epoch if seen is not None else 0, highest) + 1
+
+    return [patch.object(leases, "next_epoch", without_clock)]
+
+
 _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "lexicographic": _lexicographic,
     "epoch_tolerance": _epoch_tolerance,
@@ -249,4 +257,5 @@ _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "repeated_run": _repeated_run,
     "forgotten_run": _forgotten_run,
     "endless_run": _endless_run,
+    "epoch_starts_at_one": _epoch_starts_at_one,
 }

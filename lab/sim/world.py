@@ -243,6 +243,10 @@ class World:
     def watch(self, *checks: Check) -> None:
         self._checks.extend(checks)
 
+    def unwatch(self, *checks: Check) -> None:
+        for each in checks:
+            self._checks.remove(each)
+
     def probe(self, node: str) -> Probe:
         def report(name: str, /, **fields: Any) -> None:
             owner = OWNER.get()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from squall.api.errors import SquallError, UsageError
 from squall.api.workflow import Workflow
-from squall.python import options_for, seconds_of
+from squall.run_arguments import WorkflowLoad, checked_options, seconds_of
 
 if TYPE_CHECKING:
     from squall.cluster.client.connection import ClientConnection
@@ -56,7 +56,7 @@ class Client:
         self._secret = secret
         self._secret_file = os.fspath(secret_file)
         self._cluster = cluster
-        self._reconnect_timeout_s = seconds_of(patience) or 60.0
+        self._reconnect_timeout_s = seconds_of("squall.Client", patience) or 60.0
         self._stack = AsyncExitStack()
         self._connection: ClientConnection | None = None
 
@@ -93,6 +93,7 @@ class Client:
         iterations: int | str | None = None,
         rate: str | float | None = None,
         stages: Sequence[str] = (),
+        load: Mapping[str, WorkflowLoad] | None = None,
         host: str = "",
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
@@ -104,6 +105,11 @@ class Client:
         warmup: str | float | None = None,
         timeout: str | float | None = None,  # noqa: ASYNC109 of the job, not of this call
         insecure: bool = False,
+        cacert: str | os.PathLike[str] = "",
+        cert: str | os.PathLike[str] = "",
+        cert_key: str | os.PathLike[str] = "",
+        proxy: str = "",
+        resolve: Mapping[str, str] | None = None,
         on_agent_loss: str = "replan",
         on_control_loss: str = "",
         on_status_update: Callable[[JobView], Awaitable[None] | None] | None = None,
@@ -111,37 +117,24 @@ class Client:
         on_workflow_result: Callable[[WorkflowResult], Awaitable[None] | None] | None = None,
     ) -> Job:
         """Bundles a file (or a class with its file) and submits it to the cluster. The same `key`
-        gives the same job. With a store it waits for an agent. `on_agent_loss` is "replan" (the
-        load of a lost machine moves to others) or "continue" (it is dropped). `on_control_loss` is
-        "stop" (load ends with its lease when no manager answers) or "continue" (it runs on, and
-        may overlap with a replacement); without it the file decides.
+        gives the same job; arguments that `squall.run` has too mean the same. With a store it waits
+        for an agent. `on_agent_loss` is "replan" (the load of a lost machine moves to others) or
+        "continue" (it is dropped). `on_control_loss` is "stop" (load ends with its lease when no
+        manager answers) or "continue" (it runs on, and may overlap with a replacement); without it
+        the file decides.
 
         The callbacks are called while this client is open: with the job's status when its state
         or that of a workflow changes, with a snapshot each second, and with the result of each
         workflow when it ends. `Job.result` returns after all calls. What a callback raises is
         logged under `squall.client`."""
-        from squall.engine.run_options import ProfileFlags
-
         if on_agent_loss not in ("replan", "continue"):
             raise UsageError(f'on_agent_loss={on_agent_loss!r}: use "replan" or "continue"')
         if on_control_loss not in ("", "stop", "continue"):
             raise UsageError(f'on_control_loss={on_control_loss!r}: use "stop" or "continue"')
-        options = options_for(
+        options = checked_options(
+            "Client.submit",
             workflow,
-            ProfileFlags(
-                vus=vus, duration=duration, iterations=iterations, rate=rate, stages=tuple(stages)
-            ),
-            host=host,
-            env=dict(env or {}),
-            secrets=dict(secrets or {}),
-            thresholds=tuple(thresholds),
-            only=tuple(only),
-            skip=tuple(skip),
-            seed=seed,
-            tags=dict(tags or {}),
-            insecure=insecure,
-            warmup_s=seconds_of(warmup) or 0.0,
-            timeout_s=seconds_of(timeout),
+            locals(),
             on_agent_loss=on_agent_loss,
             on_control_loss=on_control_loss,
         )
@@ -246,8 +239,9 @@ class Job:
         return found
 
     async def status(self) -> JobView:
-        """The state of the job, read from the log of the managers."""
-        return await self._connection.client.status(self._job)
+        """The state of the job, read from the log of the managers; once it has ended, with the
+        counters of its result."""
+        return await self._connection.client.counted_status(self._job)
 
     async def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Ends the job; running iterations get their grace period, unless `now`. The result is

@@ -186,7 +186,7 @@ class Audit(Workflow):
 @depends(Audit)
 class Never(Workflow):
     @step()
-    async def late(self, count: bytes) -> None: ...
+    async def after(self, count: bytes) -> None: ...
 """
     ended = ran(dc, text)
     outcomes = {each["name"]: each for each in ended.document["workflows"]}
@@ -368,6 +368,20 @@ def test_load_is_paused_resumed_and_changed_while_it_runs(dc: Cluster) -> None:
     assert made <= 160.0 * (latest - earliest + DROP_AFTER_S), (made, latest - earliest)
     dc.ask("cancel", job, "--now")
     waited(dc, job, "cancelled")
+
+
+def test_users_that_are_taken_away_take_their_iterations_with_them(dc: Cluster) -> None:
+    """The job ends by itself, is VALID, and its status has the final counts."""
+    text = LONGEST.replace("vus = 4", 'vus = 4\n    iterations = "20/vu"\n    think = "500ms"')
+    job = submitted(dc, text)
+    dc.wait_load(8)
+    assert dc.squall("adjust", job, "--vus", "2", "--to", dc.addresses).code == 0
+    assert waited(dc, job, "completed")["exit_code"] == 0
+    made = dc.target.counts()["total"]
+    assert 40 <= made < 80
+    status = dc.squall("status", job, "--to", dc.addresses, "--json")
+    counters = json.loads(status.out)["workflows"][0]["counters"]
+    assert (counters["made"], counters["sent"], counters["failed"]) == (made, made, 0)
 
 
 def test_a_drained_worker_gets_no_new_work(dc: Cluster) -> None:

@@ -124,11 +124,11 @@ def _read_errors_and_events(watch: Watch, patch: pytest.MonkeyPatch) -> None:
 
     emit = EventBus.emit
 
-    def emitted(bus: EventBus, event: Event) -> None:
+    def emitted(bus: EventBus, event: Event, **named: bool) -> None:
         watch.told.append(repr(event))
         if isinstance(event, ErrorEvent):
             watch.told.append(f"{event.error!r} {event.error}")
-        emit(bus, event)
+        emit(bus, event, **named)
 
     patch.setattr(SquallError, "__init__", made)
     patch.setattr(EventBus, "emit", emitted)

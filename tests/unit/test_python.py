@@ -1,10 +1,12 @@
-"""`squall.run`: every argument with every kind of value gives options, or a line that says why not.
+"""`squall.run` and `Client.submit`: every argument with every kind of value.
 
-Nothing runs: the tests look at the options that a run would have.
+It gives options, or a line that says why not. Nothing runs: the tests look at the options that a
+run or a job would have.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trustme
 
 import squall
 from squall import python
@@ -47,7 +50,7 @@ ARGUMENTS = [
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
-    """The options of the runs that were asked for."""
+    """The options of the runs and jobs that were asked for."""
     found: list[RunOptions] = []
 
     def note(options: RunOptions) -> Any:
@@ -56,22 +59,41 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
         found.append(options)
         return SimpleNamespace(document={})
 
+    async def submitted(_: squall.Client, options: RunOptions, key: str) -> Any:
+        return note(options)
+
     monkeypatch.setattr(python, "_blocking", note)
+    monkeypatch.setattr(squall.Client, "_submitted", submitted)
     return found
 
 
+def submit(workflow: Any, **arguments: Any) -> Any:
+    return asyncio.run(squall.Client("127.0.0.1:1").submit(workflow, **arguments))
+
+
+CALLERS = {"squall.run": squall.run, "Client.submit": submit}
+ONLY_HERE = {"workers"}
+"""Arguments of `squall.run` that a job does not have: the cluster decides."""
+
+
+def test_a_job_has_the_arguments_of_a_run() -> None:
+    assert set(ARGUMENTS) - ONLY_HERE < set(inspect.signature(squall.Client.submit).parameters)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("argument", ARGUMENTS)
 @pytest.mark.parametrize("kind", VALUES)
-def test_an_argument_of_run(
-    argument: str, kind: str, planned: list[RunOptions], tmp_path: Path
-) -> None:
+def test_an_argument(caller: str, argument: str, kind: str, planned: list[RunOptions]) -> None:
+    if caller == "Client.submit" and argument in ONLY_HERE:
+        pytest.skip("a job does not have it")
     refused = ""
     try:
-        squall.run("shop.py", **{argument: VALUES[kind]})
+        CALLERS[caller]("shop.py", **{argument: VALUES[kind]})
     except (UsageError, ConfigError) as error:
         refused = str(error)
     assert bool(refused) == (not planned)
     assert "\n" not in refused
+    assert not refused or refused.startswith(caller)
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -93,6 +115,12 @@ def test_what_to_run(kind: str, planned: list[RunOptions]) -> None:
         ({"pdf": "x.pdf"}, "squall.run has no argument pdf"),
         ({"duration": "x"}, None),
         ({"env": {"A": 5}}, "squall.run: env"),
+        ({"resolve": {"shop.test": "127.0.0.1"}}, "squall.run: resolve shop.test:127.0.0.1: write"),
+        ({"resolve": {"shop.test:0": "127.0.0.1"}}, "squall.run: resolve"),
+        ({"proxy": "foo:abc"}, "squall.run: proxy: write http://host:port"),
+        ({"cacert": "nope.pem"}, "squall.run: cacert nope.pem: No such file"),
+        ({"cert": "nope.pem"}, "squall.run: cert nope.pem: No such file"),
+        ({"cert_key": "nope.pem"}, "squall.run: cert_key nope.pem is the key of which certificate"),
     ],
 )
 def test_the_lines_name_the_argument(
@@ -114,13 +142,16 @@ def test_one_text_is_one_threshold(planned: list[RunOptions]) -> None:
     assert planned[0].profiles[""].stages == ("1s:5",)
 
 
+@pytest.mark.parametrize("caller", CALLERS)
 def test_load_of_each_workflow_and_what_a_connection_needs(
-    planned: list[RunOptions], tmp_path: Path
+    caller: str, planned: list[RunOptions], tmp_path: Path
 ) -> None:
-    squall.run(
+    authority = str(tmp_path / "ca.pem")
+    trustme.CA().cert_pem.write_to_path(authority)
+    CALLERS[caller](
         "shop.py",
         load={"Shop": {"vus": 5}, "Browse": {"rate": "9/s", "duration": "3s"}},
-        cacert="ca.pem",
+        cacert=authority,
         resolve={"shop.test:443": "127.0.0.1"},
         secrets={"TOKEN": "s3cret"},
         proxy="ada:pw@proxy.test:3128",
@@ -131,7 +162,7 @@ def test_load_of_each_workflow_and_what_a_connection_needs(
         "Shop": ProfileFlags(vus=5),
         "Browse": ProfileFlags(rate="9/s", duration="3s"),
     }
-    assert options.ca_file == "ca.pem"
+    assert options.ca_file == authority
     assert options.resolve == {"shop.test:443": "127.0.0.1"}
     assert options.secrets == {"TOKEN": "s3cret", "SQUALL_PROXY_AUTH": "ada:pw"}
     assert (options.proxy, options.host) == ("http://proxy.test:3128", "http://127.0.0.1:8080")

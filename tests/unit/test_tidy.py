@@ -74,6 +74,7 @@ MAY_TOUCH_THE_WORLD = {
     "cli",
     "reporting",
     "python.py",
+    "run_arguments.py",
     "client.py",
     "job_callbacks.py",
 }

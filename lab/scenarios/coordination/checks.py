@@ -26,7 +26,10 @@ class Acting:
     def __init__(self, world: World) -> None:
         self._world = world
         self._epoch = 0
-        self._holder: tuple[str, int] = ("", 0)
+        self._holders: dict[int, tuple[str, int]] = {}
+        # The store lost its data: for the rest of its lease the former leader may act beside the
+        # next one, in its own epoch.
+        self.may_overlap = False
         self.last_at = 0.0
         self.last_node = ""
 
@@ -35,17 +38,15 @@ class Acting:
             return
         epoch, holder = event.fields["epoch"], (event.node, event.fields["boot"])
         check(
-            epoch >= self._epoch,
+            epoch >= self._epoch or self.may_overlap,
             f"{event.node} acts in epoch {epoch} after epoch {self._epoch} acted",
         )
         if epoch > self._epoch:
             if self._epoch:
                 self._world.count("changes of the coordinator")
-            self._epoch, self._holder = epoch, holder
-        check(
-            holder == self._holder,
-            f"{self._holder} and {holder} both act in epoch {epoch}",
-        )
+            self._epoch = epoch
+        known = self._holders.setdefault(epoch, holder)
+        check(holder == known, f"{known} and {holder} both act in epoch {epoch}")
         self.last_at, self.last_node = event.time, event.node
 
 
@@ -194,6 +195,8 @@ class StoreChecks:
         self._timing = timing
         self._epoch = 0
         self._journal = 0
+        # The store lost its data, so that nothing but the epochs goes on.
+        self.only_epochs = False
         self._dead: dict[str, int] = {}
         self._beats: dict[str, tuple[int, str, float]] = {}
         self.effects: dict[str, int] = {}
@@ -240,6 +243,8 @@ class StoreChecks:
             epoch = _fields(write.value)["epoch"]
             check(epoch >= self._epoch, f"the lease falls from epoch {self._epoch} to {epoch}")
             self._epoch = epoch
+        elif self.only_epochs:
+            return
         elif write.key.startswith("heartbeat/"):
             self._beat(keys.member_id_of(write.key), _fields(write.value))
         elif write.key.startswith("warning/"):

@@ -5,7 +5,9 @@ one epoch, none acts after the end of its lease, fenced writes never go back to 
 acknowledged signal was handled and took effect once, a death is decided once and only about a
 silent boot, forged signals have no effect, each attempt of a ticket is taken once and its end is
 written once, each due time is run once. Liveness: after the faults some of the members must elect a
-leader, act, exchange signals and end every ticket, and no due time may be missing.
+leader, act, exchange signals and end every ticket, and no due time may be missing. At the end the
+store loses all its data while the leader stands still, and the others begin anew: what they lead in
+is still above every epoch before.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from squall.runtime.interfaces import Runtime
 
 FAULTY_S = 30
 CONVERGE_S = 25.0
+# Later than a wall clock can have been after its jumps.
+LATEST_WALL_S = 24 * 3600.0
 FAULTS = (*PROCESS, *NETWORK, *CLOCK, Fault.SHUFFLE)
 
 
@@ -114,6 +118,25 @@ async def outages(world: World) -> None:
             world.start(STORE)
 
 
+async def lose_store(world: World, acting: Acting, machine: StoreMachine, core: list[str]) -> None:
+    """No member that runs knows the epochs of before, and the last leader wakes up after the next
+    one was elected. Epochs then begin at the wall clock, which must not have been set back."""
+    former = acting.last_node
+    for name in core:
+        (world.pause if name == former else world.kill)(name)
+        world.nodes[name].wall.error_s = LATEST_WALL_S
+    machine.forget()
+    lost = world.now
+    world.start(*(name for name in core if name != former))
+    await world.eventually(
+        lambda: acting.last_at > lost and acting.last_node != former,
+        within_s=CONVERGE_S,
+        what="a member leads in the new store",
+    )
+    world.resume(former)
+    await asyncio.sleep(2.0 * TIMING.lease_ttl)
+
+
 async def supervise(world: World, names: list[str]) -> None:
     """Restarts processes that ended by themselves."""
     while True:
@@ -184,6 +207,10 @@ async def _scenario(world: World) -> None:
     supervising.cancel()
     lost = sorted(text for text in signals.acked if text not in store_checks.effects)
     check(not lost, f"acknowledged without effect: {', '.join(lost)}")
+    # Signals, tickets and runs are lost with the store; epochs are not.
+    world.unwatch(signals, tickets, runs)
+    store_checks.only_epochs = acting.may_overlap = True
+    await lose_store(world, acting, machine, core)
 
 
 def _expected() -> tuple[type[BaseException], ...]:

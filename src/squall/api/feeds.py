@@ -191,7 +191,7 @@ class FeedCursor(Generic[T]):
         if take == "random":
             self._rows = rows
         else:
-            self._rows = rows[share::shares]
+            self._rows = rows if shares == 1 else rows[share::shares]
             if not self._rows and take == "cycle":
                 # More shares than rows: rows repeat over the shares, as they do over time.
                 self._rows = rows[share % len(rows) :][:1]

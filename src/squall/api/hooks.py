@@ -244,8 +244,9 @@ def action(*misplaced: Never, at: Literal["start", "end"] = "start") -> Callable
 
 
 def check(*after: StepName) -> Callable[[F], F]:
-    """Checks the results of the named steps, once per iteration: true passes, false or an exception
-    fails. A failed check does not fail the run; a threshold on `checks` does."""
+    """Checks the results of the named steps, once per iteration: true passes; false, None or an
+    exception fails. A check without `return` passes unless its `assert` or `raise` fails. A failed
+    check does not fail the run; a threshold on `checks` does."""
     _refuse_bare('check("step")', after)
 
     def decorate(function: F) -> F:

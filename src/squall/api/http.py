@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Never, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -300,6 +300,13 @@ class Clients:
 
     def __init__(self, http: HTTPVerbs) -> None:
         self.http = http
+
+    # Hidden from type checkers, which would accept any name.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            hint = f"write self.client.http.{name}" if hasattr(HTTPVerbs, name) else "it has http"
+            raise AttributeError(f"self.client has no {name}; {hint}")
 
 
 def decoded(body: bytes, encodings: str) -> bytes:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from squall.api.errors import ConfigError
 
@@ -24,7 +24,7 @@ _DURATION_PART = re.compile(rf"({_NUMBER})(us|ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_NUMBER}(?:us|ms|s|m|h|d))+|{_NUMBER}")
 _RATE = re.compile(rf"({_NUMBER})(k?)(?:/([smh]))?")
 _COUNT = re.compile(rf"([0-9]+(?:_[0-9]+)*|{_NUMBER})([km]?)", re.IGNORECASE)
-_STATUS = re.compile(r"([1-9])xx|([1-9][0-9]{2})(?:-([1-9][0-9]{2}))?", re.IGNORECASE)
+_STATUS = re.compile(r"([1-5])xx|([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", re.IGNORECASE)
 
 _DURATION_HINT = 'write a number with a unit, such as "30s", "1m30s" or "250ms"'
 _RATE_HINT = 'write starts per time, such as "500/s", "30/m" or "10/h"'
@@ -32,7 +32,9 @@ _COUNT_HINT = 'write a whole number, such as 1000, "10k" or "1m"'
 _ITERATIONS_HINT = 'write a number for all users, such as "10k", or for each, such as "10/vu"'
 _SPAN_HINT = 'write one time or two, such as "1s" or "1s..3s"'
 _STAGE_HINT = 'write "<duration>:<target>", such as "30s:100" (users) or "1m:50/s" (starts)'
-_EXPECT_HINT = 'write statuses, such as 200, [200, 302], "2xx", "200-299" or "2xx,302"'
+_EXPECT_HINT = (
+    'write statuses from 100 to 599, such as 200, [200, 302], "2xx", "200-299" or "2xx,302"'
+)
 
 _LONGEST_SHOWN = 100
 """Characters of a wrong value that are shown."""
@@ -192,11 +194,12 @@ def _status_ranges(value: object, what: str) -> list[tuple[int, int]]:
     if isinstance(value, bool):
         raise wrong(what, value, "is not a status", _EXPECT_HINT)
     if isinstance(value, int):
-        if not 100 <= value <= 999:
+        if not 100 <= value <= 599:
             raise wrong(what, value, "is not a status", _EXPECT_HINT)
         return [(value, value)]
     if isinstance(value, Iterable) and not isinstance(value, bytes):
-        items: Sequence[object] = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        # Item by item: a wrong one ends a range of any length.
+        items = cast("Iterable[object]", value)
         return [found for item in items for found in _status_ranges(item, what)]
     raise wrong(what, value, "is not a status", _EXPECT_HINT)
 

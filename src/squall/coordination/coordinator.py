@@ -44,13 +44,14 @@ from squall.coordination.options import (
     AUTO,
     Options,
     OptionValues,
+    check_arguments,
     check_names,
     check_options,
     check_values,
     with_environment,
 )
 from squall.coordination.plugin import CoordinatorPlugin
-from squall.coordination.secrets.keyrings import DEFAULT_ENVIRONMENT
+from squall.coordination.secrets.keyrings import DEFAULT_ENVIRONMENT, check_secret_options
 from squall.coordination.shutdown import stop_member
 from squall.coordination.signals.member_context import MemberContext
 from squall.coordination.signals.member_signals import Signals
@@ -59,7 +60,7 @@ from squall.coordination.startup_warnings import log_startup_warnings
 from squall.coordination.stores.interface import Check, Store
 from squall.coordination.stores.open import capabilities_of
 from squall.coordination.timing import Timing
-from squall.coordination.value_rules import async_function, check, or_none, seconds, text
+from squall.coordination.value_rules import Rule, async_function, check, or_none
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.log import Log, PythonLogger
 from squall.runtime.metrics import Registry
@@ -70,6 +71,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound=Event)
+PLUGIN_RULE = Rule(
+    "it must be an object of a plugin, not its class",
+    lambda value: isinstance(value, CoordinatorPlugin),
+    "Queue('mail')",
+)
 NOT_RUNNING = "the coordinator is not running: use `async with`, or start()"
 
 
@@ -91,7 +97,8 @@ class Coordinator:
 
     `store` is a URL or a store object; members of one process that pass the same object share its
     connections. Failures are logged to `log`, which may be a logger of Python's `logging`; the
-    default is the logger `squall.coordination`. `options` are the fields of `Options`.
+    default is the logger `squall.coordination`. `runtime` replaces clock, random source and
+    network, for simulations. `options` are the fields of `Options`.
     """
 
     def __init__(
@@ -111,9 +118,14 @@ class Coordinator:
         check_names(options)
         self.options = with_environment(Options(**options), variable("COORD_ENVIRONMENT"))
         check_values(self.options)
-        _check_arguments(member_id, on_become, on_stop, work, work_interval)
+        check_arguments(store, member_id, work_interval, log, registry)
+        for plugin in plugins:
+            check("plugin", plugin, PLUGIN_RULE)
+        for name, given in (("on_become", on_become), ("on_stop", on_stop), ("work", work)):
+            check(name, given, or_none(async_function("f")))
         can = capabilities_of(store) if isinstance(store, str) else store.capabilities
         check_options(self.options, self.options.timing_for(can), can)
+        check_secret_options(self.options)
         self._given = (store, member_id, runtime, log, registry)
         self._own = (on_become, on_stop, work, work_interval)
         self.plugins: list[CoordinatorPlugin] = list(plugins)
@@ -195,9 +207,10 @@ class Coordinator:
         parts.tasks.start("advice", log_startup_warnings(parts, self.options))
         self._health_check.start()
         self._instrumentation.follow(
-            lambda: self.heartbeat_p99,
-            lambda: self.is_coordinator + self.signals.blocked,
-            lambda: self.leadership.is_led if self.leadership else self.is_coordinator,
+            p99=lambda: self.heartbeat_p99,
+            active=lambda: self.is_coordinator + self.signals.blocked,
+            led=lambda: self.leadership.is_led if self.leadership else self.is_coordinator,
+            isolated=lambda: self.isolated,
         )
         self._signals.start()
         if self.options.metrics_port is not None:
@@ -255,9 +268,9 @@ class Coordinator:
 
     async def _end(self, parts: MemberParts) -> None:
         leads = self._boots.leadership if self._boots is not None else self._single_instance
-        await stop_member(self._started, leads, self._boots, parts.on_failure)
+        left_s = await stop_member(self._started, leads, self._boots, parts.on_failure)
         await self._stop_serving()
-        await parts.close()
+        await parts.close(left_s)
         self._parts = None
 
     async def _stop_serving(self) -> None:
@@ -557,6 +570,10 @@ class Coordinator:
         return [*self._works, *self._added]
 
     def _make_boots(self, parts: MemberParts, signals: Signals) -> BootLoop:
+        def state_lost() -> None:
+            parts.state_losses += 1
+            signals.receiver.state_lost()
+
         return BootLoop(
             parts,
             self.options,
@@ -567,17 +584,7 @@ class Coordinator:
             auto_profile=self._auto_profile,
             health_check=self._health_check,
             works=self._all_works,
-            on_state_lost=signals.receiver.state_lost,
+            on_state_lost=state_lost,
             before_register=self._housekeeping.bind_environment,
             highest_epoch=self._known_epoch,
         )
-
-
-def _check_arguments(
-    member_id: object, on_become: object, on_stop: object, work: object, work_interval: object
-) -> None:
-    check("member_id", member_id, or_none(text("'worker-1'")))
-    check("on_become", on_become, or_none(async_function("f")))
-    check("on_stop", on_stop, or_none(async_function("f")))
-    check("work", work, or_none(async_function("f")))
-    check("work_interval", work_interval, or_none(seconds(above=0.0, example=1.0)))

@@ -73,6 +73,8 @@ class NotRunningError(CoordinationError):
 
 
 class DuplicateMemberError(CoordinationError):
+    """Another live process has this member id."""
+
     exit_code = ExitCode.CONFIG
 
     def __init__(self, member_id: str, hostname: str, pid: int) -> None:
@@ -86,6 +88,8 @@ class DuplicateMemberError(CoordinationError):
 
 
 class MemberFencedError(CoordinationError):
+    """This boot of the member was declared dead, or replaced by a later one; it may not write."""
+
     def __init__(self, member_id: str, boot: int) -> None:
         super().__init__(
             f"boot {boot} of member {member_id} was declared dead; only a new boot may go on"
@@ -95,6 +99,8 @@ class MemberFencedError(CoordinationError):
 
 
 class EpochRegressionError(CoordinationError):
+    """The store shows a lower epoch than this member saw: it lost data."""
+
     def __init__(self, seen: int, found: int) -> None:
         super().__init__(
             f"the store shows epoch {found}, but this member saw epoch {seen}: the store lost data;"
@@ -152,6 +158,8 @@ class InboxFullError(SignalError):
 
 
 class UnknownMemberError(SignalError):
+    """The receiver of a signal never registered."""
+
     def __init__(self, member_id: str) -> None:
         super().__init__(
             f"no member {member_id} ever registered; use allow_unknown=True to send anyway"
@@ -164,6 +172,9 @@ class WaitError(CoordinationError):
 
 
 class BlockingTimeoutError(WaitError, TimeoutError):
+    """A wait ran out of time. `expected_senders_health` has the health of the senders, `partial`
+    what came in time."""
+
     def __init__(
         self,
         member_id: str,
@@ -185,6 +196,9 @@ class BlockingTimeoutError(WaitError, TimeoutError):
 
 
 class DeadCoordinatorError(WaitError):
+    """All members that a wait could be answered by are dead or have left; as an event, one member
+    was declared dead."""
+
     def __init__(self, member_id: str, reason: str = "") -> None:
         super().__init__(f"{member_id} is dead" + (f": {reason}" if reason else ""))
         self.member_id = member_id

@@ -353,12 +353,13 @@ class EventBus:
         self._listeners: list[Listener] = []
         self._handlers: dict[tuple[str, Handler], tuple[Listener, TaskToken]] = {}
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event, *, is_logged: bool = False) -> None:
+        """`is_logged` says that the caller logged the error of an `ErrorEvent` itself."""
         if not self._listeners and not isinstance(event, ErrorEvent):
             return
         stamped = self._stamp(event)
         heard = any(key[0] in ("error", "*") for key in self._handlers)
-        if isinstance(stamped, ErrorEvent) and not heard:
+        if isinstance(stamped, ErrorEvent) and not heard and not is_logged:
             self._on_failure("error_without_listener", _as_exception(stamped.error))
         for listener in self._listeners:
             listener.offer(stamped)

@@ -49,7 +49,6 @@ class Instrumentation:
         self._regressed = False
         self._start_took_s = 0.0
         self._sent = self._metrics.counter(self._families.heartbeats, "sent")
-        self._isolated = self._metrics.gauge(self._families.isolated)
         parts.contention.on_event = self._metrics.counter(self._families.contention).add
         self._follow_breaker()
 
@@ -61,7 +60,6 @@ class Instrumentation:
             if self._parts.debug:
                 self._parts.trace("heartbeat_cycle", sequence=sequence, took_s=round(took_s, 6))
             self._sent.add()
-            self._isolated.set(0.0)
             self.emit(events.WorkerHeartbeat(member_id=self._parts.member_id, sequence=sequence))
             return
         self._metrics.counter(self._families.heartbeats, "failed").add()
@@ -82,7 +80,6 @@ class Instrumentation:
         )
 
     def isolated(self, silent_s: float) -> None:
-        self._isolated.set(1.0)
         self.emit(events.Isolated(member_id=self._parts.member_id, silent_s=silent_s))
 
     def stale_order(self, task_epoch: int, current_epoch: int) -> None:
@@ -182,11 +179,17 @@ class Instrumentation:
         )
 
     def follow(
-        self, p99: Callable[[], float], active: Callable[[], float], led: Callable[[], float]
+        self,
+        *,
+        p99: Callable[[], float],
+        active: Callable[[], float],
+        led: Callable[[], float],
+        isolated: Callable[[], float],
     ) -> None:
         """Gauges that are computed at each scrape."""
         metrics, families = self._metrics, self._families
         metrics.gauge(families.leader_seen).follow(led)
+        metrics.gauge(families.isolated).follow(isolated)
         metrics.gauge(families.heartbeat_p99_s).follow(p99)
         metrics.gauge(families.active_coordinators).follow(active)
 
@@ -198,7 +201,7 @@ class Instrumentation:
             opened = breaker.opened_at
             return 0.0 if opened is None else clock.wall() - (clock.now() - opened)
 
-        metrics.gauge(families.breaker_failures).follow(lambda: float(breaker.failures))
+        metrics.gauge(families.breaker_failures).follow(lambda: float(breaker.unanswered))
         metrics.gauge(families.breaker_opened_at).follow(opened_at)
 
     def _warn(self, event: str, advice: str, **fields: object) -> None:

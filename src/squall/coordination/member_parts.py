@@ -86,6 +86,8 @@ class MemberParts:
     offset_s: float = 0.0
     """Store time minus our clock, measured every minute."""
     measured_at: float = -math.inf
+    state_losses: int = 0
+    """How often this member found that the store had lost its data."""
 
     def store_time(self) -> float:
         return self.clock.now() + self.offset_s
@@ -147,8 +149,8 @@ class MemberParts:
             return None
         return self.codec.read(MemberRecord, record.value, key=record.key)
 
-    async def close(self) -> None:
-        await self.tasks.shutdown(SHUTDOWN_S)
+    async def close(self, within_s: float) -> None:
+        await self.tasks.shutdown(min(within_s, SHUTDOWN_S))
         self.bus.close()
         if self.owns_store:
             await self.store.close()

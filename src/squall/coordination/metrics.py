@@ -62,7 +62,9 @@ class MetricFamilies:
             "coordination_continuity_violations_total", "Jumps in a member's sequence.", one
         )
         self.isolated = registry.gauges(
-            "coordination_isolated", "1 while this member's heartbeats do not get through.", one
+            "coordination_isolated",
+            "1 while no heartbeat of this member gets through, or it may not register.",
+            one,
         )
         self.events_dropped = registry.counters(
             "coordination_events_dropped_total", "Events that a slow listener lost.", one
@@ -169,7 +171,9 @@ class MetricFamilies:
             "coordination_breaker_state", "0 closed, 1 half-open, 2 open.", one
         )
         self.breaker_failures = registry.gauges(
-            "coordination_breaker_failures", "Operations in a row that failed; 10 open it.", one
+            "coordination_breaker_failures",
+            "Operations in a row that failed, or tries that hung.",
+            one,
         )
         self.breaker_opened_at = registry.gauges(
             "coordination_breaker_opened_timestamp_seconds",

@@ -32,6 +32,8 @@ from squall.coordination.value_rules import (
     whole,
     wrong,
 )
+from squall.runtime.log import Log, PythonLogger
+from squall.runtime.metrics import Registry
 
 RETRIES_RANGE = (2, 10)
 # Keeps a heartbeat record below a kilobyte.
@@ -72,8 +74,9 @@ def _is_profile(value: object) -> bool:
 def _is_secret(value: object) -> bool:
     if isinstance(value, str):
         return True
-    is_several = isinstance(value, list | tuple)
-    return is_several and all(isinstance(each, str) for each in cast("Sequence[object]", value))
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(each, str) for each in cast("Sequence[object]", value))
 
 
 OPTION_SPECS: dict[str, OptionSpec] = {
@@ -261,13 +264,39 @@ def check_values(options: Options) -> None:
     make_key(options.namespace)
 
 
+_STORE = Rule(
+    "it must be a URL or a store object",
+    lambda value: isinstance(value, str) or hasattr(value, "capabilities"),
+    "'redis://host:6379/0'",
+)
+_LOG = Rule(
+    "it must be a logger of `logging`",
+    lambda value: isinstance(value, Log | PythonLogger),
+    "logging.getLogger('mine')",
+)
+_REGISTRY = Rule("it must be a Registry", lambda value: isinstance(value, Registry), "Registry()")
+
+
+def check_arguments(
+    store: object, member_id: str | None, work_interval: object, log: object, registry: object
+) -> None:
+    """Checks what `Coordinator` takes besides options, except plugins and callbacks."""
+    check("store", store, _STORE)
+    check("member_id", member_id, or_none(text("'worker-1'")))
+    if member_id is not None:
+        make_key(member_id)
+    check("work_interval", work_interval, or_none(seconds(above=0.0, example=1.0)))
+    check("log", log, or_none(_LOG))
+    check("registry", registry, or_none(_REGISTRY))
+
+
 def check_options(options: Options, timing: Timing, capabilities: Capabilities) -> None:
     """Checks the options together, and with the store."""
     check_timing(timing, environment=options.environment, unsafe_timings=options.unsafe_timings)
     # Without other members there is nothing to observe.
     alone = not capabilities.cross_process or not options.enable_coordinator
     window = timing.cold_start_observation_window
-    if options.environment == "production" and not alone and options.skip_cold_start:
+    if options.environment == "production" and options.skip_cold_start:
         wrong("skip_cold_start", True, "production observes before it elects", "False")
     if options.environment == "production" and not alone and window <= 0.0:
         wrong("cold_start_observation_window", window, "production observes before it elects", "15")

@@ -108,13 +108,17 @@ class CoordinatorPlugin:
     async def on_stop(self) -> None:
         """Called once when the member stops, or when its start failed after `on_start`. Its term
         has ended by then: `coordinator_work` and `on_stop_being_coordinator` have returned, so
-        that what they use can be closed here."""
+        that what they use can be closed here. Only work that ignores its cancellation for more
+        than a second may still run."""
 
-    async def on_become_coordinator(self) -> None: ...
+    async def on_become_coordinator(self) -> None:
+        """Called when this member begins to lead, before the first `coordinator_work`."""
 
-    async def on_stop_being_coordinator(self) -> None: ...
+    async def on_stop_being_coordinator(self) -> None:
+        """Called at the end of the term, when the work has ended or ignored its cancellation."""
 
-    async def coordinator_work(self) -> None: ...
+    async def coordinator_work(self) -> None:
+        """Called every `work_interval` seconds while this member leads."""
 
     def work(self, coordinator: PluginHost, default_interval: float) -> Work:
         """The plugin as work of the leader."""

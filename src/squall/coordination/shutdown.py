@@ -4,7 +4,7 @@ First the plugins return what they hold (`before_stop`), then the work of the le
 lease is released, then the plugins close what they use (`on_stop`), and at last the registration is
 marked as left. Each step has a deadline; a step that misses it does not
 prevent the next one. The lease is released only when no work runs under it: if some work ignores
-its cancellation, the lease runs out by itself.
+its cancellation, the lease runs out by itself, and the next steps begin although the work runs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from squall.coordination.members.boots import BootLoop
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.store_errors import StoreUnavailableError
 
-# The tenth second is for closing the store.
+# The tenth second is for tasks that are left, and for closing the store.
 STOP_S = 9.0
+LAST_TASKS_S = 0.5
 # The shares of the first step and of the last two.
 PLUGINS_S, CLOSE_S, LEAVE_S = 2.0, 0.75, 0.75
 # The task that called `stop`, for plugins in `before_stop`: it may be one of their own workers,
@@ -35,7 +36,8 @@ async def stop_member(
     leads: Leadership | SingleInstance | None,
     boots: BootLoop | None,
     on_failure: OnFailure,
-) -> None:
+) -> float:
+    """Returns how many seconds are left for the last tasks."""
     begun = asyncio.get_running_loop().time()
     if boots is not None:
         boots.stopping = True
@@ -51,6 +53,7 @@ async def stop_member(
     await _until(begun + STOP_S - LEAVE_S, _all(closing, on_failure), on_failure)
     if boots is not None:
         await _until(begun + STOP_S, boots.leave(), on_failure)
+    return begun + STOP_S + LAST_TASKS_S - asyncio.get_running_loop().time()
 
 
 async def _all(

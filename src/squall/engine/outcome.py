@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -47,6 +48,14 @@ class ProcessInfo:
     """On which worker of a cluster; empty on one machine."""
 
 
+def cores_at_once(processes: Iterable[ProcessInfo], workflows: Iterable[WorkflowOutcome]) -> int:
+    """The most cores that made load at the same time. On a cluster a dead process is replaced by
+    one with another number, which uses no core more."""
+    alive = {each.index for each in processes if not (each.died and each.worker)}
+    placed = {core for workflow in workflows for core in workflow.cores}
+    return max(len(alive), len(placed))
+
+
 @dataclass(kw_only=True)
 class Loss:
     """The load that a lost process or worker did not make: from its last report until another
@@ -77,7 +86,7 @@ class Loss:
     """Between 0 and this many requests may have been sent without being counted."""
     unknown_iterations: int = 0
     is_estimate: bool = False
-    """The unknown numbers are derived from the lowest latency seen, not from a plan."""
+    """The unknown numbers are derived from how fast users can send, not from a plan of starts."""
     rows: int = 0
     """Feed rows that were given to iterations which did not finish."""
     is_last_heard: bool = False

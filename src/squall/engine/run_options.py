@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
-
-from squall.api.errors import UsageError
 
 
 class ProfileFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,35 +78,3 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     def lease_min_s(self) -> float:
         """The shortest execution lease that a worker may have for this job."""
         return self.outage_tolerance_s if self.on_agent_loss == "continue" else 0.0
-
-
-def connection_secrets(proxy: str, certificate: str, key: str) -> tuple[str, dict[str, str]]:
-    """The proxy without its credentials; and as secrets the credentials and the client's
-    certificate, so that they are sealed on a cluster and shown nowhere."""
-    hidden: dict[str, str] = {}
-    if certificate:
-        hidden[CLIENT_CERTIFICATE] = _pem(certificate) + (_pem(key) if key else "")
-        if "PRIVATE KEY" not in hidden[CLIENT_CERTIFICATE]:
-            raise UsageError(f"{certificate} has no private key; name its file (--cert-key)")
-    elif key:
-        raise UsageError(f"{key} is the key of which certificate? name its file (--cert)")
-    if not proxy:
-        return "", hidden
-    match = re.fullmatch(r"(?:http://)?(?:([^@/]*)@)?([^@/\s]+)/?", proxy)
-    if match is None:
-        raise UsageError("a proxy is written as http://host:port or http://user:password@host:port")
-    auth, place = match.groups()
-    if auth:
-        hidden[PROXY_AUTH] = auth
-    return f"http://{place}", hidden
-
-
-def _pem(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError):
-        text = ""
-    if "-----BEGIN " not in text:
-        raise UsageError(f"{path}: not a readable PEM file with a certificate or a private key")
-    return text if text.endswith("\n") else text + "\n"

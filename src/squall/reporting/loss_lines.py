@@ -19,7 +19,7 @@ def loss_line(loss: Loss) -> str:
         return f"process {loss.process} lost at {loss.at_s:.1f} s: {loss.reason}"
     happened = what_was_lost(loss.worker, loss.reason, loss.refilled_by)
     parts = [f"{happened}{when_lost(loss.at_s, loss.is_last_heard)}: {loss.workflow}"]
-    parts.append(f"{_amount(loss)} missing for {loss.below_target_s:.1f} s")
+    parts.append(f"{_amount(loss)} {loss.below_target_s:.1f} s")
     if loss.reason != STARTED_LATE:
         parts.append(f"refilled by {loss.refilled_by}" if loss.refilled_by else "not refilled")
     if loss.unknown_requests:
@@ -51,7 +51,8 @@ def what_was_lost(worker: str, reason: str, refilled_by: str) -> str:
 
 def _amount(loss: Loss) -> str:
     if loss.starts is not None:
-        return f"{plural(loss.starts, 'start')} of {plural(loss.users, 'user')}"
+        # Its users say little: as many are busy as the target is slow.
+        return f"{plural(loss.starts, 'planned start')} missing in"
     if loss.iterations:
-        return plural(loss.iterations, "iteration")
-    return plural(loss.users, "user")
+        return f"{plural(loss.iterations, 'iteration')} missing for"
+    return f"{plural(loss.users, 'user')} missing for"

@@ -78,3 +78,5 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     counters: SurvivingCounters | None = None
     """Set if its process died: what it did since its last report is in `reports`, too, but only as
     far as these counters know it."""
+    peak: float = 0.0
+    """The most requests per user in one second. Only a `gist` has it, whose reports are one."""

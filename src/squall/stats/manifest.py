@@ -113,6 +113,8 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     wants: list[str] = []
     """Arguments of its hooks that may come from a workflow it depends on."""
     feeds: list[str] = []
+    once_rows: int = 0
+    """The iterations that its `take="once"` feeds have rows for; 0 without such a feed."""
     data_files: list[str] = []
     reporting: bool = False
     """The class has its own reporters: the parent loads the file for them after the run."""

@@ -20,12 +20,14 @@ from squall.stats.reports import (
     CheckDelta,
     HealthReport,
     HistogramData,
+    HookDelta,
     MetricDelta,
     OutcomeDelta,
     RequestsDelta,
     RowDelta,
     StartsDelta,
     WindowReport,
+    add_hooks,
 )
 
 _OF_REQUESTS = RequestsDelta.__struct_fields__
@@ -141,6 +143,11 @@ def summed_health(reports: Sequence[HealthReport], spans_s: Sequence[float]) -> 
     )
 
 
+def failed_executions(report: WindowReport) -> int:
+    """What live lines and the step table show as failed."""
+    return sum(each.count for row in report.rows for each in row.outcomes if not each.ok)
+
+
 def _added(
     group: Sequence[WindowReport],
     *,
@@ -160,10 +167,10 @@ def _added(
             known.failed += check.failed
         for metric in report.metrics:
             metrics.setdefault(metric.name, []).append(metric)
-    requests = [report.requests for report in group]
-    statuses: Counter[int] = Counter()
+    hooks: dict[str, HookDelta] = {}
     for report in group:
-        statuses.update(report.statuses)
+        add_hooks(hooks, report.hooks)
+    requests = [report.requests for report in group]
     return WindowReport(
         workflow=group[0].workflow,
         share=share,
@@ -180,11 +187,21 @@ def _added(
         users=levels(report.users for report in group),
         busy=levels(report.busy for report in group),
         unmeasured=_total(group, "unmeasured"),
-        statuses=dict(statuses),
+        statuses=_statuses(group),
         opened=_total(group, "opened"),
         unopened=_total(group, "unopened"),
         rested_s=_total(group, "rested_s"),
+        hooks=list(hooks.values()),
+        in_flight=_total(group, "in_flight"),
     )
+
+
+def _statuses(parts: Sequence[WindowReport] | Sequence[OutcomeDelta]) -> dict[int, int]:
+    found: Counter[int] = Counter()
+    for part in parts:
+        if part.statuses:
+            found.update(part.statuses)
+    return dict(found)
 
 
 def _total(parts: Sequence[object], name: str) -> Any:
@@ -215,6 +232,7 @@ def _row(parts: Sequence[RowDelta]) -> RowDelta:
                 _total(same, "exchanges"),
                 _sum([outcome.service for outcome in same]),
                 all(outcome.raised for outcome in same),
+                _statuses(same),
             )
             for (key, ok), same in outcomes.items()
         ],

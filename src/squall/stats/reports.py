@@ -7,6 +7,8 @@ Field order is the wire format (arrays): append only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -30,7 +32,8 @@ class OutcomeDelta(msgspec.Struct, array_like=True):
     `service.count` may be lower than `count`: a failure before any exchange has no
     latency. `exchanges` says how many of `count` belong to an exchange of a client. `raised`:
     the author's code failed, by an exception or by what it returned; a client's own exception
-    (no answer, `raise_for_status`) does not count.
+    (no answer, `raise_for_status`) does not count. `statuses` are the answers that came before
+    the failures, by code; a `key` that is a status counts its own.
     """
 
     key: str
@@ -39,6 +42,7 @@ class OutcomeDelta(msgspec.Struct, array_like=True):
     exchanges: int
     service: HistogramData
     raised: bool = False
+    statuses: dict[int, int] = {}
 
 
 class RowDelta(msgspec.Struct, array_like=True):
@@ -58,6 +62,22 @@ class CheckDelta(msgspec.Struct, array_like=True):
     name: str
     passed: int
     failed: int
+
+
+class HookDelta(msgspec.Struct, array_like=True):
+    """Executions of a check, metric or end action, and how many of them raised in the author's
+    own code; a failed assertion of a check is not one of these."""
+
+    name: str
+    executions: int = 0
+    raised: int = 0
+
+
+def add_hooks(total: dict[str, HookDelta], hooks: Iterable[HookDelta]) -> None:
+    for each in hooks:
+        hook = total.setdefault(each.name, HookDelta(each.name))
+        hook.executions += each.executions
+        hook.raised += each.raised
 
 
 class MetricDelta(msgspec.Struct, array_like=True):
@@ -131,6 +151,9 @@ class WindowReport(msgspec.Struct, array_like=True, tag="window"):
     """Users that did not, because a start action or a resource failed."""
     rested_s: float = 0.0
     """How long users waited after iterations in which nothing was answered."""
+    hooks: list[HookDelta] = []
+    in_flight: int = 0
+    """By how many more requests are under way than at the last report."""
 
 
 class ErrorSample(msgspec.Struct, array_like=True, tag="error"):

@@ -10,15 +10,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from squall.stats.manifest import StepManifest
+from squall.stats.short_numbers import percent
 from squall.stats.totals.run import RunStats
 from squall.stats.totals.workflow import WorkflowStats
 
 # Less of the users' time is the rest after a single failure.
 THROTTLED_SHARE = 0.01
 
+MAYBE_TLS = "if the port speaks TLS, write https://"
+# A server that expects TLS may close a connection on which it receives a plain request.
+_CLOSED = ("connection closed before a response", "connection reset")
+
 
 def notes_of(stats: RunStats) -> list[str]:
-    return [note for workflow in stats.workflows.values() for note in _notes(workflow)]
+    return [note for workflow in stats.workflows.values() for note in _notes(stats, workflow)]
+
+
+def may_want_tls(reason: str, url: str) -> bool:
+    """Whether a request without a byte of an answer may have been sent to a port with TLS."""
+    return reason in _CLOSED and url.startswith("http://")
 
 
 def never_ran(workflow: WorkflowStats) -> list[str]:
@@ -61,41 +71,60 @@ def _by_weight(steps: dict[str, StepManifest], names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class RaisingStep:
-    """A step whose every execution raised in the author's own code."""
+    """A step, check, metric or end action whose every execution raised in the author's own code."""
 
     workflow: str
     row: str
+    """Empty for what is no step."""
     name: str
     """As it is shown: with the workflow if there are several."""
     count: int
     text: str
     first_at_s: float | None
+    is_check: bool = False
 
 
 def raising_steps(stats: RunStats) -> list[RaisingStep]:
-    named = len(stats.workflows) > 1
+    """The steps in the order of the file, then the checks, metrics and end actions, by workflow."""
     found: list[RaisingStep] = []
     for workflow in stats.workflows.values():
+        if not workflow.manifest.is_test:
+            continue
         for row in workflow.rows.values():
             # Of a step that is not measured only failures are counted.
             iterations = 0 if row.protocol else workflow.iteration.count
-            if not workflow.manifest.is_test or not row.always_raised or row.count < iterations:
-                continue
-            reason = next(iter(row.reasons))
-            samples = stats.error_samples(workflow.name, row.name)
-            first = next((sample for sample in samples if sample.reason == reason), None)
-            where = f" at {first.location}" if first is not None and first.location else ""
-            found.append(
-                RaisingStep(
-                    workflow=workflow.name,
-                    row=row.name,
-                    name=f"{workflow.name}.{row.name}" if named else row.name,
-                    count=row.count,
-                    text=f"raised in all {row.count} executions: {reason}{where}",
-                    first_at_s=None if first is None else first.at_s,
-                )
-            )
+            if row.always_raised and row.count >= iterations:
+                reason = next(iter(row.reasons))
+                found.append(_raising(stats, workflow, row.name, row.count, reason, row=row.name))
+        found += [
+            _raising(stats, workflow, hook.name, hook.raised)
+            for hook in workflow.hooks.values()
+            if 0 < hook.raised == hook.executions
+        ]
     return found
+
+
+def _raising(
+    stats: RunStats, workflow: WorkflowStats, name: str, count: int, reason: str = "", row: str = ""
+) -> RaisingStep:
+    samples = stats.error_samples(workflow.name, name)
+    first = next((each for each in samples if reason in ("", each.reason)), None)
+    where = f" at {first.location}" if first is not None and first.location else ""
+    reason = reason or (first.reason if first is not None else "")
+    named = len(stats.workflows) > 1
+    return RaisingStep(
+        workflow=workflow.name,
+        row=row,
+        name=f"{workflow.name}.{name}" if named else name,
+        count=count,
+        text=f"raised in {executions(count)}: {reason}{where}",
+        first_at_s=None if first is None else first.at_s,
+        is_check=name in workflow.manifest.checks,
+    )
+
+
+def executions(count: int) -> str:
+    return "its only execution" if count == 1 else f"all {count} executions"
 
 
 def _has_begun(workflow: WorkflowStats, step: str) -> bool:
@@ -104,15 +133,30 @@ def _has_begun(workflow: WorkflowStats, step: str) -> bool:
     return bool(row.started or row.count) or any(window.count for window in row.windows)
 
 
-def _notes(workflow: WorkflowStats) -> Iterator[str]:
+def _never_answered_plain(stats: RunStats, workflow: WorkflowStats) -> bool:
+    """Whether every connection was closed before a byte of an answer, and none used TLS."""
+    if not workflow.requests.sent or workflow.requests.bytes_received:
+        return False
+    samples = [each for each in stats.errors.values() if each.workflow == workflow.name]
+    sent = [each for each in samples if each.request]
+    return bool(sent) and all(
+        may_want_tls(each.reason, each.request.partition(" ")[2]) for each in sent
+    )
+
+
+def _notes(stats: RunStats, workflow: WorkflowStats) -> Iterator[str]:
+    if _never_answered_plain(stats, workflow):
+        yield (
+            f"{workflow.name}: every connection was closed before a byte of an answer; {MAYBE_TLS}"
+        )
     steps = never_ran(workflow)
     if steps:
         yield f"{workflow.name}: {', '.join(steps)} never ran"
     users_s = workflow.users.max * max(workflow.elapsed_s, workflow.last_second + 1.0)
     if workflow.rested_s > THROTTLED_SHARE * users_s > 0.0:
-        percent = workflow.rested_s / users_s * 100
+        share = workflow.rested_s / users_s
         yield (
-            f"{workflow.name}: users rested for {percent:.2g} % of their time "
+            f"{workflow.name}: users rested for {percent(share)} of their time "
             "after iterations in which nothing was answered (10 ms, longer after each, up to 1 s); "
             "without that the load would have been higher"
         )

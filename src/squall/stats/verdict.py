@@ -9,7 +9,8 @@ The verdict says nothing about the system under test. Rules, with the numbers of
   10 ms or more at p99; more than half of its time and at least 3 s: INVALID; more than
   10 %: DEGRADED. A full CPU alone is healthy as long as the loop is on time.
 - *loop lag*: p99 over the run and all processes above 100 ms: INVALID; above 20 ms and a
-  tenth of the latency measured: DEGRADED.
+  tenth of the latency measured: DEGRADED. In a run with fewer than 500 samples of it (5 s of one
+  process), the highest percentile that has 5 samples above it, instead of p99.
 - *starts* of open models: fewer than 95 % of the planned made: INVALID; any dropped:
   DEGRADED.
 - *late starts*: DEGRADED if they raised a percentile of the iteration by more than 10 ms and a
@@ -30,7 +31,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from squall.stats.histogram import Histogram
 from squall.stats.manifest import START
+from squall.stats.short_numbers import brief_duration, duration, percent, whole_percent
 from squall.stats.snapshot import VerdictState
 from squall.stats.totals.generator_health import BlockedAt, ProcessStats
 from squall.stats.totals.run import RunStats
@@ -39,10 +42,13 @@ from squall.stats.verdict_settings import VerdictSettings
 
 _SEVERITY: dict[VerdictState, int] = {"VALID": 0, "DEGRADED": 1, "INVALID": 2}
 
-# Judged from the highest down: the tail shows the effect of few late starts first.
+# Judged from the highest down: the tail shows the effect of few late starts, or beats, first.
 LATE_QUANTILES = (0.99, 0.95, 0.9, 0.5)
-# A percentile with fewer samples above it is the luck of single starts.
+# A percentile with fewer samples above it is the luck of single starts, or beats: the loop lag is
+# measured 100 times a second, so p99 of a run of one second would be its longest hiccup.
 SAMPLES_BEYOND = 5
+# A late loop that used less of its core did not get it: other programs had the processor.
+BUSY_CPU = 0.5
 
 ExtraReason = tuple[VerdictState, str]
 
@@ -100,9 +106,9 @@ def _findings(stats: RunStats, *, is_live: bool) -> Iterator[_Finding]:
     if is_live:
         processes = [p for p in processes if p.seconds >= settings.live_after_s]
     yield from _blocked(processes, settings)
-    yield from _saturated(processes, settings)
+    yield from _saturated(stats, processes, settings)
     if processes:
-        yield from _lag(stats, settings)
+        yield from _lag(stats, processes, settings)
     for workflow in stats.workflows.values():
         if workflow.unopened and workflow.manifest.is_test:
             yield _users(stats, workflow)
@@ -127,7 +133,9 @@ def _blocked(processes: Sequence[ProcessStats], settings: VerdictSettings) -> It
         yield _Finding(state, "blocked loop", text)
 
 
-def _saturated(processes: Sequence[ProcessStats], settings: VerdictSettings) -> Iterator[_Finding]:
+def _saturated(
+    stats: RunStats, processes: Sequence[ProcessStats], settings: VerdictSettings
+) -> Iterator[_Finding]:
     busy = [process for process in processes if process.saturated_s > 0]
     if not busy:
         return
@@ -143,23 +151,46 @@ def _saturated(processes: Sequence[ProcessStats], settings: VerdictSettings) -> 
         state,
         "CPU",
         f"{which}generator at {_percent(cpu)} CPU for {worst.saturated_s:.0f} of "
-        f"{worst.seconds:.0f} s; start again with fewer VUs or more processes",
+        f"{worst.seconds:.0f} s; {_less_load(stats, processes)}",
     )
 
 
-def _lag(stats: RunStats, settings: VerdictSettings) -> Iterator[_Finding]:
+def _lag(
+    stats: RunStats, processes: Sequence[ProcessStats], settings: VerdictSettings
+) -> Iterator[_Finding]:
     """A late event loop takes an answer's time too late, by at most its lag."""
-    p99_s = stats.health.lag.quantile(0.99)
+    lag = stats.health.lag
+    q = next((q for q in LATE_QUANTILES if _has_samples_beyond(lag, q)), None)
+    if q is None:
+        return
+    late_s = lag.quantile(q)
     latencies = [w.iteration.service for w in stats.workflows.values() if w.manifest.is_test]
     latency_s = max((each.quantile(0.99) for each in latencies if each.count), default=0.0)
     degraded_s = max(settings.lag_degraded_s, settings.effect_degraded_share * latency_s)
-    state = _state(p99_s, min(degraded_s, settings.lag_invalid_s), settings.lag_invalid_s)
+    state = _state(late_s, min(degraded_s, settings.lag_invalid_s), settings.lag_invalid_s)
+    cpu = max(process.cpu for process in processes)
+    blocked_share = max(sum(each.blocked_s.values()) / each.seconds for each in processes)
+    if blocked_share > settings.blocked_degraded_share:
+        advice = "lines of your file blocked its loop"
+    elif cpu < BUSY_CPU:
+        advice = "the machine was busy with other programs; start again on an idle one"
+    else:
+        advice = _less_load(stats, processes)
     yield _Finding(
         state,
         "loop lag",
-        f"loop lag p99 {p99_s * 1e3:.0f} ms: the generator was late to see answers; "
-        "start again with fewer VUs or more processes",
+        f"loop lag p{q * 100:g} {brief_duration(late_s)} at {whole_percent(cpu)} CPU: the "
+        f"generator was late to see answers; {advice}",
     )
+
+
+def _less_load(stats: RunStats, processes: Sequence[ProcessStats]) -> str:
+    """Advice for a generator that was too busy itself."""
+    users = sum(workflow.users.max for workflow in stats.workflows.values())
+    if 0 < users <= len(processes):
+        # Neither fewer users nor more processes would give a user more of a core.
+        return "its steps compute too much"
+    return "start again with fewer VUs or more processes"
 
 
 def _users(stats: RunStats, workflow: WorkflowStats) -> _Finding:
@@ -228,7 +259,7 @@ def _late_starts(
         return
     service = row.service
     for q in LATE_QUANTILES:
-        if service.count * (1 - q) < SAMPLES_BEYOND:
+        if not _has_samples_beyond(service, q):
             continue
         true_s, shown_s = service.quantile(q), row.response.quantile(q)
         tolerated_s = max(settings.late_degraded_s, settings.effect_degraded_share * true_s)
@@ -238,8 +269,8 @@ def _late_starts(
                 "DEGRADED",
                 "late starts",
                 f"{workflow.name} made {starts.late} of {starts.planned} starts late "
-                f"({_percent(share)}, at most {starts.late_max_s * 1e3:.0f} ms), which raised its "
-                f"p{q * 100:g} from {true_s * 1e3:.3g} to {shown_s * 1e3:.3g} ms; {advice}",
+                f"({_percent(share)}, at most {brief_duration(starts.late_max_s)}), which raised "
+                f"its p{q * 100:g} from {duration(true_s)} to {duration(shown_s)}; {advice}",
             )
             return
 
@@ -263,7 +294,10 @@ def _headline(text: str) -> str:
     return text.partition(";")[0].partition(":")[0]
 
 
+def _has_samples_beyond(histogram: Histogram, q: float) -> bool:
+    return round(histogram.count * (1 - q), 6) >= SAMPLES_BEYOND
+
+
 def _percent(share: float) -> str:
-    """`84 %`; two digits at least, so that 0.04 % does not read as 0."""
-    percent = share * 100
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    """Whole percents from 10 on, and never 0 % for a little."""
+    return whole_percent(share) if share >= 0.1 else percent(share)

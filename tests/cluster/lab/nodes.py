@@ -57,6 +57,7 @@ class Ended:
 
     @property
     def document(self) -> dict[str, Any]:
+        assert self.results.exists(), f"no results, exit code {self.code}: {self.err}{self.out}"
         return json.loads(self.results.read_text(encoding="utf-8"))
 
 

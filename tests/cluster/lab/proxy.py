@@ -17,6 +17,7 @@ DONE = b"done\n"
 LINE_MAX = 1024
 """Reads that are under way on one connection."""
 HOLDS = ("hold", "only")
+TABLE_READS = 5
 
 
 class Proxy:
@@ -115,7 +116,9 @@ class _Relay:
         return named if self._mode != "only" else not named
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inode = _inode_of(writer.get_extra_info("peername")[1])
+        inode = _inode_of(
+            writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
+        )
         hit = self._hits(inode)
         if self._mode == "cut" and hit:
             writer.transport.abort()
@@ -168,12 +171,16 @@ class _Relay:
         writer.transport.abort()
 
 
-def _inode_of(port: int) -> str:
-    """The socket that is bound to a port of this machine and connected."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port:
-            return fields[9]
+def _inode_of(port: int, to_port: int) -> str:
+    """The socket of this machine that is connected from one port to the other. The first port
+    does not suffice: Linux gives it to connections with other destinations too. The table is not
+    read in one piece, and a line that moves meanwhile is missed: then it is read again."""
+    for _ in range(TABLE_READS):
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, local, remote, _, _, _, _, _, _, inode, *_ = line.split()
+            ports = [int(each.rpartition(":")[2], 16) for each in (local, remote)]
+            if ports == [port, to_port] and inode != "0":
+                return inode
     return ""
 
 

@@ -144,7 +144,12 @@ class Register:
 def test_two_members_never_lead_at_once_whatever_is_lost_or_late(data: st.DataObject) -> None:
     register = Register()
     cores = [
-        Election(name, 1, TIMING, 0.0, uniform=lambda low, high: low, skip_cold_start=True)
+        Election(
+            *(name, 1, TIMING, 0.0),
+            uniform=lambda low, high: low,
+            wall=lambda: 0.0,
+            skip_cold_start=True,
+        )
         for name in ("a", "b", "c")
     ]
     pending: list[tuple[int, m.Effect]] = []

@@ -28,6 +28,9 @@ def test_a_run_that_passes_is_0(command: CommandLab) -> None:
     [
         (["run"], "FILE"),
         (["run", "nowhere.py"], "nowhere.py"),
+        (["run", "127.0.0.1:8080/x"], "no such file; for a URL, write http://127.0.0.1:8080/x"),
+        (["run", "http://127.0.0.1:1/", "--cacert", "flow.py"], "--cacert flow.py: not a PEM file"),
+        (["run", "http://127.0.0.1:1/", "--data", "@nope"], "--data @nope: No such file"),
         (["run", "flow.py", "-u", "many"], '--vus "many" is not a count'),
         (["run", "flow.py", "-d", "1x"], '--duration "1x" is not a duration'),
         (["run", "flow.py", "-s", "1s:5", "-s", "1s:5/s"], "cannot be mixed"),
@@ -53,6 +56,15 @@ def test_a_name_that_does_not_resolve_is_104_and_said_of_the_url(command: Comman
     ended = command.squall("run", "http://no-such-host.invalid/x", "--workers", "1", "-q")
     assert ended.code == 104
     assert ended.err.startswith("http://no-such-host.invalid/x: name does not resolve")
+
+
+def test_a_proxy_that_does_not_resolve_is_104_and_said_of_the_proxy(command: CommandLab) -> None:
+    words = ["--proxy", "no-such-host.invalid", "--workers", "1", "-q"]
+    ended = command.squall("run", command.target.url, *words)
+    assert ended.code == 104
+    assert ended.err == "--proxy: name of the proxy does not resolve: no-such-host.invalid\n"
+    refused = command.squall("run", command.target.url, "--proxy", "127.0.0.1:1", "-i", "1", "-q")
+    assert "connection refused: proxy 127.0.0.1:1" in refused.out
 
 
 def test_a_bare_load_over_several_workflows_is_2(command: CommandLab) -> None:
@@ -157,8 +169,8 @@ TOGETHER = [
         [
             ("async def pay", "Unlike.pay: argument cart is declared as int, but cart returns"),
             ("class Both", "Both: rate and iterations contradict each other"),
-            ("class Endless", 'Endless: duration "ten" is not a duration'),
-            ("class Mixed", "Mixed: stages mix units"),
+            ('duration = "ten"', 'Endless: duration "ten" is not a duration'),
+            ("stages = ", "Mixed: stages mix units"),
         ],
     ),
 ]
@@ -185,7 +197,7 @@ ALONE = [
     (f"class A(Workflow):\n    token = env('NOT_SET')\n{STEP}", r"flow\.py:3  .*NOT_SET"),
     (
         f"class A(Workflow):\n    user = Feed('gone.csv')\n{STEP}",
-        r"flow\.py:2  A\.user: .*gone\.csv",
+        r"flow\.py:3  A\.user: .*gone\.csv",
     ),
     (f"class A(Workflow):\n    thresholds = ['crat.p(95) < 1s']\n{STEP}", r"flow\.py:2  A: .*crat"),
     (

@@ -4,6 +4,7 @@ why."""
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -168,6 +169,61 @@ def test_a_threshold_on_errors_of_its_own_decides_instead(command: CommandLab) -
     assert ended.out.splitlines()[1].startswith("RAISED  item raised in all 10 executions")
 
 
+HOOKS = f"""
+class Shop(Workflow):
+    iterations = 6
+
+    @step()
+    async def home(self, url: URL = "/") -> HTTPResponse:
+        {GET}
+
+    @check("home")
+    def fine(self, home: HTTPResponse) -> bool:
+        assert CHECK, "no"
+        return home.nope if CHECK == 2 else True
+
+    @metric("home")
+    def size(self, home: HTTPResponse) -> float | None:
+        return home.nope if METRIC or self.vu.iteration == 2 else None
+
+    @action(at="end")
+    async def bye(self) -> None:
+        if END:
+            raise ValueError("no")
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "metric", "end", "said"),
+    [
+        (2, 0, 0, "fine raised in all 6 executions: AttributeError: "),
+        (0, 1, 0, "size raised in all 6 executions: AttributeError: "),
+        (1, 0, 1, "bye raised in its only execution: ValueError: no at flow.py:21 in bye"),
+        (1, 0, 0, ""),
+        # A failed assertion is a failed check, which fails no run.
+        (0, 0, 0, ""),
+    ],
+)
+def test_a_hook_that_always_raises_fails_the_run_as_a_step_does(
+    command: CommandLab, check: int, metric: int, end: int, said: str
+) -> None:
+    text = HOOKS.replace("CHECK", str(check)).replace("METRIC", str(metric))
+    text = text.replace("END", str(end))
+    ended = run(command, text)
+    assert ended.code == (99 if said else 0)
+    failed = [each["expression"] for each in ended.document["thresholds"] if not each["passed"]]
+    assert failed == ([f"{said.split()[0]}.errors < 100%"] if said else [])
+    lines = [line for line in ended.out.splitlines() if line.startswith("RAISED")]
+    assert len(lines) == bool(said)
+    if said:
+        assert ended.out.splitlines()[1].startswith(f"RAISED  {said}")
+        again = command.squall("report", "results.json")
+        assert again.out.splitlines()[1] == ended.out.splitlines()[1]
+        assert run(command, text, "--threshold", "errors < 1%").code == 0
+    if said.startswith("fine"):
+        assert run(command, text, "--threshold", "checks >= 0%").code == 0
+
+
 def test_a_failing_action_fails_the_run_only_if_it_always_does(command: CommandLab) -> None:
     text = f"""
     class Shop(Workflow):
@@ -212,6 +268,37 @@ def test_statuses_add_up_to_the_answers(command: CommandLab) -> None:
     assert sum(requests["statuses"].values()) == requests["answered"] == requests["sent"]
     assert requests["failed"] == 0
     assert "200: 5  201: 1  202: 5  404: 5" in ended.out
+
+
+def test_statuses_of_steps_include_those_of_executions_that_raised(command: CommandLab) -> None:
+    text = f"""
+    class Shop(Workflow):
+        iterations = 6
+
+        @step(expect=[200, 404])
+        async def home(self, url: URL = "/?status=404") -> HTTPResponse:
+            response = await self.client.http.get(url)
+            if self.vu.iteration % 2:
+                raise KeyError("id")
+            return response
+
+        @step()
+        async def odd(self, url: URL = "/") -> HTTPResponse:
+            return (await self.client.http.get(url)).text
+
+        @step()
+        async def before(self, url: URL = "/") -> HTTPResponse:
+            assert self.vu.iteration > 3
+            {GET}
+    """
+    ended = run(command, text)
+    workflow = ended.document["workflows"][0]
+    steps = {each["name"]: each["statuses"] for each in workflow["steps"]}
+    assert steps == {"home": {"404": 6}, "odd": {"200": 6}, "before": {"200": 3}}
+    assert workflow["requests"]["statuses"] == {"200": 9, "404": 6}
+    assert command.squall("report", "results.json", "--json", "again.json").code == 0
+    again = json.loads((command.folder / "again.json").read_text())["workflows"][0]
+    assert {each["name"]: each["statuses"] for each in again["steps"]} == steps
 
 
 def test_failed_requests_are_those_without_an_answer_everywhere(command: CommandLab) -> None:
@@ -282,3 +369,27 @@ def test_the_answer_to_a_failure_is_in_the_summary(command: CommandLab) -> None:
     assert any(line.startswith("the body starts with '") for line in lines)
     reasons = [error["reason"] for error in ended.document["workflows"][0]["steps"][1]["errors"]]
     assert len(reasons) == 1 and "starts with" not in reasons[0]
+
+
+def test_calls_that_are_never_awaited_are_noted_once_per_place(command: CommandLab) -> None:
+    text = f"""
+    class Shop(Workflow):
+        vus = 4
+        iterations = 12
+
+        @step()
+        async def home(self, url: URL = "/") -> HTTPResponse:
+            self.client.http.post("/basket")
+            self.pause("1s")
+            {GET}
+    """
+    words = ("--host", command.target.url, "--workers", "2", "--json", "results.json")
+    ended = command.process("run", command.write(text), *words)
+    notes = [note.partition("py:")[2] for note in ended.document["notes"]]
+    first = int(notes[0].partition(" ")[0])
+    assert notes == [
+        f"{first} (HTTPClient.post); write await",
+        f"{first + 1} (Workflow.pause); write await",
+    ]
+    assert "NOTES       never awaited, so it did nothing: " in ended.out
+    assert "RuntimeWarning" not in ended.err

@@ -172,6 +172,9 @@ def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path) -> None
         command = CommandLab(tmp_path, target)
         refused = command.load(target.url, "-i", "2")
         assert refused.code == 99 and "TLS" in refused.out
+        plain = target.url.replace("https://", "http://")
+        assert "write https://" in command.load(plain, "-i", "2").out
+        assert "write https://" in command.squall("ping", plain).err
         assert target.counts()["total"] == 0
         assert command.load(target.url, "-i", "2", "--insecure").code == 0
         assert command.load(target.url, "-i", "2", "--cacert", "authority.pem").code == 0
@@ -197,6 +200,7 @@ def test_a_url_is_loaded_with_a_method_headers_and_a_body(command: CommandLab) -
     words = ["-X", "PUT", "-H", "X-Shop: north", "--json-body", '{"sku": 7}', "--once"]
     ended = command.squall("run", url, *words)
     assert ended.code == 0, ended.err
+    assert f"── PUT {url}  to " in ended.out
     for part in ("PUT /echo HTTP/1.1", "X-Shop: north", "application/json", '{"sku": 7}'):
         assert part in ended.err + ended.out
     ended = command.load(url, "--data", "a=1", "-i", "5")

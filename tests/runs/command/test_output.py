@@ -153,6 +153,19 @@ def test_once_prints_every_exchange_and_makes_one_iteration(command: CommandLab)
     assert ended.document["workflows"][0]["iteration"]["started"] == 1
 
 
+def test_once_judges_and_shows_no_rates(command: CommandLab) -> None:
+    unjudged = ["home.rps > 500", "iterations > 100"]
+    judged = ["home.p(95) < 10s", "errors.count < 1"]
+    words = [word for text in (*unjudged, *judged) for word in ("--threshold", text)]
+    file = command.write(SHOP.replace("status=200:1,503:1&", ""))
+    ended = command.load(file, "--host", command.target.url, "--once", *words)
+    assert ended.code == 0
+    assert [each["expression"] for each in ended.document["thresholds"]][2:] == judged
+    assert ended.document["notes"] == ["--once does not judge home.rps > 500, iterations > 100"]
+    assert ended.out.splitlines()[-2:] == ["Transfer/sec: -", "Requests/sec: -"]
+    assert re.search(r"home +1 +- +0 ", ended.out)
+
+
 def test_print_and_logging_reach_stderr_with_workflow_and_user(command: CommandLab) -> None:
     text = """
     import logging

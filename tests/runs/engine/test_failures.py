@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.runs.lab.run import Lab, check_counts, check_identities
@@ -181,7 +183,11 @@ def test_every_kind_of_failure(lab: Lab) -> None:
     plain = result.workflow("ForgottenInAction").step("plain")
     assert plain.failed == 3
     assert "await" in next(iter(plain.errors))
-    assert result.step("nothing").errors == {"returned NoneType instead of an HTTPResponse": 3}
+    odd = "returned NoneType instead of an HTTPResponse: write return"
+    assert result.step("nothing").errors == {odd: 3}
+    for name in ("nothing", "forgot"):
+        (sample,) = [e for e in result.outcome.stats.errors.values() if e.row == name]
+        assert re.fullmatch(rf".*flow\.py:\d+ in {name}", sample.location)
 
     strict = result.step("strict")
     assert strict.errors == {"503 Service Unavailable": 3}
@@ -315,7 +321,7 @@ class Hooks(Workflow):
 
     @check("fine")
     def exits(self, fine: HTTPResponse) -> bool:
-        sys.exit(1)
+        return sys.exit(1)
 
     @check("fine")
     async def cancelled(self, fine: HTTPResponse) -> bool:

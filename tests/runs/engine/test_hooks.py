@@ -39,6 +39,22 @@ class Checked(Workflow):
         assert home.ok
 
     @check("home")
+    def returns_none(self, home: HTTPResponse) -> bool:
+        return None
+
+    @check("home")
+    def some_branches(self, home: HTTPResponse) -> bool:
+        if self.vu.iteration > 6:
+            return True
+
+    @check("home")
+    def never_awaited(self, home: HTTPResponse) -> bool:
+        return self.waits()
+
+    async def waits(self) -> bool:
+        return True
+
+    @check("home")
     def asserting(self, home: HTTPResponse) -> None:
         assert not home.ok
 
@@ -115,6 +131,9 @@ def test_checks_and_metrics(lab: Lab) -> None:
         "false": (0, 10),
         "none": (10, 0),
         "asserting": (0, 10),
+        "returns_none": (0, 10),
+        "some_branches": (4, 6),
+        "never_awaited": (0, 10),
         "raising": (0, 10),
         "waiting": (10, 0),
         "odd_truth": (0, 10),
@@ -136,6 +155,9 @@ def test_checks_and_metrics(lab: Lab) -> None:
     for name in ("text", "not_finite", "raising_metric"):
         assert metrics[name].count == 0
         assert result.outcome.stats.error_samples("Checked", name), name
+    for name, text in (("some_branches", "write return"), ("never_awaited", "write await")):
+        (sample,) = result.outcome.stats.error_samples("Checked", name)
+        assert text in sample.reason
     assert result.step("home").ok == 10, "a failed check or metric never fails a step"
     assert result.workflow("Checked").iteration.failed == 0
     assert result.workflow("Checked").status == "completed"

@@ -338,6 +338,48 @@ def test_feeds_per_user_in_turn_and_at_random(lab: Lab) -> None:
     assert any("5 of 9 users of OnceEach did not start: no rows left" in r for r in result.reasons)
 
 
+@pytest.mark.parametrize("take", ["once", "cycle"])
+def test_users_on_uneven_processes_have_a_row_each(lab: Lab, take: str) -> None:
+    text = f"""
+    class Member(Workflow):
+        vus = 5
+        iterations = 60
+        name = Feed(["u0", "u1", "u2", "u3", "u4"], per="vu", take="{take}")
+
+        @action(at="start")
+        async def sign_in(self, url: URL = "/login") -> None:
+            await self.client.http.post(url, form={{"key": self.name}})
+
+        @step()
+        async def use(self, url: URL = "/") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    with running_target(["--count-field", "key"]) as target:
+        result = lab.run_processes(text, workers=2, host=target.url)
+        counts = target.counts()
+    assert counts["fields"]["key"] == {f"u{n}": 1 for n in range(5)}
+    assert not any("did not start" in reason for reason in result.reasons)
+
+
+def test_a_user_that_returns_to_a_ramp_has_the_row_of_its_place(lab: Lab) -> None:
+    text = """
+    class Wave(Workflow):
+        stages = ["1ms:3", "300ms:3", "1ms:1", "300ms:1", "1ms:3", "300ms:3"]
+        name = Feed(["u0", "u1", "u2"], per="vu", take="once")
+
+        @action(at="start")
+        async def sign_in(self, url: URL = "/rows") -> None:
+            await self.client.http.get(url, params={"key": self.name})
+
+        @step()
+        async def use(self, url: URL = "/?delay=5ms") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    result = lab.run(text)
+    assert lab.target.counts()["fields"]["key"] == {"u0": 1, "u1": 2, "u2": 2}
+    assert not any("did not start" in reason for reason in result.reasons)
+
+
 def test_values_handed_over_are_not_shared_between_users(lab: Lab) -> None:
     text = """
     class Setup(Workflow):

@@ -492,11 +492,11 @@ def test_a_slow_resolver_is_asked_once_per_process_and_in_no_latency(lab: Lab) -
     from squall.clients.http import origin
     lookup = origin._lookup
 
-    async def slow(name, port):
+    async def slow(what, name, port):
         with Path("LOOKUPS").open("a") as file:
             file.write(f"{os.getpid()} {name}\\n")
         await asyncio.sleep(0.2)
-        return await lookup(name, port)
+        return await lookup(what, name, port)
 
     origin._lookup = slow
 

@@ -32,11 +32,19 @@ LONG_S = 600.0
 WAITS_S = 120.0
 FLOWS = """
     import asyncio, time
-    from squall import URL, HTTPResponse, Workflow, step
+    from squall import URL, Counter, HTTPResponse, Workflow, step
 
     class Calm(Workflow):
         @step()
         async def get(self, url: URL = "/Calm") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+    class Counted(Workflow):
+        calls = Counter()
+
+        @step()
+        async def get(self, url: URL = "/Counted") -> HTTPResponse:
+            self.calls.add()
             return await self.client.http.get(url)
 
     class Other(Workflow):
@@ -65,7 +73,8 @@ FLOWS = """
 
 
 class Attempts:
-    """Starts attempts in one host and keeps what it reports; a key is the name of a workflow."""
+    """Starts attempts in one host and keeps what it reports; a key is the name of a workflow, and
+    of a share if it is not the first: `Calm#1`."""
 
     def __init__(self, folder: Path, port: int) -> None:
         file = folder / "flows.py"
@@ -83,8 +92,14 @@ class Attempts:
         self, *names: str, profile: Profile = OPEN, leases: dict[str, float] | None = None
     ) -> None:
         for name in names:
+            workflow, _, share = name.partition("#")
             spec = ShareSpec(
-                workflow=name, share=0, shares=1, profile=profile, users=2, users_max=4
+                workflow=workflow,
+                share=int(share or 0),
+                shares=2 if share else 1,
+                profile=profile,
+                users=2,
+                users_max=4,
             )
             lease_s = (leases or {}).get(name, LONG_S)
             self.host.start(name, "job", spec, self._load, str(self._folder / name))
@@ -98,6 +113,9 @@ class Attempts:
 
     def sent(self, name: str) -> int:
         return sum(each.requests.sent for each in self.windows(name))
+
+    def calls(self, name: str) -> float:
+        return sum(each.sum for window in self.windows(name) for each in window.metrics)
 
     # `AttemptEvents`.
 
@@ -176,6 +194,24 @@ async def test_attempts_of_a_group_run_in_one_process_and_end_one_by_one(tmp_pat
         ]  # fmt: skip
         moments = [each.at_s for each in health]
         assert health and len(moments) == len(set(moments)), "reported once for the process"
+
+
+@pytest.mark.asyncio
+async def test_two_shares_of_a_workflow_do_not_mix_what_its_class_holds(tmp_path: Path) -> None:
+    """An author's metrics are attributes of the class, so each process can count one share."""
+    async with hosted(tmp_path) as (attempts, served):
+        await attempts.begin("Counted#0")
+        await until(lambda: served["Counted"] > 20)
+        await attempts.begin("Counted#1")
+        await until(lambda: attempts.reports.get("Counted#1") and attempts.sent("Counted#1") > 20)
+        attempts.host.stop("Counted#1", now=True, cut="cancelled")
+        await until(lambda: "Counted#1" in attempts.ends)
+        seen = served["Counted"]
+        await until(lambda: served["Counted"] > seen + 50)
+        attempts.host.stop("Counted#0", now=True, cut="cancelled")
+        await until(lambda: "Counted#0" in attempts.ends)
+        counted = [(attempts.calls(name), attempts.sent(name)) for name in attempts.ends]
+        assert [calls for calls, _ in counted] == [sent for _, sent in counted]
 
 
 @pytest.mark.asyncio

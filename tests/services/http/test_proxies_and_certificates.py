@@ -14,7 +14,9 @@ import trustme
 
 from squall.api.errors import ConfigError, TransportError
 from squall.clients.http import HTTPShared, ping
-from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH, connection_secrets
+from squall.engine.connection_options import connection_options
+from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH
+from tests.lab.ports import free_ports
 from tests.services.http.lab.servers import Nginx, on_uvloop, prepared, swept
 
 ACCESS = b"Proxy-Authorization: Basic " + base64.b64encode(b"ada:pw")
@@ -123,6 +125,16 @@ async def test_a_proxy_that_refuses_is_named(nginx: Nginx) -> None:
         assert shared.counters.failed == shared.counters.unsent == 1
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@on_uvloop
+async def test_a_proxy_that_does_not_listen_is_named_and_not_the_target(scheme: str) -> None:
+    (port,) = free_ports(1)
+    async with swept(HTTPShared(proxy=f"http://127.0.0.1:{port}")) as client:
+        with pytest.raises(TransportError) as failure:
+            await client.get(f"{scheme}://shop.test:8080/")
+    assert str(failure.value) == f"connection refused: proxy 127.0.0.1:{port}"
+
+
 @pytest.mark.parametrize("has_certificate", [True, False])
 @on_uvloop
 async def test_a_server_that_asks_for_a_certificate(tmp_path: Path, has_certificate: bool) -> None:
@@ -160,8 +172,9 @@ async def test_a_certificate_that_cannot_be_used_is_refused_before_the_run() -> 
 
 def test_credentials_and_keys_become_secrets(tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
-    both.write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----", encoding="ascii")
-    found, hidden = connection_secrets("ada:pw@proxy.test:3128", str(both), "")
-    assert found == "http://proxy.test:3128"
-    assert hidden[PROXY_AUTH] == "ada:pw"
-    assert hidden[CLIENT_CERTIFICATE].startswith("-----BEGIN CERTIFICATE-----")
+    issued = trustme.CA().issue_cert("me.test")
+    issued.private_key_and_cert_chain_pem.write_to_path(both)
+    found = connection_options(str, proxy="ada:pw@proxy.test:3128", cert=str(both))
+    assert found.proxy == "http://proxy.test:3128"
+    assert found.secrets[PROXY_AUTH] == "ada:pw"
+    assert "-----BEGIN CERTIFICATE-----" in found.secrets[CLIENT_CERTIFICATE]

@@ -259,9 +259,11 @@ def test_a_launcher_under_nohup_outlives_its_terminal() -> None:
 
 
 def test_a_main_process_that_dies_while_it_stops_is_not_replaced() -> None:
-    with launched("signal.signal(signal.SIGTERM, signal.SIG_IGN)" + WAITS) as made:
+    code = "signal.signal(signal.SIGTERM, lambda number, frame: say('asked'))"
+    with launched(code + WAITS) as made:
         main = int(made.line()[1])
         made.process.send_signal(signal.SIGTERM)
+        assert made.line() == ["asked"]
         os.kill(main, signal.SIGKILL)
         assert made.ended() == 128 + signal.SIGKILL
 
@@ -304,7 +306,7 @@ def test_after_three_deaths_in_ten_seconds_the_launcher_waits_and_can_be_stopped
         while made.children():
             time.sleep(0.01)
         made.process.send_signal(signal.SIGTERM)
-        # Neither does it wait any longer, nor does it start another one.
+        # Nothing ran when it was asked: it neither waits any longer nor starts another one.
         assert made.ended() == 0
 
 

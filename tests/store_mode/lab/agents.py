@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Generator, Sequence
@@ -39,6 +39,7 @@ from squall.store_mode.find_coordinator import find_leader
 from squall.store_mode.open_store import DEFAULT_PREFIX, opened_store
 from tests.cluster.lab.nodes import SECRET, Cluster, Command, Node
 from tests.cluster.lab.questions import Question
+from tests.lab import atomic_moto
 from tests.lab.ports import free_ports
 from tests.lab.target import TargetHandle
 
@@ -162,12 +163,11 @@ class Moto:
         self.endpoint = f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        program = Path(sys.executable).with_name("moto_server")
-        if not program.exists():
-            _missing("no moto_server")
+        if importlib.util.find_spec("moto") is None:
+            _missing("no moto")
         with open(self._log or os.devnull, "ab") as log:
             self._process = subprocess.Popen(
-                [str(program), "-H", "127.0.0.1", "-p", str(self.port)],
+                [*atomic_moto.PROGRAM, "-p", str(self.port)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -230,7 +230,13 @@ def test_expected_statuses_become_sorted_ranges(
 
 
 @pytest.mark.parametrize(
-    "value", ["", "20", "ok", "299-200", "2xx,", 99, 1000, True, None, [], [None], 2.0]
+    "value",
+    [
+        *("", "20", "ok", "abc", "299-200", "2xx,", 99, 1000, True, None, [], [None], 2.0),
+        *("7xx", "0xx", "6XX", "999", "600", "-200", "500-600", "2xx,7xx", "200-"),
+        *(0, -200, 600, 999, [200, 999], ["2xx", "9xx"], range(300, 200), range(10**12)),
+        *(b"200", {200: 302, 999: 1}, {"2xx": "9xx", "7xx": 1}, object()),
+    ],
 )
 def test_a_wrong_status_is_named(value: object) -> None:
     with pytest.raises(ConfigError, match=r'^expect .*"2xx"'):

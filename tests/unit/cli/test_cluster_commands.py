@@ -235,6 +235,7 @@ def test_a_status_says_where_the_job_is() -> None:
         file="shop.py",
         principal="ann",
         position=3,
+        leader="m2",
         workflows=[
             WorkflowView(
                 name="Shop",
@@ -250,6 +251,7 @@ def test_a_status_says_where_the_job_is() -> None:
     )
     head, *rest = status_lines(view)
     assert head.startswith("a-1  queued  shop.py  by ann") and "place 3 in the queue" in head
+    assert "  led by m2  " in head
     assert rest[1].split() == [
         "Shop", "running", "1", "high", "2", "w1,w2", "1,200", "2,400", "3", "0", "0",
     ]  # fmt: skip

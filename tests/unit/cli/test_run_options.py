@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from squall.api.errors import UsageError
 from squall.cli.main import build_parser
 from squall.cli.run.command import outputs_of
-from squall.cli.shared.run_options import run_options
+from squall.cli.shared.run_options import connection_flags, run_options
 from squall.engine.run_options import ProfileFlags, RunOptions, URLRequest
 
 
@@ -29,7 +36,13 @@ def test_a_url_stands_in_place_of_a_file() -> None:
     assert options.profiles == {"": ProfileFlags(vus=50, duration=10.0)}
 
 
-@pytest.mark.parametrize("what", ["ftp://127.0.0.1/", "http:///path"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("ftp://127.0.0.1/", "http:///path", "http://127.0.0.1:99999/", "http://127.0.0.1:x/"),
+        "http://[::1/",
+    ],
+)
 def test_what_is_neither_file_nor_http_url_is_refused(what: str) -> None:
     with pytest.raises(UsageError):
         parsed(what)
@@ -84,8 +97,21 @@ def test_of_a_repeated_flag_the_last_counts() -> None:
         (("--secret", "NOT_SET_ANYWHERE"), "--secret NOT_SET_ANYWHERE"),
         (("--resolve", "shop.test:443"), "--resolve shop.test:443"),
         (("--resolve", "shop.test:https:127.0.0.1"), "--resolve"),
-        (("--cacert", "/nowhere/ca.pem"), "--cacert /nowhere/ca.pem"),
+        (("--resolve", "shop.test:99999:127.0.0.1"), "--resolve shop.test:99999"),
+        (("--cacert", "/nowhere/ca.pem"), "--cacert /nowhere/ca.pem: No such file"),
+        (("--cacert", "/tmp"), "--cacert /tmp"),
+        (("--cert", "/nowhere/me.pem"), "--cert /nowhere/me.pem: No such file"),
+        (("--cert-key", "me.key"), "--cert-key me.key is the key of which certificate"),
+        (("--proxy", "foo:abc"), "--proxy: write http://host:port"),
+        (("--proxy", "foo:99999"), "--proxy: write"),
+        (("--proxy", ":3128"), "--proxy: write"),
+        (("--proxy", "foo:0"), "--proxy: write"),
+        (("--proxy", "[::1"), "--proxy: write"),
+        (("--proxy", "socks5://foo:1"), "--proxy: write"),
         (("--host", "http://"), '--host "http://"'),
+        (("--only", ""), "--only: a name is empty"),
+        (("--skip", "Shop,"), "--skip: a name is empty"),
+        (("--data", ""), "--data is for a URL"),
         (("--warmup", "-1s"), "--warmup"),
     ],
 )
@@ -94,6 +120,73 @@ def test_a_bad_value_names_its_flag(words: tuple[str, ...], message: str) -> Non
         parsed("shop.py", *words)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--data", "--json-body"])
+@pytest.mark.parametrize("name", ["nope", "/tmp", ""])
+def test_a_body_that_cannot_be_read_is_named_as_written(flag: str, name: str) -> None:
+    with pytest.raises(UsageError, match=f"^{flag} @{name}: (No such file|Is a directory)"):
+        parsed("http://shop.test/", flag, f"@{name}")
+
+
+def pem_files(folder: Path) -> dict[str, str]:
+    """Files that `--cacert`, `--cert` and `--cert-key` may name, good and bad."""
+    authority = trustme.CA()
+    issued, other = authority.issue_cert("me.test"), authority.issue_cert("you.test")
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    locked = key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"s3cret")
+    )
+    contents = {
+        "ca": authority.cert_pem.bytes(),
+        "cert": issued.cert_chain_pems[0].bytes(),
+        "key": issued.private_key_pem.bytes(),
+        "other key": other.private_key_pem.bytes(),
+        "locked key": locked,
+        "text": b"hello\n",
+        "empty": b"",
+        "binary": b"\x30\x82\xff\x00",
+        "cut": issued.cert_chain_pems[0].bytes()[:100],
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return {name: str(folder / name) for name in contents}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"--cacert": "ca"}, ""),
+        ({"--cacert": "text"}, "--cacert text: not a PEM file with certificates"),
+        ({"--cacert": "empty"}, "--cacert empty: not a PEM file with certificates"),
+        ({"--cacert": "binary"}, "--cacert binary: not a PEM file with certificates"),
+        ({"--cacert": "cut"}, "--cacert cut: not a PEM file with certificates"),
+        ({"--cacert": "key"}, "--cacert key: not a PEM file with certificates"),
+        ({"--cert": "cert", "--cert-key": "key"}, ""),
+        ({"--cert": "cert"}, "--cert cert has no private key; name its file (--cert-key)"),
+        ({"--cert": "text"}, "--cert text: not a PEM file with a certificate or a private key"),
+        ({"--cert": "binary"}, "--cert binary: not a PEM file"),
+        ({"--cert": "cert", "--cert-key": "text"}, "--cert-key text: not a PEM file"),
+        ({"--cert": "cut", "--cert-key": "key"}, "--cert cut: cannot use the client certificate"),
+        ({"--cert": "cert", "--cert-key": "other key"}, "--cert cert: cannot use the client"),
+        ({"--cert": "cert", "--cert-key": "locked key"}, "without a password"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "ping"])
+def test_files_of_certificates(
+    flags: dict[str, str], said: str, command: str, tmp_path: Path
+) -> None:
+    files = pem_files(tmp_path)
+    words = [word for flag, name in flags.items() for word in (flag, files[name])]
+    arguments = vars(build_parser().parse_args([command, "http://shop.test/", *words]))
+    if not said:
+        assert connection_flags(arguments).ca_file == arguments["cacert"]
+        return
+    with pytest.raises(UsageError) as caught:
+        connection_flags(arguments)
+    message = str(caught.value).replace(f"{tmp_path}/", "")
+    assert message.startswith(said) or said in message
+    assert "\n" not in message
 
 
 def test_environment_tags_and_names() -> None:
@@ -121,7 +214,7 @@ def test_a_secret_comes_from_the_environment_and_is_never_shown(
 
 def test_connection_flags(tmp_path: Path) -> None:
     certificate = tmp_path / "ca.pem"
-    certificate.write_text("")
+    trustme.CA().cert_pem.write_to_path(certificate)
     options = parsed(
         "shop.py",
         *("--resolve", "Shop.test:443:127.0.0.1", "--resolve", "six.test:80:[::1]"),
@@ -155,7 +248,8 @@ def test_the_request_of_a_url(tmp_path: Path) -> None:
         (("shop.py", "-H", "http://127.0.0.1"), "write --host"),
         (("http://shop.test", "-H", "Accept"), "write 'NAME: VALUE'"),
         (("http://shop.test", "--json-body", "{"), "not JSON"),
-        (("http://shop.test", "--data", "@nowhere"), "does not exist"),
+        (("http://shop.test", "-X", ""), "--method : write a method"),
+        (("http://shop.test", "--data", "@nowhere"), "--data @nowhere: No such file"),
         (("http://shop.test", "-X", "A B"), "--method A B"),
     ],
 )

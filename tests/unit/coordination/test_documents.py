@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 
+from squall import coordination
 from squall.coordination import (
     ConfigurationError,
     Coordinator,
@@ -163,3 +164,21 @@ def test_a_plugin_emits_its_own_events_under_its_own_name() -> None:
             await member.stop()
 
     asyncio.run(main())
+
+
+def test_every_public_class_has_a_docstring_of_its_own() -> None:
+    classes = {name: getattr(coordination, name) for name in coordination.__all__}
+    bare = [
+        name
+        for name, each in classes.items()
+        if isinstance(each, type) and not vars(each).get("__doc__")
+    ]
+    assert bare == []
+
+
+def test_the_reference_has_every_key_that_the_scripts_of_redis_make() -> None:
+    scripts = (ROOT / "src/squall/coordination/stores/redis").glob("*.lua")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in scripts)
+    made = set(re.findall(r"'(#[a-z]+):?'", text))
+    shown = (DOCUMENTS / "reference-keys.md").read_text(encoding="utf-8")
+    assert made and [name for name in sorted(made) if name not in shown] == []

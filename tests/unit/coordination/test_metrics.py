@@ -9,7 +9,7 @@ import pytest
 from squall.coordination import ANY, Put, StaleEpochError, events
 from squall.coordination.coordinator import Coordinator
 from squall.coordination.stores.interface import Fence
-from tests.unit.coordination.lab.world import FAST, Lab, play
+from tests.unit.coordination.lab.world import FAST, FIRST_EPOCH, Lab, play
 
 
 def seen_elections(member: Coordinator) -> int:
@@ -73,7 +73,7 @@ def test_each_refused_write_is_counted() -> None:
         assert lease is not None
         lab.faults["a"].delay_s = 0.05  # All of them are on their way before one is answered.
         usurped = Put("leader", lease.value, expect=ANY, ttl_s=None)
-        await lab.store.write(usurped, fence=Fence("leader", 9))
+        await lab.store.write(usurped, fence=Fence("leader", FIRST_EPOCH + 8))
         writes = [term.write(Put(f"effect/{n}", b"", expect=ANY, ttl_s=9.0)) for n in range(3)]
 
         async def all_of_them() -> list[object]:

@@ -287,11 +287,9 @@ async def test_production_does_not_skip_its_cold_start(tmp_path: Path) -> None:
     timing = msgspec.structs.replace(Timing(), cold_start_observation_window=0.0)
     no = await refused(profile=timing, **options)
     check_text(no, "cold_start_observation_window", 0.0, "production observes before it elects")
-    # A single process has no other member to observe.
-    async with Coordinator(
-        "memory:", environment="production", skip_cold_start=True, secret=SECRET
-    ):
-        pass
+    # A single process has no other member to observe, but the option is refused all the same.
+    no = await refused(environment="production", skip_cold_start=True)
+    check_text(no, "skip_cold_start", True, "production observes before it elects")
 
 
 async def test_load_tests_cannot_switch_fencing_off() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from squall.api.errors import ConfigError
 from squall.coordination import Coordinator, Queue, RunRecord, Scheduler, Timing, Ttl, Work
 from squall.coordination.errors import ConfigurationError
 from squall.coordination.options import OPTION_SPECS, Options, OptionValues
@@ -79,6 +81,39 @@ def test_a_timing_refuses_every_wrong_type_and_value(name: str) -> None:
 )
 def test_these_are_refused(option: str, value: object) -> None:
     refused(option, value, lambda: Coordinator("memory:", **{option: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("secret", lambda: Coordinator("memory:", secret=[])),
+        ("the coordination secret", lambda: Coordinator("memory:", secret="")),
+        ("the coordination secret", lambda: Coordinator("memory:", secret="short")),
+        ("secret_source", lambda: Coordinator("memory:", secret_source="nope:")),
+        ("secret_source", lambda: Coordinator("memory:", secret_source="file:")),
+        ("secret_source", lambda: Coordinator("memory:", secret_source="/etc/secret")),
+        ("'a b'", lambda: Coordinator("memory:", member_id="a b")),
+        ("'a/b'", lambda: Coordinator("memory:", member_id="a/b")),
+        ("log", lambda: Coordinator("memory:", log=3)),  # type: ignore[arg-type]
+        ("registry", lambda: Coordinator("memory:", registry=3)),  # type: ignore[arg-type]
+        ("plugin", lambda: Coordinator("memory:", 5)),  # type: ignore[arg-type]
+        ("plugin", lambda: Coordinator("memory:", Queue)),  # type: ignore[arg-type]
+        ("store", lambda: Coordinator(5)),  # type: ignore[arg-type]
+        ("store", lambda: Coordinator(None)),  # type: ignore[arg-type]
+        (
+            "skip_cold_start",
+            lambda: Coordinator("memory:", environment="production", skip_cold_start=True),
+        ),
+        ("seconds", lambda: Scheduler().every(0)),
+        ("seconds", lambda: Scheduler().every(-1.0)),
+        ("seconds", lambda: Scheduler().every(math.nan)),
+    ],
+)
+def test_the_constructor_refuses(name: str, make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError) as no:
+        make()
+    text = str(no.value)
+    assert re.match(rf"{name} (is|has|cannot) ", text) and "short" not in text, text
 
 
 def test_the_defaults_are_accepted_and_the_tables_have_every_name() -> None:

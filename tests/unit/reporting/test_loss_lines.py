@@ -34,3 +34,28 @@ def test_the_line_says_what_ended(reason: str, refilled_by: str, begins: str) ->
         is_last_heard=is_last_heard,
     )
     assert loss_line(loss).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("amount", "says"),
+    [
+        ({"starts": 19}, "Shop, 19 planned starts missing in 0.8 s, refilled"),
+        ({"starts": 1}, "Shop, 1 planned start missing in 0.8 s, refilled"),
+        ({"iterations": 7}, "Shop, 7 iterations missing for 0.8 s, refilled"),
+        ({}, "Shop, 2 users missing for 0.8 s, refilled"),
+    ],
+)
+def test_the_line_says_how_much_is_missing(amount: dict[str, int], says: str) -> None:
+    loss = Loss(
+        process=0,
+        workflow="Shop",
+        at_s=7.0,
+        reason="worker w1 restarted",
+        users=2,
+        worker="w1",
+        below_target_s=0.8,
+        refilled_by="w1",
+        starts=amount.get("starts"),
+        iterations=amount.get("iterations"),
+    )
+    assert says in loss_line(loss)

@@ -6,6 +6,7 @@ import pytest
 
 from squall.stats.manifest import Profile
 from squall.stats.reports import ErrorSample
+from squall.stats.short_numbers import brief_duration
 from squall.stats.totals.run import RunStats
 from squall.stats.verdict import judge, judge_live
 from squall.stats.verdict_settings import VerdictSettings
@@ -112,6 +113,55 @@ def test_loop_lag_over_the_run(lag_s: float, state: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("seconds", "late_beats", "percentile"),
+    [
+        # One hiccup of a shared machine, however long: each beat that it delayed counts.
+        (1, 4, ""),
+        (2, 5, ""),
+        (4, 15, ""),
+        # Late often enough to be no accident.
+        (1, 10, "p95"),
+        (2, 20, "p95"),
+        (5, 10, "p99"),
+    ],
+)
+def test_the_loop_lag_of_a_short_run_needs_samples(
+    seconds: int, late_beats: int, percentile: str
+) -> None:
+    stats = RunStats(file_manifest())
+    for second in range(seconds):
+        late = late_beats if second == 0 else 0
+        stats.add(health(second + 1.0, cpu=0.9, lag_s=[0.03] * late + [0.001] * (100 - late)))
+    verdict = judge(stats)
+    assert verdict.state == ("DEGRADED" if percentile else "VALID")
+    if percentile:
+        shown = brief_duration(stats.health.lag.quantile(float(percentile[1:]) / 100))
+        assert verdict.reasons[0].startswith(f"loop lag {percentile} {shown} at 90 % CPU: ")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "users", "blocked_s", "advice"),
+    [
+        (0.9, 50, 0.0, "start again with fewer VUs or more processes"),
+        (0.9, 1, 0.0, "its steps compute too much"),
+        (0.1, 50, 0.0, "the machine was busy with other programs; start again on an idle one"),
+        (0.1, 1, 0.0, "the machine was busy with other programs; start again on an idle one"),
+        (0.1, 1, 0.2, "lines of your file blocked its loop"),
+    ],
+)
+def test_the_advice_on_loop_lag_fits_its_cause(
+    cpu: float, users: int, blocked_s: float, advice: str
+) -> None:
+    stats = RunStats(file_manifest())
+    stats.add(window(0, users=users))
+    blocked = [Blocked("Shop", "home", "shop.py:14", "time.sleep", blocked_s)]
+    for second in range(1, 11):
+        stats.add(health(float(second), cpu=cpu, lag_s=[0.03] * 100, blocked=blocked))
+    (reason,) = [each for each in judge(stats).reasons if each.startswith("loop lag")]
+    assert reason.endswith(f" CPU: the generator was late to see answers; {advice}")
+
+
+@pytest.mark.parametrize(
     ("seconds", "state"), [(0.009, "VALID"), (0.02, "DEGRADED"), (0.84, "INVALID")]
 )
 def test_code_that_blocks_the_loop(seconds: float, state: str) -> None:
@@ -201,9 +251,15 @@ def test_late_starts_count_by_what_they_do_to_the_numbers(
 def test_late_starts_say_which_percentile_they_raised() -> None:
     (reason,) = judge(with_lateness(0.020, 0.350, 30)).reasons
     assert reason.startswith(
-        "Shop made 30 of 1000 starts late (3 %, at most 350 ms), which raised its p99 from 21.9 to "
+        "Shop made 30 of 1000 starts late (3 %, at most 350 ms), which raised its p99 from 21.9 ms "
     )
     assert reason.endswith("; lower the rate or use more processes")
+
+
+def test_late_starts_of_seconds_are_said_in_seconds() -> None:
+    (reason,) = judge(with_lateness(0.200, 1.3, 30)).reasons
+    assert "(3 %, at most 1.3 s), which raised its p99 from 220 ms to 1.4" in reason
+    assert "e+" not in reason
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from squall.ui.history import LIMIT, History, Point
-from squall.ui.pages.charts import TimeRange, When
+from squall.ui.pages.charts import TimeRange, When, axis_number
 from squall.ui.terminal_style import TerminalStyle
 
 
@@ -50,3 +50,11 @@ def test_the_whole_run_is_plotted_up_to_now() -> None:
     assert shown.points[-1].rate == 20.0
     planned = TimeRange(history, 40, TerminalStyle(), When(21.0, whole=True, length_s=40.0))
     assert (planned.from_s, planned.until_s) == (0.0, 37.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1.5, "1.5"), (999.4, "999"), (999.7, "1000"), (9999.0, "9999"), (2e4, "20k")],
+)
+def test_the_number_at_an_axis_has_no_exponent(value: float, shown: str) -> None:
+    assert axis_number(value) == shown

@@ -64,7 +64,7 @@ async def _jobs(client: ClusterClient, arguments: Namespace) -> int:
 
 
 async def _status(client: ClusterClient, arguments: Namespace) -> int:
-    view = await client.status(JobId(arguments.job))
+    view = await client.counted_status(JobId(arguments.job))
     if arguments.json:
         return print_json(view)
     print_or_drop("\n".join(status_lines(view)))
@@ -73,7 +73,9 @@ async def _status(client: ClusterClient, arguments: Namespace) -> int:
 
 def status_lines(view: JobView) -> list[str]:
     head = [view.job, view.state, view.file, f"by {view.principal}" if view.principal else ""]
-    head += [f"submitted {length(view.age_s)} ago", _remark(view)]
+    head.append(f"submitted {length(view.age_s)} ago")
+    head += [f"led by {view.leader}" if view.leader and view.state not in TERMINAL else ""]
+    head.append(_remark(view))
     rows = [STATUS_HEAD, *(_workflow_row(each) for each in view.workflows)]
     lines = ["  ".join(part for part in head if part)]
     if view.workflows:

@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from squall.api.errors import ExitCode
-from squall.cli.shared.run_options import proxy_and_secrets, readable_file, resolve_map, seconds
+from squall.cli.shared.run_options import connection_flags, resolve_map, seconds
 from squall.clients.http import ping
 from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH
 from squall.reporting.text.standard_streams import print_or_drop
@@ -19,16 +19,16 @@ def execute(arguments: Namespace) -> int:
     for place, address in resolve_map(arguments.resolve).items():
         host, _, port = place.rpartition(":")
         resolve[host, int(port)] = address
-    proxy, hidden = proxy_and_secrets(vars(arguments))
+    connection = connection_flags(vars(arguments))
     result = asyncio.run(
         ping(
             url if "://" in url else f"http://{url}",
             resolve=resolve,
             insecure=arguments.insecure,
-            ca_file=readable_file(arguments.cacert, "--cacert") or None,
-            certificate=hidden.get(CLIENT_CERTIFICATE, ""),
-            proxy=proxy,
-            proxy_auth=hidden.get(PROXY_AUTH, ""),
+            ca_file=connection.ca_file or None,
+            certificate=connection.secrets.get(CLIENT_CERTIFICATE, ""),
+            proxy=connection.proxy,
+            proxy_auth=connection.secrets.get(PROXY_AUTH, ""),
             timeout_s=seconds(arguments.timeout, "--timeout"),
         )
     )

@@ -25,11 +25,15 @@ from squall.api.quantities import (
     parse_rate,
     parse_stage,
 )
+from squall.engine.connection_options import (
+    ConnectionOptions,
+    check_resolve,
+    connection_options,
+)
 from squall.engine.run_options import (
     ProfileFlags,
     RunOptions,
     URLRequest,
-    connection_secrets,
 )
 
 T = TypeVar("T")
@@ -41,11 +45,11 @@ def run_options(arguments: Namespace) -> RunOptions:
     given = vars(arguments)
     what: str = arguments.what
     is_url = what.lower().startswith(("http://", "https://"))
-    if is_url and not _hostname(what):
-        raise UsageError(f"{what}: this URL has no host")
+    if is_url:
+        _check_url(what)
     if not is_url and "://" in what:
         raise UsageError(f"{what}: a URL begins with http:// or https://")
-    proxy, hidden = proxy_and_secrets(given)
+    connection = connection_flags(given)
     workers: str | None = given.get("workers")
     warmup: str | None = given.get("warmup")
     timeout: str | None = given.get("timeout")
@@ -56,19 +60,19 @@ def run_options(arguments: Namespace) -> RunOptions:
         workers=None if workers is None else _read(parse_count, workers, "--workers"),
         host=_host(given.get("host", "")),
         env=_pairs(given.get("env", ()), "--env"),
-        secrets=_secrets(given.get("secret", ())) | hidden,
-        proxy=proxy,
+        secrets=_secrets(given.get("secret", ())) | connection.secrets,
+        proxy=connection.proxy,
         profiles=profile_flags(arguments),
         thresholds=tuple(given.get("threshold", ())),
         once=given.get("once", False),
-        only=_names(given.get("only", ())),
-        skip=_names(given.get("skip", ())),
+        only=_names(given.get("only", ()), "--only"),
+        skip=_names(given.get("skip", ()), "--skip"),
         seed=_seed(given.get("seed")),
         tags=_pairs(given.get("tag", ()), "--tag"),
         warmup_s=0.0 if warmup is None else seconds(warmup, "--warmup", zero_ok=True),
         resolve=resolve_map(given.get("resolve", ())),
         insecure=given.get("insecure", False),
-        ca_file=readable_file(given.get("cacert", ""), "--cacert"),
+        ca_file=connection.ca_file,
         command=_shown(given.get("words", ())),
         timeout_s=None if timeout is None else seconds(timeout, "--timeout"),
         on_control_loss=given.get("on_control_loss") or "",
@@ -79,7 +83,7 @@ def run_options(arguments: Namespace) -> RunOptions:
 def _request(given: dict[str, Any], *, is_url: bool) -> URLRequest:
     """The request of a URL; curl's rules say what a body means."""
     named = ("method", "header", "data", "json_body")
-    used = [name for name in named if given.get(name)]
+    used = [name for name in named if given.get(name) not in (None, [], ())]
     headers = dict(_header(text) for text in given.get("header") or ())
     if used and not is_url:
         flag = "--" + used[0].replace("_", "-")
@@ -93,7 +97,8 @@ def _request(given: dict[str, Any], *, is_url: bool) -> URLRequest:
         kind = ""
     if kind and "content-type" not in {name.lower() for name in headers}:
         headers["Content-Type"] = kind
-    method = (given.get("method") or ("GET" if body is None else "POST")).upper()
+    default = "GET" if body is None else "POST"
+    method = (default if given.get("method") is None else given["method"]).upper()
     if not method.replace("-", "").isalpha() or not method.isascii() or method == "CONNECT":
         raise UsageError(f"--method {method}: write a method, such as POST")
     return URLRequest(method=method, headers=headers, body=body)
@@ -112,7 +117,7 @@ def _body(text: str, flag: str) -> bytes:
     if not text.startswith("@"):
         return text.encode()
     try:
-        with open(readable_file(text[1:], flag), "rb") as file:
+        with open(text[1:], "rb") as file:
             return file.read()
     except OSError as error:
         raise UsageError(f"{flag} {text}: {error.strerror}") from None
@@ -165,25 +170,17 @@ def resolve_map(entries: Iterable[str]) -> dict[str, str]:
     for entry in entries:
         host, _, rest = entry.partition(":")
         port, _, address = rest.partition(":")
-        if not host or not port.isdecimal() or not address:
-            raise UsageError(
-                f"--resolve {entry}: write host:port:address, such as shop.test:443:127.0.0.1"
-            )
         found[f"{host.lower()}:{port}"] = address.removeprefix("[").removesuffix("]")
+    check_resolve("--resolve", found)
     return found
 
 
-def proxy_and_secrets(given: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """See `connection_secrets`."""
-    flags = ("proxy", "cert", "cert_key")
-    proxy, certificate, key = (given.get(name) or "" for name in flags)
-    return connection_secrets(proxy, certificate, key)
-
-
-def readable_file(path: str, flag: str) -> str:
-    if path and not os.access(path, os.R_OK):
-        raise UsageError(f"{flag} {path}: the file does not exist or cannot be read")
-    return path
+def connection_flags(given: dict[str, Any]) -> ConnectionOptions:
+    names = ("proxy", "cacert", "cert", "cert_key")
+    return connection_options(
+        lambda name: "--" + name.replace("_", "-"),
+        **{name: given.get(name) or "" for name in names},
+    )
 
 
 def _named(values: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -225,8 +222,11 @@ def _secrets(entries: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _names(entries: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name for entry in entries for name in entry.split(",") if name)
+def _names(entries: Iterable[str], flag: str) -> tuple[str, ...]:
+    names = [name.strip() for entry in entries for name in entry.split(",")]
+    if "" in names:
+        raise UsageError(f"{flag}: a name is empty; name a workflow")
+    return tuple(names)
 
 
 def _seed(text: str | None) -> int:
@@ -240,13 +240,16 @@ def _host(text: str) -> str:
     return _read(parse_host, text, "--host") if text else ""
 
 
-def _hostname(url: str) -> str | None:
+def _check_url(url: str) -> None:
     from urllib.parse import urlsplit
 
     try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"{url}: not a URL: {error}") from None
+    if not host:
+        raise UsageError(f"{url}: this URL has no host")
 
 
 def _shown(words: Iterable[str]) -> tuple[str, ...]:

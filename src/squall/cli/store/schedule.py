@@ -28,7 +28,7 @@ from squall.cluster.client.pack import packed
 from squall.coordination.scheduler.records import JobRecord
 from squall.engine.plan.author_file import refuse_no_python_file
 from squall.engine.run_options import RunOptions
-from squall.reporting.number_format import moment
+from squall.reporting.number_format import moment, three_digits
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.standard_streams import print_json, print_or_drop
 from squall.store_mode.client_side import StoreRoute
@@ -283,7 +283,7 @@ def _last(run: ScheduledRun | None) -> str:
 
 
 def _change(before: float, after: float) -> str:
-    return f"{100.0 * (after / before - 1.0):+.0f} %" if before else f"to {after:.3g}"
+    return f"{100.0 * (after / before - 1.0):+.0f} %" if before else f"to {three_digits(after)}"
 
 
 # The store.

@@ -110,7 +110,8 @@ def _body(shared: HTTPShared, data: Any, json: Any, form: Any, files: Any) -> Pr
 
 def _multipart(shared: HTTPShared, form: Any, files: Any) -> PreparedBody:
     if not isinstance(files, Mapping):
-        raise CallError('files must be a mapping such as {"picture": "cat.png"}')
+        kind = type(files).__name__
+        raise CallError(f'files must be a mapping such as {{"picture": "cat.png"}}, not {kind}')
     named = cast("Mapping[str, Any]", files)
     read = {name: shared.file(_file(value)) for name, value in named.items()}
     fields = form.value if isinstance(form, PreparedBody) else form

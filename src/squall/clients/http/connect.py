@@ -206,7 +206,8 @@ def use_certificate(context: ssl.SSLContext, pem: str) -> None:
         file.write(pem)
         file.flush()
         try:
-            context.load_cert_chain(file.name)
+            # A password, though empty: without one OpenSSL asks for it in the terminal.
+            context.load_cert_chain(file.name, password="")
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "reason", None) or str(error)
             raise CallError(

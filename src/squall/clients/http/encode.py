@@ -114,8 +114,9 @@ def auth_of(value: Any) -> PreparedAuth:
         pair = base64.b64encode(f"{user}:{password}".encode())
         credentials = "Basic " + pair.decode()
     else:
-        # The value may be a secret, so the message does not quote it.
-        raise CallError('auth is neither ("user", "password") nor "Scheme credentials"')
+        # The value may be a secret, so the message names its kind only.
+        kind = "str without a scheme" if isinstance(value, str) else _kinds(value)
+        raise CallError(f'auth must be ("user", "password") or "Scheme credentials", not {kind}')
     try:
         return PreparedAuth(value, field("Authorization", credentials)[1])
     except CallError:
@@ -184,6 +185,15 @@ def _mapping(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict) and not isinstance(value, Mapping):
         raise CallError(f"{what} must be a mapping such as {{...}}, not {type(value).__name__}")
     return cast("Mapping[str, Any]", value)
+
+
+def _kinds(value: Any) -> str:
+    """`int`, or `tuple (str, int)`."""
+    kind = type(value).__name__
+    if not isinstance(value, list | tuple):
+        return kind
+    items = cast("Sequence[Any]", value)
+    return f"{kind} ({', '.join(type(item).__name__ for item in items[:5])})"
 
 
 def _is_pair(value: Any) -> bool:

@@ -6,11 +6,12 @@ cancelled. A cancelled call closes its connection, because its answer may still 
 
 from __future__ import annotations
 
+import difflib
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 from squall.api.errors import CallError, TransportError
-from squall.api.http import HTTPResponse
+from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
 from squall.clients.http.call import build
 from squall.clients.http.connect import connect
 from squall.clients.http.connection import HTTPConnection, Unanswered
@@ -18,11 +19,20 @@ from squall.clients.http.cookies import stored
 from squall.clients.http.request import REDIRECTS, REPEATABLE, Request, redirected
 from squall.clients.http.shared import Exchange, HTTPShared
 from squall.clients.http.url import PreparedURL, join, read_url
+from squall.stats.manifest import ITERATION, START
 
 if TYPE_CHECKING:
     from squall.clients.http.client import HTTPClient
 
 ExchangeOutcome = HTTPResponse | TransportError
+# What other libraries call our options.
+_OTHER_NAMES = {
+    "body": "data",
+    "content": "data",
+    "query": "params",
+    "allow_redirects": "redirects",
+    "follow_redirects": "redirects",
+}
 
 
 async def call(
@@ -41,7 +51,10 @@ async def call(
     json: Any = None,
     form: Any = None,
     files: Any = None,
+    **unknown: Any,
 ) -> HTTPResponse:
+    if unknown:
+        raise _unknown_option(method, next(iter(unknown)))
     shared = client.shared
     target = url if type(url) is PreparedURL else shared.url(url)
     request = build(
@@ -80,10 +93,22 @@ def _checked_redirects(redirects: Any) -> int:
     return redirects
 
 
+def _unknown_option(method: str, name: str) -> TypeError:
+    """Names the verb that the author wrote, and the options that it takes."""
+    verb = method.lower() if hasattr(HTTPVerbs, method.lower()) else "request"
+    takes_body = verb not in ("get", "head", "options")
+    known = sorted((BodyOptions if takes_body else CallOptions).__optional_keys__)
+    close = _OTHER_NAMES.get(name) or "".join(difflib.get_close_matches(name, known, 1))
+    hint = f"; did you mean {close}=?" if close in known else ""
+    return TypeError(f"{verb}() takes no {name}={hint or ';'} it takes {', '.join(known)}")
+
+
 def _check_name(name: Any) -> None:
     """A name is the key of a row: reports and documents have only text there."""
     if not isinstance(name, str) or not name:
         raise CallError(f"name={name!r} is not the name of a row; write text")
+    if name in (ITERATION, START):
+        raise CallError(f'name="{name}" is reserved; choose another name')
 
 
 async def finish(

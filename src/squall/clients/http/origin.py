@@ -69,8 +69,8 @@ class Origin:
         self.port = port
         shown = f"[{host}]" if ":" in host else host
         self.authority = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
-        # Always with the port, for messages.
-        self.where = f"{shown}:{port}"
+        # What is connected to, always with the port, for messages.
+        self.where = f"{shown}:{port}" if proxy is None else f"proxy {proxy.host}:{proxy.port}"
         self.text = f"{scheme}://{self.authority}"
         self.proxy = proxy
         self.dial_port = port if proxy is None else proxy.port
@@ -86,12 +86,12 @@ class Origin:
 class Origins:
     """Keeps the origins of a share and resolves their names."""
 
-    __slots__ = ("_known", "_overrides", "_proxy")
+    __slots__ = ("_known", "_overrides", "proxy")
 
     def __init__(
         self, overrides: Mapping[tuple[str, int], str], proxy: Proxy | None = None
     ) -> None:
-        self._proxy = proxy
+        self.proxy = proxy
         self._known: dict[tuple[str, str, int], Origin] = {}
         self._overrides = {(host.lower(), port): ip for (host, port), ip in overrides.items()}
 
@@ -99,7 +99,7 @@ class Origins:
         key = (scheme, host, port)
         origin = self._known.get(key)
         if origin is None:
-            origin = self._known[key] = Origin(*key, self._proxy)
+            origin = self._known[key] = Origin(*key, self.proxy)
         return origin
 
     async def resolve(self, origin: Origin) -> float:
@@ -126,7 +126,8 @@ class Origins:
 
 async def _fill(origin: Origin, name: str) -> None:
     try:
-        origin.addresses = await _lookup(name, origin.dial_port)
+        what = "name" if origin.proxy is None else "name of the proxy"
+        origin.addresses = await _lookup(what, name, origin.dial_port)
     finally:
         origin.resolving = None
 
@@ -140,7 +141,7 @@ def _literal(name: str) -> Address | None:
     return Address(family, str(literal))
 
 
-async def _lookup(name: str, port: int) -> tuple[Address, ...]:
+async def _lookup(what: str, name: str, port: int) -> tuple[Address, ...]:
     began = perf_counter()
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
@@ -148,7 +149,7 @@ async def _lookup(name: str, port: int) -> tuple[Address, ...]:
         )
     except (OSError, UnicodeError) as error:
         raise TransportError(
-            f"name does not resolve: {name}", started=began, ended=perf_counter()
+            f"{what} does not resolve: {name}", started=began, ended=perf_counter()
         ) from error
     addresses = (Address(family, str(where[0])) for family, _, _, _, where in found)
     # A dict keeps the resolver's order and drops duplicates.

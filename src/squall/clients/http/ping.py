@@ -40,7 +40,11 @@ class PingResult:
     def render(self) -> str:
         response = self.response
         if response is None:
-            return f"{self.url}: {self.error}"
+            # The statistics load numpy, which an answered ping does not need.
+            from squall.stats.run_notes import MAYBE_TLS, may_want_tls
+
+            hint = f"; {MAYBE_TLS}" if may_want_tls(self.error, self.url) else ""
+            return f"{self.url}: {self.error}{hint}"
         size = f"{len(response.raw_body)} B"
         lines = [f"{response.status_text}  {response.head.version}  {size}  from {self.peer}"]
         timings = response.timings

@@ -49,7 +49,7 @@ def _always(now: float) -> bool:
 class HTTPCounters:
     """Counts the exchanges of a share since its start.
 
-    sent = answered + (failed - unsent) + reconnects + cancelled + those in flight.
+    sent = answered + (failed - unsent) + reconnects + cancelled + in_flight.
     """
 
     __slots__ = (
@@ -85,6 +85,11 @@ class HTTPCounters:
     @property
     def answered(self) -> int:
         return sum(self.statuses)
+
+    @property
+    def in_flight(self) -> int:
+        ended = self.answered + self.failed - self.unsent + self.reconnects + self.cancelled
+        return self.sent - ended
 
 
 class Exchange:
@@ -195,6 +200,16 @@ class HTTPShared:
         except CallError as error:
             raise ConfigError(error.reason) from error
         raise ConfigError(f"an HTTP call takes no {kind.__name__}")
+
+    async def prepare_proxy(self) -> None:
+        """Resolves the name of the proxy; a `ConfigError` names the option."""
+        proxy = self.origins.proxy
+        if proxy is None:
+            return
+        try:
+            await self.resolve(self.origins.get("http", proxy.host, proxy.port))
+        except CallError as error:
+            raise ConfigError(f"--proxy: {error.reason}") from error
 
     def sweep(self, now: float) -> None:
         """Ends exchanges whose time is up: call it every few milliseconds. Costs nothing until the

@@ -46,6 +46,7 @@ from squall.cluster.protocol.messages import (
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission, fingerprint
 from squall.cluster.protocol.timeouts import RequestTimeouts
+from squall.cluster.results.counters import final_counters
 from squall.cluster.results.job_result import JobResult, decode_result, outcome_of
 from squall.cluster.wire.blob_transfer import BlobFetcher, serve_blobs
 from squall.cluster.wire.errors import BlobError
@@ -205,6 +206,9 @@ class ClusterClient:
             raise SquallError(f"job {job} is {view.state}; it has a result once it has ended")
         if not view.result:
             raise SquallError(f"job {job} ended ({view.state}) without a result: {view.reason}")
+        return await self._result_of(view)
+
+    async def _result_of(self, view: JobView) -> JobResult:
         await self._fetch(view.result, view.result_size)
         return decode_result(self._blobs.take(view.result))
 
@@ -216,6 +220,18 @@ class ClusterClient:
 
     async def status(self, job: JobId) -> JobView:
         return (await self.job_status(job)).view
+
+    async def counted_status(self, job: JobId) -> JobView:
+        """The status with counters also of a job that has ended: those of its result."""
+        view = await self.status(job)
+        if view.state not in TERMINAL or not view.result:
+            return view
+        counters = final_counters(await self._result_of(view))
+        workflows = [
+            msgspec.structs.replace(each, counters=counters.get(each.name))
+            for each in view.workflows
+        ]
+        return msgspec.structs.replace(view, workflows=workflows)
 
     async def job_status(self, job: JobId) -> JobStatus:
         """The state of the job and the manifest of its file."""

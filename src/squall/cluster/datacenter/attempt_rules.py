@@ -25,7 +25,7 @@ from squall.cluster.datacenter.commands import (
     StopWorkflow,
 )
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
-from squall.cluster.datacenter.tables import Tables, replace
+from squall.cluster.datacenter.tables import Tables, loss_text, replace
 from squall.cluster.datacenter.worker_rules import better, end_with
 from squall.cluster.datacenter.workflow_states import RETRY_PATH, WorkflowState
 from squall.cluster.protocol.job_keys import JobId, ShareKey
@@ -185,10 +185,7 @@ def lose_attempts(tables: Tables, command: LoseAttempts) -> CommandOutcome:
         workflow = job.workflow(lost.key.workflow)
         if workflow is not None:
             tables.put_workflow(job.job, replace(workflow, lost=workflow.lost + 1))
-        tables.event(
-            job.job,
-            f"{lost.key.workflow} share {lost.key.share} on {attempt.node} lost: {lost.reason}",
-        )
+        tables.event(job.job, loss_text(lost.key, attempt.node, lost.reason))
         jobs[job.job] = None
         changed = True
     for name in jobs:

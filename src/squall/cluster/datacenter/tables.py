@@ -178,6 +178,24 @@ class Tables:
             events = (*events[:half], *events[half + 1 :])
         self.events[job] = events
 
+    def shown_events(self, job: JobRecord) -> tuple[JobEvent, ...]:
+        """Adds to each loss, which is declared later, when the attempt died or was last heard: in
+        seconds since the creation of the job, as events are shown. The events themselves are state
+        that members of all versions agree on."""
+        when: dict[JobEvent, str] = {}
+        for key, facts in self.attempts_of(job.job):
+            workflow = job.workflow(key.workflow)
+            if facts.state == "lost" and workflow is not None and workflow.started_ms:
+                event = JobEvent(facts.ended_ms, loss_text(key, facts.node, facts.reason))
+                died_at_s = facts.died_at_s(workflow.started_ms)
+                at_s = facts.heard_at_s if died_at_s is None else died_at_s
+                at_s += (workflow.started_ms - job.created_ms) / 1000.0
+                verb = "last heard" if died_at_s is None else "died"
+                text = loss_text(key, facts.node, facts.reason, f", {verb} at {at_s:.1f} s")
+                when[event] = text
+        events = self.events.get(job.job, ())
+        return tuple(JobEvent(each.at_ms, when.get(each, each.text)) for each in events)
+
     def rebuild(self) -> None:
         """Computes the derived tables after the others were loaded."""
         self.live, self.shares_of, self.live_count = {}, {}, {}
@@ -218,3 +236,7 @@ def _index(attempts: tuple[AttemptFacts, ...], number: int) -> int:
         return number - 1
     numbers = [each.number for each in attempts]
     return numbers.index(Attempt(number)) if number in numbers else -1
+
+
+def loss_text(key: AttemptKey, node: str, reason: str, when: str = "") -> str:
+    return f"{key.workflow} share {key.share} on {node} lost{when}: {reason}"

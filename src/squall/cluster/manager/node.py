@@ -487,7 +487,7 @@ class ManagerNode:
             known = state()
             lines = why(known, record) if known is not None else []
             lines.append(self._led_by())
-            return lines, events(record, self.machine.tables.events.get(record.job, ()))
+            return lines, events(record, self.machine.tables.shown_events(record))
 
         def nodes() -> list[NodeView]:
             managers = self._group.managers(self._runtime.boot)

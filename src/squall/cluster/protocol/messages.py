@@ -45,6 +45,8 @@ class Counters(msgspec.Struct, frozen=True, array_like=True):
     sent: int = 0
     answered: int = 0
     failed: int = 0
+    """Failed executions of steps, as in the step table. Exchanges without an answer are among
+    them, but their own number is only in the results document."""
     users: int = 0
     actions: int = 0
     """Executed steps: they measure progress."""
@@ -352,7 +354,7 @@ class WorkflowView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """The workers that run it now; in the view of one job."""
     counters: Counters | None = None
     """Summed over its attempts, as their last reports say; in the view of one job that is not
-    over."""
+    over. Of one that is, clients take them from its result."""
 
 
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -191,6 +191,7 @@ def _workflow(workflow: WorkflowManifest) -> None:
     at = f"workflow {workflow.name}: "
     _profile(f"{at}profile", workflow.profile)
     _number(f"{at}line", workflow.line, 0, INTEGER_MAX)
+    _number(f"{at}once_rows", workflow.once_rows, 0, INTEGER_MAX)
     _number(f"{at}connections_per_vu", workflow.connections_per_vu, 0, CONNECTIONS_MAX)
     for field, names in (
         ("depends", workflow.depends),

@@ -18,18 +18,19 @@ from squall.cluster.results.job_result import JobResult, ResultInfo, close
 from squall.cluster.results.losses import (
     TOLERATED_SHARE,
     failed_by_loss,
+    lacking_rows,
     losses_of,
     missing_share,
 )
 from squall.cluster.results.parts import AppliedAdjustment, AttemptPart, JobParts
 from squall.cluster.results.record_sums import RecordSums
-from squall.engine.outcome import Loss, ProcessInfo, RunStatus, WorkflowOutcome
+from squall.engine.outcome import Loss, ProcessInfo, RunStatus, WorkflowOutcome, cores_at_once
 from squall.engine.run.metadata import squall_version
 from squall.engine.run_options import RunOptions
 from squall.reporting.loss_lines import loss_line
 from squall.reporting.redaction import Redactor
 from squall.stats.attempt_record import AttemptRecord
-from squall.stats.manifest import FileManifest
+from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.reports import ErrorSample, HealthReport, WindowReport
 from squall.stats.run_notes import notes_of
 from squall.stats.snapshot import VerdictState
@@ -57,6 +58,7 @@ def assemble(
         gathered = _gathered(manifest, options, parts.attempts)
     workflows = [_timed(outcome, records) for outcome in parts.workflows]
     losses = _losses(manifest, workflows, parts)
+    processes = _processes(parts.attempts)
     missing: Counter[str] = Counter()
     for loss in losses:
         missing[loss.workflow] += loss.starts or 0
@@ -71,7 +73,7 @@ def assemble(
             command=options.command,
             seed=options.seed,
             tags=dict(options.tags),
-            cores=parts.cores,
+            cores=cores_at_once(processes, workflows),
             os=parts.os,
             memory_mb=parts.memory_mb,
             started_at=parts.started_at,
@@ -79,7 +81,7 @@ def assemble(
         ),
         elapsed_s=parts.elapsed_s,
         workflows=workflows,
-        processes=_processes(parts.attempts),
+        processes=processes,
         losses=losses,
         notes=_notes(parts, records),
         interrupted=parts.state == "cancelled",
@@ -230,9 +232,20 @@ def _judged(
     for loss in result.losses:
         if loss.workflow in completed:
             completed[loss.workflow] += loss.iterations or 0
+    for name in completed:
+        completed[name] += _taken_away(stats.manifest.workflow(name), parts)
     verdict = judge(stats, _findings(result, parts, records), completed=completed)
-    notes = list(dict.fromkeys([*stats.manifest.all_warnings, *result.notes, *notes_of(stats)]))
+    notes = [*stats.manifest.all_warnings, *result.notes, *notes_of(stats)]
+    notes = list(dict.fromkeys([*notes, *lacking_rows(stats, result.losses)]))
     return msgspec.structs.replace(result, thresholds=thresholds, verdict=verdict, notes=notes)
+
+
+def _taken_away(workflow: WorkflowManifest, parts: JobParts) -> int:
+    """At most so many iterations belonged to users that an operator took away."""
+    changes = [each for each in parts.adjustments if each.workflow in ("", workflow.name)]
+    profile = workflow.profile
+    least = min((each.vus for each in changes if each.vus is not None), default=profile.vus)
+    return max(profile.vus - least, 0) * profile.iterations_per_vu
 
 
 def _replay(stats: RunStats, judge_of_run: ThresholdJudge, result: JobResult) -> None:

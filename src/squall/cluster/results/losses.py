@@ -10,23 +10,25 @@ adjusted or the job was stopped.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from squall.cluster.protocol.messages import DRAINED
 from squall.cluster.results.parts import AttemptPart
 from squall.cluster.results.uncounted_load import (
+    Pace,
     UncountedLoad,
     cut_of,
     finished,
-    lowest_latency_s,
+    pace_of,
     unfinished,
     unknown_of,
 )
 from squall.engine.load.schedule import StartSchedule, UserSchedule
 from squall.engine.outcome import Loss, WorkflowOutcome
 from squall.reporting.loss_lines import STARTED_LATE
+from squall.reporting.number_format import plural
 from squall.stats.manifest import WorkflowManifest
+from squall.stats.totals.run import RunStats
 
 LATE_START_S = 0.5
 """A share that joined earlier after the start counts as on time: by so much the clock of its
@@ -48,17 +50,14 @@ def losses_of(
     for part in sorted(attempts, key=lambda each: (each.share, each.attempt)):
         if part.workflow == workflow.name and part.fate != "dropped":
             shares.setdefault(part.share, []).append(part)
-    lowest_s = min(
-        (lowest_latency_s(part.record) for parts in shares.values() for part in parts),
-        default=math.inf,
-    )
+    pace = pace_of(part.record for parts in shares.values() for part in parts)
     end_s = _end_s(workflow, outcome, lost=failed_by_loss(outcome, attempts))
     found: list[Loss] = []
     for parts in shares.values():
         late = _started_late(workflow, parts[0])
         losses = [_late_start(workflow, outcome, parts[0])] if late else []
         losses += [
-            _loss(workflow, outcome, part, parts[index + 1 :], lowest_s, end_s)
+            _loss(workflow, outcome, part, parts[index + 1 :], pace, end_s)
             for index, part in enumerate(parts)
             if _was_cut(part)
         ]
@@ -102,6 +101,20 @@ def _nothing_missing(workflow: WorkflowManifest, loss: Loss) -> bool:
     return not loss.below_target_s
 
 
+def lacking_rows(stats: RunStats, losses: Sequence[Loss]) -> list[str]:
+    """One note for each workflow whose step rows lack requests of lost shares: those that were
+    under way at the last report, that only counters know, and that may have followed."""
+    found: list[str] = []
+    for workflow in stats.workflows.values():
+        unknown = sum(each.unknown_requests for each in losses if each.workflow == workflow.name)
+        flying = sum(max(row.in_flight, 0) for row in workflow.rows.values())
+        lacking = flying + workflow.unmeasured + unknown
+        if lacking and any(each.workflow == workflow.name for each in losses):
+            what = plural(lacking, "request")
+            found.append(f"the step rows of {workflow.name} lack up to {what} of lost shares")
+    return found
+
+
 def failed_by_loss(outcome: WorkflowOutcome, attempts: Iterable[AttemptPart]) -> bool:
     """The workflow failed because its workers were lost, not because code raised."""
     parts = [part for part in attempts if part.workflow == outcome.name]
@@ -135,13 +148,13 @@ def _loss(
     outcome: WorkflowOutcome,
     part: AttemptPart,
     later: Sequence[AttemptPart],
-    lowest_s: float,
+    pace: Pace,
     end_s: float,
 ) -> Loss:
     cut_s = cut_of(part)
     next_one = next((each for each in later if each.record is not None), None)
     until_s = next_one.joined_s if next_one is not None else end_s
-    unknown = _unknown(part, workflow, lowest_s)
+    unknown = _unknown(part, workflow, pace)
     died_at_s = part.died_at_s
     end = part.record.end if part.record is not None else None
     return Loss(
@@ -176,9 +189,9 @@ def _users(workflow: WorkflowManifest, part: AttemptPart, from_s: float, until_s
     return part.users
 
 
-def _unknown(part: AttemptPart, workflow: WorkflowManifest, lowest_s: float) -> UncountedLoad:
+def _unknown(part: AttemptPart, workflow: WorkflowManifest, pace: Pace) -> UncountedLoad:
     if part.unknown is None:
-        return unknown_of(part, workflow, lowest_s)
+        return unknown_of(part, workflow, pace)
     return UncountedLoad(part.unknown, part.unknown_iterations, part.is_estimate)
 
 

@@ -94,7 +94,6 @@ class JobParts(msgspec.Struct, kw_only=True):
     seconds."""
     notes: list[tuple[str, str]] = []
     """(verdict state, line) in addition to what records and losses say."""
-    cores: int = 0
     os: str = ""
     memory_mb: int = 0
     version: str = ""

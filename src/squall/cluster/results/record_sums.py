@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from squall.cluster.results.uncounted_load import peak_of
 from squall.stats.attempt_record import AttemptRecord
 from squall.stats.manifest import FileManifest
 from squall.stats.report_sums import ShareSums
@@ -91,14 +92,15 @@ class RecordSums:
 
 def gist(record: AttemptRecord) -> AttemptRecord:
     """The record reduced to one window with its sums: counts of requests, starts and iterations,
-    the lowest latency, the users of its last report. It has no histograms and no values for
-    other workflows."""
+    the lowest latency, the busiest second, the users of its last report. It has no histograms and
+    no values for other workflows."""
     end = record.end
     return msgspec.structs.replace(
         record,
         reports=[_sums(record.reports)] if record.reports else [],
         health=[],
         errors=[],
+        peak=peak_of(record),
         end=None if end is None else msgspec.structs.replace(end, values={}, provided={}),
     )
 
@@ -135,6 +137,7 @@ def _sums(reports: Sequence[WindowReport]) -> WindowReport:
         requests=requests,
         users=last.users,
         busy=last.busy,
+        opened=sum(report.opened for report in reports),
     )
 
 

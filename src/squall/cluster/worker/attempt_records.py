@@ -15,6 +15,7 @@ import msgspec
 from squall.cluster.protocol.encoded_reports import raw
 from squall.cluster.protocol.job_keys import AttemptKey
 from squall.cluster.protocol.messages import Counters, TelemetryPart
+from squall.cluster.results.counters import counted
 from squall.engine.core_protocol import OutputLine
 from squall.engine.process.attempt_events import HostReport
 from squall.stats.attempt_record import AttemptRecord, RecordEnd, SurvivingCounters
@@ -122,21 +123,6 @@ class AttemptRecorder:
     def on_ack(self, sequence: int) -> None:
         """The receiver has everything up to this sequence; 0: nothing."""
         self.acked = min(sequence, self.builder.sequence)
-
-
-def counted(before: Counters, report: WindowReport) -> Counters:
-    iteration = report.iteration
-    ended = sum(outcome.count for outcome in iteration.outcomes) + iteration.interrupted
-    return Counters(
-        planned=before.planned + report.starts.planned,
-        made=before.made + report.starts.made,
-        finished=before.finished + ended,
-        sent=before.sent + report.requests.sent,
-        answered=before.answered + report.requests.answered,
-        failed=before.failed + report.requests.failed,
-        users=report.users,
-        actions=before.actions + sum(row.started for row in report.rows),
-    )
 
 
 def fitting(builder: RecordBuilder) -> tuple[list[msgspec.Raw], int]:

@@ -22,6 +22,7 @@ from squall.cluster.protocol.messages import (
 )
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.wire.errors import NotSent, OutcomeUnknown, RemoteError, WireError
+from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.worker.attempt_records import AttemptRecorder
 from squall.cluster.worker.attempts import Attempts
 from squall.cluster.worker.manager_links import ManagerLinks, address_in
@@ -123,7 +124,11 @@ class Deliveries:
             _keep_lines(unsent)
             self._failed(job, leader, direct)
             return
-        except WireError:
+        except WireError as error:
+            if isinstance(error, RemoteError) and error.code != ErrorCode.BAD_MESSAGE:
+                # It took nothing. Beyond a relay the leader may have, and shows lines twice then.
+                # A manager that cannot read one part may have taken those before it.
+                _keep_lines(unsent)
             # The reports are sent again. Whether the manager is gone, the session finds out.
             self._failed(job, leader, direct)
             return

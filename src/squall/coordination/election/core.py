@@ -2,10 +2,10 @@
 
 A member may take the lease when the record is absent, released, or has kept one version for
 a full `lease_ttl` on the member's own clock. It takes it by replacing exactly that version
-with an epoch above every epoch it ever saw. The holder counts its lease from the moment
-before it *sent* the last renewal that succeeded, and stops acting at four fifths of it,
-whatever the store answers later. So the old holder has stopped before the next one can win,
-however requests and replies are delayed, lost or repeated, as long as the rates of two
+with an epoch above every epoch it ever saw (`leases.next_epoch`). The holder counts its lease
+from the moment before it *sent* the last renewal that succeeded, and stops acting at four fifths
+of it, whatever the store answers later. So the old holder has stopped before the next one can
+win, however requests and replies are delayed, lost or repeated, as long as the rates of two
 clocks differ by less than 5 %.
 
 Roles:
@@ -65,7 +65,7 @@ REREAD_S = 1.0
 class Election:
     """The part of one boot of a member in the election: takes events, returns effects.
 
-    `uniform(low, high)` draws the jitter between candidates.
+    `uniform(low, high)` draws the jitter between candidates; `wall()` is the wall clock.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Election:
         now: float,
         *,
         uniform: Callable[[float, float], float],
+        wall: Callable[[], float],
         eligible: bool = True,
         highest_epoch: int = 0,
         skip_cold_start: bool = False,
@@ -100,6 +101,7 @@ class Election:
         # leads to the end of its term at most.
         self.healthy = True
         self._uniform = uniform
+        self._wall = wall
         self._read_interval_s = read_interval_s or timing.heartbeat_interval * 0.8
         self._cold = not skip_cold_start
         self._begun = now
@@ -125,9 +127,7 @@ class Election:
         self._sent: dict[int, float] = {}
         # We act only before this; it rises with each renewal that is known to have succeeded.
         self._limit = 0.0
-        self._renew_at = 0.0
-        self._ready_at = 0.0
-        self._term_ends = 0.0
+        self._renew_at = self._ready_at = self._term_ends = 0.0
         self._successor = ""
         # We resigned while our candidacy was in flight.
         self._withdraws = False
@@ -372,7 +372,7 @@ class Election:
         self._term_ends = now + self.timing.max_epoch_duration
         self._lease = leases.candidate_lease(
             seen.lease if seen is not None else None,
-            epoch=max(seen.epoch if seen is not None else 0, self.highest_epoch) + 1,
+            epoch=leases.next_epoch(seen, self.highest_epoch, self._wall()),
             member_id=self.member_id,
             boot=self.boot,
             number=self._tokens,

@@ -334,8 +334,8 @@ class Leadership:
         self.handle(messages.Fenced(epoch))
 
     async def _run_term(self, term: Term) -> None:
-        await self._runner.run(term)
-        self.handle(messages.WorkEnded())
+        if await self._runner.run(term):
+            self.handle(messages.WorkEnded())
 
     # The watch of the lease record.
 

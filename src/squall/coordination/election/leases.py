@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import msgspec
 
+from squall.coordination.election.messages import SeenLease
 from squall.coordination.records.schemas import HeartbeatPace, LeaseRecord
+from squall.coordination.stores.interface import Record
 from squall.coordination.timing import Timing
 
 # Elections that a record remembers: one more than the five in ten minutes that count as flapping.
 RECENT = 6
+
+
+def next_epoch(seen: SeenLease | Record | None, highest: int, wall_s: float) -> int:
+    """The epoch of a candidacy: above that of the record and the highest that the member saw.
+
+    Without a record it is also not below the wall clock's seconds. A store that lost its data has
+    forgotten its epochs, and a member that starts now never knew them: from 1 on it would repeat
+    the fencing tokens of earlier leaders.
+    """
+    if seen is None:
+        return max(highest + 1, int(wall_s))
+    return max(seen.epoch, highest) + 1
 
 
 def candidate_lease(

@@ -82,6 +82,8 @@ class SingleInstance:
         self._end("stopped")
         if self._running is not None:
             await asyncio.wait([self._running])
+            if not self._running.cancelled() and not self._running.result():
+                return
         if self._lease is None or self._term is None or self._term.reason != "stopped":
             return
         released_lease = leases.released_lease(self._lease, number=1, successor="", standbys=())
@@ -106,7 +108,7 @@ class SingleInstance:
             now = parts.store_time()
             lease = leases.candidate_lease(
                 None,
-                epoch=1 if record is None else record.epoch + 1,
+                epoch=leases.next_epoch(record, 0, parts.clock.wall()),
                 member_id=parts.member_id,
                 boot=round(now * 1000.0),
                 number=1,

@@ -4,7 +4,8 @@ A `Term` is one epoch in which this member leads. Its end cancels the work under
 first lets work finish, because the member still holds the lease: for `END_TIMEOUT_S`, or for
 `STOP_TIMEOUT_S` when the member stops. Become and stop callbacks alternate and never overlap. The
 runner never reports the end of work while some of it runs, unless that work ignored its
-cancellation for `END_TIMEOUT_S`.
+cancellation for `END_TIMEOUT_S`. When the member stops it waits `IGNORED_S` for that and then calls
+the stop callbacks, but does not report the end: the lease runs out.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from squall.runtime.backoff import Backoff
 from squall.runtime.tasks import TaskGroup
 
 END_TIMEOUT_S = 10.0
-# A stop has ten seconds; the other half is for callbacks, the lease and the registration.
-STOP_TIMEOUT_S = 5.0
+# A stop has ten seconds: two for plugins that return what they hold, these two for the work, the
+# rest for callbacks, the lease and the registration.
+STOP_TIMEOUT_S = 4.0
+IGNORED_S = 1.0
 # After so many failures in a row of one work, another member shall try.
 FAILURES_TO_RESIGN = 5
 # A callback of the leader failed. Four pauses pass before the fifth failure makes it resign: 15 s,
@@ -69,10 +72,9 @@ class Term:
         """Writes records of the application under the fence: the store refuses once a higher epoch
         exists. Records of the library are refused with `ConfigurationError`."""
         check_own_writes(writes)
-        return await self.write_any(*writes)
+        return await self._write(*writes)
 
-    async def write_any(self, *writes: Write) -> tuple[str, ...]:
-        """As `write`, for the library's own records too."""
+    async def _write(self, *writes: Write) -> tuple[str, ...]:
         self.check()
         try:
             return await self._store.write(*writes, fence=self.fence)
@@ -121,6 +123,12 @@ class Term:
 
     async def scopes_left(self) -> None:
         await self._empty.wait()
+
+
+async def write_library_records(term: Term, *writes: Write) -> tuple[str, ...]:
+    """As `term.write`, for the library's own records. No method of `Term`, which applications
+    have: one of theirs must not damage the records of the group by mistake."""
+    return await term._write(*writes)  # pyright: ignore[reportPrivateUsage]
 
 
 class LeadScope:
@@ -201,8 +209,9 @@ class TermRunner:
         self._on_failure = on_failure
         self._on_unhealthy = on_unhealthy
 
-    async def run(self, term: Term) -> None:
-        """Returns when the term has ended and everything under it has stopped."""
+    async def run(self, term: Term) -> bool:
+        """Returns when the term has ended and everything under it has stopped. False if the member
+        stops and some work still runs, because it ignored its cancellation."""
         works = tuple(self._works())
         started = [
             self._tasks.start(f"term {term.epoch} {work.name}", self._lead(work, term))
@@ -217,10 +226,17 @@ class TermRunner:
         for task in running:
             if not term.is_exempt(task):
                 task.cancel()
-        await self._ended(term, running, END_TIMEOUT_S)
+        is_stopped = term.reason == "stopped"
+        ended = await self._ended(term, running, IGNORED_S if is_stopped else END_TIMEOUT_S)
+        if not ended:
+            left = [
+                work.name for work, task in zip(works, running, strict=False) if not task.done()
+            ]
+            self._on_failure("work_ignored_its_end", RuntimeError(", ".join(left) or "a scope"))
         for work in reversed(works):
             if work.stop is not None:
                 await self._stop(work, work.stop, term)
+        return ended or not is_stopped
 
     async def _lead(self, work: Work, term: Term) -> None:
         """Repeats a `become` that raises, with the same backoff as a failed turn."""
@@ -269,11 +285,13 @@ class TermRunner:
         except Exception as error:
             self._on_failure(f"{work.name}_stop_failed", error)
 
-    async def _ended(self, term: Term, running: list[asyncio.Task[None]], timeout_s: float) -> None:
-        """Waits for works and scopes, at most for `timeout_s`."""
+    async def _ended(self, term: Term, running: list[asyncio.Task[None]], timeout_s: float) -> bool:
+        """Waits for works and scopes, at most for `timeout_s`; whether they ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await term.scopes_left()
                 left = [each for each in running if not each.done() and not term.is_exempt(each)]
                 if left:
                     await asyncio.wait(left)
+                return True
+        return False

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from squall.coordination.election.term import write_library_records
 from squall.coordination.errors import (
     LeadershipLost,
     StaleEpochError,
@@ -212,8 +213,9 @@ class Ttl(CoordinatorPlugin):
 
     async def _note(self, progress: SweepProgress, version: str) -> str:
         value = self.coordinator.parts.codec.encode(progress, over=self._noted)
-        (written,) = await self.term.write_any(
-            Put(PROGRESS, value, expect=version or ABSENT, ttl_s=PROGRESS_TTL_S, silent=True)
+        (written,) = await write_library_records(
+            self.term,
+            Put(PROGRESS, value, expect=version or ABSENT, ttl_s=PROGRESS_TTL_S, silent=True),
         )
         self._noted = value
         return written

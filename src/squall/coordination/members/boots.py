@@ -10,6 +10,7 @@ Invariants: a boot that has ended does not act, and nothing registers once the m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from squall.coordination.election import messages
@@ -46,6 +47,8 @@ FAILED_BOOT = Backoff(first_s=1.0, factor=1.0)
 # Every heartbeat reads the lease as well. If none did for so many intervals, the election reads it
 # by itself.
 OWN_READS_PER_BEAT = 3.0
+# How often the log repeats why a member cannot register: another process may hold the id for days.
+REPORT_AGAIN_S = 300.0
 
 
 class BootLoop:
@@ -170,6 +173,10 @@ class BootLoop:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             cause = _cause(running)
             heartbeats.end()
+            if isinstance(cause, StateLostError):
+                # Before the work of a term ends: a member of another environment that starts now
+                # would bind the empty namespace. Failures show before the registration.
+                parts.tasks.start("environment", self._bind_lost())
             await leadership.retire()
             group.cancel()
             return cause
@@ -178,8 +185,12 @@ class BootLoop:
             for token in started:
                 parts.tasks.cancel(token)
 
+    async def _bind_lost(self) -> None:
+        with contextlib.suppress(CoordinationError):
+            await self._before_register()
+
     async def _register_again(self) -> None:
-        parts, reported = self._parts, ""
+        parts, reported, reported_at = self._parts, "", 0.0
         while not self.stopping:
             try:
                 await self._before_register()
@@ -188,9 +199,9 @@ class BootLoop:
             except StoreUnavailableError:
                 pass
             except Exception as error:
-                # Logged once per reason: another process may hold the id for days.
-                if reported != type(error).__name__:
-                    reported = type(error).__name__
+                now = parts.clock.now()
+                if reported != type(error).__name__ or now - reported_at >= REPORT_AGAIN_S:
+                    reported, reported_at = type(error).__name__, now
                     taken = isinstance(error, DuplicateMemberError)
                     parts.on_failure("id_taken_over" if taken else "register_failed", error)
             await parts.clock.sleep(parts.timing.outage_retry.delay_s(1))
@@ -262,6 +273,7 @@ class BootLoop:
             parts.timing,
             parts.clock.boot_time(),
             uniform=parts.random.uniform,
+            wall=parts.clock.wall,
             eligible=self._options.eligible,
             highest_epoch=self._known_epoch,
             skip_cold_start=self._options.skip_cold_start,

@@ -10,6 +10,7 @@ nothing about members.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -25,7 +26,7 @@ from squall.coordination.records.schemas import Codec, LeaseRecord, check_schema
 from squall.coordination.records.unknown_fields import keep_unknown
 from squall.coordination.secrets.sources import REREAD_S, ROTATION_S
 from squall.coordination.store_errors import StoreError
-from squall.coordination.stores.interface import ABSENT, Put, Record
+from squall.coordination.stores.interface import ABSENT, ANY, Put, Record
 
 CLEANUP_S = 300.0
 METRICS_INTERVAL_S = 60.0
@@ -83,6 +84,7 @@ class Housekeeping:
         # End of the last cleanup that is in the metrics; -1 before the first read.
         self._counted_ms = -1
         self._kinds: set[str] = set()
+        self._refused_at = -math.inf
 
     async def begin(self, *, transient: bool = False) -> None:
         """Call before the member registers. Raises `ConfigurationError` in the store of another
@@ -177,14 +179,21 @@ class Housekeeping:
     # The meta record.
 
     async def bind_environment(self) -> None:
-        """Writes the record again if the store lost it. Call before each registration: a member
-        must not join a namespace that now belongs to another environment."""
-        await self._note_keys()
+        """Writes the record again if the store lost it. Call before a member comes back: it must
+        not join a namespace that now belongs to another environment.
 
-    async def _note_keys(self) -> None:
+        A member of another environment may have come first. It keeps the namespace while any of
+        its members lives; then this member takes it back. Only a member that was registered here
+        may do so: one that starts is refused, or a wrong `environment` would take each namespace
+        whose members are stopped.
+        """
+        await self._note_keys(takes_back=True)
+
+    async def _note_keys(self, *, takes_back: bool = False) -> None:
         """Reads the record and adds the keys that it does not know."""
         keyring = self._parts.codec.keyring
-        await self._note(() if keyring is None else keyring.key_ids, ())
+        known = () if keyring is None else keyring.key_ids
+        await self._note(known, (), takes_back=takes_back)
 
     async def _note_signing(self) -> None:
         """On the leader: all members sign with the key that it signs with. Reads the record each
@@ -195,7 +204,9 @@ class Housekeeping:
         else:
             await self._note(keyring.key_ids, (keyring.signing_id,))
 
-    async def _note(self, known: Sequence[str], signing: Sequence[str]) -> None:
+    async def _note(
+        self, known: Sequence[str], signing: Sequence[str], *, takes_back: bool = False
+    ) -> None:
         parts = self._parts
         for _ in range(META_TRIES):
             (record,) = await parts.patient.get(keys.META)
@@ -203,11 +214,16 @@ class Housekeeping:
             if meta is not None:
                 check_schema("meta", meta.v)
             if meta is not None and meta.environment != self._environment:
-                raise ConfigurationError(
-                    f"environment is {self._environment!r}, but this namespace belongs to"
-                    f" {meta.environment!r}; set environment={meta.environment!r}, or use another"
-                    " namespace"
-                )
+                if not takes_back or await parts.live_members(pages=1):
+                    await self._show_refusal(takes_back)
+                    raise ConfigurationError(
+                        f"environment is {self._environment!r}, but this namespace belongs to"
+                        f" {meta.environment!r}; set environment={meta.environment!r}, use another"
+                        f" namespace, or stop the members of {meta.environment!r} and delete the"
+                        " record `meta`"
+                    )
+                parts.log.warning("environment_taken_back", was=meta.environment)
+                meta = None
             now_ms = round(parts.store_time() * 1000.0)
             # A store that lost the record gets it back with what this member knows.
             found = meta or self._meta or NamespaceMeta(environment=self._environment)
@@ -230,6 +246,16 @@ class Housekeeping:
                 return
             except VersionConflict:
                 continue
+
+    async def _show_refusal(self, was_registered: bool) -> None:
+        """Leaves a record for the doctor, which sees the store and not the logs of members."""
+        now = self._parts.clock.now()
+        if not was_registered or now - self._refused_at < keys.REFUSED_TTL_S / 2.0:
+            return
+        self._refused_at = now
+        refused = msgspec.json.encode({"v": META_SCHEMA, "member_id": self._parts.member_id})
+        key, ttl_s = keys.refused(self._environment), keys.REFUSED_TTL_S
+        await self._parts.patient.write(Put(key, refused, expect=ANY, ttl_s=ttl_s, silent=True))
 
     def _secret_age_s(self) -> float:
         keyring = self._parts.codec.keyring

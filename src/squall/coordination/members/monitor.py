@@ -16,7 +16,7 @@ import contextlib
 import msgspec
 
 from squall.coordination import events
-from squall.coordination.election.term import Term, Work
+from squall.coordination.election.term import Term, Work, write_library_records
 from squall.coordination.errors import (
     ConfigurationError,
     DeadCoordinatorError,
@@ -182,7 +182,7 @@ class Monitor:
             ttl_s=max(keys.WARNING_TTL_S, 3.0 * timing.monitor_interval),
         )
         try:
-            await term.write_any(put)
+            await write_library_records(term, put)
         except VersionConflict:
             return
         self._announce_warning(warning, found)
@@ -241,7 +241,7 @@ class Monitor:
         if member is not None:
             writes.insert(1, Delete(member.key, member.version))
         with contextlib.suppress(VersionConflict):
-            await term.write_any(*writes)
+            await write_library_records(term, *writes)
 
     def _announce_warning(self, warning: WarningRecord, stale: StaleMember) -> None:
         self.statistics.warnings_issued += 1
@@ -317,7 +317,7 @@ class Monitor:
         ]
         self._unfinished[stale.member_id] = None
         try:
-            await term.write_any(*writes)
+            await write_library_records(term, *writes)
         except VersionConflict as conflict:
             if conflict.applied == 0:
                 # The member beat, left or was declared dead in this moment: no decision was made.
@@ -446,7 +446,7 @@ class Monitor:
             ttl_s=keys.TOMBSTONE_TTL_S,
         )
         try:
-            (version,) = await term.write_any(put)
+            (version,) = await write_library_records(term, put)
         except VersionConflict:
             return None
         return msgspec.structs.replace(before, version=version, value=value)
@@ -519,7 +519,8 @@ class Monitor:
             to_delete += [each for each in acks if each is not None]
         if not to_delete:
             return 0
-        await term.write_any(
+        await write_library_records(
+            term,
             Check(keys.member(member_id), member.version),
             *(Delete(each.key, each.version) for each in to_delete),
         )
@@ -567,7 +568,7 @@ class Monitor:
 
     async def _try(self, term: Term, write: Write) -> bool:
         try:
-            await term.write_any(write)
+            await write_library_records(term, write)
         except VersionConflict:
             return False
         return True

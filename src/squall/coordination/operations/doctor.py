@@ -63,6 +63,7 @@ async def examine(
     found += _silence(status, members, pace)
     found += [finding async for finding in _deaths(store, status)]
     found += _secret(status, members, meta, production)
+    found += [finding async for finding in _refused(store, meta)]
     found += _room(status)
     found += [finding async for finding in _endless(store, status)]
     found += [finding async for finding in _queues(store, queues)]
@@ -243,6 +244,23 @@ def _secret(
         yield Finding(about="secret", verdict="doubtful", text=text, advice=advice)
     else:
         yield Finding(about="secret", verdict="good", text=text)
+
+
+async def _refused(store: GuardedStore, meta: NamespaceMeta | None) -> AsyncIterator[Finding]:
+    """Members that lived in this namespace until another environment bound it after a loss."""
+    page = await store.list(keys.REFUSED)
+    for name in (entry.key.split("/")[1] for entry in page.entries):
+        if meta is None or name == meta.environment:
+            continue
+        text = (
+            f"members of {name!r} cannot come back: the store lost its data, and a member of"
+            f" {meta.environment!r} was the first to register after that"
+        )
+        advice = (
+            f"stop the members of {meta.environment!r}: those of {name!r} then take the namespace"
+            " back; if none of them runs, delete the record `meta`"
+        )
+        yield Finding(about="environment", verdict="bad", text=text, advice=advice)
 
 
 def _room(status: Status) -> Iterator[Finding]:

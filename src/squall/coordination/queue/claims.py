@@ -184,7 +184,7 @@ class ClaimedTicket:
             with contextlib.suppress(CoordinationError):
                 await self.release()
             return False
-        self._queue.coordinator.parts.on_failure("ticket_failed", error)
+        self._log_failure(error)
         # If the claim is stale, the other attempt that `fail` asks for has already begun.
         with contextlib.suppress(StaleClaimError):
             await self.fail(error)
@@ -203,10 +203,19 @@ class ClaimedTicket:
         if isinstance(error, Exception):
             # A body that was slow to end may end after its member did.
             with contextlib.suppress(NotRunningError):
-                self._queue.coordinator.parts.on_failure("ticket_failed", error)
+                self._log_failure(error)
         elif error is not None and not isinstance(error, asyncio.CancelledError):
             return False
         raise self._stale() from error
+
+    def _log_failure(self, error: Exception) -> None:
+        self._queue.coordinator.parts.log.error(
+            "ticket_failed",
+            error=error,
+            queue=self.ticket.queue,
+            ticket_id=self.ticket_id,
+            attempt=self.attempt,
+        )
 
     async def renew(self) -> None:
         """Extends the claim. The queue calls it at a third of the timeout."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence, Set
 
 import msgspec
 
-from squall.coordination.errors import BlockingTimeoutError, VersionConflict
+from squall.coordination.errors import BlockingTimeoutError, StateLostError, VersionConflict
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.queue.records import (
     FINAL_TTL_S,
@@ -36,6 +36,8 @@ from squall.coordination.stores.interface import (
 
 PAGE = 500
 MAX_PENDING = 100_000
+# How late a caller of `result` learns that the store lost its data: nothing ends its wait then.
+RESULT_SLICE_S = 5.0
 FoundItem = tuple[str, Item]
 """An item and the stream that holds it."""
 
@@ -104,8 +106,10 @@ class QueueInspection(CoordinatorPlugin):
         return self.coordinator.parts.codec.read(Final, found.value), found.version
 
     async def result(self, ticket_id: str, *, timeout_s: float = 600.0) -> Final:
-        """Waits until the ticket is final. Raises `BlockingTimeoutError` after `timeout_s`."""
-        clock, key = self.coordinator.parts.clock, self.keys.final(ticket_id)
+        """Waits until the ticket is final. Raises `BlockingTimeoutError` after `timeout_s`, and
+        `StateLostError` if the store lost its data, and with it the ticket."""
+        parts, key = self.coordinator.parts, self.keys.final(ticket_id)
+        clock, losses = parts.clock, parts.state_losses
         begun = clock.now()
         while True:
             final, seen = await self._final(ticket_id)
@@ -116,7 +120,15 @@ class QueueInspection(CoordinatorPlugin):
                 raise BlockingTimeoutError(
                     self.coordinator.member_id, ticket_id, clock.now() - begun, {}
                 )
-            await self.coordinator.parts.patient.wait(Changed(key, seen), timeout_s=left_s)
+            if parts.state_losses != losses:
+                losses = parts.state_losses
+                # It is there if it was enqueued after the loss, before this member noticed that.
+                if not await self._places({ticket_id}):
+                    final, _ = await self._final(ticket_id)
+                    if final is not None:
+                        return final
+                    raise StateLostError(f"the store lost data, and with it ticket {ticket_id}")
+            await parts.patient.wait(Changed(key, seen), timeout_s=min(left_s, RESULT_SLICE_S))
 
     async def cancel(self, ticket_id: str) -> bool:
         """Cancels a ticket. Returns False if it is final already. A worker that holds it can no

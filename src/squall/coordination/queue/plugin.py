@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -260,13 +261,29 @@ class Queue(QueueInspection, CoordinatorPlugin):
                 async with contextlib.aclosing(self.claim()) as tickets:
                     async for ticket in tickets:
                         async with ticket:
-                            ticket.result = await handler(ticket.payload)
+                            ticket.result = await self._handled(handler, ticket)
                         _end_if_cancelled()
             except StoreUnavailableError:
                 _end_if_cancelled()
                 await self.coordinator.parts.clock.sleep(self.coordinator.timing.work_interval)
             except (StaleClaimError, MemberFencedError):
                 _end_if_cancelled()
+
+    async def _handled(
+        self, handler: Callable[[Any], Awaitable[Any]], ticket: ClaimedTicket
+    ) -> Any:
+        """Awaits the handler. If what it returned cannot be awaited, its code has run already and
+        another attempt would run it again: the ticket is a dead letter, and `consume` ends."""
+        running: Any = handler(ticket.payload)
+        if not inspect.isawaitable(running):
+            kind = type(running).__name__
+            refusal = ConfigurationError(
+                f"handler returned {kind}, which cannot be awaited: it must be an `async def`"
+                " function; use handler=f, and asyncio.to_thread for blocking code"
+            )
+            await ticket.fail(refusal, retry=False)
+            raise refusal
+        return await running
 
     async def _take(self, owner: str, batch: int) -> None:
         """Takes a batch, or waits for a ticket. A boot that was declared dead gets nothing: the

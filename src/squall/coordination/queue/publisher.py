@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from squall.coordination.election.term import Term
+from squall.coordination.election.term import Term, write_library_records
 from squall.coordination.election.while_leading import while_leading
 from squall.coordination.errors import VersionConflict
 from squall.coordination.member_parts import MemberParts
@@ -183,7 +183,7 @@ class Publisher:
         while left:
             writes = [write for entry in left for write in self._publication(entry)]
             try:
-                await self._term.write_any(*writes)
+                await write_library_records(self._term, *writes)
             except VersionConflict as conflict:
                 gone = [each for each in left if self._final_key(each) == conflict.key]
                 if not gone:
@@ -230,7 +230,7 @@ class Publisher:
         if ticket.is_blob:
             writes.append(Delete(self._keys.payload(ticket.ticket_id), ANY))
         try:
-            await self._term.write_any(*writes)
+            await write_library_records(self._term, *writes)
         except VersionConflict:
             await self._drop(entry)
             return
@@ -243,11 +243,12 @@ class Publisher:
 
     async def _drop(self, entry: PendingTicket) -> None:
         """Removes a ticket that is final already."""
-        await self._term.write_any(Remove(self._keys.queued, entry.cursor))
+        await write_library_records(self._term, Remove(self._keys.queued, entry.cursor))
         self._order.dropped(entry.ticket.ticket_id)
 
     async def _refuse(self, item: Item, reason: str) -> None:
-        await self._term.write_any(
+        await write_library_records(
+            self._term,
             Put(
                 self._keys.quarantine(item.id),
                 item.value,

@@ -14,6 +14,8 @@ LEADER = make_key("leader")
 META = make_key("meta")
 
 HEARTBEAT = "heartbeat"
+REFUSED = "refused"
+REFUSED_TTL_S = kept_s(REFUSED)
 SIGNAL_TTL_S = SIGNAL_LIFE_S = kept_s("signal")
 ACK_TTL_S = kept_s("ack")
 IDEMPOTENCY_TTL_S = kept_s("idempotency")
@@ -43,6 +45,10 @@ def tombstone(member_id: str) -> str:
 
 def warning(member_id: str) -> str:
     return make_key("warning", member_id)
+
+
+def refused(environment: str) -> str:
+    return make_key(REFUSED, environment)
 
 
 def inbox(receiver_id: str) -> str:

@@ -34,10 +34,12 @@ class Calendar:
     """The due times of one job."""
 
     def __init__(self, job: JobRecord) -> None:
-        if bool(job.cron) == bool(job.every):
+        if job.cron and job.every:
             raise ConfigurationError("a job needs either a cron expression or `every`, not both")
         if not job.cron and not (math.isfinite(job.every) and job.every > 0.0):
-            raise ConfigurationError(f"every is {job.every!r}: it must be above 0; use every=60")
+            raise ConfigurationError(
+                f"every is {job.every!r}: it must be above 0; use every=60, or cron=..."
+            )
         self._cron = Cron(job.cron, job.zone) if job.cron else None
         self._every = job.every
 

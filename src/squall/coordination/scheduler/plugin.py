@@ -41,10 +41,12 @@ from squall.coordination.scheduler.records import (
 from squall.coordination.scheduler.runner import ScheduleRunner
 from squall.coordination.stores.interface import ABSENT, Append, Put, Record, make_key
 from squall.coordination.value_rules import async_function, check
+from squall.coordination.value_rules import seconds as seconds_rule
 
 JobHandler = Callable[[RunRecord], Awaitable[Any]]
 H = TypeVar("H", bound=JobHandler)
 ID_BYTES = 8
+EVERY_RULE = seconds_rule(above=0.0, example=60.0)
 # State of a job that declaring it again must not reset.
 RUNTIME_FIELDS = ("enabled", "decided", "opened")
 
@@ -69,6 +71,7 @@ class Scheduler(CoordinatorPlugin):
         self, seconds: float, *, name: str = "", **options: Unpack[JobOptions]
     ) -> Callable[[H], H]:
         """Decorator: runs the function at each multiple of so many seconds since 1970."""
+        check("seconds", seconds, EVERY_RULE)
         return self._decorator(name, JobRecord(every=seconds, **options))
 
     def cron(
@@ -113,9 +116,11 @@ class Scheduler(CoordinatorPlugin):
         await self._change(change)
 
     async def remove(self, name: str) -> None:
+        """Removes a job; a run that has begun ends normally."""
         await self._change(lambda jobs: jobs.pop(_known(jobs, name)))
 
     async def pause(self, name: str) -> None:
+        """Runs the job no more until `resume`."""
         await self._enable(name, False)
 
     async def resume(self, name: str) -> None:
@@ -133,6 +138,7 @@ class Scheduler(CoordinatorPlugin):
     # Questions.
 
     async def jobs(self) -> dict[str, JobRecord]:
+        """All jobs by name."""
         return dict((await self._read())[0].jobs)
 
     async def next_due(self, name: str) -> float | None:
@@ -148,6 +154,7 @@ class Scheduler(CoordinatorPlugin):
         return () if record is None else record.runs
 
     async def run(self, name: str, slot: str) -> RunRecord | None:
+        """One run of a job; None if there is none, or it was forgotten."""
         (found,) = await self.coordinator.parts.patient.get(run_key(name, slot))
         return (
             None

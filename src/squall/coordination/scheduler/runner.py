@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from squall.coordination.election.term import Term
+from squall.coordination.election.term import Term, write_library_records
 from squall.coordination.election.while_leading import while_leading
 from squall.coordination.errors import (
     ConfigurationError,
@@ -331,7 +331,7 @@ class ScheduleRunner:
             created_at=self._parts.store_time(),
         )
         try:
-            await self._term.write_any(*queue.enqueue_writes(ticket))
+            await write_library_records(self._term, *queue.enqueue_writes(ticket))
         except (ConfigurationError, StreamFullError, TicketTooLargeError) as error:
             self._parts.on_failure("job_failed", error)
             await self._ended(run, "failed", error_text(error), version, over)
@@ -358,7 +358,7 @@ class ScheduleRunner:
             ttl_s=RUN_TTL_S,
             token=self._parts.random.randbytes(TOKEN_BYTES).hex(),
         )
-        await self._until_answered(lambda: self._term.write_any(end))
+        await self._until_answered(lambda: write_library_records(self._term, end))
         await self._until_answered(lambda: self._remember(ended))
         metrics = self._parts.metrics
         metrics.counter(metrics.families.schedule_runs, run.job, outcome).add()
@@ -387,8 +387,8 @@ class ScheduleRunner:
         value = self._parts.codec.encode(RunHistory(runs=runs), over=over)
         try:
             expect = ABSENT if found is None else found.version
-            await self._term.write_any(
-                Put(key, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True)
+            await write_library_records(
+                self._term, Put(key, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True)
             )
         except VersionConflict:
             await self._remember(run)
@@ -428,7 +428,7 @@ class ScheduleRunner:
             for item in items:
                 after = item.cursor
                 if await self._execute_order(item):
-                    await self._term.write_any(Remove(ORDERS, item.cursor))
+                    await write_library_records(self._term, Remove(ORDERS, item.cursor))
                 else:
                     self._orders_cursor = item.cursor
             if len(items) < PAGE:
@@ -487,8 +487,10 @@ class ScheduleRunner:
             )
         value = self._parts.codec.encode(Schedules(jobs=jobs), over=self._value)
         expect = self._version or ABSENT
-        written = await self._term.write_any(
-            *first, Put(SCHEDULES, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True)
+        written = await write_library_records(
+            self._term,
+            *first,
+            Put(SCHEDULES, value, expect=expect, ttl_s=SCHEDULE_TTL_S, silent=True),
         )
         self._jobs, self._version, self._value = jobs, written[-1], value
         return written

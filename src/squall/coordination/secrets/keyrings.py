@@ -13,7 +13,12 @@ from squall.coordination.errors import ConfigurationError, VersionConflict
 from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.options import Options
 from squall.coordination.secrets.signing import Keyring
-from squall.coordination.secrets.sources import AcceptedSecrets, SecretReloader, check_secret
+from squall.coordination.secrets.sources import (
+    AcceptedSecrets,
+    SecretReloader,
+    check_secret,
+    check_source,
+)
 from squall.coordination.stores.interface import ABSENT, Put, Store, make_key
 from squall.runtime.interfaces import Runtime
 from squall.runtime.log import Log
@@ -22,6 +27,15 @@ from squall.runtime.log import Log
 DEFAULT_ENVIRONMENT = "staging"
 SECRET = make_key("secret")
 SECRET_BYTES = 32
+
+
+def check_secret_options(options: Options) -> None:
+    """Checks what can be known of the secret before anything is started."""
+    if options.secret_source is not None:
+        check_source(options.secret_source)
+    given = () if options.secret is None else options.secret
+    for secret in (given,) if isinstance(given, str) else given:
+        check_secret(secret, options.environment or DEFAULT_ENVIRONMENT)
 
 
 async def open_keyring(
@@ -40,10 +54,6 @@ async def open_keyring(
         secrets = (await _store_secret(store, runtime),)
     else:
         secrets = (given,) if isinstance(given, str) else tuple(given)
-        if not secrets:
-            raise ConfigurationError("secret is empty: `squall coord secret generate` makes one")
-        for secret in secrets:
-            check_secret(secret, environment)
     metrics.gauge(metrics.families.secret_keys).set(len(secrets))
     return Keyring.of(secrets, environment, options.namespace), None
 

@@ -63,6 +63,9 @@ WORDS = re.compile(rf"[-_.:/\s]*(?:{_LONGEST_FIRST})[-_.:/\s]*", re.IGNORECASE)
 """With what joins them."""
 
 
+SCHEMES = ("env", "file", "k8s", "vault", "awssm")
+
+
 class SecretSourceError(CoordinationError):
     """The source holds no secret that can be read."""
 
@@ -138,6 +141,17 @@ def entropy_bits(secret: str) -> float:
     return -sum(count * math.log2(count / size) for count in counts.values())
 
 
+def check_source(url: str) -> None:
+    """Refuses the URL of no source. Whether the source can be read shows at the start."""
+    scheme, found, rest = url.partition(":")
+    is_place = scheme not in ("file", "k8s") or bool(rest)
+    if not found or scheme not in SCHEMES or not is_place:
+        raise ConfigurationError(
+            f"secret_source is {url!r}: it is no known source, which are env:, file:/path,"
+            " k8s:/path, vault: and awssm:; use secret_source='file:/path'"
+        )
+
+
 async def read_secrets(
     url: str,
     *,
@@ -147,6 +161,7 @@ async def read_secrets(
     on_warning: Callable[[str], None] = lambda _: None,
 ) -> AcceptedSecrets:
     """Reads and checks the secrets of one source. `variables` default to the environment."""
+    check_source(url)
     variables = os.environ if variables is None else variables
     scheme, _, rest = url.partition(":")
     if scheme == "env":
@@ -156,16 +171,12 @@ async def read_secrets(
                 raise ConfigurationError(f"{what}, and strict_secrets is set: use file: or vault:")
             on_warning(f"{what}: use file:, k8s:, vault: or awssm:")
         values = _from_variables(rest or ENV_NAME, variables)
-    elif scheme in {"file", "k8s"} and rest:
+    elif scheme in ("file", "k8s"):
         values = _from_file(Path(rest), environment, is_mounted=scheme == "k8s")
     elif scheme == "vault":
         values = await asyncio.to_thread(_from_vault, rest or f"secret/{PLACE}", variables)
-    elif scheme == "awssm":
-        values = await _from_aws(rest or PLACE, variables)
     else:
-        raise ConfigurationError(
-            f"{scheme}: is no known source: use env:, file:/path, k8s:/path, vault: or awssm:"
-        )
+        values = await _from_aws(rest or PLACE, variables)
     if not values:
         raise SecretSourceError(f"{scheme}: holds no secret")
     for value in values:

@@ -29,7 +29,7 @@ def refusal(
         return "from_future"
     if is_stale(signal.epoch, known_epoch):
         return "stale_epoch"
-    if signal.epoch > known_epoch:
+    if signal.epoch > known_epoch or signal.epoch < 0:
         return "unknown_epoch"
     # Sent after the sender's death: that process was replaced and did not know it. What it sent
     # before its death counts.

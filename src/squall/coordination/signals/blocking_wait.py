@@ -122,7 +122,14 @@ class BlockingWaits:
         name = self._add_open_wait(correlation_id, types, senders, timeout_s)
         me = asyncio.current_task()
         gone: list[str] = []
-        unwatch = self._watch(senders, gone, me)
+
+        def on_gone(ids: Sequence[str], reason: str) -> None:
+            gone.append(reason)
+            if me is not None:
+                me.cancel()
+
+        # A call of several waits watches the senders once, for all of them.
+        unwatch = self.watch((lambda: senders) if not is_part else tuple, on_gone)
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
@@ -140,7 +147,7 @@ class BlockingWaits:
                 raise BlockingTimeoutError(me_id, what, timeout_s, {}) from None
             raise await self._timed_out(correlation_id, senders, waited) from None
         except asyncio.CancelledError:
-            # `_watch_senders` cancelled it, unless a cancellation is left after taking ours back:
+            # `on_gone` cancelled it, unless a cancellation is left after taking ours back:
             # then the caller was cancelled as well.
             if gone and me is not None and me.uncancel() == 0:
                 self._count(waited, "dead")
@@ -168,11 +175,19 @@ class BlockingWaits:
         self, correlation_id: str | None, senders: Sequence[str], waited: WaitTiming
     ) -> BlockingTimeoutError:
         took_s = self.count_timeout(waited, correlation_id or "")
-        try:
-            health = await health_of(self._parts, senders)
-        except StoreError:
-            health = dict.fromkeys(senders, "unknown")
+        health = await self.health_of(senders)
         return BlockingTimeoutError(self._parts.member_id, correlation_id or "", took_s, health)
+
+    async def health_of(self, senders: Sequence[str]) -> dict[str, str]:
+        """The health of each, for the error of a call that ran out of time."""
+        try:
+            return dict(await health_of(self._parts, senders))
+        except StoreError:
+            return dict.fromkeys(senders, "unknown")
+
+    def count_dead(self, waited: WaitTiming) -> None:
+        """Counts a call whose senders are gone."""
+        self._count(waited, "dead")
 
     def count_timeout(self, waited: WaitTiming, what: str) -> float:
         """Counts and reports a call that ran out of time. Returns how long it took."""
@@ -185,36 +200,40 @@ class BlockingWaits:
 
     # The expected senders.
 
-    def _watch(
-        self, senders: Sequence[str], gone: list[str], waiting: asyncio.Task[object] | None
+    def watch(
+        self,
+        missing: Callable[[], Sequence[str]],
+        on_gone: Callable[[Sequence[str], str], None],
     ) -> Callable[[], None]:
-        """Starts the watch on the senders. Call the result to end it."""
-        if not senders or waiting is None:
+        """Starts the watch on the senders that `missing` names. Call the result to end it."""
+        if not missing():
             return lambda: None
-        watching = self._watch_senders(senders, gone, waiting)
+        watching = self._watch_senders(missing, on_gone)
         token = self._parts.tasks.start("wait senders", watching)
         return lambda: self._parts.tasks.cancel(token)
 
     async def _watch_senders(
-        self, senders: Sequence[str], gone: list[str], waiting: asyncio.Task[object]
+        self,
+        missing: Callable[[], Sequence[str]],
+        on_gone: Callable[[Sequence[str], str], None],
     ) -> None:
-        """Cancels the wait when all senders are dead or have left, and none came back within
-        `dead_after`: a sender that restarts gets the time to continue."""
+        """Calls `on_gone` when all missing senders are dead or have left, and none came back
+        within `dead_after`: a sender that restarts gets the time to continue."""
         clock, timing = self._parts.clock, self._parts.timing
-        since: float | None = None
+        since: dict[str, float] = {}
         while True:
+            senders = missing()
             try:
                 health = await health_of(self._parts, senders)
             except StoreError:
                 health = {}
-            if health and all(state in ("dead", "left") for state in health.values()):
-                since = since if since is not None else clock.now()
-                if clock.now() - since >= timing.dead_after:
-                    gone.append(f"{', '.join(set(health.values()))}, and it did not come back")
-                    waiting.cancel()
-                    return
-            else:
-                since = None
+            now = clock.now()
+            gone = [each for each, state in health.items() if state in ("dead", "left")]
+            since = {each: since.get(each, now) for each in gone}
+            if senders and all(now - since.get(each, now) >= timing.dead_after for each in senders):
+                states = ", ".join(sorted({health[each] for each in senders}))
+                on_gone(senders, f"{states}, and it did not come back")
+                return
             await clock.sleep(timing.monitor_interval)
 
     # Stored waits.

@@ -116,7 +116,7 @@ class HandlerLoop:
             if error is None:
                 return
             self._failed("signal_handler_failed", entry, error)
-            self._parts.bus.emit(events.ErrorEvent(error=error))
+            self._parts.bus.emit(events.ErrorEvent(error=error), is_logged=True)
             if self._is_removed:
                 self._receiver.give_back(entry)
                 return

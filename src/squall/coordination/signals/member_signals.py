@@ -21,6 +21,7 @@ from squall.coordination.errors import (
     BlockingTimeoutError,
     ConfigurationError,
     CoordinationError,
+    DeadCoordinatorError,
 )
 from squall.coordination.member_parts import MemberParts
 from squall.coordination.options import RETRIES_RANGE, Options
@@ -140,9 +141,10 @@ class Signals:
         from_: str | Sequence[str] = (),
     ) -> dict[str, Signal]:
         """Waits for one signal per correlation id. After a timeout, `partial` of the error has
-        what came in time. Raises `DeadCoordinatorError` when all of `from_` are gone, and
-        `StateLostError` if the store lost data. A call that fails otherwise leaves the signals that
-        came to a later call."""
+        what came in time. Raises `DeadCoordinatorError` when all of `from_` that sent nothing yet
+        are gone, unless the others still have to send more than one each, and `StateLostError` if
+        the store lost data. A call that fails otherwise leaves the signals that came to a later
+        call."""
         wanted = tuple(dict.fromkeys(correlation_ids))
         return await self._gather(wanted, _senders(from_), timeout_s, len(wanted))
 
@@ -234,8 +236,21 @@ class Signals:
             finally:
                 came.set()
 
+        def missing() -> Sequence[str]:
+            """The senders without which the call cannot end: those that sent nothing yet, if there
+            is one for each signal that is missing; else all."""
+            came_from = {entry.signal.sender_id for entry in found.values()}
+            silent = [each for each in senders if each not in came_from]
+            return silent if len(silent) >= len(wanted) - len(found) else senders
+
+        def on_gone(ids: Sequence[str], reason: str) -> None:
+            self._waits.count_dead(waited)
+            failed.append(DeadCoordinatorError(", ".join(ids), reason))
+            came.set()
+
         limit_s = await self._waits.limit_of(timeout_s, None, None, "")
         waited = WaitTiming("", self._parts.clock.now())
+        unwatch = self._waits.watch(missing, on_gone)
         tokens = [self._parts.tasks.start("wait", one(each)) for each in wanted]
         try:
             if not all(token.task for token in tokens):
@@ -249,12 +264,16 @@ class Signals:
         except TimeoutError:
             names, partial = ", ".join(wanted), _signals(found)
             took_s = self._waits.count_timeout(waited, names)
-            raise BlockingTimeoutError(self._parts.member_id, names, took_s, {}, partial) from None
+            health = await self._waits.health_of(senders)
+            raise BlockingTimeoutError(
+                self._parts.member_id, names, took_s, health, partial
+            ) from None
         except BaseException:
             for entry in found.values():
                 self.receiver.give_back(entry)
             raise
         finally:
+            unwatch()
             for token in tokens:
                 self._parts.tasks.cancel(token)
         return _signals(found)

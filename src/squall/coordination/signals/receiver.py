@@ -38,7 +38,7 @@ from squall.coordination.signals.inbox_streams import InboxStream, InboxStreams
 from squall.coordination.signals.inbox_writer import InboxWriter
 from squall.coordination.signals.matching import InboxEntry, SignalMatcher
 from squall.coordination.signals.member_context import MemberContext
-from squall.coordination.signals.step_retry import StepRetry
+from squall.coordination.signals.step_retry import StepRetry, log_fields
 from squall.coordination.signals.tombstone_cache import TombstoneCache
 from squall.coordination.stores.interface import Appended, Check, Item, Record, Remove, Write
 
@@ -415,6 +415,11 @@ class Receiver:
         )
         if signal is not None and reason == "stale_epoch":
             self._context.stale_order(signal.epoch, self._known_epoch)
+            return
+        fields: dict[str, object] = {} if signal is None else dict(log_fields(signal))
+        if signal is not None and signal.epoch:
+            fields["epoch"] = signal.epoch
+        self._parts.log.warning("signal_rejected", reason=reason, **fields)
 
     def _count_rejected(self, reason: str) -> None:
         self.rejected[reason] = self.rejected.get(reason, 0) + 1

@@ -42,9 +42,11 @@ from squall.coordination.stores.interface import (
     Write,
     make_key,
 )
+from squall.coordination.value_rules import check, whole
 from squall.runtime.backoff import Backoff, Retries
 
 ID_BYTES = 12
+EPOCH_RULE = whole(0, example=0)
 # Receivers whose registration was seen. Beyond it each send looks the receiver up.
 KNOWN_MAX = 10_000
 # Senders that all miss one receiver must not repeat at the same moment.
@@ -187,6 +189,7 @@ class Sender:
         epoch: int,
     ) -> Signal:
         make_key(type)
+        check("epoch", epoch, EPOCH_RULE)
         if correlation_id:
             make_key(correlation_id)
         now = self._parts.store_time()

@@ -6,8 +6,8 @@ count once, because a burst of parallel calls says no more than one call. After
 store. Any success closes the circuit, also that of a heartbeat, which is never held back.
 
 A store that hangs is worse than one that refuses: each try costs its caller a whole time limit. So
-tries that hung are counted as well, and as many of them open the circuit before the operations gave
-up; at two different moments, because one broken connection hangs all its callers at once.
+tries that hung at two moments, without any answer in between, open the circuit before the
+operations gave up. One moment is not enough: one broken connection hangs all its callers at once.
 
 Pure: time is an argument.
 """
@@ -48,6 +48,11 @@ class StoreBreaker:
         self._hung_at = float("-inf")
         self._probing_since: float | None = None
 
+    @property
+    def unanswered(self) -> int:
+        """Operations that failed in a row, or tries that hung in a row, if these are more."""
+        return max(self.failures, self._hung_tries)
+
     def state(self, now: float) -> BreakerState:
         if self.opened_at is None:
             return BreakerState.CLOSED
@@ -78,8 +83,7 @@ class StoreBreaker:
         if now - self._hung_at >= self.settings.same_moment_s:
             self._hung_at = now
             self._hung_moments += 1
-        many = self._hung_tries >= self.settings.failures_to_open
-        if self.opened_at is None and many and self._hung_moments >= HUNG_MOMENTS:
+        if self.opened_at is None and self._hung_moments >= HUNG_MOMENTS:
             self.opened_at = now
 
     def failed(self, now: float) -> None:

@@ -1,10 +1,10 @@
 """A store with retries and a circuit breaker.
 
-Each operation has four tries, about 1, 2 and 4 s apart, and then fails with
-`StoreUnavailableError`. Writes get their tokens before the first try, so that the repeat of a write
-that took effect is a success and not a conflict. Ten failed operations in a row open the circuit;
-if the store hangs, ten tries do. An operation that finds the circuit open between two tries gives
-up.
+Each operation has four tries, about 1, 2 and 4 s apart, none later than `begin_within_s`, and then
+fails with `StoreUnavailableError`. Writes get their tokens before the first try, so that the repeat
+of a write that took effect is a success and not a conflict. Ten failed operations in a row open the
+circuit; if the store hangs, tries at two moments do. An operation that finds the circuit open
+between two tries gives up.
 
 `urgent` is the same store for heartbeats and renewals: one try, never held back by the circuit, and
 a success closes it. If the circuit held them back, a short outage would become the death of all
@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -69,6 +70,9 @@ Rebind = Callable[[Check], Awaitable[Check | None]]
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 4
     first_delay_s: float = 1.0
+    begin_within_s: float = 10.0
+    """No try begins later than this after the first. So an operation on a store that hangs lasts
+    at most this long and one time limit of the store. Longer than the three pauses together."""
     jitter: float = 0.1
     """By which share a delay varies up and down. Without it, all members that failed together
     would try again together."""
@@ -82,7 +86,8 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def backoff(self) -> Backoff:
-        return Backoff.around(self.first_delay_s, self.jitter, tries=self.attempts)
+        around = Backoff.around(self.first_delay_s, self.jitter, tries=self.attempts)
+        return replace(around, deadline_s=self.begin_within_s)
 
 
 class GuardedStore:
@@ -100,7 +105,7 @@ class GuardedStore:
         log: Log | None = None,
         is_urgent: bool = False,
     ) -> None:
-        self.inner = inner
+        self._inner = inner
         self.breaker = breaker or StoreBreaker()
         self._retry = retry or RetrySettings()
         self._backoff = self._retry.backoff
@@ -117,6 +122,16 @@ class GuardedStore:
         self.rebinds: dict[str, Rebind] = {}
         if metrics is not None:
             metrics.gauge(metrics.families.breaker_open).follow(lambda: float(self.state))
+
+    @property
+    def inner(self) -> Store:
+        """The store without retries and without protection: for the library only."""
+        if self._is_for_application:
+            raise ConfigurationError(
+                "inner is refused: the store of an application protects the records of the library;"
+                " use coordinator.store itself"
+            )
+        return self._inner
 
     @property
     def urgent(self) -> GuardedStore:
@@ -145,26 +160,26 @@ class GuardedStore:
 
     @property
     def url(self) -> str:
-        return self.inner.url
+        return self._inner.url
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
+        return self._inner.capabilities
 
     async def now_ms(self) -> int:
-        return await self._call("now", self.inner.now_ms)
+        return await self._call("now", self._inner.now_ms)
 
     async def get(self, *keys: str) -> tuple[Record | None, ...]:
         for key in keys:
             check_key(key)
-        return await self._call("get", self.inner.get, *keys)
+        return await self._call("get", self._inner.get, *keys)
 
     async def write(self, *writes: Write, fence: Fence | None = None) -> tuple[str, ...]:
         if self._is_for_application:
             check_own_writes(writes)
         named = list(map(self._with_token, writes))
         try:
-            return await self._call("write", partial(self.inner.write, *named, fence=fence))
+            return await self._call("write", partial(self._inner.write, *named, fence=fence))
         except VersionConflict as conflict:
             bound = [
                 await self._rebound(each, conflict) if isinstance(each, Check) else each
@@ -172,7 +187,7 @@ class GuardedStore:
             ]
             if bound == named:
                 raise
-        return await self._call("write", partial(self.inner.write, *bound, fence=fence))
+        return await self._call("write", partial(self._inner.write, *bound, fence=fence))
 
     async def write_and_get(
         self, writes: Sequence[Write], keys: Sequence[str]
@@ -188,18 +203,18 @@ class GuardedStore:
         return await self._call("write", paired_store.write_and_get, named, keys)
 
     async def list(self, kind: str, *, idle_ms: int = 0, after: str = "", limit: int = 100) -> Page:
-        page = partial(self.inner.list, kind, idle_ms=idle_ms, after=after, limit=limit)
+        page = partial(self._inner.list, kind, idle_ms=idle_ms, after=after, limit=limit)
         return await self._call("list", page)
 
     async def sweep(self, kind: str, *, limit: int = 100, idle_ms: int = 0) -> int:
-        swept = partial(self.inner.sweep, kind, limit=limit, idle_ms=idle_ms)
+        swept = partial(self._inner.sweep, kind, limit=limit, idle_ms=idle_ms)
         return await self._call("sweep", swept)
 
     async def count(self) -> Mapping[str, int]:
-        return await self._call("count", self.inner.count)
+        return await self._call("count", self._inner.count)
 
     async def read(self, stream: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
-        return await self._call("read", partial(self.inner.read, stream, after=after, limit=limit))
+        return await self._call("read", partial(self._inner.read, stream, after=after, limit=limit))
 
     async def take(
         self,
@@ -213,7 +228,7 @@ class GuardedStore:
     ) -> Sequence[Claim]:
         if self._is_for_application:
             check_own_name(stream)
-        call = partial(self.inner.take, stream, owner, lease_s=lease_s, limit=limit)
+        call = partial(self._inner.take, stream, owner, lease_s=lease_s, limit=limit)
         named = request or self._token()
         try:
             return await self._call("take", partial(call, request=named, provided=provided))
@@ -224,7 +239,7 @@ class GuardedStore:
         return await self._call("take", partial(call, request=named, provided=bound))
 
     async def depth(self, stream: str) -> Depth:
-        return await self._call("depth", self.inner.depth, stream)
+        return await self._call("depth", self._inner.depth, stream)
 
     async def wait(self, *watches: Watch, timeout_s: float) -> frozenset[Watch]:
         """Waits. After an outage the wait continues with the time that is left."""
@@ -232,7 +247,7 @@ class GuardedStore:
 
         async def rest() -> frozenset[Watch]:
             left_s = max(0.0, deadline - self._clock.now())
-            return await self.inner.wait(*watches, timeout_s=left_s)
+            return await self._inner.wait(*watches, timeout_s=left_s)
 
         return await self._call("wait", rest)
 
@@ -252,10 +267,10 @@ class GuardedStore:
         return await self._call("wait", rest)
 
     async def probe(self) -> None:
-        await self.inner.probe()
+        await self._inner.probe()
 
     async def close(self) -> None:
-        await self.inner.close()
+        await self._inner.close()
 
     async def _call(self, operation: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         if not self._is_urgent and not self.breaker.admit(self._clock.now()):
@@ -266,13 +281,16 @@ class GuardedStore:
         if self.breaker.opened_at is not None and not self._is_urgent and self._log is not None:
             self._log.info("store_circuit_half_open", operation=operation, store=self.url)
         retries = Retries(self._backoff, self._random.uniform)
+        first_begun = self._clock.now()
         while True:
             begun = self._clock.now()
             try:
                 result = await call(*arguments)
             except StoreUnavailableError as error:
                 self._note_hang(operation, error, self._clock.now() - begun)
-                await self._clock.sleep(self._delay_after(operation, retries, error))
+                # A wait is long by itself, and has a limit of its own.
+                elapsed_s = 0.0 if operation == "wait" else self._clock.now() - first_begun
+                await self._clock.sleep(self._delay_after(operation, retries, error, elapsed_s))
                 # Other callers found out meanwhile that there is no answer.
                 self._raise_if_open(retries.failures, error)
             except CoordinationError:
@@ -296,18 +314,21 @@ class GuardedStore:
                 known = self._durations[operation] = self._metrics.histogram(family, operation)
             known.observe(self._clock.now() - begun)
 
-    def _delay_after(self, operation: str, retries: Retries, error: StoreUnavailableError) -> float:
+    def _delay_after(
+        self, operation: str, retries: Retries, error: StoreUnavailableError, elapsed_s: float
+    ) -> float:
         """Counts a failed try and returns the pause before the next one; raises after the last."""
         metrics, attempts = self._metrics, self._retry.attempts
         if metrics is not None:
             metrics.counter(metrics.families.store_errors, operation).add()
-        delay_s = retries.next_delay_s()
+        delay_s = retries.next_delay_s(elapsed_s)
         self._raise_if_open(retries.failures, error)
         if delay_s is None:
             self._gave_up(operation, error)
             if attempts == 1:
                 raise error
-            raise StoreUnavailableError(f"{error} ({attempts} tries)", attempts=attempts) from error
+            tries = retries.failures
+            raise StoreUnavailableError(f"{error} ({tries} tries)", attempts=tries) from error
         if self._log is not None:
             self._log.warning(
                 "store_retry",

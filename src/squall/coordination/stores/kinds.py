@@ -36,6 +36,11 @@ KINDS: dict[str, Kind] = {
         kept_s=None,
         must_end=False,
     ),
+    "refused": Kind(
+        key="refused/<environment>",
+        holds="the last member that may not come back because of its environment",
+        kept_s=10 * MINUTE_S,
+    ),
     "secret": Kind(
         key="secret",
         holds="the secret of an embedded store (memory, SQLite) to which none was given",

@@ -4,8 +4,8 @@ After a pause of the whole process, everything that was due would start at once,
 target would see a burst that is not in the plan. Two limits prevent that:
 
 - No second, wherever it begins, has more than 1.05 times the starts that the plan has for a
-  second at that time. A pause of 30 ms is made up for at once, a longer one over the seconds
-  that follow.
+  second at that time; near the beginning or the end of a plan, for its first or last second. A
+  pause of 30 ms is made up for at once, a longer one over the seconds that follow.
 - Starts that are later than that are released one after the other at that rate. Without this, a
   whole second of them would start in the first moment after a pause and the next ones a second
   later; the way to the target shortens such gaps, and the target would see both in one second.
@@ -38,10 +38,13 @@ RATE_READ_S = 0.25
 
 class CatchUpLimit:
     """Says whether a late start may begin now. `planned_until(t)` is the number of starts that
-    the plan has up to second `t` of its own time."""
+    the plan has up to second `t` of its own time; it begins at `begin_s` and ends at `end_s`."""
 
-    def __init__(self, planned_until: Callable[[float], int]) -> None:
+    def __init__(
+        self, planned_until: Callable[[float], int], begin_s: float = 0.0, end_s: float = inf
+    ) -> None:
         self._planned_until = planned_until
+        self._begin_s, self._end_s = begin_s, end_s
         self._rate_read_at = -inf
         self._most = 1
         # The earliest moment for the next late start.
@@ -52,11 +55,14 @@ class CatchUpLimit:
         # begin together.
         self._handed_out = 0
 
-    def follow(self, planned_until: Callable[[float], int]) -> None:
+    def follow(
+        self, planned_until: Callable[[float], int], begin_s: float, end_s: float = inf
+    ) -> None:
         """Uses another plan from here on. Starts of the old plan no longer count."""
         self._made.clear()
         self._spread_at = -inf
         self._planned_until = planned_until
+        self._begin_s, self._end_s = begin_s, end_s
         self._rate_read_at = -inf
 
     def spend(self, now_s: float, late_s: float = 0.0) -> bool:
@@ -71,11 +77,12 @@ class CatchUpLimit:
             made.popleft()
         if now_s - self._rate_read_at >= RATE_READ_S:
             self._rate_read_at = now_s
-            present = self._planned_until(now_s)
-            # The larger of the second before and the second after: at the end of a ramp, or
-            # of the plan, the second after alone would be too few.
-            before = present - self._planned_until(now_s - 1.0)
-            per_s = max(before, self._planned_until(now_s + 1.0) - present)
+            # The larger of the second before and the second after: at the end of a ramp, the
+            # second after alone would be too few. Both lie inside the plan: a second that
+            # reaches beyond it has too few starts, and in a plan of a second or two, such as one
+            # after a late change of the rate, both would.
+            before = self._second_from(max(now_s - 1.0, self._begin_s))
+            per_s = max(before, self._second_from(min(now_s, self._end_s - 1.0)))
             # 5 % of a few starts a second is less than one start.
             self._most = max(int(MOST * per_s), per_s + 1)
         if len(made) + self._handed_out >= self._most:
@@ -85,6 +92,11 @@ class CatchUpLimit:
             self._spread_at = since_s + WINDOW_S / self._most
         self._handed_out += 1
         return True
+
+    def _second_from(self, at_s: float) -> int:
+        # A start that is planned for `begin_s` itself belongs to the first second.
+        done = self._planned_until(at_s) if at_s > self._begin_s else 0
+        return self._planned_until(at_s + 1.0) - done
 
     def started(self, now_s: float) -> None:
         self._handed_out -= 1

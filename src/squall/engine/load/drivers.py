@@ -65,6 +65,7 @@ class ClosedDriver:
     def __init__(self, driven: DrivenShare, profile: Profile, share: int, shares: int) -> None:
         self._driven = driven
         self._is_ramp = profile.model == "ramp"
+        self._counts = profile.model == "iterations"
         self._schedule = UserSchedule(profile, share, shares) if self._is_ramp else None
         self._began = 0.0
         self._handle: asyncio.TimerHandle | None = None
@@ -76,6 +77,12 @@ class ClosedDriver:
     def is_fixed(self) -> bool:
         """True if no user is ever added: the share is over when the last one leaves."""
         return not self._is_ramp and self._level is None
+
+    @property
+    def ends_with_users(self) -> bool:
+        """True if the share is over when the last user leaves. Users of `iterations` leave when
+        these are made, also if an operator changed the number of users."""
+        return self.is_fixed or self._counts
 
     def start(self, began: float) -> None:
         self._began = began
@@ -139,7 +146,9 @@ class OpenDriver:
         self._share = share
         self._shares = shares
         self._schedule = StartSchedule(profile, share, shares)
-        self._pace = CatchUpLimit(self._schedule.planned_until) if paced else None
+        self._pace: CatchUpLimit | None = None
+        if paced:
+            self._pace = CatchUpLimit(self._schedule.planned_until, end_s=profile.duration_s)
         # Starts per second of the whole workflow that an operator asked for during the run.
         self._rate: float | None = None
         self._paused = False
@@ -174,10 +183,10 @@ class OpenDriver:
             return
         self._rate = rate_per_s
         if self._started and not self._stopped:
+            # What was due until now belongs to the old plan.
+            self._tick_now()
             self._plan_from(max(perf_counter() - self._began, 0.0))
-            if self._handle is not None:
-                self._handle.cancel()
-            self._tick()
+            self._tick_now()
 
     def pause(self, paused: bool) -> None:
         """Starts that are planned during a pause are neither made nor missed."""
@@ -191,7 +200,7 @@ class OpenDriver:
             )
         self._schedule = StartSchedule(profile, self._share, self._shares, start_at_s=now_s)
         if self._pace is not None:
-            self._pace.follow(self._schedule.planned_until)
+            self._pace.follow(self._schedule.planned_until, now_s, profile.duration_s)
 
     def stop(self, at: float | None = None) -> None:
         """Ends all starts: drops the waiting ones and releases idle users. The plan ends at the
@@ -253,6 +262,11 @@ class OpenDriver:
         """Takes back a start that its user could not use because a feed ran out of rows."""
         self._driven.starts.made -= 1
         self._driven.starts.dropped += 1
+
+    def _tick_now(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._tick()
 
     def _tick(self) -> None:
         if self._stopped:

@@ -79,7 +79,10 @@ def resolve_profile(
 
 
 def describe(profile: Profile) -> str:
-    """One phrase for the run header: `50 users for 10s`, `open 500/s for 5m`."""
+    """One phrase for the run header: `50 users for 10s`, `after 30s: open 500/s for 5m`."""
+    if profile.start_after_s:
+        delay = format_duration(profile.start_after_s, compact=True)
+        return f"after {delay}: {describe(_undelayed(profile))}"
     length = format_duration(profile.duration_s, compact=True)
     users = _users(profile.vus)
     if profile.model == "once":
@@ -295,6 +298,20 @@ def _delayed(profile: Profile, given: Mapping[str, _Given]) -> Profile:
         duration_s=profile.duration_s + delay_s,
         start_after_s=delay_s,
     )
+
+
+def _undelayed(profile: Profile) -> Profile:
+    """The load that `_delayed` made later."""
+    first, *rest = profile.stages[1:]
+    length_s = profile.duration_s - profile.start_after_s
+    later = replace(profile, start_after_s=0.0, duration_s=length_s, stages=(first, *rest))
+    if first.duration_s == 0 and [stage.target for stage in rest] == [first.target]:
+        if profile.is_open:
+            return replace(later, model="open", rate_per_s=first.target, stages=())
+        return replace(later, model="closed", vus=int(first.target), stages=())
+    if first.duration_s == 0 and not profile.is_open:
+        return replace(later, vus=int(first.target), stages=tuple(rest))
+    return later
 
 
 def _parse_stages(given: _Given) -> tuple[tuple[Stage, ...], bool]:

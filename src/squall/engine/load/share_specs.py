@@ -66,8 +66,25 @@ def share_of_users(spec: ShareSpec, vus: int) -> int:
         return len(range(spec.share, vus, spec.shares))
     parts = split_users(vus, spec.shares) if vus else []
     part = parts[spec.share] if spec.share < len(parts) else 0
-    # No other share takes its tickets, so one user must stay.
-    return max(part, 1) if model == "iterations" else part
+    # No other share takes its tickets, so one user must stay, unless each user has its own.
+    shared = model == "iterations" and not spec.profile.iterations_per_vu
+    return max(part, 1) if shared else part
+
+
+def user_number(spec: ShareSpec, place: int) -> int:
+    """The number of a user over all shares, from 0; it decides which rows the user gets.
+
+    `place` counts the users of the share. The numbers of planned users have no gaps, however uneven
+    the shares are. Users beyond the plan, which an operator added, are numbered after them.
+    """
+    profile = spec.profile
+    if profile.is_open or profile.model == "ramp":
+        return spec.share + place * spec.shares
+    parts = split_users(profile.vus, spec.shares)
+    own = parts[spec.share] if spec.share < len(parts) else 0
+    if place < own:
+        return sum(parts[: spec.share]) + place
+    return profile.vus + spec.share + (place - own) * spec.shares
 
 
 def fit_descriptors(manifest: FileManifest, processes: int, descriptors: int) -> FileManifest:

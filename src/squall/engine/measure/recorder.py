@@ -26,6 +26,7 @@ from squall.stats.reports import (
     CheckDelta,
     ErrorSample,
     HistogramData,
+    HookDelta,
     MetricDelta,
     OutcomeDelta,
     RequestsDelta,
@@ -61,6 +62,7 @@ class OutcomeSamples:
         "samples",
         "spread",
         "spread_histogram",
+        "statuses",
     )
 
     def __init__(self, is_ok: bool, *, raised: bool = False) -> None:
@@ -77,6 +79,8 @@ class OutcomeSamples:
         # Executions without a sample; those with one are counted by the histogram.
         self.count = 0
         self.exchanges = 0
+        # Of failures that are no status: the answers before them.
+        self.statuses: dict[int, int] = {}
 
     def fold(self) -> None:
         if self.samples:
@@ -108,9 +112,11 @@ class OutcomeSamples:
             exchanges=sampled if of_client else self.exchanges,
             service=self.histogram.to_data(),
             raised=self.raised,
+            statuses=self.statuses,
         )
         self.histogram.clear()
         self.count = self.exchanges = 0
+        self.statuses = {}
         return delta
 
 
@@ -179,10 +185,16 @@ class Row:
         self.first_spread.append(first_byte_s)
 
     def fail(
-        self, reason: str, seconds: float | None, exchanged: bool, *, raised: bool = False
+        self,
+        reason: str,
+        seconds: float | None,
+        exchanged: bool,
+        *,
+        raised: bool = False,
+        status: int = 0,
     ) -> bool:
         """Counts a failure; true if it is the first with its reason. `raised`: the author's code
-        failed, and not a call."""
+        failed, and not a call. `status` is that of the answer before it, if there was one."""
         first = reason not in self.reasons
         if first and len(self.reasons) >= REASONS_MAX:
             reason, first = OTHER_REASON, False
@@ -192,6 +204,8 @@ class Row:
         outcome.raised = outcome.raised and raised
         if exchanged:
             outcome.exchanges += 1
+        if status:
+            outcome.statuses[status] = outcome.statuses.get(status, 0) + 1
         if seconds is None:
             outcome.count += 1
         else:
@@ -272,6 +286,7 @@ class Recorder:
         self.iteration = Row("iteration", "iteration", [], planned=is_open)
         self.checks: dict[str, list[int]] = {}
         self.metrics: dict[str, Metric] = {}
+        self.hooks: dict[str, HookDelta] = {}
         self.starts = StartsDelta()
         self.users = 0
         self.users_most = 0
@@ -283,6 +298,7 @@ class Recorder:
         self.epoch = perf_counter()
         self._counted = RequestsDelta()
         self._statuses = list(http.counters.statuses)
+        self._in_flight = 0
         # Of all reports so far: iterations that ended, and the starts of open models.
         self._finished = 0
         self._planned = 0
@@ -319,6 +335,14 @@ class Recorder:
                 name = OTHER_CHECKS
             tally = self.checks.setdefault(str(name), [0, 0])
         tally[0 if passed else 1] += 1
+
+    def hook_ended(self, name: str, *, raised: bool = False) -> None:
+        """Counts an execution of a check, metric or end action."""
+        hook = self.hooks.get(name)
+        if hook is None:
+            hook = self.hooks[name] = HookDelta(name)
+        hook.executions += 1
+        hook.raised += raised
 
     def record_named(self, name: str, call: Any) -> None:
         """Records a call with `name=` in its own row. `call` is the response or the error."""
@@ -406,7 +430,10 @@ class Recorder:
             statuses=self._new_statuses(),
             opened=self.opened,
             unopened=self.unopened,
+            hooks=list(self.hooks.values()),
+            in_flight=self.http.counters.in_flight - self._in_flight,
         )
+        self._in_flight += report.in_flight
         ended = report.iteration
         self._finished += ended.interrupted + sum(each.count for each in ended.outcomes)
         self._planned += self.starts.planned
@@ -416,6 +443,7 @@ class Recorder:
         self.busy_max = self.busy
         self.users_most = self.users
         self.opened = self.unopened = 0
+        self.hooks = {}
         for tally in self.checks.values():
             tally[0] = tally[1] = 0
         return report

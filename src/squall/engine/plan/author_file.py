@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import sysconfig
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from squall.api.hooks import BARE, action, check, depends, metric, state, step, 
 from squall.api.metrics import Metric
 from squall.api.resources import Resource
 from squall.api.values import bearer, env
+from squall.engine.plan.written_code import value_of
 
 T = TypeVar("T")
 
@@ -139,6 +141,25 @@ def class_line(workflow: type) -> int:
     return first
 
 
+def attribute_lines(workflow: type) -> dict[str, int]:
+    """The line of each class attribute that is assigned in the class, or in a base of its file."""
+    found: dict[str, int] = {}
+    for base in reversed(workflow.__mro__):
+        if base.__module__ != workflow.__module__:
+            continue
+        try:
+            lines, first = inspect.getsourcelines(base)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        for node in tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else ():
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets += [node.target] if isinstance(node, ast.AnnAssign) else []
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            found |= dict.fromkeys(names, first + node.lineno - 1)
+    return found
+
+
 def _refuse_hidden_workflow(module: ModuleType, base: type) -> None:
     """Raises a `ConfigError` if a class statement of the file replaces a workflow.
 
@@ -157,19 +178,10 @@ def _refuse_hidden_workflow(module: ModuleType, base: type) -> None:
                 f"replaces the workflow of line {workflows[node.name]}; "
                 "give one of them another name"
             )
-        bases = [_value_of(each, module) for each in node.bases]
+        bases = [value_of(each, vars(module)) for each in node.bases]
         is_workflow = any(isinstance(each, type) and issubclass(each, base) for each in bases)
         if is_workflow and not node.name.startswith("_"):
             workflows[node.name] = node.lineno
-
-
-def _value_of(expression: ast.expr, module: ModuleType) -> object:
-    """What `Workflow` or `squall.Workflow` stands for in a module; None for other expressions."""
-    if isinstance(expression, ast.Name):
-        return vars(module).get(expression.id)
-    if isinstance(expression, ast.Attribute):
-        return getattr(_value_of(expression.value, module), expression.attr, None)
-    return None
 
 
 def author_frames(
@@ -226,6 +238,13 @@ def shown_line(filename: str, line: int) -> str:
     return f"{_shown_name(filename)}:{line}"
 
 
+def author_place(filename: str, line: int) -> str:
+    """`shop.py:31` if that line is the author's, else ""."""
+    if _current is None or not _is_authors(filename, _folder(_current)):
+        return ""
+    return shown_line(filename, line)
+
+
 def is_installed(filename: str) -> bool:
     """Whether a file belongs to the standard library, Squall or an installed package; it is
     not the author's then, wherever the author keeps modules."""
@@ -250,9 +269,18 @@ def refuse_no_python_file(path: Path, shown: str) -> None:
     if path.is_dir():
         raise UsageError(f"{shown}  is a directory; name a Python file (.py) in it")
     if not path.exists():
-        raise UsageError(f"{shown}  no such file{_similar_file(path)}")
+        hint = f"; for a URL, write http://{shown}" if _is_address(shown) else ""
+        raise UsageError(f"{shown}  no such file{_similar_file(path) or hint}")
     if path.suffix != ".py":
         raise UsageError(f"{shown}  is not a Python file (.py)")
+
+
+def _is_address(text: str) -> bool:
+    """Whether a text looks like a URL without its scheme: `127.0.0.1:8080/`, `shop.test/cart`."""
+    host, _, port = text.partition("/")[0].partition(":")
+    if port.isdecimal() or host == "localhost":
+        return True
+    return "." in host.strip(".") and not text.endswith(".py")
 
 
 def _similar_file(path: Path) -> str:

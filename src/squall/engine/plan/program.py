@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -92,6 +92,7 @@ def build_program(
         bind_parameters(plan, _offered(plan, plans))
         _load_feeds(program, plan)
         manifest.workflows.append(_describe(plan, options, flags[plan.name]))
+        manifest.workflows[-1].once_rows = _once_rows(plan, program.rows[plan.name])
     problems = _problems(plans)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -173,7 +174,9 @@ def _flags_of(plans: dict[str, WorkflowPlan], options: RunOptions) -> dict[str, 
     tests = [name for name, plan in plans.items() if plan.is_test]
     bare = options.profiles.get("", ProfileFlags())
     parts = dict.fromkeys(tests, bare)
-    loads = (bare.vus, bare.iterations, bare.rate, bare.stages or None)
+    # What each user makes is no total: like a duration, it applies to every workflow.
+    total = None if _is_per_user(bare.iterations) else bare.iterations
+    loads = (bare.vus, total, bare.rate, bare.stages or None)
     if len(tests) > 1 and any(load is not None for load in loads):
         parts = _split_by_weight(bare, [plans[name] for name in tests])
     found: dict[str, ProfileFlags] = {}
@@ -195,15 +198,19 @@ def _split_by_weight(bare: ProfileFlags, tests: list[WorkflowPlan]) -> dict[str,
     names = [plan.name for plan in tests]
     weights: list[int | None] = [plan.settings.get("weight") for plan in tests]
     known = [weight for weight in weights if weight is not None]
-    per_user = isinstance(bare.iterations, str) and "/" in bare.iterations
-    if len(known) < len(weights) or bare.stages or per_user:
+    if bare.stages:
+        raise UsageError(
+            f"this file has {len(tests)} test workflows, and stages are not split; say which one "
+            f"they are for, e.g. -s {names[0]}={bare.stages[0]}"
+        )
+    if len(known) < len(weights):
         raise UsageError(
             f"this file has {len(tests)} test workflows; say which one the load is for, "
             f"e.g. -u {names[0]}=100, or give each a weight to split -u, -r and -i by"
         )
     flags = dict.fromkeys(names, bare)
     for load, total in (("vus", bare.vus), ("iterations", bare.iterations)):
-        if total is None:
+        if total is None or _is_per_user(total):
             continue
         split = split_by_weight(parse_count(total, load), known)
         for name, part in zip(names, split, strict=True):
@@ -215,6 +222,10 @@ def _split_by_weight(bare: ProfileFlags, tests: list[WorkflowPlan]) -> dict[str,
         for name, weight in zip(names, known, strict=True):
             flags[name] = replace(flags[name], rate=rate * weight / sum(known))
     return flags
+
+
+def _is_per_user(iterations: int | str | None) -> bool:
+    return isinstance(iterations, str) and "/" in iterations
 
 
 def _offered(plan: WorkflowPlan, plans: dict[str, WorkflowPlan]) -> dict[str, Any]:
@@ -287,8 +298,13 @@ def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
         try:
             loaded[name] = feed.load(program.base_dir)
         except ConfigError as error:
-            plan.problem(plan.line, name, str(error))
+            plan.problem(plan.line_of(name), name, str(error))
     program.rows[plan.name] = loaded
+
+
+def _once_rows(plan: WorkflowPlan, rows: Mapping[str, Sequence[Any]]) -> int:
+    once = [n for n, each in plan.feeds.items() if (each.per, each.take) == ("iteration", "once")]
+    return min((len(rows[name]) for name in once if name in rows), default=0)
 
 
 def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> WorkflowManifest:
@@ -394,7 +410,7 @@ def _warn_about_names(plan: WorkflowPlan) -> None:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             if close and not isinstance(value, (Hook, Step, Feed, Resource, Metric)):
                 plan.warnings.append(
-                    f"{plan.file}:{plan.line}  {plan.name}: {name} is not a setting; "
+                    f"{plan.file}:{plan.line_of(name)}  {plan.name}: {name} is not a setting; "
                     f"did you mean {close[0]}?"
                 )
 

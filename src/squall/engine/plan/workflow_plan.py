@@ -11,12 +11,10 @@ key of a workflow named in `@depends`; a key of `self.context`; its default.
 from __future__ import annotations
 
 import inspect
-import linecache
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, FunctionType
 from typing import Any, Literal, cast, get_type_hints
 
 from squall.api.arguments import Prepared
@@ -35,9 +33,20 @@ from squall.engine.plan.annotations import (
     measured,
     prepared_kind,
 )
-from squall.engine.plan.author_file import class_line
+from squall.engine.plan.author_file import attribute_lines, class_line, shown_line
 from squall.engine.plan.declared_values import ATTRIBUTES, read_option
 from squall.engine.plan.layers import suggest, topological_layers
+from squall.engine.plan.written_code import (
+    asserts_only,
+    code_of,
+    def_line,
+    forgets_return,
+    names_in,
+    replaced_members,
+    strings_in,
+)
+from squall.stats.manifest import ITERATION, START
+from squall.stats.thresholds.binding import METRIC_NAMES_TAKEN, STEP_NAMES_TAKEN
 
 RESERVED = frozenset(
     {name for name in vars(Workflow) if not name.startswith("__")}
@@ -46,6 +55,12 @@ RESERVED = frozenset(
 # Set on every user, or methods of `Workflow`: a class attribute of that name would hide them.
 _OF_USERS = ("client", "context", "vu")
 _OF_WORKFLOW = ("check", "pause", "timed")
+# Rows of the results that are no steps.
+_ROWS = frozenset({ITERATION, START})
+_TAKEN: dict[type[Hook], frozenset[str]] = {
+    CheckHook: _ROWS,
+    MetricHook: _ROWS | METRIC_NAMES_TAKEN,
+}
 Source = Literal["prepared", "step", "context"]
 
 
@@ -71,12 +86,19 @@ class HookPlan:
     line: int
     parameters: list[Parameter] = field(default_factory=list[Parameter])
     after: list[str] = field(default_factory=list[str])
+    unknown: list[str] = field(default_factory=list[str])
+    """Names in the decorator that are no steps."""
     returns: Any = None
     unit: str = ""
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def asserts_only(self) -> bool:
+        """A check that returns nothing on purpose."""
+        return asserts_only(self.function)
 
 
 @dataclass
@@ -130,6 +152,10 @@ class WorkflowPlan:
         subject = f"{self.name}.{hook}" if hook else self.name
         self.problems.append(f"{self.file}:{line}  {subject}: {text}")
 
+    def line_of(self, attribute: str) -> int:
+        """The line of a class attribute; that of the class if the attribute is not in the file."""
+        return attribute_lines(self.workflow).get(attribute, self.line)
+
     def step(self, name: str) -> StepPlan:
         return next(step for step in self.steps if step.name == name)
 
@@ -170,6 +196,7 @@ def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
         read = read_option("when", when, partial(plan.problem, plan.line, ""))
         plan.always = plan.always or read == "always"
     _read_attributes(plan)
+    _refuse_replaced(plan)
     previous: str | None = None
     for name, member in _members(workflow).items():
         if isinstance(member, Step):
@@ -182,6 +209,8 @@ def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
             plan.resources[name] = member
         elif isinstance(member, Metric):
             plan.metrics[name] = member
+            if name in METRIC_NAMES_TAKEN:
+                plan.problem(plan.line, name, f'"{name}" is reserved; choose another name')
     _order_steps(plan)
     if not plan.steps and not plan.start_actions and not plan.problems:
         plan.problem(plan.line, "", "has no steps; decorate an async method with @step()")
@@ -199,7 +228,7 @@ def _read_attributes(plan: WorkflowPlan) -> None:
             plan.settings[name] = read(value, name)
             plan.written[name] = value
         except ConfigError as error:
-            plan.problem(plan.line, "", str(error))
+            plan.problem(plan.line_of(name), "", str(error))
     for base in plan.workflow.__mro__:
         if base is Workflow:
             break
@@ -207,7 +236,16 @@ def _read_attributes(plan: WorkflowPlan) -> None:
             is_hidden = name in _OF_USERS or (name in _OF_WORKFLOW and not callable(value))
             if is_hidden and not isinstance(value, (Hook, Step)):
                 text = f'{name} = {quoted(value)}: "{name}" is reserved; choose another name'
-                plan.problem(plan.line, "", text)
+                plan.problem(plan.line_of(name), "", text)
+
+
+def _refuse_replaced(plan: WorkflowPlan) -> None:
+    for base in plan.workflow.__mro__:
+        if base in (object, Workflow):
+            continue
+        for name, kind, first, line in replaced_members(base):
+            text = f"a second {name} replaces the {kind} of line {first}; "
+            plan.problem(line, name, text + "give one of them another name")
 
 
 def _workflow_names(
@@ -301,7 +339,7 @@ def _add_step(plan: WorkflowPlan, member: Step[..., Any], previous: str | None) 
     step.timeout_s = options.get("timeout")
     on_failure = options.get("on_failure") or plan.settings.get("on_failure")
     step.stops = on_failure == "stop"
-    hints = _read_signature(plan, step)
+    hints = _read_signature(plan, step, _ROWS | STEP_NAMES_TAKEN)
     if hints is not None:
         if "return" not in hints:
             plan.problems.append(
@@ -316,17 +354,19 @@ def _add_step(plan: WorkflowPlan, member: Step[..., Any], previous: str | None) 
 def _add_hook(plan: WorkflowPlan, member: Hook) -> None:
     hook = HookPlan(name=member.name, function=member.function, line=def_line(member.function))
     problem = partial(plan.problem, hook.line, hook.name)
-    _read_signature(plan, hook)
+    _read_signature(plan, hook, _TAKEN.get(type(member), frozenset()))
     if isinstance(member, ActionHook):
         at = read_option("at", member.at, problem)
         (plan.start_actions if at == "start" else plan.end_actions).append(hook)
     elif isinstance(member, CheckHook):
         hook.after = _step_names(plan, hook, "check", member.after)
         plan.checks.append(hook)
+        _refuse_forgotten_return(plan, hook)
     elif isinstance(member, MetricHook):
         hook.after = _step_names(plan, hook, "metric", member.after)
         hook.unit = read_option("unit", member.unit, problem) or ""
         plan.metric_hooks.append(hook)
+        _refuse_forgotten_return(plan, hook)
     elif isinstance(member, StateHook):
         workflows = tuple(_workflow_names(plan, hook.line, hook.name, "state", member.workflows))
         if not member.workflows:
@@ -336,14 +376,22 @@ def _add_hook(plan: WorkflowPlan, member: Hook) -> None:
             )
         if is_provide(hook.returns):
             plan.providers.append((hook, workflows))
+            _refuse_forgotten_return(plan, hook)
         elif is_use(hook.returns):
             plan.consumers.append((hook, workflows))
         else:
             plan.problem(hook.line, hook.name, "a state hook returns Provide[...] or Use[...]")
 
 
-def _read_signature(plan: WorkflowPlan, hook: HookPlan) -> dict[str, Any] | None:
-    if hook.name in RESERVED:
+def _refuse_forgotten_return(plan: WorkflowPlan, hook: HookPlan) -> None:
+    if forgets_return(hook.function):
+        plan.problem(hook.line, hook.name, "never returns a value; write return")
+
+
+def _read_signature(
+    plan: WorkflowPlan, hook: HookPlan, taken: frozenset[str] = frozenset()
+) -> dict[str, Any] | None:
+    if hook.name in RESERVED | taken:
         plan.problem(hook.line, hook.name, f'"{hook.name}" is reserved; choose another name')
     try:
         hints = get_type_hints(hook.function, include_extras=True)
@@ -351,7 +399,11 @@ def _read_signature(plan: WorkflowPlan, hook: HookPlan) -> dict[str, Any] | None
         plan.problem(hook.line, hook.name, f"annotation cannot be resolved: {error}")
         return None
     hook.returns = hints.get("return")
-    for parameter in list(inspect.signature(hook.function).parameters.values())[1:]:
+    parameters = list(inspect.signature(hook.function).parameters.values())
+    if not _takes_self(plan, parameters):
+        plan.problem(hook.line, hook.name, "needs self as its first argument")
+        return hints
+    for parameter in parameters[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
@@ -371,12 +423,26 @@ def _read_signature(plan: WorkflowPlan, hook: HookPlan) -> dict[str, Any] | None
     return hints
 
 
+def _takes_self(plan: WorkflowPlan, parameters: Sequence[inspect.Parameter]) -> bool:
+    """False if the first argument is missing, or clearly meant for a value."""
+    if not parameters:
+        return False
+    first = parameters[0]
+    if first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        return False
+    if first.name == "self" or first.kind is first.VAR_POSITIONAL:
+        return True
+    is_bare = first.annotation is first.empty and first.default is first.empty
+    return is_bare and first.name not in _members(plan.workflow)
+
+
 def _order_steps(plan: WorkflowPlan) -> None:
     names = [step.name for step in plan.steps]
     for hook in [*plan.steps, *plan.checks, *plan.metric_hooks]:
-        for name in [name for name in hook.after if name not in names]:
+        hook.unknown = [name for name in hook.after if name not in names]
+        hook.after = [name for name in hook.after if name in names]
+        for name in hook.unknown:
             plan.problem(hook.line, hook.name, f'no step "{name}"{suggest(name, names)}')
-            hook.after.remove(name)
     try:
         layers = topological_layers({step.name: step.after for step in plan.steps}, "step")
     except ConfigError as error:
@@ -409,6 +475,16 @@ def _warn_about_shape(plan: WorkflowPlan) -> None:
                 )
 
 
+def step_places(plan: WorkflowPlan) -> dict[str, str]:
+    """Where each step is defined: `shop.py:31 in pay`."""
+    codes = [(step, code_of(step.function)) for step in plan.steps]
+    return {
+        step.name: f"{shown_line(code.co_filename, step.line)} in {step.name}"
+        for step, code in codes
+        if code is not None
+    }
+
+
 def weight_groups(steps: Sequence[StepPlan]) -> list[list[StepPlan]]:
     """Groups of steps with a weight and the same dependencies; one of each group runs."""
     groups: dict[frozenset[str], list[StepPlan]] = {}
@@ -435,7 +511,7 @@ def mentions(plan: WorkflowPlan, name: str) -> bool:
     for module in {base.__module__ for base in bases}:
         members += vars(sys.modules[module]).values() if module in sys.modules else ()
     codes = [code for member in members if (code := code_of(member)) is not None]
-    return any(name in _all_names(code) for code in codes)
+    return any(name in names_in(code) for code in codes)
 
 
 def _visible_steps(plan: WorkflowPlan, hook: HookPlan, results: dict[str, StepPlan]) -> set[str]:
@@ -459,6 +535,9 @@ def _compare(plan: WorkflowPlan, hook: HookPlan, parameter: Parameter, produced:
 
 def _no_source(plan: WorkflowPlan, hook: HookPlan, name: str, known: list[str]) -> None:
     others = [other for other in known if other != hook.name]
+    if hook.unknown and name in (*hook.unknown, *others):
+        # Follows from the wrong name in the decorator, which is reported already.
+        return
     if name in others:
         text = f'no value for argument {name}: "{name}" is not among the steps it waits for; '
         text += f'write @step("{name}")' if isinstance(hook, StepPlan) else "name it in the hook"
@@ -473,53 +552,12 @@ def _context_keys(plan: WorkflowPlan) -> set[str]:
     keys: set[str] = set()
     for hook in plan.hooks():
         code = code_of(hook.function)
-        if code is not None and "context" in _all_names(code):
-            keys |= _strings(code)
+        if code is not None and "context" in names_in(code):
+            keys |= strings_in(code)
     return keys
-
-
-def code_of(member: Any) -> CodeType | None:
-    """The code of a function, found through hooks and the author's own decorators."""
-    function = member.function if isinstance(member, (Hook, Step)) else member
-    if isinstance(function, (FunctionType, staticmethod, classmethod)):
-        return getattr(inspect.unwrap(cast(Any, function)), "__code__", None)
-    return None
-
-
-def _all_names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _all_names(constant)
-    return names
-
-
-def _strings(code: CodeType) -> set[str]:
-    found: set[str] = set()
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            found.add(constant)
-        elif isinstance(constant, tuple):
-            items = cast(tuple[object, ...], constant)
-            found |= {item for item in items if isinstance(item, str)}
-        elif isinstance(constant, CodeType):
-            found |= _strings(constant)
-    return found
 
 
 def _type_name(annotation: Any) -> str:
     if isinstance(annotation, type) and not getattr(annotation, "__args__", None):
         return annotation.__name__
     return str(annotation).replace("typing.", "")
-
-
-def def_line(function: Callable[..., Any]) -> int:
-    """The line of `def`, below the decorators."""
-    code = code_of(function)
-    if code is None:
-        return 0
-    for line in range(code.co_firstlineno, code.co_firstlineno + 50):
-        text = linecache.getline(code.co_filename, line).lstrip()
-        if text.startswith(("def ", "async def ")):
-            return line
-    return code.co_firstlineno

@@ -51,6 +51,7 @@ from squall.engine.core_protocol import (
 from squall.engine.measure.author_output import OutputCapture, user_name
 from squall.engine.measure.garbage_collector import GarbageCollector
 from squall.engine.measure.loop_health import HealthMeter, LoopHeartbeat
+from squall.engine.measure.unawaited_calls import UnawaitedCalls
 from squall.engine.measure.watchdog import Watchdog
 from squall.engine.plan.author_file import author_location, load_file, workflow_classes
 from squall.engine.plan.imported_code import Code, imported_code
@@ -102,6 +103,7 @@ class CoreProcess:
         self._loop = loop
         self._thread = threading.get_ident()
         self._output = OutputCapture(self._on_line, user_name)
+        self._unawaited = UnawaitedCalls()
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections = 0
         # Connections at which another freeze is worth its pass; 0 before the first.
@@ -180,6 +182,7 @@ class CoreProcess:
             if entry not in sys.path:
                 sys.path.append(entry)
         self._output.install()
+        self._unawaited.install()
         raise_descriptor_limit()
         try:
             check_python(message.python)
@@ -261,7 +264,8 @@ class CoreProcess:
         options = self._load.options
         http = http_shared(plan, options, self._program.base_dir)
         if options.once:
-            name = spec.workflow
+            # Of a URL, method and address say all.
+            name = "" if options.url else spec.workflow
 
             def told(exchange: Exchange) -> None:
                 self._send(exchange_report(name, exchange))
@@ -315,6 +319,8 @@ class CoreProcess:
 
     async def _end(self, each: CoreShare) -> None:
         ended = await each.wait()
+        # Every share of the process names them; the result has each note once.
+        ended.warnings += self._unawaited.notes
         self._remove(each)
         self._send(ended)
         self._rest_if_idle()

@@ -1,10 +1,10 @@
 """One core process of a worker, and the attempts that run in it.
 
-Attempts at shares of one job that are placed on the same core run in one process: an interpreter
-with the author's file costs half a second of CPU and 40 MB, and a job may have hundreds of shares
-for a few cores. Each has its own lease, counter file and end. They share the event loop, so what
-ends the process ends all of them: its death, and a step that blocks the loop beyond a stop. Their
-owner then knows each by its own counters, and continues each elsewhere.
+Attempts at shares of one job that are placed on the same core run in one process, each of another
+workflow: an interpreter with the author's file costs half a second of CPU and 40 MB, and a job may
+have hundreds of shares for a few cores. Each has its own lease, counter file and end. They share
+the event loop, so what ends the process ends all of them: its death, and a step that blocks the
+loop beyond a stop. Their owner then knows each by its own counters, and continues each elsewhere.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ class HostedCore:
         self.leaving = False
         # The attempts that are not over, by share.
         self._attempts: dict[ShareName, Hosted] = {}
+        # The workflows of all that it ever had. An author's metrics and other state are attributes
+        # of the class: two shares of one workflow would count into one metric, and users of a
+        # share that was given up into that of the next.
+        self._workflows: set[str] = set()
         # The last of them, which gets what the process reports about itself until it is closed.
         self._last: Hosted | None = None
         self._slots = 0
@@ -88,12 +92,13 @@ class HostedCore:
 
     def takes(self, group: Hashable, spec: ShareSpec) -> bool:
         """Whether this attempt may run here beside the others."""
-        fits = self._slots < SLOTS and spec.name not in self._attempts
+        fits = self._slots < SLOTS and spec.workflow not in self._workflows
         return self.group == group and fits and not self.leaving
 
     def add(self, attempt: Hosted) -> int:
         """Takes an attempt; returns the slot of its lease."""
         self._attempts[attempt.name] = attempt
+        self._workflows.add(attempt.name[0])
         self._slots += 1
         return self._slots - 1
 

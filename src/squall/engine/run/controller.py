@@ -52,7 +52,7 @@ from squall.engine.run_options import RunOptions
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.reports import ErrorSample, ExchangeReport, HealthReport, WindowReport
 from squall.stats.snapshot import VerdictState
-from squall.stats.thresholds.binding import bind_all
+from squall.stats.thresholds.binding import bind_all, needs_load
 
 if TYPE_CHECKING:
     from squall.engine.run.live_stats import LiveStats
@@ -115,6 +115,9 @@ class Controller:
         self.notes: list[tuple[VerdictState, str]] = []
         self.manifest = fit_descriptors(manifest, len(pool.cores), descriptors)
         self._thresholds = bind_all(self.manifest, options.thresholds)
+        unjudged = [str(each) for each in self._thresholds if options.once and needs_load(each)]
+        if unjudged:
+            self._thresholds = [each for each in self._thresholds if str(each) not in unjudged]
         longest_s = max((w.profile.duration_s for w in manifest.workflows if w.is_test), default=0)
         if 0 < longest_s <= options.warmup_s:
             raise UsageError(
@@ -135,7 +138,7 @@ class Controller:
         self._interruptions = 0
         self._aborted_by = ""
         self._timed_out = False
-        self._warnings: list[str] = []
+        self._warnings = [f"--once does not judge {', '.join(unjudged)}"] if unjudged else []
         self._losses: list[Loss] = []
 
     @cached_property

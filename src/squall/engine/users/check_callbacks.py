@@ -5,6 +5,7 @@ A hook that raises is counted and reported once; it never ends an iteration.
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from squall.api.metrics import Sample
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.workflow_plan import WorkflowPlan
-from squall.engine.users.step_failures import StepFailures
+from squall.engine.users.step_failures import StepFailures, close_coroutine
 
 
 class CheckCallbacks:
@@ -24,6 +25,8 @@ class CheckCallbacks:
         self._recorder = recorder
         self._failures = failures
         self._random = randomness
+        # Checks without `return`, which fail only by an exception.
+        self._by_assert = set[str]()
 
     def names(self) -> dict[str, Any]:
         """The names that the generated loop uses."""
@@ -38,6 +41,7 @@ class CheckCallbacks:
 
     def adopt(self, plan: WorkflowPlan) -> None:
         """Gives the workflow metrics of its own, also if a base class declares them."""
+        self._by_assert = {hook.name for hook in plan.checks if hook.asserts_only}
         metrics = self._recorder.metrics
         for name, metric in plan.metrics.items():
             own = metric.fresh()
@@ -49,16 +53,25 @@ class CheckCallbacks:
             metrics[hook.name] = sample
 
     def checked(self, name: str, value: Any) -> None:
-        try:
-            passed = True if value is None else bool(value)
-        except Exception as error:
-            self.check_failed(name, error)
+        if value is None and name not in self._by_assert:
+            self.check_failed(name, TypeError("the check returned nothing: write return"))
+        elif inspect.iscoroutine(value):
+            close_coroutine(value)
+            self.check_failed(name, TypeError("the check returned a coroutine: write await"))
         else:
-            self._recorder.check(name, passed)
+            try:
+                passed = value is None or bool(value)
+            except Exception as error:
+                self.check_failed(name, error)
+            else:
+                self._recorder.check(name, passed)
+                self._recorder.hook_ended(name)
 
     def check_failed(self, name: str, error: BaseException) -> None:
         self._recorder.check(name, False)
-        if not isinstance(error, AssertionError):
+        if isinstance(error, AssertionError):
+            self._recorder.hook_ended(name)
+        else:
             self._failures.hook_failed(name, error)
 
     def measured(self, name: str, value: Any) -> None:
@@ -68,6 +81,8 @@ class CheckCallbacks:
                 metric.add(value)
             except Exception as error:
                 self.measure_failed(name, error)
+                return
+        self._recorder.hook_ended(name)
 
     def measure_failed(self, name: str, error: BaseException) -> None:
         self._failures.hook_failed(name, error)

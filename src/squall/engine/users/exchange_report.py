@@ -21,9 +21,10 @@ HOOK_FRAMES_MAX = 40
 
 
 def exchange_report(workflow: str, exchange: Exchange) -> ExchangeReport:
+    """`workflow` is empty for a run of a URL, which has no hooks of the author."""
     report = ExchangeReport(
         workflow=workflow,
-        row=_current_hook(),
+        row=_current_hook() if workflow else "",
         method=exchange.method,
         url=exchange.url,
         peer=exchange.peer,

@@ -1,9 +1,10 @@
 """Where a later attempt at a share resumes: its tickets, feed rows and user ids.
 
 Share k of n always owns the same stripe of rows and ids; an attempt after the first begins
-behind what earlier ones used. Rows that were given out and not finished are not given out
-again. A lost attempt may have made users that it did not report, so ids are skipped
-generously: an unused id does no harm, but one that is used twice may.
+behind what earlier ones used. Rows that iterations were given and did not finish are not given out
+again. A row per user belongs to the number of the user: a later attempt runs users of the same
+numbers, each with the same row. A lost attempt may have made users that it did not report, so ids
+are skipped generously: an unused id does no harm, but one that is used twice may.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from squall.api.feeds import Feed, FeedCursor
+from squall.api.feeds import Feed, FeedCursor, FeedExhausted
 from squall.engine.core_protocol import ShareSpec
+from squall.engine.load.share_specs import user_number
 
 
 def tickets(spec: ShareSpec) -> range:
@@ -38,25 +40,47 @@ def first_user(spec: ShareSpec) -> int:
     return (spec.attempt - 1) * spec.users_max + spec.iterations_done
 
 
-def skip_rows(spec: ShareSpec, feed: Feed[Any], cursor: FeedCursor[Any]) -> None:
-    """Skips the rows that earlier attempts took."""
-    used = spec.iterations_done if feed.per == "iteration" else spec.users_max * (spec.attempt - 1)
-    cursor.skip(used)
-
-
-def row_sources(
+def iteration_rows(
     spec: ShareSpec,
     feeds: Mapping[str, Feed[Any]],
     rows: Mapping[str, Sequence[Any]],
     draw: random.Random,
 ) -> dict[str, Callable[[], Any]]:
-    """The next row of each feed."""
+    """The next row of each feed that has a row per iteration."""
     sources: dict[str, Callable[[], Any]] = {}
+    share, shares, before = spec.share, spec.shares, 0
+    if spec.profile.iterations_per_vu:
+        # The shares have as many iterations as their users need, which is no even stripe: the rows
+        # of a share follow those of the users before its first.
+        share, shares = 0, 1
+        before = spec.profile.iterations_per_vu * user_number(spec, 0)
     for name, feed in feeds.items():
-        cursor = FeedCursor(rows[name], feed.take, spec.share, spec.shares, draw)
-        skip_rows(spec, feed, cursor)
-        sources[name] = cursor.next
+        if feed.per == "iteration":
+            cursor = FeedCursor(rows[name], feed.take, share, shares, draw)
+            cursor.skip(before + spec.iterations_done)
+            sources[name] = cursor.next
     return sources
+
+
+def user_rows(
+    spec: ShareSpec,
+    feeds: Mapping[str, Feed[Any]],
+    rows: Mapping[str, Sequence[Any]],
+    draw: random.Random,
+) -> dict[str, Callable[[int], Any]]:
+    """The row that each feed with a row per user has for the user at a place of the share."""
+
+    def row(feed: Feed[Any], loaded: Sequence[Any], place: int) -> Any:
+        if feed.take == "random":
+            return draw.choice(loaded)
+        number = user_number(spec, place)
+        if feed.take == "once" and number >= len(loaded):
+            raise FeedExhausted
+        return loaded[number % len(loaded)]
+
+    return {
+        name: partial(row, feed, rows[name]) for name, feed in feeds.items() if feed.per == "vu"
+    }
 
 
 def unfinished_rows(feeds: dict[str, Feed[Any]], interrupted: int) -> str:

@@ -27,7 +27,7 @@ from squall.engine.load.drivers import START_BURST, ClosedDriver, OpenDriver, dr
 from squall.engine.load.share_specs import share_of_users
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.program import Program
-from squall.engine.plan.workflow_plan import WorkflowPlan, slots_of
+from squall.engine.plan.workflow_plan import WorkflowPlan, slots_of, step_places
 from squall.engine.users import resume_point
 from squall.engine.users.check_callbacks import CheckCallbacks
 from squall.engine.users.context import (
@@ -77,7 +77,7 @@ class Share:
         )
         http.on_named = self.recorder.record_named
         http.siblings = any(len(slots_of(layer)) > 1 for layer in self.plan.layers)
-        self.failures = StepFailures(self.recorder)
+        self.failures = StepFailures(self.recorder, step_places(self.plan))
         # A later attempt must not draw the numbers of the first one again.
         again = f":{spec.attempt}" if spec.attempt > 1 else ""
         self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}{again}")
@@ -147,6 +147,7 @@ class Share:
         for user in reversed(self._users.values()):
             if not user.vu.stop:
                 self._users.pop(user.vu.id)
+                self._factory.free_place(user)
                 user.vu.stop = True
                 self._think_time.wake(user.vu)
                 self._leaving[user.vu.id] = user
@@ -300,9 +301,8 @@ class Share:
         context = decoded_context(spec.values)
         setattr(plan.workflow, "__squall_received__", received_arguments(spec.received))  # noqa: B010
         self._callbacks.adopt(plan)
-        rows = resume_point.row_sources(
-            spec, plan.feeds, self._program.rows[plan.name], self._random
-        )
+        loaded = self._program.rows[plan.name]
+        rows = resume_point.iteration_rows(spec, plan.feeds, loaded, self._random)
         self._factory = UserFactory(
             plan,
             prepared,
@@ -314,7 +314,7 @@ class Share:
             first_id=spec.first_id,
             id_step=spec.id_step,
             context=context,
-            rows=rows,
+            rows=resume_point.user_rows(spec, plan.feeds, loaded, self._random),
             first_user=resume_point.first_user(spec),
         )
         prepared |= await prepare_arguments(plan, self.http, self._program.manifest.path)
@@ -475,12 +475,13 @@ class Share:
         self._leaving.pop(user.vu.id, None)
         self.recorder.users = len(self._users)
         if not self._users and not self._leaving and not self._parked:
-            if isinstance(self._driver, ClosedDriver) and self._driver.is_fixed:
+            if isinstance(self._driver, ClosedDriver) and self._driver.ends_with_users:
                 self._end()
             elif self.ending:
                 self._check_over()
 
     async def _close(self, user: User, *, actions: bool) -> None:
+        self._factory.free_place(user)
         try:
             async with asyncio.timeout(END_ACTIONS_S):
                 for name, error in await self._factory.close(user, actions=actions):

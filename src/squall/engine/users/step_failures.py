@@ -8,7 +8,7 @@ This is not the hot path: a failure may cost microseconds.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from math import isfinite
 from time import perf_counter
 from typing import Any
@@ -33,8 +33,10 @@ SAMPLES_MAX = 20
 class StepFailures:
     """Records the failures of one share's steps and hooks."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, places: Mapping[str, str]) -> None:
+        """`places` are the lines of the steps, for failures that have no traceback."""
         self.recorder = recorder
+        self._places = places
         # The first failure in words: the error of a workflow that is not a test.
         self.first_text = ""
         self._seen: dict[str, set[tuple[str, str]]] = {}
@@ -52,7 +54,8 @@ class StepFailures:
         else:
             reason = reason_of(error)
             raised = not isinstance(error, TransportError | StatusError)
-            row.fail(reason, seconds, _was_sent(error, last), raised=raised)
+            sent = _was_sent(error, last)
+            row.fail(reason, seconds, sent, raised=raised, status=_status(last))
         self._sample(row.name, reason, error, last)
 
     def step_odd(self, row: Row, result: Any, http: HTTPClient) -> None:
@@ -67,11 +70,14 @@ class StepFailures:
             reason = f"returned {type(result).__name__} instead of an HTTPResponse"
         else:
             reason = f"returned {type(result).__name__} instead of its declared result"
+        if result is None:
+            reason += ": write return"
         last = http.last_exchange()
-        row.fail(reason, _latency(None, last), _was_sent(None, last), raised=True)
+        seconds, sent = _latency(None, last), _was_sent(None, last)
+        row.fail(reason, seconds, sent, raised=True, status=_status(last))
         self._note(row.name, reason)
         if self._is_first(row.name, reason):
-            self.recorder.error(row.name, reason)
+            self.recorder.error(row.name, reason, location=self._places.get(row.name, ""))
 
     def status_failed(self, row: Row, response: HTTPResponse) -> None:
         """Reports the first response with a status that the step does not expect."""
@@ -111,7 +117,7 @@ class StepFailures:
         """Records why a user could not start, and returns it in words; `source_of` names the file
         of a feed."""
         if not isinstance(error, FeedExhausted):
-            self.hook_failed(START, error)
+            self._sample(START, reason_of(error), error, None)
             return reason_of(error)
         reason = f"no rows left in {source_of(str(error))}"
         self._note(START, reason)
@@ -121,6 +127,8 @@ class StepFailures:
 
     def hook_failed(self, name: str, error: BaseException) -> None:
         """Records a check, metric or action that raised."""
+        raised = not isinstance(error, TransportError | StatusError)
+        self.recorder.hook_ended(name, raised=raised)
         self._sample(name, reason_of(error), error, None)
 
     def _failed_status(self, row: Row, error: StatusError, seconds: float | None) -> bool:
@@ -209,6 +217,10 @@ def _was_sent(error: BaseException | None, last: LastCall | None) -> bool:
     if isinstance(error, TransportError):
         return bool(error.ended)
     return isinstance(last, HTTPResponse | TransportError) and bool(last.ended)
+
+
+def _status(last: LastCall | None) -> int:
+    return last.status_code if isinstance(last, HTTPResponse) else 0
 
 
 def _exchange(response: HTTPResponse) -> dict[str, Any]:

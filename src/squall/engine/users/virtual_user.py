@@ -7,6 +7,7 @@ gone. A user whose start action fails never loops; the share counts it.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) ->
     of one line that names the file, the line and the argument.
     """
     prepared: Prepared = {}
+    await http.prepare_proxy()
     for hook in plan.hooks():
         for parameter in hook.parameters:
             if parameter.kind is None:
@@ -53,10 +55,12 @@ async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) ->
 class User:
     """An instance of the author's class, and what the engine keeps about it."""
 
-    __slots__ = ("fresh", "http", "instance", "is_leaving", "opened", "task", "vu")
+    __slots__ = ("fresh", "http", "instance", "is_leaving", "opened", "place", "task", "vu")
 
-    def __init__(self, instance: Workflow, vu: VU, http: HTTPClient) -> None:
+    def __init__(self, instance: Workflow, vu: VU, http: HTTPClient, place: int) -> None:
         self.instance = instance
+        # Its place among the users of the share; None once another user may have it.
+        self.place: int | None = place
         self.vu = vu
         self.http = http
         self.fresh: Callable[[], Context] = dict
@@ -82,7 +86,7 @@ class UserFactory:
         first_id: int,
         id_step: int,
         context: Context,
-        rows: dict[str, Callable[[], Any]],
+        rows: dict[str, Callable[[int], Any]],
         first_user: int = 0,
     ) -> None:
         self._plan = plan
@@ -97,6 +101,9 @@ class UserFactory:
         self._fresh = fresh_maker(context)
         self._rows = rows
         self._made = first_user
+        # Places are taken from the lowest, so that a user that replaces another gets its row.
+        self._places = 0
+        self._free_places: list[int] = []
         self._process_resources: dict[str, Any] = {}
 
     async def open_process(self) -> None:
@@ -122,15 +129,25 @@ class UserFactory:
         instance.context = self._fresh()
         instance._sink = self._recorder  # pyright: ignore[reportPrivateUsage]
         instance.__dict__.update(self._process_resources)
-        return User(instance, vu, http)
+        if self._free_places:
+            place = heapq.heappop(self._free_places)
+        else:
+            place, self._places = self._places, self._places + 1
+        return User(instance, vu, http, place)
+
+    def free_place(self, user: User) -> None:
+        """Lets the next user have the place of one that leaves. May be called more than once."""
+        if user.place is not None:
+            heapq.heappush(self._free_places, user.place)
+            user.place = None
 
     async def open(self, user: User) -> None:
         """Rows and resources of its own, then the start actions, in the file's order."""
         instance = user.instance
-        for name, feed in self._plan.feeds.items():
-            if feed.per == "vu":
+        for name, row_at in self._rows.items():
+            if user.place is not None:
                 try:
-                    instance.__dict__[name] = self._rows[name]()
+                    instance.__dict__[name] = row_at(user.place)
                 except FeedExhausted:
                     raise FeedExhausted(name) from None
         for name, resource in self._plan.resources.items():
@@ -156,6 +173,8 @@ class UserFactory:
                         await self.call(action, user)
                     except (Exception, SystemExit, KeyboardInterrupt) as error:
                         failed.append((action.name, error))
+                    else:
+                        self._recorder.hook_ended(action.name)
         finally:
             opened, user.opened = user.opened, ()
             for resource, thing in opened:

@@ -141,6 +141,10 @@ def _workflow(
             row_entry(row, stats.rated_s, [f for f in own if f.row == row.name])
             for row in stats.rows.values()
         ],
+        "hooks": [
+            {"name": hook.name, "executions": hook.executions, "raised": hook.raised}
+            for hook in stats.hooks.values()
+        ],
         "hook_errors": [
             {
                 "hook": failure.row,
@@ -180,6 +184,8 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "think_s": None if profile.think_s is None else list(profile.think_s),
         "pacing_s": profile.pacing_s,
         "grace_s": profile.grace_s,
+        "iterations_per_vu": profile.iterations_per_vu,
+        "start_after_s": profile.start_after_s,
     }
 
 
@@ -282,6 +288,7 @@ def _generator(outcome: RunOutcome) -> dict[str, Any]:
         processes.append(entry)
     return {
         "parent_cpu": round(outcome.parent_cpu, 4),
+        "loop_lag_ms": histogram_summary(health.lag),
         "processes": processes,
         "windows": {
             "start_s": 0,

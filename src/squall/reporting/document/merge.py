@@ -3,18 +3,17 @@
 Counts, users, starts and histograms are added; windows are aligned by the time since the start;
 percentiles come from merged histograms only. Rates follow from the added counts and the longest
 time, so two generators of 500/s become one of 1000/s. Thresholds are judged again on the whole.
-One with `over` cannot be, because no document holds single seconds, so its worst part decides.
-Parts that do not fit together are reported in the notes.
+Parts that do not fit together, or did not run at the same time, are reported in the notes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 
-from squall.api.errors import ConfigError
 from squall.engine.outcome import (
     Loss,
     ProcessInfo,
@@ -23,13 +22,11 @@ from squall.engine.outcome import (
     RunStatus,
     WorkflowOutcome,
 )
+from squall.reporting.document.merge_thresholds import judged_again
 from squall.stats.histogram import Histogram
 from squall.stats.manifest import FileManifest, Profile, Stage, WorkflowManifest
-from squall.stats.reports import RequestsDelta
+from squall.stats.reports import RequestsDelta, add_hooks
 from squall.stats.snapshot import VerdictState
-from squall.stats.thresholds.binding import BoundThreshold, bind
-from squall.stats.thresholds.grammar import parse_threshold
-from squall.stats.thresholds.judge import ThresholdJudge, ThresholdResult
 from squall.stats.totals.run import RunStats
 from squall.stats.totals.step_rows import CheckStats, MetricStats, OutcomeStats, RowStats
 from squall.stats.totals.windows import HealthWindow, LoadWindow, RowWindow, Series
@@ -39,6 +36,7 @@ from squall.stats.verdict import Verdict
 _VERDICTS: tuple[VerdictState, ...] = ("VALID", "DEGRADED", "INVALID")
 _STATUSES: tuple[RunStatus, ...] = ("completed", "partial", "timeout", "interrupted", "failed")
 _IDS_MAX = 3
+APART = "these runs did not overlap; rates and users are sums as if they had"
 
 
 def merge_outcomes(parts: Sequence[RunOutcome]) -> RunOutcome:
@@ -61,7 +59,9 @@ def merge_outcomes(parts: Sequence[RunOutcome]) -> RunOutcome:
     return RunOutcome(
         manifest=manifest,
         stats=stats,
-        thresholds=_thresholds(parts, stats),
+        thresholds=judged_again(
+            [part.thresholds for part in parts], stats, apart=_are_apart(parts)
+        ),
         verdict=Verdict(
             state=_VERDICTS[max(_VERDICTS.index(part.verdict.state) for part in parts)],
             reasons=[f"{p.info.id}: {reason}" for p in parts for reason in p.verdict.reasons],
@@ -107,7 +107,14 @@ def _names(part: RunOutcome) -> set[str]:
 def _notes(parts: Sequence[RunOutcome]) -> list[str]:
     head = f"merged from {len(parts)} runs: {', '.join(part.info.id for part in parts)}"
     notes = dict.fromkeys(note for part in parts for note in part.notes)
-    return [head, *differences(parts), *notes]
+    apart = [APART] if _are_apart(parts) else []
+    return [head, *apart, *differences(parts), *notes]
+
+
+def _are_apart(parts: Sequence[RunOutcome]) -> bool:
+    """By their wall clocks, some part had ended before another one began."""
+    begins = [part.info.started_at for part in parts]
+    return max(begins) >= min(p.info.started_at + timedelta(seconds=p.elapsed_s) for p in parts)
 
 
 def _manifest(parts: Sequence[RunOutcome]) -> FileManifest:
@@ -204,6 +211,7 @@ def _add_workflow(total: WorkflowStats, part: WorkflowStats) -> None:
         sum_of = total.checks.setdefault(check.name, CheckStats(check.name))
         sum_of.passed += check.passed
         sum_of.failed += check.failed
+    add_hooks(total.hooks, part.hooks.values())
     for metric in part.metrics.values():
         empty = MetricStats(metric.name, metric.kind, metric.unit)
         total.metrics.setdefault(metric.name, empty).merge(metric)
@@ -246,6 +254,7 @@ def _add_row(total: RowStats, part: RowStats) -> None:
         mine.raised = mine.raised and outcome.raised
         mine.count += outcome.count
         mine.exchanges += outcome.exchanges
+        mine.statuses.update(outcome.statuses)
         mine.service.merge(outcome.service)
     total.first_byte = _sum(total.first_byte, part.first_byte)
     _widen(total.windows, part.windows.width_s)
@@ -311,36 +320,3 @@ def _add_health(stats: RunStats, part: RunOutcome, processes: list[ProcessInfo])
     for index, window in enumerate(health.windows):
         total.windows.at(index * health.windows.width_s).absorb(window)
     return numbers
-
-
-def _thresholds(parts: Sequence[RunOutcome], stats: RunStats) -> list[ThresholdResult]:
-    found: dict[tuple[str, str, bool], list[ThresholdResult]] = {}
-    for part in parts:
-        for result in part.thresholds:
-            key = (result.expression, result.workflow, result.builtin)
-            found.setdefault(key, []).append(result)
-    return [_threshold(same, stats) for same in found.values()]
-
-
-def _threshold(same: Sequence[ThresholdResult], stats: RunStats) -> ThresholdResult:
-    worst = next((each for each in same if not each.passed), same[0])
-    failed_at = [each.first_failed_at_s for each in same if each.first_failed_at_s is not None]
-    bound = _bound(worst, stats)
-    if bound is None:
-        note = "; ".join(part for part in (worst.note, "the worst of the parts") if part)
-        return msgspec.structs.replace(worst, note=note)
-    whole = ThresholdJudge([bound], stats).final()[0]
-    if whole.passed or not failed_at:
-        return whole
-    return msgspec.structs.replace(whole, first_failed_at_s=min(failed_at))
-
-
-def _bound(result: ThresholdResult, stats: RunStats) -> BoundThreshold | None:
-    try:
-        threshold = parse_threshold(result.expression, default_workflow=result.workflow or None)
-        if threshold.over_s is not None:
-            return None
-        bound = bind(threshold, stats.manifest)
-    except ConfigError:
-        return None
-    return msgspec.structs.replace(bound, builtin=result.builtin)

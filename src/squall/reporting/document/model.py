@@ -61,6 +61,7 @@ class OutcomeDoc(msgspec.Struct):
     count: int
     exchanges: int
     raised: bool = False
+    statuses: dict[str, int] = {}
 
 
 class RowDoc(msgspec.Struct, kw_only=True):
@@ -99,6 +100,8 @@ class ProfileDoc(msgspec.Struct, kw_only=True):
     think_s: tuple[float, float] | None
     pacing_s: float | None
     grace_s: float
+    iterations_per_vu: int = 0
+    start_after_s: float = 0.0
 
 
 class StartsDoc(msgspec.Struct, kw_only=True):
@@ -120,6 +123,12 @@ class RequestsDoc(msgspec.Struct, kw_only=True):
     bytes_sent: int
     bytes_received: int
     statuses: dict[str, int] = {}
+
+
+class HookDoc(msgspec.Struct):
+    name: str
+    executions: int
+    raised: int
 
 
 class HookErrorDoc(msgspec.Struct, kw_only=True):
@@ -161,6 +170,7 @@ class WorkflowDoc(msgspec.Struct, kw_only=True):
     tls_histogram: HistogramDoc | None = None
     iteration: RowDoc
     steps: list[RowDoc]
+    hooks: list[HookDoc] = []
     hook_errors: list[HookErrorDoc]
     windows: LoadWindowsDoc
 

@@ -38,7 +38,7 @@ from squall.stats.manifest import (
     StepManifest,
     WorkflowManifest,
 )
-from squall.stats.reports import ErrorSample, HistogramData, RequestsDelta, StartsDelta
+from squall.stats.reports import ErrorSample, HistogramData, HookDelta, RequestsDelta, StartsDelta
 from squall.stats.thresholds.judge import ThresholdResult
 from squall.stats.totals.generator_health import ProcessStats
 from squall.stats.totals.run import RunStats
@@ -128,6 +128,8 @@ def rebuild_profile(profile: ProfileDoc) -> Profile:
         think_s=profile.think_s,
         pacing_s=profile.pacing_s,
         grace_s=profile.grace_s,
+        iterations_per_vu=profile.iterations_per_vu,
+        start_after_s=profile.start_after_s,
     )
 
 
@@ -171,6 +173,9 @@ def _fill_workflow(run: RunStats, stats: WorkflowStats, entry: WorkflowDoc) -> N
         for error in step.errors:
             _add_error(run, stats.name, step.name, error)
     _fill_row(stats.iteration, entry.iteration)
+    stats.hooks = {
+        each.name: HookDelta(each.name, each.executions, each.raised) for each in entry.hooks
+    }
     for hook in entry.hook_errors:
         error = ErrorDoc(
             reason=hook.reason,
@@ -212,6 +217,7 @@ def _fill_row(row: RowStats, entry: RowDoc) -> None:
     for each in entry.outcomes:
         outcome = row.outcomes[each.key] = OutcomeStats(each.key, ok=each.ok, raised=each.raised)
         outcome.count, outcome.exchanges = each.count, each.exchanges
+        outcome.statuses.update({int(key): count for key, count in each.statuses.items()})
     service = entry.service_histogram or entry.histogram
     if service.count:
         if not row.outcomes:

@@ -64,6 +64,7 @@ def _counts(row: RowStats, rated_s: float) -> dict[str, Any]:
         "ok": row.ok,
         "failed": row.failed,
         "interrupted": row.interrupted,
+        "unknown": max(row.in_flight, 0),
         "rps": round(row.count / rated_s, 3),
     }
 
@@ -91,6 +92,7 @@ def _outcomes(row: RowStats) -> list[dict[str, Any]]:
             "count": each.count,
             "exchanges": each.exchanges,
             "raised": each.raised,
+            "statuses": {str(status): count for status, count in sorted(each.statuses.items())},
         }
         for each in row.outcomes.values()
     ]

@@ -86,14 +86,16 @@ def _threshold(suite: Xml.Element, threshold: dict[str, Any], document: dict[str
 
 
 def failure_text(threshold: dict[str, Any]) -> str:
-    """`912 ms, wanted < 800 ms, 149871 samples`"""
+    """`912 ms, wanted < 800 ms, 149871 samples (response time)`"""
     value = threshold["value"]
     found = _CONDITION.search(threshold["expression"])
     wanted = f"{found[1]} {_UNIT.sub(' ', found[2])}" if found else threshold["expression"]
     shown = judged(value, threshold["unit"], threshold.get("limit"), threshold["note"])
     parts = [shown, f"wanted {wanted}"]
     if value is not None:
-        parts.append(plural(threshold["samples"], "sample"))
+        # Without a value, the note is part of `shown`.
+        note = f" ({threshold['note']})" if threshold["note"] else ""
+        parts.append(plural(threshold["samples"], "sample") + note)
     return ", ".join(parts)
 
 

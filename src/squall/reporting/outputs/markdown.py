@@ -73,7 +73,7 @@ def _thresholds(thresholds: list[dict[str, Any]]) -> str:
     rows = [
         (
             each["expression"],
-            judged(each["value"], each["unit"], each.get("limit"), each["note"]),
+            _value(each)[:200],
             "ok" if each["passed"] else "**failed**",
         )
         for each in shown[:_ROWS_MAX]
@@ -82,6 +82,12 @@ def _thresholds(thresholds: list[dict[str, Any]]) -> str:
         return ""
     lines = table(("threshold", "value", ""), rows).replace("\\*\\*", "**")
     return lines + _more(len(shown) - len(rows), "thresholds")
+
+
+def _value(threshold: dict[str, Any]) -> str:
+    value, note = threshold["value"], threshold["note"]
+    shown = judged(value, threshold["unit"], threshold.get("limit"), note)
+    return f"{shown} ({note})" if note and value is not None else shown
 
 
 def _step_tables(document: dict[str, Any]) -> list[str]:

@@ -130,6 +130,8 @@ def _shown(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _note(threshold: dict[str, Any], *, named: bool) -> Markup | None:
     workflow = threshold["workflow"] if named else None
+    if workflow and threshold["expression"].startswith(f"{workflow}."):
+        workflow = None
     parts = [part for part in (workflow, threshold["note"]) if part]
     return tag("span", ", ".join(parts), class_="note") if parts else None
 

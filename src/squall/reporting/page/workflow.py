@@ -67,6 +67,8 @@ def profile_of(workflow: dict[str, Any]) -> Profile:
         iterations=profile["iterations"] or 0,
         rate_per_s=profile["rate_per_s"] or 0.0,
         stages=tuple(Stage(each["duration_s"], each["target"]) for each in profile["stages"]),
+        iterations_per_vu=profile.get("iterations_per_vu", 0),
+        start_after_s=profile.get("start_after_s", 0.0),
     )
 
 

@@ -16,9 +16,9 @@ _BODY_LINES = 20
 def render_exchange(exchange: ExchangeReport) -> str:
     """Marks lines as curl does: `>` sent, `<` received."""
     where = f"{exchange.workflow}.{exchange.row}" if exchange.row else exchange.workflow
-    peer = f"  to {exchange.peer}" if exchange.peer else ""
     what = f"{exchange.method} {exchange.url}".rstrip()
-    lines = [f"── {where}  {what}{peer}"]
+    peer = f"to {exchange.peer}" if exchange.peer else ""
+    lines = [f"── {'  '.join(part for part in (where, what, peer) if part)}"]
     head, _, body = exchange.request.partition(b"\r\n\r\n")
     lines += _marked(">", _head_lines(head), _body_lines(body, len(body)))
     if exchange.error:

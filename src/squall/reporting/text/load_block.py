@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from squall.engine.outcome import RunOutcome
+from squall.engine.outcome import RunOutcome, cores_at_once
 from squall.reporting.loss_lines import loss_line
 from squall.reporting.number_format import brief_duration, data_size, plural, whole_percent
 from squall.reporting.text.layout import Paint, section
@@ -68,9 +68,9 @@ def generator_block(
     allowed = sum(
         max(w.manifest.profile.max_vus, w.manifest.profile.vus, w.users.max) for w in workflows
     )
-    processes = max(len(health.processes), len(outcome.processes))
+    cores = cores_at_once(outcome.processes, outcome.workflows) or len(health.processes)
     lines = [
-        f"cpu {whole_percent(health.cpu)} of {plural(processes, 'core')}, "
+        f"cpu {whole_percent(health.cpu)} of {plural(cores, 'core')}, "
         f"loop lag p99 {brief_duration(health.lag.quantile(0.99))}, "
         f"gc {brief_duration(health.gc_max_s)}"
         # Sampled periodically; a very short run may have no sample.

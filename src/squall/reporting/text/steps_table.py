@@ -23,7 +23,8 @@ def steps_block(
 ) -> list[str]:
     """`named` adds the workflow's name to the header, for files with several workflows."""
     rows = [*workflow.rows.values(), workflow.iteration]
-    table = [_cells(row, workflow.rated_s, columns) for row in rows]
+    rated_s = workflow.rated_s if workflow.has_rates else None
+    table = [_cells(row, rated_s, columns) for row in rows]
     head = ["count", "rate", "failed", *columns]
     widths = [
         max(
@@ -52,14 +53,14 @@ def quantile_value(histogram: Histogram, column: str) -> float:
     return {"min": histogram.min_s, "mean": histogram.mean, "max": histogram.max_s}[column]
 
 
-def _cells(row: RowStats, rated_s: float, columns: Sequence[str]) -> list[str]:
+def _cells(row: RowStats, rated_s: float | None, columns: Sequence[str]) -> list[str]:
     latency = row.latency
-    per_s = row.count / rated_s
+    per_s = "-" if rated_s is None else rate(row.count / rated_s)
     # A dash without samples: 0 would read as "very fast".
     times = [
         duration(quantile_value(latency, column)) if latency.count else "-" for column in columns
     ]
-    return [str(row.count), rate(per_s), percent_cell(row.failed_share), *times]
+    return [str(row.count), per_s, percent_cell(row.failed_share), *times]
 
 
 def _planned_start_note(workflow: WorkflowStats) -> list[str]:

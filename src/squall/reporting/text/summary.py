@@ -61,8 +61,10 @@ def render_summary(
     lines += section("NOTES", outcome.notes, paint) if outcome.notes else []
     # Without set-up and teardown, whose few requests would lower the rates.
     measured_load = totals_of(stats, loaded)
-    lines.append(f"Transfer/sec: {data_size(measured_load.received_per_s)}")
-    lines.append(f"Requests/sec: {measured_load.answered_per_s:.1f}")
+    received, answered = measured_load.received_per_s, measured_load.answered_per_s
+    has_rates = any(workflow.has_rates for workflow in loaded) or not loaded
+    lines.append(f"Transfer/sec: {data_size(received) if has_rates else '-'}")
+    lines.append(f"Requests/sec: {f'{answered:.1f}' if has_rates else '-'}")
     return "\n".join(lines)
 
 

@@ -158,16 +158,18 @@ class _Launcher:
             # From here on the process id may be another's.
             self._main = 0
             ran_s = time.monotonic() - began
+            # An order that found the main process alive was passed on, and its end is the answer.
+            # One that comes later finds nothing to stop, whatever killed the main process.
+            was_asked = self._is_stopping
             is_reaped = self._reap_all()
             self._take_pending()
-            if self._is_stopping or not os.WIFSIGNALED(status):
+            if was_asked or not os.WIFSIGNALED(status):
                 return _exit_code(status)
             # Not before its core processes are gone too: they make the load.
             ended_at = _boot_time() if is_reaped else None
             former = FormerEnd(pid, _signal_name(os.WTERMSIG(status)), ran_s, ended_at)
             self._wait(self._backoff.wait_s(ran_s))
             if self._is_stopping:
-                # It was asked to stop while nothing ran.
                 return 0
 
     def _start(self, former: FormerEnd | None) -> int:

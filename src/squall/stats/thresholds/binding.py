@@ -78,6 +78,10 @@ _K6: dict[str, tuple[Target, Field, dict[str, Stat]]] = {
     "checks": ("checks", "service", {"rate": "share"}),
     "dropped_iterations": ("dropped", "service", _COUNTED),
 }
+STEP_NAMES_TAKEN = frozenset(_NAMES)
+"""A step of such a name would change what a threshold means."""
+METRIC_NAMES_TAKEN = frozenset({*_NAMES, *_FIELDS, *_K6, "connect"})
+"""A threshold could not name a metric of such a name."""
 # How many of the unit make a second; dividing keeps 500ms the float 0.5.
 _SECONDS = {"ms": 1e3, "s": 1.0, "us": 1e6}
 
@@ -102,9 +106,12 @@ class BoundThreshold(msgspec.Struct, frozen=True, kw_only=True):
     failures_only: bool = False
     """`errors.count`: the failures, not all executions."""
     builtin: bool = False
+    expression: str = ""
+    """As it is shown: the author's text, after the workflow whose class holds it if the file has
+    several. No two workflows then have the same expression."""
 
     def __str__(self) -> str:
-        return self.threshold.text
+        return self.expression or self.threshold.text
 
     @property
     def row(self) -> str:
@@ -149,6 +156,7 @@ def bind(threshold: Threshold, manifest: FileManifest) -> BoundThreshold:
         unit=unit,
         scale=scale,
         failures_only=chosen.failures_only,
+        expression=binder.expression(),
     )
 
 
@@ -164,6 +172,12 @@ def bind_all(manifest: FileManifest, extra: Sequence[str] = ()) -> list[BoundThr
         builtin = bind(parse_threshold(BUILTIN_TEXT), manifest)
         bound.append(msgspec.structs.replace(builtin, builtin=True))
     return bound
+
+
+def needs_load(bound: BoundThreshold) -> bool:
+    """Whether one iteration (`--once`) cannot meet a threshold: a rate, or a count that grows."""
+    grows = bound.base == "count" and bound.threshold.op in (">", ">=", "==")
+    return bound.base == "rate" or grows
 
 
 def _bind_of_file(text: str, workflow: WorkflowManifest, manifest: FileManifest) -> BoundThreshold:
@@ -185,6 +199,14 @@ class _Binder:
         columns = self.threshold.columns
         column = columns[min(position, len(columns) - 1)]
         raise threshold_error(self.threshold.text, column, problem, hint)
+
+    def expression(self) -> str:
+        """The text, with the workflow of its class where the file has several."""
+        threshold, owner = self.threshold, self.threshold.default_workflow
+        is_scoped = len(threshold.names) > 1 and threshold.names[0] in self.known
+        if owner is None or is_scoped or len(self.known) < 2:
+            return threshold.text
+        return f"{owner}.{threshold.text}"
 
     def squall(self) -> _Chosen:
         """`[workflow.]name[.field][.stat]`"""

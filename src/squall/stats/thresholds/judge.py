@@ -11,7 +11,8 @@ failing. This module never ends a run; it only reports that the run should end.
 
 The built-in `errors < 100%` fails a run in which nothing succeeded. It is listed only
 when it failed or when there is no other threshold. Where the author has no threshold on errors, it
-holds for each step whose every execution raised in the author's own code.
+holds for each step, check, metric and end action whose every execution raised in the author's own
+code; a threshold on checks decides for checks.
 """
 
 from __future__ import annotations
@@ -300,15 +301,20 @@ class _Track:
             remarks.append("response time" if response else "service time")
         if bound.stat == "p" and reading.samples * (1 - bound.q) < FEW_BEYOND:
             remarks.append(f"n={reading.samples}")
+        if bound.target == "metric" and bound.base in ("count", "rate") and not reading.samples:
+            # Zero is a measurement: `retries < 5` is about what should not happen.
+            remarks.append("nothing was counted")
         if bound.threshold.over_s is not None and self.worst is None:
             remarks.append(f"the run was shorter than {bound.threshold.over_s} s")
         return ", ".join(remarks)
 
 
 def _is_about_errors(bound: BoundThreshold, step: RaisingStep) -> bool:
-    """Whether a threshold of the author's own says how many failures of this step are too many."""
+    """Whether a threshold of the author's own says how many of these failures are too many."""
     if bound.builtin or step.workflow not in bound.workflows:
         return False
+    if bound.target == "checks":
+        return step.is_check
     counts_failures = bound.base == "share" or bound.failures_only
     if bound.target == "row":
         return bound.name == step.row and counts_failures

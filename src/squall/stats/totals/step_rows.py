@@ -3,8 +3,8 @@
 A row is a step, a call with `name=`, or the iteration. Executions that ended the same
 way share an outcome with a histogram of its own, which separates the latency of the 503s
 from that of the 200s. Always: count = ok + failed; and once nothing is in flight,
-started = count + interrupted (with a warm-up, executions that straddle its end are
-started before it and counted after it).
+started = count + interrupted. An execution that is under way at the end of a warm-up counts
+as started after it, because it ends there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Part: TypeAlias = Histogram | Packed
 
 MAX_OUTCOMES = 250
 """Per row. A reason with an id in it would otherwise make a histogram per execution."""
+_EXPECTED, _NOT_EXPECTED = " expected", " not expected"
 _OTHER = {True: "other successes", False: "other failures"}
 
 
 class OutcomeStats:
     """Executions of one row that ended the same way."""
 
-    __slots__ = ("count", "exchanges", "key", "ok", "raised", "service")
+    __slots__ = ("count", "exchanges", "key", "ok", "raised", "service", "statuses")
 
     def __init__(self, key: str, *, ok: bool, raised: bool = False) -> None:
         self.key = key
@@ -39,6 +40,14 @@ class OutcomeStats:
         self.count = 0
         self.exchanges = 0
         self.service = Histogram()
+        # Of failures that are no status: the answers before them.
+        self.statuses: Counter[int] = Counter()
+
+    @property
+    def status(self) -> str:
+        """The status by which they ended; empty for another reason."""
+        key = self.key.removesuffix(_NOT_EXPECTED).removesuffix(_EXPECTED)
+        return key if is_status(key) else ""
 
     @property
     def reason(self) -> str:
@@ -121,6 +130,8 @@ class RowStats:
             window.latency.merge(part)
         if counted:
             self._count(delta, made)
+        else:
+            self.started += delta.started - made.count - delta.interrupted
         return made
 
     @property
@@ -139,9 +150,14 @@ class RowStats:
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Executions by status code, ok or not, in order of the code."""
-        keys = sorted(key for key in self.outcomes if is_status(key))
-        return {key: self.outcomes[key].count for key in keys}
+        """Answers by status code, in order of the code: of executions that were ok or not, also
+        of those that raised after their answer."""
+        found: Counter[str] = Counter()
+        for outcome in self.outcomes.values():
+            if outcome.status:
+                found[outcome.status] += outcome.count
+            found.update({str(status): count for status, count in outcome.statuses.items()})
+        return dict(sorted(found.items()))
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -169,6 +185,7 @@ class RowStats:
 
     @property
     def in_flight(self) -> int:
+        """After the end: executions of lost processes, of whose end nothing is known."""
         return self.started - self.count - self.interrupted
 
     def quantile(self, q: float) -> float:
@@ -193,6 +210,7 @@ class RowStats:
             total.raised = total.raised and outcome.raised
             total.count += outcome.count
             total.exchanges += outcome.exchanges
+            total.statuses.update(outcome.statuses)
             service.pour_into(total.service)
         self.response = _poured(self.response, made.response)
         self.first_byte = _poured(self.first_byte, made.first_byte)
@@ -204,7 +222,7 @@ class RowStats:
         elif found is not None and found.ok is not ok:
             # Calls of one name may expect different statuses, but successes and failures with
             # one status must not share a histogram.
-            key = f"{key} {'expected' if ok else 'not expected'}"
+            key += _EXPECTED if ok else _NOT_EXPECTED
         return self.outcomes.setdefault(key, OutcomeStats(key, ok=ok, raised=raised))
 
 

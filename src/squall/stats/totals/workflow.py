@@ -16,11 +16,13 @@ from squall.stats.manifest import ITERATION, WorkflowManifest
 from squall.stats.reports import (
     CheckDelta,
     HistogramData,
+    HookDelta,
     MetricDelta,
     RequestsDelta,
     RowDelta,
     StartsDelta,
     WindowReport,
+    add_hooks,
 )
 from squall.stats.snapshot import target_rate_per_s
 from squall.stats.totals.step_rows import CheckStats, MetricStats, Part, RowSlice, RowStats
@@ -79,6 +81,8 @@ class WorkflowStats:
         self.iteration = RowStats(ITERATION, "")
         self.checks = {name: CheckStats(name) for name in manifest.checks}
         self.metrics = {m.name: MetricStats(m.name, m.kind, m.unit) for m in manifest.metrics}
+        # Checks, metrics and end actions that were executed.
+        self.hooks: dict[str, HookDelta] = {}
         self.starts = StartsDelta()
         self.requests = RequestsDelta()
         # Requests of processes that died, which are in no row.
@@ -127,11 +131,15 @@ class WorkflowStats:
         if counted:
             _add_amounts(self, report)
             self.unmeasured += report.unmeasured
+            add_hooks(self.hooks, report.hooks)
             self.statuses.update(report.statuses)
             if connect is not None:
                 connect.pour_into(self.connect)
             _merge_data(self.dns, report.dns)
             _merge_data(self.tls, report.tls)
+        else:
+            # What is under way at the end of the warm-up is counted where it ends.
+            self.requests.sent += report.in_flight
 
     def connect_parts(self) -> Sequence[Part]:
         return [self.connect]
@@ -147,6 +155,12 @@ class WorkflowStats:
         """What a count is divided by to be a rate. Five requests within a millisecond are five in
         that second and no rate of thousands, unless the author asked for less than a second."""
         return max(self.measured_s, min(1.0, self.manifest.profile.duration_s))
+
+    @property
+    def has_rates(self) -> bool:
+        """False for one planned iteration (`--once`), whose length says nothing about a load."""
+        profile = self.manifest.profile
+        return profile.model != "iterations" or profile.iterations > 1
 
     def target_per_s(self, at_s: float) -> float | None:
         """Planned starts per second at a time; None if the profile plans users."""

@@ -207,7 +207,7 @@ def axis_number(value: float) -> str:
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= limit:
             return f"{value / (1e3 if letter == 'k' else limit):.4g}{letter}"
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def shown_ms(seconds: float | None) -> str:

@@ -27,6 +27,7 @@ from squall.coordination.stores.memory.store import MemoryStore
 from squall.coordination.stores.open import make_store
 from squall.coordination.stores.s3 import objects as s3_objects
 from squall.runtime.real.runtime import RealClock
+from tests.lab.atomic_moto import make_writes_atomic
 
 REDIS_URL = os.environ.get("SQUALL_TEST_REDIS", "redis://127.0.0.1:6379/0")
 KINDS = ("memory", "sqlite", "redis", "s3")
@@ -108,6 +109,7 @@ def s3_endpoint() -> Iterator[str]:
     there than in a process of its own, where each request waits twice for a core."""
     from moto.server import ThreadedMotoServer
 
+    make_writes_atomic()
     with s3_credentials():
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+from tests.lab import atomic_moto
 from tests.services.coordination.lab.places import make_bucket, s3_credentials
 
 SEAWEEDFS = Path(sys.executable).with_name("weed")
@@ -28,8 +29,7 @@ PORTS = range(12_000, 22_000)
 def moto_server() -> Iterator[str]:
     """Gives its endpoint."""
     port = _free_ports(1)[0]
-    program = Path(sys.executable).with_name("moto_server")
-    with _running([str(program), "-H", "127.0.0.1", "-p", str(port)], port) as endpoint:
+    with _running([*atomic_moto.PROGRAM, "-p", str(port)], port) as endpoint:
         yield endpoint
 
 

@@ -73,7 +73,9 @@ async def test_of_members_that_start_together_one_leads_and_all_agree(place: Pla
             lambda: {member.current_coordinator for member in group.members.values()} == {leader}
         )
         assert group.leaders == [leader]
-        assert {member.current_epoch for member in group.members.values()} == {1}
+        term = group.members[leader].term
+        assert term is not None
+        assert {member.current_epoch for member in group.members.values()} == {term.epoch}
 
 
 @pytest.mark.asyncio

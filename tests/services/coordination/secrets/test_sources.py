@@ -241,5 +241,5 @@ def test_a_generated_secret_has_256_bits() -> None:
 
 @pytest.mark.asyncio
 async def test_an_unknown_source_names_the_known_ones() -> None:
-    with pytest.raises(SquallError, match="env:, file:/path, k8s:/path, vault: or awssm:"):
+    with pytest.raises(SquallError, match="env:, file:/path, k8s:/path, vault: and awssm:"):
         await read_secrets("http://x")

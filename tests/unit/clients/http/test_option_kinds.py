@@ -54,6 +54,32 @@ TAKEN = {
     "form": {"dict", "dict of objects", "keys of numbers"},
     "files": set[str](),
 }
+WANTED = {
+    "headers": "a mapping such as {...}",
+    "params": "a mapping such as {...}",
+    "cookies": "a mapping such as {...}",
+    "auth": '("user", "password") or "Scheme credentials"',
+    "path": 'a mapping such as {"id": 7}',
+    "timeout": "a number with a unit",
+    "redirects": "a number of redirects",
+    "name": "text",
+    "data": "text, bytes or what JSON can hold",
+    "json": "what JSON can hold",
+    "form": "a mapping such as {...}",
+    "files": 'a mapping such as {"picture": "cat.png"}',
+}
+OF_AN_ITEM = {"dict", "dict of objects", "keys of numbers"}
+"""Kinds of which a mapping has the right kind and an item does not."""
+
+
+def got(value: Any) -> list[str]:
+    """What a reason may show of a wrong value: its kind or itself."""
+    return [
+        type(value).__name__,
+        repr(value),
+        f'"{value}"',
+        getattr(value, "__name__", repr(value)),
+    ]
 
 
 def ended(method: Any = "POST", url: Any = "http://127.0.0.1:1/{a}", **options: Any) -> str:
@@ -88,6 +114,9 @@ def test_an_option_of_a_call(option: str, kind: str) -> None:
         words = {"files": "file", "cookies": "cookie"}
         assert words.get(option, option).rstrip("s") in reason
         assert "\n" not in reason
+        if kind not in OF_AN_ITEM or WANTED[option].startswith(("text", "what", "(")):
+            assert WANTED[option] in reason
+            assert any(shown in reason for shown in got(VALUES[kind])), reason
 
 
 @pytest.mark.parametrize("option", TAKEN)
@@ -115,4 +144,5 @@ def test_a_file(kind: str) -> None:
     elif kind in ("text", "empty text"):
         assert "cannot read" in reason
     else:
-        assert "file" in reason
+        assert "a file is a path or (name, content" in reason or "(name, content) or" in reason
+        assert any(shown in reason for shown in got(VALUES[kind])) or kind == "tuple"

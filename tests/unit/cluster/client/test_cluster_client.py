@@ -42,6 +42,8 @@ def test_a_job_is_submitted_followed_and_its_result_fetched() -> None:
         assert seen == ["placed", "ended"]
         result = await person.client.result(accepted.job)
         assert result.job == "k3f9-7"
+        status = await person.client.counted_status(accepted.job)
+        assert [each.counters.sent for each in status.workflows if each.counters] == [1]
         await person.journal.close(entry)
         assert person.disk.files == {}
         await person.close()

@@ -32,6 +32,7 @@ from squall.cluster.datacenter.commands import (
 )
 from squall.cluster.datacenter.records import RecordFacts
 from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.manager.clients.job_views import events
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId, ShareKey
 from squall.cluster.protocol.messages import Counters
 from tests.fakes.datacenter import Log, creation, submission, workflow
@@ -212,6 +213,32 @@ def test_a_late_record_replaces_the_cut_of_a_lost_attempt_once(world: Set) -> No
     assert not world.ok(EndAttempts(ended=(record(key(world.job)),))).changed
     facts = world.log.machine.tables.attempt(key(world.job))
     assert facts is not None and facts.state == "lost" and facts.facts == final
+
+
+@pytest.mark.parametrize(
+    ("dead_ms", "silent_from_s", "when"),
+    [
+        (8500, 6.0, "died at 7.5 s"),
+        (0, 6.0, "last heard at 8.0 s"),
+        (0, 0.0, "last heard at 2.0 s"),
+    ],
+)
+def test_the_event_of_a_loss_has_the_time_of_the_death(
+    world: Set, dead_ms: int, silent_from_s: float, when: str
+) -> None:
+    """On the clock of the events, which counts from the creation of the job."""
+    world.log.group_ms += 2000
+    world.started()
+    world.log.group_ms += 15_000
+    if dead_ms:
+        dead = AddWorker(node="w1", boot="b2", cores=2, dead_boots=("b1",), dead_ms=dead_ms)
+        world.ok(dead)
+    cut = record(key(world.job), complete=False, silent_from_s=silent_from_s)
+    world.ok(LoseAttempts(lost=(LostAttempt(key(world.job), "w1 is gone", cut, 15.0),)))
+    tables = world.log.machine.tables
+    job = tables.jobs[world.job]
+    shown = events(job, tables.shown_events(job))
+    assert f"    17.0 s  A share 0 on w1 lost, {when}: w1 is gone" in shown
 
 
 def test_of_two_cuts_the_one_that_covers_more_is_kept(world: Set) -> None:

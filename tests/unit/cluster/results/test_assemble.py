@@ -25,7 +25,9 @@ from squall.reporting.document.build import build_document
 from squall.reporting.document.rebuild import rebuild
 from squall.reporting.page.render import render_html
 from squall.reporting.text.summary import render_summary
+from squall.stats.attempt_record import SurvivingCounters
 from squall.stats.manifest import Profile, Stage
+from squall.stats.record_builder import RecordBuilder
 from squall.stats.reports import ErrorSample, WindowReport
 from squall.stats.thresholds.judge import ThresholdResult
 from tests.unit.cluster.results.lab.records import (
@@ -124,6 +126,23 @@ def test_a_lost_worker_is_accounted_for() -> None:
     assert stats.users.max == 10
     assert made.verdict.state == "INVALID"
     assert outcome(made).exit_code == ExitCode.INVALID
+
+
+def test_the_result_says_how_much_the_rows_may_lack_and_how_many_cores_ran_at_once() -> None:
+    file, attempts, _ = half(OPEN, flying=2)
+    lost = next(part.record for part in attempts if part.fate == "lost")
+    known = {"planned": 47, "made": 47, "dropped": 0, "finished": 40, "users": 5, "busy": 5}
+    known |= {"sent": 47, "answered": 47, "failed": 0}
+    RecordBuilder(lost).add_counters(SurvivingCounters(**known, at_s=4.5, dead_by_s=5.0))
+    made = assemble(file, RunOptions(file="shop.py"), parts(attempts))
+    stats = outcome(made).stats.workflows["Shop"]
+    assert stats.unmeasured == 5
+    lacking = 5 + made.losses[0].unknown_requests
+    assert f"the step rows of Shop lack up to {lacking} requests of lost shares" in made.notes
+    # w1 replaced the process of w2 by a third one.
+    assert [bool(each.died) for each in made.processes] == [False, True, False]
+    assert made.info.cores == 2
+    assert "% of 2 cores" in render_summary(outcome(made))
 
 
 def test_a_closed_loss_is_bounded_by_the_lowest_latency() -> None:
@@ -300,6 +319,40 @@ def test_changes_of_the_load_are_noted() -> None:
     assert made.notes[:2] == ["Shop: rate set to 300/s at 3.0 s by ann", "paused at 4.0 s"]
 
 
+@pytest.mark.parametrize(
+    ("per_user", "lowest", "valid"),
+    [
+        (20, 2, True),
+        (20, 3, False),  # three users would have made 60
+        (20, None, False),
+        (0, 2, False),  # those that stay make what all were to make
+    ],
+)
+def test_iterations_of_users_that_were_taken_away_are_not_missing(
+    per_user: int, lowest: int | None, valid: bool
+) -> None:
+    profile = Profile(
+        model="iterations",
+        vus=4,
+        max_vus=4,
+        iterations=80,
+        iterations_per_vu=per_user,
+        duration_s=60.0,
+    )
+    attempt = ended(record(0, [window(0, 0, [0.01] * 45)]), shares=1)
+    changes = [
+        AppliedAdjustment(workflow="Shop", at_s=1.0, vus=lowest),
+        AppliedAdjustment(workflow="", at_s=2.0, vus=None if lowest is None else 4),
+    ]
+    made = assemble(
+        manifest(profile), RunOptions(file="shop.py"), parts([attempt], adjustments=changes)
+    )
+    missing = ["Shop made 45 of 80 iterations"]
+    assert [text for text in made.verdict.reasons if "iterations" in text] == (
+        [] if valid else missing
+    )
+
+
 def test_a_timeout_is_no_valid_result() -> None:
     file, attempts, _ = half()
     made = assemble(
@@ -322,7 +375,7 @@ def test_a_loss_is_in_every_report() -> None:
     document = json.loads(json.dumps(build_document(made)))
     jsonschema.validate(document, json.loads(SCHEMA_PATH.read_text()))
     text = render_summary(made)
-    missing = "Shop, 30 starts of 5 users missing for 3.0 s"
+    missing = "Shop, 30 planned starts missing in 3.0 s"
     assert f"worker w2 lost, last heard at 4.0 s: {missing}" in text
     assert render_summary(rebuild(document)) == text
     assert "Lost load" in render_html(document) and "w2" in render_html(document)

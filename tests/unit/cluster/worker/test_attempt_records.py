@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from squall.cluster.manager.results.record_facts import counters_of
 from squall.cluster.protocol.encoded_reports import decode_windows, healths_in
 from squall.cluster.protocol.messages import TelemetryPart
 from squall.cluster.worker import attempt_records as books
@@ -28,7 +29,11 @@ def report(window: int) -> WindowReport:
         "Shop",
         0,
         window,
-        [RowDelta("get", started=4)],
+        [
+            RowDelta(
+                "get", started=4, outcomes=[OutcomeDelta("reset", False, 1, 1, HistogramData())]
+            )
+        ],
         RowDelta("iteration", started=4, interrupted=1, outcomes=ended),
         starts=StartsDelta(planned=5, made=4),
         requests=RequestsDelta(sent=4, answered=3, failed=1),
@@ -137,3 +142,18 @@ def test_lines_leave_without_a_report_and_come_back_if_they_never_left() -> None
     book.keep_lines(only.lines)
     again = book.part()
     assert again is not None and [x.text for x in again.lines] == ["first", "second"]
+
+
+def test_failed_means_the_same_in_a_status_as_in_the_step_table() -> None:
+    """A 500 is an answer, and a failed execution."""
+    made = report(0)
+    made.requests.failed = 1
+    made.rows[0].outcomes = [
+        OutcomeDelta("200", True, 2, 2, HistogramData()),
+        OutcomeDelta("500", False, 3, 3, HistogramData()),
+        OutcomeDelta("connection refused", False, 1, 1, HistogramData()),
+    ]
+    book = AttemptRecorder(key(), "w1", 0.0)
+    book.add(made)
+    assert book.counters.failed == 4
+    assert counters_of(book.builder.record).failed == 4

@@ -10,8 +10,11 @@ import pytest
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
 from squall.cluster.protocol.messages import Telemetry, TelemetryAck
 from squall.cluster.protocol.timeouts import RequestTimeouts
+from squall.cluster.wire.errors import NotSent, OutcomeUnknown, RemoteError, WireError
+from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.worker.attempt_records import AttemptRecorder
 from squall.cluster.worker.deliveries import MESSAGE_MAX_BYTES, Deliveries
+from squall.engine.core_protocol import OutputLine
 from squall.stats.reports import ErrorSample, RowDelta, WindowReport
 
 
@@ -21,9 +24,12 @@ class Leader:
     def __init__(self) -> None:
         self.messages: list[Telemetry] = []
         self.refuses: set[AttemptKey] = set()
+        self.fails: WireError | None = None
 
     async def request(self, message: Telemetry, timeout_s: float) -> TelemetryAck:
         self.messages.append(message)
+        if self.fails is not None:
+            raise self.fails
         acks = [(p.key, p.upto) for p in message.parts if p.key not in self.refuses]
         return TelemetryAck(acks=acks, interval_s=1.0)
 
@@ -73,3 +79,27 @@ async def test_no_message_is_larger_than_messages_may_be() -> None:
         sum(len(e.traceback or "") for p in m.parts for e in p.errors) for m in leader.messages
     ]
     assert len(sizes) > 1 and max(sizes) <= MESSAGE_MAX_BYTES
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "is_sent_again"),
+    [
+        (NotSent("no link"), True),
+        (RemoteError(ErrorCode.RETRY_LATER, "no primary is known"), True),
+        (RemoteError(ErrorCode.NOT_PRIMARY), True),
+        (RemoteError(ErrorCode.OVERLOADED), True),
+        (RemoteError(ErrorCode.BAD_MESSAGE, "a report cannot be read"), False),
+        (OutcomeUnknown("no answer"), False),
+    ],
+    ids=str,
+)
+async def test_lines_of_the_author_survive_a_refusal(error: WireError, is_sent_again: bool) -> None:
+    deliveries, leader, recorders = worker_with([key(0)])
+    recorders[key(0)].add(OutputLine("Flow", "hello"))
+    leader.fails = error
+    await deliveries.send_telemetry()
+    leader.fails = None
+    await deliveries.send_telemetry()
+    texts = [[line.text for line in part.lines] for m in leader.messages for part in m.parts]
+    assert texts == [["hello"], ["hello"] if is_sent_again else []]

@@ -18,8 +18,8 @@ from squall.coordination.errors import (
 )
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.records.keys import HEARTBEAT, LEADER
-from squall.coordination.stores.interface import ANY, Put
-from tests.unit.coordination.lab.world import FAST, NORMAL, Lab, play
+from squall.coordination.stores.interface import ANY, Fence, Put
+from tests.unit.coordination.lab.world import FAST, FIRST_EPOCH, NORMAL, Lab, play
 
 
 def test_of_many_that_start_at_once_one_leads() -> None:
@@ -32,7 +32,7 @@ def test_of_many_that_start_at_once_one_leads() -> None:
             within_s=5.0,
             what="all agree",
         )
-        assert {m.current_epoch for m in lab.members.values()} == {1}
+        assert {m.current_epoch for m in lab.members.values()} == {FIRST_EPOCH}
 
     play(script)
 
@@ -102,7 +102,9 @@ def test_what_runs_under_a_term_is_cancelled_when_it_ends() -> None:
         await asyncio.sleep(0.5)
         lab.faults[leader].down = True
         await lab.world.eventually(
-            lambda: ended == [1, "lease_lost"], within_s=FAST.lease_ttl, what="it is cancelled"
+            lambda: ended == [FIRST_EPOCH, "lease_lost"],
+            within_s=FAST.lease_ttl,
+            what="it is cancelled",
         )
 
     play(script)
@@ -154,7 +156,7 @@ def test_a_forced_change_takes_the_normal_way_to_the_one_that_is_named() -> None
             await lab.members[leader].hand_over("nobody", allow_early=True)
         await lab.members[leader].hand_over(other, allow_early=True)
         assert await lab.led(but=leader) == other
-        assert lab.members[other].current_epoch == 2
+        assert lab.members[other].current_epoch == FIRST_EPOCH + 1
 
     play(script)
 
@@ -191,10 +193,10 @@ def test_an_order_to_hand_over_is_sent_until_it_arrives_and_counts_for_its_term_
         call = lab.members[asker].ensure_coordinator(force=True, desired_coordinator=wanted)
         assert await lab.run_on(asker, call) == wanted
         assert tried == [leader] * 3
-        late = {"desired": leader, "allow_early": True, "epoch": 1}
+        late = {"desired": leader, "allow_early": True, "epoch": FIRST_EPOCH}
         await lab.run_on(asker, send(wanted, "coord.elect", payload=late))
         await asyncio.sleep(5.0)
-        assert await lab.led() == wanted and lab.members[wanted].current_epoch == 2
+        assert await lab.led() == wanted and lab.members[wanted].current_epoch == FIRST_EPOCH + 1
 
     play(script)
 
@@ -261,7 +263,7 @@ def test_a_store_that_lost_everything_gets_an_epoch_above_all_that_were_seen() -
             await lab.led(but=leader)
         await asyncio.sleep(2.0)
         seen = max(member.current_epoch for member in lab.members.values())
-        assert seen == 3
+        assert seen == FIRST_EPOCH + 2
         lab.store.__init__(lab.store._clock)  # type: ignore[misc]
         await asyncio.sleep(0.1)
         await lab.world.eventually(
@@ -271,7 +273,30 @@ def test_a_store_that_lost_everything_gets_an_epoch_above_all_that_were_seen() -
         )
         (record,) = await lab.store.get(LEADER)
         assert record is not None
-        assert record.epoch == seen + 1
+        assert record.epoch > seen
+
+    play(script)
+
+
+@pytest.mark.parametrize("coordinated", [True, False])
+def test_a_member_that_never_saw_the_lost_store_repeats_no_epoch(coordinated: bool) -> None:
+    """It starts after the loss, so no member can tell it the epochs before."""
+
+    async def script(lab: Lab) -> None:
+        lab.start("a")
+        await lab.led()
+        await asyncio.sleep(2.0)
+        old = lab.members["a"].term
+        assert old is not None
+        lab.world.pause("a")
+        lab.store.__init__(lab.store._clock)  # type: ignore[misc]
+        lab.member("b", enable_coordinator=coordinated)
+        lab.world.start("b")
+        await lab.led(but="a")
+        assert lab.members["b"].current_epoch > old.epoch
+        late = Put("effect/late", b"", expect=ANY, ttl_s=9.0)
+        with pytest.raises(StaleEpochError):
+            await lab.store.write(late, fence=Fence(LEADER, old.epoch))
 
     play(script)
 
@@ -292,7 +317,7 @@ def test_events_are_emitted_on_every_member() -> None:
         for into in heard.values():
             elected = [event for event in into if isinstance(event, events.CoordinatorElected)]
             assert elected[-1].member_id == follower
-            assert elected[-1].epoch == 2
+            assert elected[-1].epoch == FIRST_EPOCH + 1
             assert elected[-1].observer_id in ("a", "b")
         demoted = [e for e in heard[leader] if isinstance(e, events.CoordinatorDemoted)]
         assert [event.reason for event in demoted] == ["forced"]
@@ -305,9 +330,9 @@ def test_a_single_instance_acts_at_once_and_needs_no_election() -> None:
         lab.start("a", enable_coordinator=False)
         await lab.led(within_s=0.5)
         member = lab.members["a"]
-        assert (member.current_epoch, member.current_coordinator) == (1, "a")
+        assert (member.current_epoch, member.current_coordinator) == (FIRST_EPOCH, "a")
         (lease,) = await lab.store.get(LEADER)
-        assert lease is not None and lease.epoch == 1
+        assert lease is not None and lease.epoch == FIRST_EPOCH
         assert (await lab.store.list(HEARTBEAT)).entries == ()
 
     play(script)

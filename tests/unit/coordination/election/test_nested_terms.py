@@ -9,7 +9,7 @@ import pytest
 from squall.coordination.election.term import Term
 from squall.coordination.errors import LeadershipLost, StaleEpochError
 from tests.unit.coordination.lab.groups import group
-from tests.unit.coordination.lab.world import Lab, play
+from tests.unit.coordination.lab.world import FIRST_EPOCH, Lab, play
 
 
 async def other_than(lab: Lab, leader: str) -> str:
@@ -93,7 +93,7 @@ def test_an_error_of_another_fence_is_a_failure_of_the_work_and_not_its_end(
         lab.start("a", work=work)
         await lab.ready("a")
         await asyncio.sleep(20.0)
-        assert lab.members["a"].current_epoch == 1
+        assert lab.members["a"].current_epoch == FIRST_EPOCH
         assert len(calls) > 50
 
     play(script)

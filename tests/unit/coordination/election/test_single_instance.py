@@ -10,7 +10,7 @@ from squall.coordination import ANY, Coordinator, LeadershipLost, Put, Queue, St
 from squall.coordination.events import CoordinatorDemoted
 from squall.coordination.records.keys import LEADER
 from squall.coordination.records.schemas import Codec, LeaseRecord
-from tests.unit.coordination.lab.world import FAST, Lab, play
+from tests.unit.coordination.lab.world import FAST, FIRST_EPOCH, Lab, play
 
 EFFECT = Put("report/today", b"1", expect=ANY, ttl_s=60.0)
 
@@ -31,7 +31,7 @@ def test_what_it_writes_under_its_term_is_taken() -> None:
 
         await lab.run_on("a", work())
         (found,) = await lab.store.get("report/today")
-        assert found is not None and found.epoch == 1
+        assert found is not None and found.epoch == FIRST_EPOCH
         assert member.parts.metrics.gauge(member.parts.metrics.families.is_leader).value == 1.0
         assert member.parts.metrics.gauge(member.parts.metrics.families.leader_seen).value == 1.0
 
@@ -69,7 +69,7 @@ def test_one_that_takes_the_lead_beside_it_ends_its_term() -> None:
             within_s=3.0 * FAST.lease_ttl,
             what="the other one leads",
         )
-        assert lab.members["b"].current_epoch == 2
+        assert lab.members["b"].current_epoch == FIRST_EPOCH + 1
         term = member.term
         assert term is not None
         with pytest.raises(StaleEpochError):
@@ -98,13 +98,13 @@ def test_at_its_end_the_next_one_need_not_wait_for_the_lease() -> None:
         (found,) = await lab.store.get(LEADER)
         assert found is not None
         lease = Codec(None).read(LeaseRecord, found.value)
-        assert lease is not None and lease.released and lease.epoch == 1
+        assert lease is not None and lease.released and lease.epoch == FIRST_EPOCH
         lab.start("b")
         await lab.world.eventually(
             lambda: "b" in lab.members and lab.members["b"].is_coordinator,
             within_s=FAST.lease_ttl / 2.0,
             what="the next one leads",
         )
-        assert lab.members["b"].current_epoch == 2
+        assert lab.members["b"].current_epoch == FIRST_EPOCH + 1
 
     play(script)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import ClassVar
 
 import pytest
 
@@ -97,6 +99,40 @@ def test_a_plugin_that_does_not_stop_does_not_keep_its_member_from_leaving(raise
         await lab.led()
         assert await stopped(lab, "a") <= STOP_S
         assert await released(lab) and await left(lab, "a")
+
+    play(script)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_work_that_ignores_its_cancellation_delays_nothing_else(alone: bool) -> None:
+    class Stubborn(CoordinatorPlugin):
+        name = "stubborn"
+        work_interval = 0.1
+        calls: ClassVar[list[str]] = []
+
+        def __init__(self, member: str) -> None:
+            super().__init__()
+            self.calls.clear()
+
+        async def coordinator_work(self) -> None:
+            for _ in range(20):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(5.0)
+
+        async def on_stop_being_coordinator(self) -> None:
+            self.calls.append("on_stop_being_coordinator")
+
+        async def on_stop(self) -> None:
+            self.calls.append("on_stop")
+
+    async def script(lab: Lab) -> None:
+        lab.start("a", plugin=Stubborn, enable_coordinator=not alone)
+        await lab.led()
+        await asyncio.sleep(0.5)
+        assert await stopped(lab, "a") < 10.0
+        assert Stubborn.calls == ["on_stop_being_coordinator", "on_stop"]
+        assert not await released(lab), "the work still runs"
+        assert alone or await left(lab, "a")
 
     play(script)
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from squall.coordination.election import messages as m
-from squall.coordination.election.core import Election
 from squall.coordination.records.schemas import LeaseRecord
 from squall.coordination.timing import Timing
+from tests.unit.coordination.lab.elections import member
 from tests.unit.coordination.lab.world import FAST, Lab, play
 
 TIMING = Timing()
@@ -30,7 +30,7 @@ SLOW_RANKS = msgspec.structs.replace(FAST, rank_delay=0.2, rank_delay_cap=2.0)
 
 def stands_after(name: str, lease: LeaseRecord, rank: int | None = None) -> float:
     """With the longest draw; `rank` is what the index of members says, if it is asked."""
-    core = Election(name, 7, TIMING, 100.0, uniform=lambda low, high: high, skip_cold_start=True)
+    core = member(name, uniform=lambda low, high: high)
     core.tick(100.0)
     effects = core.handle(m.LeaseRead(m.SeenLease("v1", lease.epoch, lease)), 100.0)
     if rank is not None:

@@ -10,7 +10,7 @@ import pytest
 from squall.coordination import Ttl
 from squall.coordination.records import keys
 from squall.coordination.stores.interface import ANY, Put, Record
-from tests.unit.coordination.lab.world import Lab, play
+from tests.unit.coordination.lab.world import FIRST_EPOCH, Lab, play
 
 ODD = {
     "many digits": b'{"until":' + b"9" * 309 + b"}",
@@ -41,7 +41,7 @@ def test_a_record_that_says_nothing_stays_and_stops_nothing(odd: str) -> None:
         await asyncio.sleep(10.0)
         found = await lab.store.get("session/odd", "session/old", "thing/old")
         assert [each is not None for each in found] == [True, False, False]
-        assert lab.members["a"].current_epoch == 1, "its coordinator is well"
+        assert lab.members["a"].current_epoch == FIRST_EPOCH, "its coordinator is well"
 
     play(script)
 

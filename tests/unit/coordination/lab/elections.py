@@ -12,7 +12,11 @@ TIMING = Timing()
 
 
 def member(name: str = "b", **options: object) -> Election:
-    chosen: dict[str, object] = {"uniform": lambda low, high: low, "skip_cold_start": True}
+    chosen: dict[str, object] = {
+        "uniform": lambda low, high: low,
+        "wall": lambda: 0.0,
+        "skip_cold_start": True,
+    }
     return Election(name, 7, TIMING, 100.0, **(chosen | options))  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from lab.scenarios.coordination.store import WorldClock
+from lab.sim.clock import WALL_EPOCH_S
 from lab.sim.run import Scenario, run_seed
 from lab.sim.world import World
 from lab.stores.faulty import FaultyStore, StoreFaults
@@ -33,6 +34,8 @@ FAST = Timing(
     work_interval=0.1,
 )
 SECRET = "5ec2e7" * 12
+# The epoch of a leader that is elected in the first second of the world.
+FIRST_EPOCH = int(WALL_EPOCH_S)
 
 
 class Lab:

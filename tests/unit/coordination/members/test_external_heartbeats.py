@@ -199,7 +199,7 @@ async def test_debug_logs_every_cycle_with_its_context() -> None:
         lines = [each for each in sink.records if each.event == "heartbeat_cycle"]
         assert lines[-1].fields["member"] == member.member_id
         assert lines[-1].fields["incarnation"] == member.boot
-        assert lines[-1].fields["epoch"] == 1
+        assert lines[-1].fields["epoch"] == member.current_epoch
     assert "fencing_is_off" in sink.events()
     quiet = MemorySink()
     async with Coordinator("memory:", log=Log(quiet, RealClock()), **options):

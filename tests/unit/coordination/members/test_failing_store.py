@@ -16,7 +16,7 @@ from squall.coordination.errors import StoreError, UnsafeStoreError
 from squall.coordination.records import keys
 from squall.coordination.stores.interface import Put, Write
 from tests.unit.coordination.lab.groups import Heard, group
-from tests.unit.coordination.lab.world import FAST, Lab, play
+from tests.unit.coordination.lab.world import FAST, FIRST_EPOCH, Lab, play
 
 REFUSAL = StoreError("redis: NOPERM this user has no permissions")
 
@@ -188,6 +188,6 @@ def test_a_coordinator_that_may_not_look_at_the_size_of_the_store_keeps_the_lead
         lab.store.count = count  # type: ignore[method-assign]
         await asyncio.sleep(600.0)
         assert refused > 5, "it has to happen"
-        assert lab.leaders == [leader] and lab.members[leader].current_epoch == 1
+        assert lab.leaders == [leader] and lab.members[leader].current_epoch == FIRST_EPOCH
 
     play(script)

@@ -17,7 +17,7 @@ from squall.coordination.records import keys
 from squall.coordination.records.schemas import MemberRecord
 from squall.coordination.stores.interface import ANY, Delete, Put, Write
 from tests.unit.coordination.lab.groups import group
-from tests.unit.coordination.lab.world import FAST, Lab, play
+from tests.unit.coordination.lab.world import FAST, FIRST_EPOCH, Lab, play
 
 DEVICE = "sensor-7"
 
@@ -150,7 +150,7 @@ def test_beats_that_are_asked_for_beside_those_of_the_heart_end_no_incarnation(t
 
         await asyncio.gather(*(lab.run_on(leader, beats()) for _ in range(tasks)))
         assert member.is_coordinator
-        assert (member.boot, member.current_epoch) == (boot, 1)
+        assert (member.boot, member.current_epoch) == (boot, FIRST_EPOCH)
 
     play(script)
 

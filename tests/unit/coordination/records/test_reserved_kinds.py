@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from squall.coordination import ANY, Append, ConfigurationError, Coordinator, Delete, Put, Ttl
+from squall.coordination.election.term import Term
 from squall.coordination.records import keys
 from squall.coordination.signals.handler_loop import Delivery
 from squall.coordination.stores.interface import Remove, Write
@@ -54,6 +56,19 @@ def test_every_way_to_write_refuses_every_kind_of_the_library() -> None:
         after = await lab.store.get(keys.LEADER, keys.META, keys.heartbeat("a"))
         assert [each and each.epoch for each in before] == [each and each.epoch for each in after]
         assert member.is_coordinator
+
+    play(script)
+
+
+def test_no_public_name_leads_around_the_protection() -> None:
+    async def script(lab: Lab) -> None:
+        lab.start("a")
+        await lab.led()
+        member: Any = lab.members["a"]
+        for name in ("inner", "urgent"):
+            with pytest.raises(ConfigurationError, match="inner is refused"):
+                getattr(member.store, name)
+        assert [name for name in vars(Term) if name.startswith("write")] == ["write"]
 
     play(script)
 

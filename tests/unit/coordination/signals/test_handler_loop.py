@@ -14,7 +14,9 @@ from squall.coordination.errors import BlockingTimeoutError, ConfigurationError,
 from squall.coordination.records import keys
 from squall.coordination.records.schemas import Signal
 from squall.coordination.signals.handler_loop import HANDLER_RETRY, Delivery
-from squall.coordination.stores.interface import ABSENT, Put
+from squall.coordination.stores.interface import ABSENT, ANY, Put
+from squall.runtime.log import MemorySink
+from tests.unit.coordination.lab.logs import log_of
 from tests.unit.coordination.lab.world import Lab, play
 
 
@@ -268,5 +270,27 @@ def test_a_store_that_refuses_for_a_while_takes_the_effect_of_a_handler_later(
             keys.quarantine(other, sent.signal_id),
         )
         assert effect is not None and ack is not None and aside is None
+
+    play(script)
+
+
+def test_each_failure_of_a_handler_is_logged_once() -> None:
+    async def script(lab: Lab) -> None:
+        sink = MemorySink()
+        lab.start("a", log=log_of(lab, sink))
+        await lab.ready("a")
+        a, calls = lab.members["a"], list[str]()
+
+        def refused(delivery: Delivery) -> None:
+            calls.append(delivery.signal.signal_id)
+            delivery.also(Put(keys.LEADER, b"x", expect=ANY, ttl_s=60.0))
+
+        a.on_signal("evil", refused)
+        await a.send_signal("a", "evil")
+        await asyncio.sleep(30.0)
+        failures = [each.event for each in sink.records if "belongs to the library" in str(each)]
+        assert len(calls) == 5
+        assert failures.count("signal_handler_failed") == 5
+        assert "error_without_listener" not in failures
 
     play(script)

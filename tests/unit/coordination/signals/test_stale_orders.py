@@ -8,6 +8,11 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from squall.coordination.errors import ConfigurationError
+from squall.coordination.records.schemas import Signal
+from squall.coordination.signals.acceptance import refusal
 from squall.coordination.signals.member_signals import Delivery
 from squall.runtime.log import MemorySink
 from tests.unit.coordination.lab.logs import log_of, warnings_of
@@ -51,3 +56,46 @@ def test_a_stale_order_is_counted_and_logged_when_it_is_read_and_when_it_is_hand
         ] == [(7, 9), (8, 9)]
 
     play(script)
+
+
+def test_an_order_of_an_epoch_that_no_leader_has_is_logged() -> None:
+    async def script(lab: Lab) -> None:
+        sink = MemorySink()
+        lab.start("a")
+        lab.start("b", log=log_of(lab, sink))
+        await lab.ready("a", "b")
+        a, b = lab.members["a"], lab.members["b"]
+        obeyed: list[int] = []
+        b.on_signal("order", lambda delivery: obeyed.append(delivery.signal.epoch))
+        await a.send_signal("b", "order", epoch=10**12)
+        with pytest.raises(ConfigurationError, match="epoch is -1"):
+            await a.send_signal("b", "order", epoch=-1)
+        await asyncio.sleep(1.0)
+        (logged,) = warnings_of(sink, "signal_rejected")
+        assert (logged["reason"], logged["epoch"]) == ("unknown_epoch", 10**12)
+        assert obeyed == []
+
+    play(script)
+
+
+def test_a_negative_epoch_is_refused_by_its_receiver_too() -> None:
+    signal = Signal(
+        signal_id="1",
+        sender_id="a",
+        sender_boot=1,
+        receiver_id="b",
+        type="order",
+        epoch=-1,
+        timestamp=0.0,
+        expires_at=10.0,
+    )
+    why = refusal(
+        signal,
+        receiver_id="b",
+        store_now=1.0,
+        appended_at=1.0,
+        known_epoch=0,
+        max_clock_skew=60.0,
+        sender_tombstone=None,
+    )
+    assert why == "unknown_epoch"

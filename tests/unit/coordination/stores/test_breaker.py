@@ -75,7 +75,7 @@ def test_by_hand() -> None:
     assert breaker.admit(10.0)
 
 
-def test_ten_tries_that_hung_open_it_before_the_operations_gave_up() -> None:
+def test_tries_that_hung_at_two_moments_open_it_before_the_operations_gave_up() -> None:
     breaker = StoreBreaker()
     for _ in range(12):
         breaker.hung(5.0)
@@ -83,12 +83,13 @@ def test_ten_tries_that_hung_open_it_before_the_operations_gave_up() -> None:
     assert breaker.state(5.0) is BreakerState.CLOSED
     breaker.hung(11.0)
     assert breaker.state(11.0) is BreakerState.OPEN
+    # The metric must not say 0 while the circuit is open.
+    assert breaker.unanswered == 13
 
 
 def test_an_answer_in_between_forgets_the_tries_that_hung() -> None:
     breaker = StoreBreaker()
-    for number in range(9):
-        breaker.hung(float(number))
+    breaker.hung(8.0)
     breaker.succeeded()
     breaker.hung(9.0)
     assert breaker.state(9.0) is BreakerState.CLOSED

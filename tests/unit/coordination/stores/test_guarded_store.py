@@ -84,6 +84,24 @@ async def test_four_tries_one_two_and_four_seconds_apart() -> None:
     assert sum(world.clock.slept) != 7.0
 
 
+async def test_no_try_begins_later_than_ten_seconds_after_the_first() -> None:
+    """Although heartbeats are answered in between and keep the circuit closed."""
+    world = World()
+    begun: list[float] = []
+
+    async def hang(*keys: str) -> tuple[None, ...]:
+        begun.append(world.clock.time)
+        world.clock.time += 5.0
+        world.guarded.breaker.succeeded()
+        raise StoreUnavailableError("no answer within 5 s")
+
+    world.faulty.get = hang  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailableError, match=r"\(2 tries\)"):
+        await world.guarded.get("state/a")
+    assert len(begun) == 2 and world.clock.time < 15.0
+    assert world.guarded.state.name == "CLOSED"
+
+
 async def test_a_repeat_carries_the_token_of_the_first_try() -> None:
     world = World()
     world.faulty.faults.lost_replies = 1.0

@@ -111,6 +111,64 @@ async def test_a_rate_that_was_wanted_before_the_start_holds_from_the_beginning(
     driver.stop()
 
 
+async def run_paced(
+    clock: Clock, duration_s: float, changes: dict[float, float], stalls: dict[float, float]
+) -> StartsDelta:
+    """Runs a share whose users are always free, turn by turn; `changes` are rates by second, and
+    `stalls` times in which nothing runs."""
+    stage = Counting()
+    profile = Profile(model="open", rate_per_s=20.0, duration_s=duration_s, max_vus=50)
+    driver = OpenDriver(stage, profile, 0, 1, 50, paced=True)
+
+    async def user(number: int) -> None:
+        while await driver.wait(VU(number, 0)) is not None:
+            pass
+
+    users = [asyncio.create_task(user(number)) for number in range(20)]
+    await asyncio.sleep(0)
+    driver.start(100.0)
+    for turn in range(int(duration_s * 1000)):
+        clock.now = max(clock.now, 100.0 + turn / 1000)
+        clock.now += stalls.get(turn / 1000, 0.0)
+        rate = changes.get(turn / 1000)
+        if rate is not None:
+            driver.set_rate(rate)
+        tick(driver)
+        await asyncio.sleep(0)
+    driver.stop()
+    await asyncio.gather(*users)
+    return stage.starts
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("duration_s", "changes", "planned"),
+    [
+        (6.0, {2.5: 400.0}, 50 + 1400),
+        (6.0, {2.5: 400.0, 4.0: 10.0, 5.0: 300.0}, 50 + 600 + 10 + 300),
+        # Neither the second before nor the second after is all of the new plan.
+        (6.0, {5.3: 400.0}, 106 + 280),
+        (6.0, {4.8: 400.0}, 96 + 480),
+        (0.7, {}, 14),
+        (1.5, {0.2: 300.0}, 4 + 390),
+    ],
+)
+async def test_a_new_rate_makes_no_start_late(
+    clock: Clock, duration_s: float, changes: dict[float, float], planned: int
+) -> None:
+    starts = await run_paced(clock, duration_s, changes, {})
+    assert (starts.late, starts.dropped) == (0, 0)
+    # A start on the very moment of a change is in both plans.
+    assert starts.planned == starts.made == pytest.approx(planned, abs=1 + len(changes))
+
+
+@pytest.mark.asyncio
+async def test_what_was_due_before_a_new_rate_stays_planned(clock: Clock) -> None:
+    starts = await run_paced(clock, 8.0, {2.0: 100.0}, {2.0: 0.5})
+    assert starts.planned == starts.made == pytest.approx(50 + 550, abs=2)
+    assert starts.late >= 9, "the starts that were due in the stall"
+
+
 @pytest.mark.asyncio
 async def test_a_rate_of_zero_ends_nothing(clock: Clock) -> None:
     [(stage, driver)] = open_drivers(1)

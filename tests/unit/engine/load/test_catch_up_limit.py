@@ -87,7 +87,7 @@ def test_a_start_that_nobody_takes_is_there_for_another() -> None:
 def test_starts_of_a_faster_plan_do_not_hold_up_a_slower_one() -> None:
     pace = CatchUpLimit(lambda t: int(max(t, 0.0) * 200))
     assert all(begun(pace, n / 200) for n in range(600))
-    pace.follow(lambda t: int(max(t - 3.0, 0.0) * 50))
+    pace.follow(lambda t: int(max(t - 3.0, 0.0) * 50), 3.0)
     assert all(begun(pace, 3.0 + n / 50) for n in range(100))
     times = made(pace, [10.0 + n / 100 for n in range(300)])
     assert most_in_a_second(times) <= 53

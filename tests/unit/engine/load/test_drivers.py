@@ -219,3 +219,22 @@ async def test_a_stopped_driver_has_planned_up_to_the_stop(clock: Clock) -> None
     driver.stop(clock.now)
     driver.stop(clock.now + 5.0)
     assert stage.starts.planned == stage.starts.dropped == 31
+
+
+@pytest.mark.parametrize(
+    ("profile", "level", "ends"),
+    [
+        (Profile(model="closed", vus=4), None, True),
+        (Profile(model="closed", vus=4), 2, False),
+        (Profile(model="iterations", vus=4, iterations=80), None, True),
+        (Profile(model="iterations", vus=4, iterations=80), 2, True),
+        (Profile(model="iterations", vus=4, iterations=80, iterations_per_vu=20), 0, True),
+        (Profile(model="ramp", vus=4, stages=(Stage(10.0, 4),)), None, False),
+    ],
+)
+def test_a_share_whose_users_were_changed_ends_when_nothing_is_left(
+    profile: Profile, level: int | None, ends: bool
+) -> None:
+    driver = ClosedDriver(CountingStage(), profile, 0, 1)
+    driver.set_level(level)
+    assert driver.ends_with_users == ends

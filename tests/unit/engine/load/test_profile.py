@@ -135,12 +135,16 @@ def test_a_load_that_starts_later() -> None:
     closed = resolve({"vus": 5, "duration": "10s", "start_after": "30s"})
     assert (closed.model, closed.vus, closed.max_vus, closed.duration_s) == ("ramp", 0, 5, 40.0)
     assert closed.stages == (Stage(30.0, 0), Stage(0.0, 5), Stage(10.0, 5))
-    assert describe(closed) == "ramp 0 -> 5 over 40s"
+    assert describe(closed) == "after 30s: 5 users for 10s"
     opened = resolve({"rate": "5/s", "duration": "10s", "start_after": "30s"})
     assert opened.model == "open-ramp"
     assert opened.stages == (Stage(30.0, 0), Stage(0.0, 5.0), Stage(10.0, 5.0))
+    assert describe(opened) == "after 30s: open 5/s for 10s"
     ramp = resolve({"stages": ["10s:9"], "vus": 3, "start_after": "1s"})
     assert ramp.stages == (Stage(1.0, 0), Stage(0.0, 3), Stage(10.0, 9))
+    assert describe(ramp) == "after 1s: ramp 3 -> 9 over 10s"
+    steps = resolve({"stages": ["0s:5/s", "10s:9/s"], "start_after": "1s"})
+    assert describe(steps) == "after 1s: open ramp 0/s -> 5/s -> 9/s over 10s"
     assert resolve({"vus": 5, "start_after": 0}).model == "closed"
     with pytest.raises(ConfigError, match="start_after and iterations"):
         resolve({"iterations": 5, "start_after": "1s"})

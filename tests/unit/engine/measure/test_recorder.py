@@ -225,3 +225,14 @@ def test_response_times_are_kept_for_planned_rows_of_open_models_only() -> None:
     assert opened.add_row("later", "http", [], planned=False).response is None
     assert closed.iteration.response is None
     assert opened.iteration.response is not None
+
+
+def test_a_report_says_by_how_many_more_requests_are_under_way() -> None:
+    made, _ = recorder()
+    counters = made.http.counters
+    counters.sent, counters.statuses[200] = 9, 3
+    # Of those that failed, one never left; one was sent again, and one was given up.
+    counters.failed, counters.unsent, counters.reconnects, counters.cancelled = 2, 1, 1, 1
+    assert made.take(0).in_flight == 3
+    counters.statuses[200] += 2
+    assert made.take(1).in_flight == -2

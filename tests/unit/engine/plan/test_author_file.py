@@ -17,6 +17,7 @@ from squall.engine.plan.author_file import (
     author_location,
     author_traceback,
     load_file,
+    refuse_no_python_file,
     workflow_classes,
 )
 
@@ -381,3 +382,20 @@ def test_frames_of_a_running_stack_are_outermost_first(tmp_path: Path) -> None:
     names = [frame.f_code.co_name for frame, _ in author_frames(module.a(), tmp_path)]
     assert names[-1] == "b"
     assert author_frames(None, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "hint"),
+    [
+        ("127.0.0.1:8080/", "; for a URL, write http://127.0.0.1:8080/"),
+        ("localhost", "; for a URL, write http://localhost"),
+        ("shop.test/cart?x=1", "; for a URL, write http://shop.test/cart?x=1"),
+        ("shop.py", ""),
+        ("../load.d/shop.py", ""),
+        ("shop", ""),
+    ],
+)
+def test_an_address_without_its_scheme_has_a_hint(shown: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_no_python_file(tmp_path / shown, shown)
+    assert str(caught.value) == f"{shown}  no such file{hint}"

@@ -401,3 +401,115 @@ def test_the_prepared_arguments_are_those_of_the_package() -> None:
     from squall.api.arguments import argument_kinds
 
     assert [kind.__name__ for kind in argument_kinds()] == list(KINDS_TAKEN)
+
+
+# Hooks that Python or the results would take for something else.
+
+
+def written(decorator: str) -> str:
+    return f"@{decorator}({NEEDS.get(decorator, '')})\n{METHODS[decorator]}"
+
+
+@pytest.mark.parametrize("second", [*map(written, METHODS), "def act(self): ...", "act = 5"])
+@pytest.mark.parametrize(
+    ("first", "kind", "line"),
+    [
+        *(
+            (written(name), {"then": "step", "state": "state hook"}.get(name, name), 14)
+            for name in METHODS
+        ),
+        ("act = Counter()", "metric", 13),
+        ("act: Feed[int] = Feed([1])", "feed", 13),
+        ("act = Resource(helper)", "resource", 13),
+    ],
+)
+def test_a_member_that_a_second_of_its_name_replaces(
+    first: str, kind: str, line: int, second: str, tmp_path: Path
+) -> None:
+    lines = judged(tmp_path, f"{first}\n{second}")
+    check_line(lines, r"Shop\.act", f"a second act replaces the {kind} of line {line};")
+
+
+def test_members_that_may_have_one_name(tmp_path: Path) -> None:
+    body = """
+    act: Feed[int]
+    act = Feed([1])
+    if True:
+        @step()
+        async def late_one(self) -> None: ...
+    else:
+        @step()
+        async def late_one(self) -> None: ...
+    @property
+    def size(self): return 1
+    @size.setter
+    def size(self, value): ...
+    """
+    assert judged(tmp_path, inspect.cleandoc(body)) == []
+    inherits = "class Big(Shop):\n    @step()\n    async def home(self) -> None: ..."
+    assert load(tmp_path, FILE.format(above_class="", body="") + inherits).plans["Big"].steps
+
+
+ROW_NAMES = ("iteration", "start")
+THRESHOLD_NAMES = ("errors", "checks", "dropped", "late", "rps")
+
+
+@pytest.mark.parametrize(
+    ("name", "decorator"),
+    [
+        *((name, kind) for name in (*ROW_NAMES, *THRESHOLD_NAMES) for kind in ("step", "then")),
+        *((name, "check") for name in ROW_NAMES),
+        *((name, "metric") for name in (*ROW_NAMES, *THRESHOLD_NAMES, "connect", "http_reqs")),
+    ],
+)
+def test_a_hook_with_a_name_of_the_results(name: str, decorator: str, tmp_path: Path) -> None:
+    method = METHODS[decorator].replace("act", name)
+    lines = judged(tmp_path, f"@{decorator}({NEEDS.get(decorator, '')})\n{method}")
+    check_line(lines, rf"Shop\.{name}", f'"{name}" is reserved')
+
+
+@pytest.mark.parametrize("name", [*THRESHOLD_NAMES, "iteration", "service", "http_req_duration"])
+def test_a_metric_that_no_threshold_could_name(name: str, tmp_path: Path) -> None:
+    check_line(judged(tmp_path, f"{name} = Counter()"), rf"Shop\.{name}", "is reserved")
+
+
+@pytest.mark.parametrize("decorator", METHODS)
+@pytest.mark.parametrize("arguments", ["", "home: HTTPResponse", "home", "url=5", "*, self"])
+def test_a_hook_without_self(decorator: str, arguments: str, tmp_path: Path) -> None:
+    method = METHODS[decorator].replace("(self)", f"({arguments})")
+    lines = judged(tmp_path, f"@{decorator}({NEEDS.get(decorator, '')})\n{method}")
+    check_line(lines, r"Shop\.act", "needs self as its first argument")
+
+
+FORGOTTEN = {
+    "check": "def act(self, home) -> bool: 'paid' in home.text",
+    "metric": "def act(self, home) -> float: home.json()['n']",
+    "state": "def act(self) -> Provide[int]: self.home.response.json()['n']",
+}
+
+
+@pytest.mark.parametrize("decorator", FORGOTTEN)
+def test_a_hook_that_forgets_return(decorator: str, tmp_path: Path) -> None:
+    lines = judged(tmp_path, f"@{decorator}({NEEDS.get(decorator, '')})\n{FORGOTTEN[decorator]}")
+    check_line(lines, r"Shop\.act", "never returns a value; write return")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return home.ok",
+        "assert home.ok",
+        "if not home.ok: raise ValueError",
+        "for _ in [1]: return home.ok",
+        "with home: return home.ok",
+        "return 1 if home.ok else None",
+        "try: return home.ok\n    finally: home.close()",
+        "return home.json().get('id')",
+        "...",
+        "'''Looks at the page.'''",
+    ],
+)
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_a_check_that_says_what_it_found(keyword: str, body: str, tmp_path: Path) -> None:
+    method = f"@check('home')\n{keyword} act(self, home):\n    {body}"
+    assert judged(tmp_path, method) == []

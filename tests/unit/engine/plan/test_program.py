@@ -121,11 +121,26 @@ def test_a_load_without_a_name_is_split_by_weight(tmp_path: Path) -> None:
     assert [each.profile.iterations for each in made] == [6, 3, 1]
 
 
+def test_iterations_of_each_user_are_not_split(tmp_path: Path) -> None:
+    flags = {"": ProfileFlags(vus=10, iterations="5/vu")}
+    made = load(tmp_path, WEIGHTED, profiles=flags).manifest.workflows
+    assert [(each.profile.vus, each.profile.iterations) for each in made] == [
+        *((6, 30), (3, 15), (1, 5))
+    ]
+    alone = {"": ProfileFlags(iterations="5/vu")}
+    for name in ("Shop", "Browse"):
+        profile = load(tmp_path, THREE, profiles=alone).manifest.workflow(name).profile
+        assert (profile.vus, profile.iterations_per_vu) == (1, 5)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (ProfileFlags(vus=2), "2 vus are too few for 3 workflows"),
-        (ProfileFlags(stages=("1s:10",)), "give each a weight"),
+        (
+            ProfileFlags(stages=("1s:10",)),
+            "stages are not split; say which one",
+        ),
     ],
 )
 def test_a_load_that_cannot_be_split_is_a_usage_error(

@@ -423,6 +423,61 @@ def test_shapes_that_surprise_are_warned_about(tmp_path: Path) -> None:
     assert any("names no workflow" in text for text in warnings)
 
 
+ATTRIBUTES = """
+class _Base(Workflow):
+    priority = "urgent"
+
+@depends()
+class Shop(_Base):
+    duration = "9s"
+
+    rows: object = Feed("nowhere.csv")
+    timeout = "soon"
+    vu = 3
+
+    @step()
+    async def a(self) -> None: ...
+
+    tresholds = [
+        "a.p(99) < 1s",
+    ]
+"""
+
+
+def test_an_attribute_is_reported_at_its_own_line(tmp_path: Path) -> None:
+    found = mistakes(tmp_path, ATTRIBUTES)
+    for place in (
+        'flow.py:3  Shop: priority "urgent"',
+        "flow.py:9  Shop.rows: feed rows",
+        'flow.py:10  Shop: timeout "soon"',
+        "flow.py:11  Shop: vu = 3",
+    ):
+        assert any(line.startswith(place) for line in found), (place, found)
+    sound = ATTRIBUTES
+    for wrong in ('priority = "urgent"', 'rows: object = Feed("nowhere.csv")', "vu = 3"):
+        sound = sound.replace(wrong, "pass")
+    program = load(tmp_path, sound.replace('"soon"', '"1s"'))
+    assert program.manifest.workflow("Shop").warnings == [
+        "flow.py:16  Shop: tresholds is not a setting; did you mean thresholds?"
+    ]
+
+
+@pytest.mark.parametrize("argument", ["a: str", "zz: str"])
+@pytest.mark.parametrize("decorator", ["check", "metric", "step"])
+def test_a_wrong_name_in_a_decorator_is_one_line(
+    tmp_path: Path, decorator: str, argument: str
+) -> None:
+    text = f"""
+        class Shop(Workflow):
+            @step()
+            async def a(self) -> str: ...
+            @{decorator}("zz")
+            async def b(self, {argument}) -> float: ...
+        """
+    (line,) = mistakes(tmp_path, text)
+    assert line.startswith('flow.py:6  Shop.b: no step "zz"; known: a')
+
+
 def test_custom_and_timed_results_are_measured(tmp_path: Path) -> None:
     program = load(
         tmp_path,

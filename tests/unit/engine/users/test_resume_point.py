@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from squall.api.errors import ConfigError
-from squall.api.feeds import Feed, FeedCursor, FeedExhausted
+from squall.api.feeds import Feed, FeedExhausted
 from squall.engine.core_protocol import ShareSpec
 from squall.engine.load.share_specs import share_of_users
 from squall.engine.process.requirements import check_python, check_requirements
@@ -43,15 +45,17 @@ def test_ids_of_a_later_attempt_are_new() -> None:
 @pytest.mark.parametrize("take", ["once", "cycle"])
 def test_rows_go_on_in_the_stripe(take: Any) -> None:
     rows = list(range(12))
-    feed = Feed(rows, take=take)
-    cursor = FeedCursor(rows, take, 1, 3)
-    resume_point.skip_rows(spec(share=1, shares=3, attempt=2, iterations_done=2), feed, cursor)
-    assert [cursor.next(), cursor.next()] == [7, 10]
+    later = spec(share=1, shares=3, attempt=2, iterations_done=2)
+    sources = resume_point.iteration_rows(
+        later, {"row": Feed(rows, take=take)}, {"row": rows}, random.Random(1)
+    )
+    take_next = sources["row"]
+    assert [take_next(), take_next()] == [7, 10]
     if take == "once":
         with pytest.raises(FeedExhausted):
-            cursor.next()
+            take_next()
     else:
-        assert cursor.next() == 1
+        assert take_next() == 1
 
 
 def test_rows_that_were_not_finished_are_told() -> None:
@@ -68,6 +72,14 @@ def test_rows_that_were_not_finished_are_told() -> None:
 def test_other_users_are_split_exactly(model: Model, vus: int) -> None:
     parts = [share_of_users(spec(model, share, 3), vus) for share in range(3)]
     assert sum(parts) == vus
+
+
+def test_a_share_keeps_a_user_for_iterations_that_no_other_share_makes() -> None:
+    shared = [share_of_users(spec("iterations", share, 3), 1) for share in range(3)]
+    assert shared == [1, 1, 1]
+    each = Profile(model="iterations", iterations=9, iterations_per_vu=3, vus=3)
+    own = [share_of_users(replace(spec("iterations", n, 3), profile=each), 1) for n in range(3)]
+    assert own == [1, 0, 0]
 
 
 def test_a_file_of_another_python_is_refused_in_one_line() -> None:

@@ -29,7 +29,7 @@ class Scene:
             tls_samples=array("d"),
         )
         recorder = Recorder("W", 0, is_open=is_open, http=http, on_error=self.samples.append)
-        self.failures = StepFailures(recorder)
+        self.failures = StepFailures(recorder, {"home": "shop.py:7 in home"})
         self.row: Row = recorder.add_row("home", protocol, [(200, 399)], planned=True)
 
     def fail(self, error: BaseException, last: Any = None, planned: float = 0.0) -> None:

@@ -71,6 +71,17 @@ def test_a_step_carries_counts_times_and_statuses(make_outcome: Any) -> None:
     assert login["service_ms"]["max"] == 18.0
 
 
+def test_executions_whose_end_is_not_known_are_said(make_outcome: Any) -> None:
+    """A process was lost: its last report had them as started."""
+    outcome = make_outcome()
+    next(iter(outcome.stats.workflows["Shop"].rows.values())).started += 3
+    document = written(outcome)
+    validate(document)
+    for row in (*document["workflows"][0]["steps"], document["workflows"][0]["iteration"]):
+        assert row["started"] == row["count"] + row["interrupted"] + row["unknown"]
+    assert document["workflows"][0]["steps"][0]["unknown"] == 3
+
+
 def test_a_histogram_can_be_read_back_and_merged(make_outcome: Any) -> None:
     outcome = make_outcome()
     written_one = written(outcome)["workflows"][0]["steps"][1]["histogram"]

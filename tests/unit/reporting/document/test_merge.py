@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import jsonschema
@@ -12,7 +13,7 @@ import pytest
 
 from squall.engine.outcome import Loss
 from squall.reporting.document.build import SCHEMA_PATH, build_document, encode_document
-from squall.reporting.document.merge import differences, merge_outcomes
+from squall.reporting.document.merge import APART, differences, merge_outcomes
 from squall.reporting.document.rebuild import rebuild
 from squall.reporting.text.summary import render_summary
 from squall.stats.histogram import Histogram, merged
@@ -118,6 +119,37 @@ def test_thresholds_are_judged_again_on_the_whole(make_outcome: Any) -> None:
     assert not judged.passed
     assert (judged.value, judged.samples) == (pytest.approx(500, rel=0.01), 3000)
     assert (kept.passed, kept.value, kept.note) == (False, 300.0, "the worst of the parts")
+
+
+@pytest.mark.parametrize("text", ["errors < 1%", "http_req_failed: rate<0.01"])
+def test_a_threshold_with_its_workflow_is_judged_again(make_mixed: Any, text: str) -> None:
+    result = ThresholdResult(
+        expression=f"Buy.{text}", workflow="Buy", passed=False, value=9.0, unit="%", samples=1
+    )
+    parts = [read_back(make_mixed(thresholds=[result])) for _ in range(2)]
+    (judged,) = merge_outcomes(parts).thresholds
+    assert (judged.expression, judged.workflow) == (f"Buy.{text}", "Buy")
+    assert (judged.passed, judged.note) == (True, "")
+
+
+@pytest.mark.parametrize(("later_s", "apart"), [(0.0, False), (9.0, False), (30.0, True)])
+def test_the_rates_of_runs_that_did_not_overlap_are_not_judged_as_a_sum(
+    make_outcome: Any, later_s: float, apart: bool
+) -> None:
+    limit = ThresholdResult(expression="rps > 40/s", passed=True, value=60.0, unit="/s", samples=9)
+    slower = msgspec.structs.replace(limit, value=45.0)
+    many = msgspec.structs.replace(limit, expression="errors.count < 900", value=4.0, unit="")
+    one, two = make_outcome(thresholds=[limit, many]), make_outcome(thresholds=[slower, many])
+    two.info = replace(two.info, started_at=two.info.started_at + timedelta(seconds=later_s))
+    whole = merge_outcomes([read_back(one), read_back(two)])
+    rps, errors = whole.thresholds
+    shop = whole.stats.workflows["Shop"]
+    if apart:
+        assert (rps.value, rps.note) == (45.0, "the worst of the parts")
+    else:
+        assert (rps.value, rps.note) == (pytest.approx(shop.count / 10.0), "")
+    assert errors.value == shop.failed, "counts are still added"
+    assert (APART in render_summary(whole)) is apart
 
 
 def test_parts_that_do_not_fit_together_are_reported(make_outcome: Any, make_mixed: Any) -> None:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from squall.api.errors import UsageError
+from squall.engine.load.profile import describe, resolve_profile
+from squall.engine.run_options import ProfileFlags
 from squall.reporting.document.build import build_document, encode_document
 from squall.reporting.document.read import read_results
 from squall.reporting.document.rebuild import rebuild
+from squall.reporting.page.workflow import profile_of
 from squall.reporting.text.summary import render_summary
 from squall.stats.reports import ErrorSample
 
@@ -37,6 +40,20 @@ def test_errors_of_hooks_and_of_several_lines_are_shown_again(make_outcome: Any)
     text = render_summary(outcome)
     assert "shop.py:31 in pay and 2 more" in text
     assert render_summary(rebuild(through_json(outcome))) == text
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"vus": 5, "start_after": "30s"}, {"vus": 2, "iterations": "3/vu"}]
+)
+def test_the_load_of_a_document_is_that_of_the_run(
+    make_outcome: Any, attributes: dict[str, Any]
+) -> None:
+    outcome = make_outcome()
+    profile = resolve_profile(attributes, ProfileFlags(), is_test=True)
+    outcome.manifest.workflows[0].profile = profile
+    document = through_json(outcome)
+    assert rebuild(document).manifest.workflows[0].profile == profile
+    assert describe(profile_of(document["workflows"][0])) == describe(profile)
 
 
 def test_everything_but_percentiles_of_windows_survives_exactly(make_outcome: Any) -> None:

@@ -19,6 +19,7 @@ from squall.reporting.outputs.markdown import render_markdown
 from squall.reporting.outputs.xml_file import render_xml
 from squall.reporting.text.summary import render_summary
 from squall.stats.reports import ErrorSample
+from squall.stats.thresholds.judge import ThresholdResult
 from squall.stats.totals.step_rows import RowStats
 from squall.stats.verdict import Verdict
 
@@ -89,11 +90,31 @@ def test_junit_has_a_case_per_threshold_and_one_verdict(make_outcome: Any) -> No
     cases = {case.get("name"): case for case in suite.findall("testcase")}
     assert list(cases)[-1] == "verdict"
     failure = cases["pay.p(99) < 800ms"].find("failure")
-    assert failure is not None and failure.text == "912 ms, wanted < 800 ms, 500 samples"
+    assert failure is not None
+    assert failure.text == "912 ms, wanted < 800 ms, 500 samples (service time)"
     assert cases["pay.p(99) < 800ms"].get("time") == "10.020"
     assert cases["errors < 5%"].find("failure") is None
     missing = cases["nothing.p(95) < 1s"].find("failure")
     assert missing is not None and missing.text == "no samples, wanted < 1 s"
+
+
+def test_junit_and_markdown_say_why_a_step_always_raised(make_outcome: Any) -> None:
+    why = "raised in all 10 executions: KeyError: 'id' at shop.py:31 in pay"
+    result = ThresholdResult(
+        expression="pay.errors < 100%",
+        passed=False,
+        value=100.0,
+        unit="%",
+        samples=10,
+        limit=100.0,
+        note=why,
+        builtin=True,
+    )
+    document = written(make_outcome(thresholds=[result]))
+    failure = Xml.fromstring(render_junit(document)).find("testsuite/testcase/failure")
+    assert failure is not None
+    assert failure.text == f"100 %, wanted < 100 %, 10 samples ({why})"
+    assert f"| pay.errors &lt; 100% | 100 % ({why}) | **failed** |" in render_markdown(document)
 
 
 def test_junit_has_a_suite_per_workflow_and_fails_an_invalid_verdict(make_mixed: Any) -> None:
@@ -113,7 +134,7 @@ def test_markdown_says_the_outcome_first_and_folds_the_summary(make_outcome: Any
     document = written(make_outcome())
     text = render_markdown(document)
     assert text.startswith("**2 of 3 thresholds failed, VALID**: shop.py Shop, 10s, run 01J9Z4\n")
-    assert "| pay.p(99) &lt; 800ms | 912 ms | **failed** |" in text
+    assert "| pay.p(99) &lt; 800ms | 912 ms (service time) | **failed** |" in text
     assert "| pay | 500 | 50.0/s | 6 % | 80." in text
     assert "errors < 100%" not in text, "built in, and it held"
     assert render_summary(rebuild(document)) in text

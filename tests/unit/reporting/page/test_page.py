@@ -223,7 +223,7 @@ def test_the_page_without_data_is_small(make_outcome: Any) -> None:
         ("Shop dropped 2 of 10 planned starts (20 %); raise max_vus", "starts"),
         ("Shop made 2 of 10 planned starts (20 %), 8 dropped; raise max_vus", "starts"),
         ("generator at 98 % CPU for 212 of 300 s; start again with fewer VUs", "cpu"),
-        ("loop lag p99 47 ms: the generator was late to see answers", "lag"),
+        ("loop lag p99 47 ms at 90 % CPU: the generator was late to see answers", "lag"),
         ("Shop.pay blocked the loop for 12 % of the run at shop.py:3", "lag"),
     ],
 )

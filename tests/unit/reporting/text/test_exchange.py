@@ -77,3 +77,8 @@ def test_binary_data_never_reaches_the_terminal() -> None:
 def test_a_body_cut_inside_a_character_is_still_text() -> None:
     text = render_exchange(exchange(body="größe".encode()[:3], body_size=7))
     assert "< gr" in text
+
+
+def test_the_exchange_of_a_url_is_headed_by_method_and_address() -> None:
+    head = render_exchange(exchange(workflow="", row="")).splitlines()[0]
+    assert head == "── POST http://127.0.0.1:8080/pay  to 127.0.0.1:8080"

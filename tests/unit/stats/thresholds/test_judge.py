@@ -181,6 +181,19 @@ def test_a_counter_that_never_counted_is_zero_when_iterations_ran() -> None:
     assert idle.result().note == "no samples"
 
 
+@pytest.mark.parametrize(
+    ("text", "passed"), [("orders < 5", True), ("orders < 5/s", True), ("orders > 0", False)]
+)
+def test_a_counter_of_what_never_happened_is_zero_and_says_so(text: str, passed: bool) -> None:
+    run = Run(text)
+    run.pays([0.1])
+    result = run.result()
+    assert (result.passed, result.value, result.note) == (passed, 0.0, "nothing was counted")
+    counted = Run(text)
+    counted.second(window(0, metrics=[counter("orders", 1)], iterations=1))
+    assert counted.result().note == ""
+
+
 def test_a_count_of_a_step_that_never_ran_is_no_sample() -> None:
     run = Run("login.count < 5", "login.count >= 0", "login.rps < 5")
     run.pays([0.1])
@@ -358,3 +371,23 @@ def test_a_rate_over_several_workflows_counts_their_common_time_once() -> None:
         workflow.elapsed_s = 4.0
     (result,) = judge.final()
     assert (result.passed, result.value, result.workflow) == (True, 10.0, "")
+
+
+def test_a_threshold_of_a_class_names_its_workflow_where_there_are_several() -> None:
+    texts = ["errors < 1%", "iterations > 1, abort", "http_req_failed: rate<0.01", "B.rps > 1"]
+    one = file_manifest(workflow_manifest("B", thresholds=texts))
+    assert [str(each) for each in bind_all(one)] == [*texts, "errors < 100%"]
+    two = file_manifest(
+        workflow_manifest("A", thresholds=texts[:1]), workflow_manifest("B", thresholds=texts)
+    )
+    stats = RunStats(two)
+    results = ThresholdJudge(bind_all(two, ["errors < 2%"]), stats).final()
+    assert [(each.expression, each.workflow) for each in results] == [
+        ("A.errors < 1%", "A"),
+        ("B.errors < 1%", "B"),
+        ("B.iterations > 1, abort", "B"),
+        ("B.http_req_failed: rate<0.01", "B"),
+        ("B.rps > 1", "B"),
+        ("errors < 2%", ""),
+        ("errors < 100%", ""),
+    ]

@@ -55,6 +55,22 @@ def test_started_equals_count_and_interrupted_at_the_end() -> None:
     assert pay.in_flight == 0
 
 
+def test_what_is_under_way_at_the_end_of_the_warm_up_counts_where_it_ends() -> None:
+    stats = run(warmup_s=2.0)
+    for second, (started, ended) in enumerate([(8, 5), (6, 5), (5, 9), (0, 0)]):
+        delta = row("pay", [0.1] * ended)
+        delta.started = started
+        made = window(second, [delta], share=second % 2)
+        made.requests = RequestsDelta(sent=started, answered=ended)
+        made.in_flight = started - ended
+        made.iteration.started = started
+        stats.add(made)
+    shop = stats.workflows["Shop"]
+    assert (shop.rows["pay"].started, shop.rows["pay"].count) == (9, 9)
+    assert (shop.requests.sent, shop.requests.answered) == (9, 9)
+    assert shop.rows["pay"].in_flight == 0
+
+
 def test_rows_stand_as_in_the_file_and_named_calls_follow() -> None:
     stats = run()
     stats.add(window(0, [row("zoom", [0.1]), row("pay", [0.1]), row("extra", [0.1])]))

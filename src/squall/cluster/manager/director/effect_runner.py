@@ -275,7 +275,7 @@ class EffectRunner:
         found = judged.results if judged is not None else self._leader.judged(job.job)
         result = await self._results.job(effect.job, effect.status, found)
         data = encode_result(result)
-        history = msgspec.msgpack.encode(tables.events.get(effect.job, ()))
+        history = msgspec.msgpack.encode(tables.shown_events(job))
         return ResultFacts(
             result=await self._ledger.blobs.put(data),
             size=len(data),

@@ -17,7 +17,7 @@ from squall.cluster.manager.primary.placement import profile_of, specs_of
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
 from squall.cluster.protocol.messages import DRAINED, JobState, SpecValues
 from squall.cluster.results.parts import AppliedAdjustment, AttemptFate, AttemptPart, JobParts
-from squall.cluster.results.uncounted_load import lowest_latency_s, unknown_of
+from squall.cluster.results.uncounted_load import pace_of, unknown_of
 from squall.engine.outcome import WorkflowOutcome
 from squall.stats.attempt_record import AttemptRecord, RecordEnd
 from squall.stats.manifest import FileManifest
@@ -81,7 +81,6 @@ def job_parts(
         adjustments=[applied(each, began_ms) for each in job.adjustments],
         notes=_notes(job, parts),
         aborted_by=job.reason if job.stop == "aborted" else "",
-        cores=len({(part.worker, part.process) for part in parts}),
         refusal=job.reason if refused else "",
         refusal_code=job.exit_code if refused else 0,
     )
@@ -224,6 +223,6 @@ def _count_silence(job: JobRecord, part: AttemptPart) -> None:
         job.submission.manifest.workflow(part.workflow), profile=profile_of(job, part.workflow)
     )
     open_part = msgspec.structs.replace(part, record=msgspec.structs.replace(record, end=None))
-    unknown = unknown_of(open_part, manifest, lowest_latency_s(record))
+    unknown = unknown_of(open_part, manifest, pace_of([record]))
     part.unknown, part.is_estimate = unknown.requests, unknown.is_estimate
     part.unknown_iterations = unknown.iterations

@@ -9,6 +9,7 @@ from squall.cluster.protocol.job_keys import AttemptKey
 from squall.cluster.protocol.messages import Counters
 from squall.cluster.results.uncounted_load import finished, lowest_latency_s
 from squall.stats.attempt_record import AttemptRecord
+from squall.stats.report_sums import failed_executions
 
 
 def facts_of(key: AttemptKey, record: AttemptRecord, digest: str, size: int) -> RecordFacts:
@@ -36,7 +37,7 @@ def counters_of(record: AttemptRecord) -> Counters:
         made += report.starts.made
         sent += report.requests.sent
         answered += report.requests.answered
-        failed += report.requests.failed
+        failed += failed_executions(report)
         actions += sum(row.started for row in report.rows)
     return Counters(
         planned=planned,

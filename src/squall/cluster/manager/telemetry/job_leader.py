@@ -160,7 +160,7 @@ class JobLeader:
             )
             # With their own time stamps: a follower that comes from another member has seen
             # them under the same numbers.
-            self._show_events(job.job, found, job.created_ms)
+            self._show_events(job, found)
             if job.over:
                 found.stream.close()
             if job.started_ms:
@@ -195,9 +195,8 @@ class JobLeader:
         self._give_away()
         for job, led in self._led.items():
             record = self._tables.jobs.get(job)
-            if not led.is_broken:
-                created_ms = record.created_ms if record is not None else 0
-                self._guarded(job, led, partial(self._show_events, job, led, created_ms))
+            if record is not None and not led.is_broken:
+                self._guarded(job, led, partial(self._show_events, record, led))
             if record is None or record.over:
                 led.stream.close()
                 led.totals.close()
@@ -269,12 +268,14 @@ class JobLeader:
             if attempt is not None and attempt.state != "live":
                 led.totals.close_record(key)
 
-    def _show_events(self, job: JobId, led: LedJob, created_ms: int) -> None:
-        events = self._tables.events.get(job, ())
+    def _show_events(self, job: JobRecord, led: LedJob) -> None:
+        if len(self._tables.events.get(job.job, ())) <= led.events_shown:
+            return
+        events = self._tables.shown_events(job)
         for event in events[led.events_shown :]:
-            shown = StreamEvent((event.at_ms - created_ms) / 1000.0, event.text)
+            shown = StreamEvent((event.at_ms - job.created_ms) / 1000.0, event.text)
             led.stream.put(shown, event.at_ms)
-        led.events_shown = max(led.events_shown, len(events))
+        led.events_shown = len(events)
 
     async def _fill(self, job: JobId, led: LedJob) -> None:
         for key, facts in list(self._tables.attempts_of(job)):

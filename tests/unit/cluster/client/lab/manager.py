@@ -37,6 +37,7 @@ from squall.cluster.protocol.messages import (
     StreamItem,
     SubmitJob,
     WhyJob,
+    WorkflowView,
 )
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import BundleManifest, Submission
@@ -179,7 +180,12 @@ class Manager:
         created = message.key not in self.keys
         job = self.keys.setdefault(message.key, JobId(f"t-{len(self.keys) + 1}"))
         if created:
-            self.view[job] = JobView(job=job, state="running", file="shop.py")
+            self.view[job] = JobView(
+                job=job,
+                state="running",
+                file="shop.py",
+                workflows=[WorkflowView(name="Shop", state="running")],
+            )
         return JobAccepted(job, created, self._read("strong"))
 
     async def _follow(self, message: Follow, incoming: Incoming) -> Followed:

@@ -160,7 +160,6 @@ def parts(attempts: Sequence[AttemptPart], **changes: Any) -> JobParts:
         "attempts": list(attempts),
         "version": "1",
         "python": "3.11",
-        "cores": 2,
     }
     return JobParts(**(fields | changes))
 

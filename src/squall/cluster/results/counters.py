@@ -1,0 +1,32 @@
+"""The counters of reports: of an attempt while it runs, of a job in its result."""
+
+from __future__ import annotations
+
+from squall.cluster.protocol.messages import Counters
+from squall.cluster.results.job_result import JobResult
+from squall.stats.report_sums import failed_executions
+from squall.stats.reports import WindowReport
+
+
+def counted(before: Counters, report: WindowReport) -> Counters:
+    """The counters after one more report."""
+    iteration = report.iteration
+    ended = sum(outcome.count for outcome in iteration.outcomes) + iteration.interrupted
+    return Counters(
+        planned=before.planned + report.starts.planned,
+        made=before.made + report.starts.made,
+        finished=before.finished + ended,
+        sent=before.sent + report.requests.sent,
+        answered=before.answered + report.requests.answered,
+        failed=before.failed + failed_executions(report),
+        users=report.users,
+        actions=before.actions + sum(row.started for row in report.rows),
+    )
+
+
+def final_counters(result: JobResult) -> dict[str, Counters]:
+    """The counters of each workflow of a job that has ended, with its warm-up."""
+    found = {workflow.name: Counters() for workflow in result.workflows}
+    for report in result.reports:
+        found[report.workflow] = counted(found.get(report.workflow, Counters()), report)
+    return found

@@ -17,6 +17,11 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.records import RecordFacts, StopKind
+from squall.cluster.protocol.command_outcomes import Accepted as Accepted
+from squall.cluster.protocol.command_outcomes import CommandOutcome as CommandOutcome
+from squall.cluster.protocol.command_outcomes import Rejected as Rejected
+from squall.cluster.protocol.command_outcomes import decode_outcome as decode_outcome
+from squall.cluster.protocol.command_outcomes import encode_outcome as encode_outcome
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission import Submission
@@ -291,25 +296,8 @@ Command = (
     | Purge
 )
 
-
-class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
-    job: JobId = JobId("")
-    changed: bool = True
-    """False: the command was a repeat and changed nothing."""
-    value: int = 0
-    """The adjust sequence, the sum of the extensions, or the lease length."""
-
-
-class Rejected(msgspec.Struct, frozen=True, kw_only=True, tag="no"):
-    text: str
-    """One line that says why."""
-
-
-CommandOutcome = Accepted | Rejected
-
 _encoder = msgspec.msgpack.Encoder()
 _commands = msgspec.msgpack.Decoder(Command)
-_outcomes = msgspec.msgpack.Decoder(CommandOutcome)
 
 
 def encode(command: Command) -> bytes:
@@ -328,12 +316,3 @@ def encode(command: Command) -> bytes:
 def decode(body: bytes) -> Command:
     """Raises msgspec's ValueError for anything that is not a command."""
     return _commands.decode(body)
-
-
-def encode_outcome(outcome: CommandOutcome) -> bytes:
-    return _encoder.encode(outcome)
-
-
-def decode_outcome(result: bytes) -> CommandOutcome:
-    """Decodes `Committed.result`."""
-    return _outcomes.decode(result)

@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
-from squall.cluster.manager.telemetry.live_totals import LiveTotals
+from squall.cluster.group.telemetry.live_totals import LiveTotals
 from squall.cluster.protocol.encoded_reports import raw
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
 from squall.cluster.protocol.messages import TelemetryPart

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from squall.api.errors import SquallError
-from squall.cluster.manager.sealed_secrets import SecretSealer
+from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.wire.seal.secrets import Secrets
 
 OLD, NEW = "the first secret of all", "the second secret of all"

@@ -1,6 +1,6 @@
-"""Answers operators of a group of managers: status, hand over, change the members.
+"""Answers operators of a group: status, hand over, change the members.
 
-Every manager answers with the status of the group, also without a quorum, from what it
+Every member answers with the status of the group, also without a quorum, from what it
 heard. The primary does the rest; the other members answer with its address. A change of
 members is reported as done when the primary of the new epoch has committed something: only
 then may a former member be switched off (R2). Members whose storage id is unknown are never
@@ -10,6 +10,7 @@ proposed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 from squall.api.errors import SquallError
 from squall.cluster.group.change_plan import (
@@ -42,7 +43,7 @@ from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
 
 NOTE_S = 0.5
-"""How often a manager sends its state to the other members."""
+"""How often a member sends its state to the others."""
 HAND_OVER_POLL_S = 0.005
 """A hand over takes less than 200 ms, of which this must be a small part."""
 HAND_OVER_S = 5.0
@@ -67,9 +68,10 @@ class OperatorApi:
         *,
         ledger: Ledger,
         watch: GroupWatch,
-        committer: Committer,
+        committer: Committer[Any],
         clock: Clock,
         log: Log,
+        role: Literal["manager", "gate"],
         speaks: int,
         is_unused: Callable[[], bool],
         own: Callable[[], MemberNote],
@@ -81,6 +83,7 @@ class OperatorApi:
         self._committer = committer
         self._clock = clock
         self._log = log
+        self._role: Literal["manager", "gate"] = role
         self._speaks = speaks
         self._is_unused = is_unused
         self._own = own
@@ -108,12 +111,12 @@ class OperatorApi:
     def view(self) -> GroupView:
         return group_view(self._ledger, self._watch, self.note())
 
-    def managers(self, boot: str) -> list[NodeView]:
+    def members(self, boot: str) -> list[NodeView]:
         """The rows of `squall nodes`."""
         return [
             NodeView(
                 name=each.name,
-                role="manager",
+                role=self._role,
                 address=each.address,
                 pid=each.pid,
                 state=each.state,
@@ -163,7 +166,7 @@ class OperatorApi:
             return HandedOver(leader=leader)
         self._check_leads()
         if not ledger.replica.core.others():
-            raise RemoteError(ErrorCode.CONFLICT, "there is no other manager to hand over to")
+            raise RemoteError(ErrorCode.CONFLICT, f"there is no other {self._role} to hand over to")
         began = self._clock.now()
         await self._leave(ledger)
         took_ms = (self._clock.now() - began) * 1000.0
@@ -179,7 +182,9 @@ class OperatorApi:
                 return
             if self._clock.now() >= until:
                 raise RemoteError(
-                    ErrorCode.RETRY_LATER, "no other manager took over", retry_after_s=RETRY_AFTER_S
+                    ErrorCode.RETRY_LATER,
+                    f"no other {self._role} took over",
+                    retry_after_s=RETRY_AFTER_S,
                 )
             if ledger.is_primary and not ledger.replica.hand_over.is_under_way:
                 ledger.hand_over()
@@ -211,10 +216,14 @@ class OperatorApi:
     async def _change(self, ledger: GroupLedger, message: ChangeMembers) -> MembersChanged:
         await ledger.confirm()
         # An impossible change is refused before it waits for any member.
-        steps_of(_members(ledger), message.gone, message.added, {})
+        steps_of(_members(ledger), message.gone, message.added, {}, self._role)
         await self._wait_for_notes(message.added)
         steps = steps_of(
-            _members(ledger), message.gone, message.added, self._watch.storages(JOIN_S)
+            _members(ledger),
+            message.gone,
+            message.added,
+            self._watch.storages(JOIN_S),
+            self._role,
         )
         # The primary cannot remove itself: it does all other steps, hands over, and the client
         # repeats the request at the new primary.
@@ -222,7 +231,7 @@ class OperatorApi:
             if ledger.member.node in step.gone:
                 if not ledger.replica.core.others():
                     raise ChangeRefused(
-                        "the only manager cannot leave: add two with squall group add"
+                        f"the only {self._role} cannot leave: add two with squall group add"
                     )
                 await self._leave(ledger)
                 raise NotPrimary(ledger.primary)
@@ -264,7 +273,7 @@ class OperatorApi:
                 name = min(missing)
                 raise ChangeRefused(
                     f"{name} does not answer at {added[name]}: start it there with "
-                    f"squall manager --name {name} ... --join"
+                    f"squall {self._role} --name {name} ... --join"
                 )
             await self._clock.sleep(NOTE_S / 5)
 

@@ -1,4 +1,4 @@
-"""Lines about the shares of a running job that are silent or were lost.
+"""Lines about the shares of a running job that are silent.
 
 A share whose worker died is lost only when its lease is certainly over (R5). Until then its
 numbers are missing from every second that is shown, so the lines say how long its worker has
@@ -8,13 +8,11 @@ been silent. Nothing here decides; the log does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from squall.cluster.datacenter.records import AttemptFacts, JobRecord
-from squall.cluster.datacenter.tables import Tables
+from squall.cluster.group.job_tables import LiveAttempt, LiveJob
 from squall.cluster.protocol.job_keys import AttemptKey
-from squall.reporting.loss_lines import what_was_lost, when_lost
 from squall.reporting.number_format import plural
 
 SILENT_S = 3.0
@@ -25,7 +23,7 @@ must not look complete."""
 LINES_MAX = 10
 
 
-LiveAttempts = Sequence[tuple[AttemptKey, AttemptFacts]]
+LiveAttempts = Sequence[tuple[AttemptKey, LiveAttempt]]
 """The attempts of a job that are live."""
 HasLink = Callable[[str, str], bool]
 """(node, boot) -> whether that boot of a worker has a link to this member."""
@@ -55,7 +53,7 @@ class ReportTimes:
     def silent(
         self,
         live: LiveAttempts,
-        job: JobRecord,
+        job: LiveJob,
         now_ms: int,
         after_s: float,
         has_link: HasLink = lambda node, boot: True,
@@ -105,46 +103,12 @@ def _waits(left_s: float) -> str:
     return f", given up in about {math.ceil(left_s)} s" if left_s > 0.0 else ""
 
 
-def loss_lines(
-    tables: Tables, job: JobRecord, silent: list[SilentWorker], *, is_lossy: bool
-) -> tuple[str, ...]:
-    """A line for each worker that was lost, then one for each that is silent."""
-    lines = [*_lost(tables, job)] if is_lossy else []
+def loss_lines(lost: Iterable[str], silent: list[SilentWorker]) -> tuple[str, ...]:
+    """The lines about what was lost, then one for each worker that is silent."""
+    lines = [*lost]
     lines += [
         f"{each.node} silent for {each.seconds:.0f} s, {plural(each.shares, 'share')}"
         f"{_waits(each.left_s)}"
         for each in silent
     ]
     return tuple(lines[-LINES_MAX:])
-
-
-def _lost(tables: Tables, job: JobRecord) -> Iterator[str]:
-    """`w2 lost, last heard at 7.2 s, 2 shares, refilled by w1`."""
-    shares: dict[tuple[str, str], int] = {}
-    at_s: dict[tuple[str, str], float] = {}
-    unproven: set[tuple[str, str]] = set()
-    reasons: dict[tuple[str, str], str] = {}
-    refilled: dict[tuple[str, str], dict[str, None]] = {}
-    for key, attempt in tables.attempts_of(job.job):
-        if attempt.state != "lost":
-            continue
-        who = (attempt.node, attempt.boot)
-        shares[who] = shares.get(who, 0) + 1
-        workflow = job.workflow(key.workflow)
-        started_ms = workflow.started_ms if workflow is not None else 0
-        died_at_s = attempt.died_at_s(started_ms)
-        if died_at_s is None:
-            unproven.add(who)
-        began_s = (started_ms or job.started_ms) / 1000.0 - job.started_ms / 1000.0
-        moment_s = began_s + (attempt.heard_at_s if died_at_s is None else died_at_s)
-        at_s[who] = max(at_s.get(who, 0.0), moment_s)
-        reasons[who] = attempt.reason
-        later = [each for each in tables.attempts[key.of] if each.number > key.attempt]
-        if later:
-            refilled.setdefault(who, {})[later[0].node] = None
-    for who in sorted(shares, key=lambda each: (at_s[each], each)):
-        takers = ", ".join(refilled.get(who, ()))
-        happened = what_was_lost(who[0], reasons[who], takers).removeprefix("worker ")
-        text = happened + when_lost(at_s[who], who in unproven)
-        text += f", {plural(shares[who], 'share')}"
-        yield text + (f", refilled by {takers}" if takers else "")

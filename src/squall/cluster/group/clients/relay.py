@@ -1,10 +1,10 @@
 """Relays requests of clients to the member that can answer them.
 
-A client that cannot reach the primary, or the leader of its job, asks any manager that it reaches.
-That manager sends the request on over its own link, with the name in the client's credential, and
+A client that cannot reach the primary, or the leader of its job, asks any member that it reaches.
+That member sends the request on over its own link, with the name in the client's credential, and
 returns the answer. The member that answers applies the client's rates and rights as if it had asked
 there. A relayed request is never relayed again, so there are no loops, and the number under way is
-bounded: a cut network must not fill the managers that are left.
+bounded: a cut network must not fill the members that are left.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any
 
-from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.group.job_leaders.choice import RELAY_S, JobLeaders
+from squall.cluster.group.job_tables import GroupJob, HoldsJobs
 from squall.cluster.ledger.interface import Ledger
-from squall.cluster.manager.job_leaders.choice import RELAY_S, JobLeaders
 from squall.cluster.protocol.group_messages import Relay, RelayAnswer
 from squall.cluster.protocol.messages import (
     AdjustJob,
@@ -47,15 +47,15 @@ BUSY_RETRY_S = 1.0
 
 
 class ClientRelay:
-    """Handles `Relay` on both managers: the one that sends on, and the one that answers."""
+    """Handles `Relay` on both members: the one that sends on, and the one that answers."""
 
     def __init__(
         self,
         handlers: Handlers,
         *,
-        machine: Datacenter,
+        machine: HoldsJobs[GroupJob],
         ledger: Ledger,
-        leaders: JobLeaders,
+        leaders: JobLeaders[Any],
         clock: Clock,
     ) -> None:
         self._handlers = handlers

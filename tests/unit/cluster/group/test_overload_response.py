@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from squall.cluster.control.admission import Admission, Admitted, LoadState, Shed
 from squall.cluster.control.settings import AdmissionSettings
-from squall.cluster.manager.overload_response import OverloadResponse
+from squall.cluster.group.overload_response import OverloadResponse
 from squall.cluster.wire.header import MessageClass
 from squall.runtime.metrics import Registry
 

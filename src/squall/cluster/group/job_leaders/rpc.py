@@ -1,4 +1,4 @@
-"""The requests between managers about jobs that one of them leads.
+"""The requests between members about jobs that one of them leads.
 
 The primary asks for what only the leader has: the telemetry of a lost attempt, and the
 results of the thresholds. The leader reports to the primary when a threshold ends a job, and
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
-from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.group.committer import Committer
+from squall.cluster.group.job_leaders.choice import JobLeaders
+from squall.cluster.group.job_leaders.report_copies import MemberCopies
+from squall.cluster.group.job_tables import GroupJob, HoldsJobs
+from squall.cluster.group.telemetry.job_leader import JobLeader
 from squall.cluster.ledger.interface import Ledger, NotPrimary
-from squall.cluster.manager.job_leaders.choice import JobLeaders
-from squall.cluster.manager.job_leaders.report_copies import MemberCopies
-from squall.cluster.manager.telemetry.job_leader import JobLeader
 from squall.cluster.protocol.group_messages import (
     AbortReceived,
     AskCut,
@@ -43,10 +44,10 @@ class JobLeaderRpc:
     def __init__(
         self,
         *,
-        machine: Datacenter,
+        machine: HoldsJobs[GroupJob],
         ledger: Ledger,
-        committer: Committer,
-        leaders: JobLeaders,
+        committer: Committer[Any],
+        leaders: JobLeaders[Any],
         clock: Clock,
         tasks: TaskRunner,
         end_job: Callable[[JobId, str], bool],
@@ -61,7 +62,7 @@ class JobLeaderRpc:
         self._tasks = tasks
         self._end_job = end_job
 
-    def register(self, handlers: Handlers, leader: JobLeader, copies: MemberCopies) -> None:
+    def register(self, handlers: Handlers, leader: JobLeader[Any], copies: MemberCopies) -> None:
         def cut(message: AskCut, incoming: Incoming) -> Cut:
             record = copies.best(message.key)
             return Cut(encode_record(record) if record is not None else b"")

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from squall.cluster.datacenter.commands import Accepted, LeadJobs
+from squall.cluster.group.job_leaders.choice import JobLeaders, able, chosen
 from squall.cluster.group.member_watch import GroupWatch, ReceivedNote
 from squall.cluster.ledger.interface import NotPrimary
-from squall.cluster.manager.job_leaders.choice import JobLeaders, able, chosen
 from squall.cluster.protocol.group_messages import MemberNote
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
@@ -69,14 +69,21 @@ class Tables:
         self.active = dict.fromkeys(self.jobs)
 
 
-def leaders(known: Known, jobs: list[Job] | None = None) -> JobLeaders:
-    class Heard(JobLeaders):
+def leaders(known: Known, jobs: list[Job] | None = None) -> JobLeaders[LeadJobs]:
+    class Heard(JobLeaders[LeadJobs]):
         def live(self) -> list[str]:
             return sorted({known.node, *known.heard})
 
     anything = cast("Any", known)
     machine = cast("Any", type("Machine", (), {"tables": Tables(jobs or [])}))
-    return Heard(machine=machine, ledger=anything, watch=anything, committer=anything, log=anything)
+    return Heard(
+        machine=machine,
+        ledger=anything,
+        watch=anything,
+        committer=anything,
+        lead_jobs=lambda leaders: LeadJobs(leaders=leaders),
+        log=anything,
+    )
 
 
 class Notes:

@@ -10,20 +10,19 @@ Nothing here decides anything about a job or waits for a leader that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from squall.api.errors import SquallError
-from squall.cluster.datacenter.commands import LeadJobs
-from squall.cluster.datacenter.records import JobRecord
-from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+from squall.cluster.group.job_tables import GroupJob, HoldsJobs
 from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.group.views import member_state
 from squall.cluster.ledger.interface import Ledger, NotPrimary
+from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.wire.errors import NotSent, RemoteError, WireError
 from squall.cluster.wire.messages import ErrorCode
 from squall.runtime.interfaces import NodeId
@@ -37,22 +36,30 @@ BATCH_MAX = 500
 """Jobs in one command, which is bounded."""
 
 
-class JobLeaders:
+Command = TypeVar("Command")
+NewLeaders = tuple[tuple[JobId, str], ...]
+"""The jobs that get another leader, and who that is."""
+
+
+class JobLeaders(Generic[Command]):
     """Knows the leader of each job, and names new ones on the primary."""
 
     def __init__(
         self,
         *,
-        machine: Datacenter,
+        machine: HoldsJobs[GroupJob],
         ledger: Ledger,
         watch: GroupWatch,
-        committer: Committer,
+        committer: Committer[Command],
+        lead_jobs: Callable[[NewLeaders], Command],
         log: Log,
     ) -> None:
+        """`lead_jobs` makes the command that names leaders."""
         self._machine = machine
         self._ledger = ledger
         self._watch = watch
         self._committer = committer
+        self._lead_jobs = lead_jobs
         self._log = log
 
     @property
@@ -69,7 +76,7 @@ class JobLeaders:
         ledger = self._ledger
         return sorted({self.node, *able(ledger.standing().members or {}, self._watch)})
 
-    def of(self, job: JobRecord) -> str:
+    def of(self, job: GroupJob) -> str:
         """The leader of a job as far as this member knows."""
         if job.leader == self.node:
             return self.node
@@ -77,10 +84,10 @@ class JobLeaders:
             return self.node
         return job.leader or str(self._ledger.primary or self.node)
 
-    def leads(self, job: JobRecord) -> bool:
+    def leads(self, job: GroupJob) -> bool:
         return self.of(job) == self.node
 
-    def elsewhere(self, job: JobRecord | None) -> str:
+    def elsewhere(self, job: GroupJob | None) -> str:
         """The address of the member that leads a job; "" if this one does. Raises RemoteError when
         this member cannot know and no primary is known."""
         primary = self._ledger.primary
@@ -107,7 +114,7 @@ class JobLeaders:
             return
         leaders = tuple((job.job, chosen(job.key, live)) for job in orphans[:BATCH_MAX])
         try:
-            await self._committer.commit(LeadJobs(leaders=leaders))
+            await self._committer.commit(self._lead_jobs(leaders))
         except RemoteError as error:
             self._log.warning("jobs_without_leader", jobs=len(orphans), error=error.text)
             return
@@ -116,7 +123,7 @@ class JobLeaders:
     # Requests to other members.
 
     async def ask(self, node: str, message: msgspec.Struct, timeout_s: float = RELAY_S) -> Any:
-        """Returns another manager's answer. Raises RemoteError, with `RETRY_LATER` if no answer
+        """Returns another member's answer. Raises RemoteError, with `RETRY_LATER` if no answer
         came."""
         transport = self._watch.transport
         try:
@@ -131,11 +138,11 @@ class JobLeaders:
             ) from None
 
     def tell_all(self, message: msgspec.Struct) -> None:
-        """Sends a message to every other manager that there is a link to."""
+        """Sends a message to every other member that there is a link to."""
         if self._watch.transport is not None:
             self._watch.transport.broadcast(message)
 
-    async def ask_leader(self, job: JobRecord, message: msgspec.Struct) -> Any:
+    async def ask_leader(self, job: GroupJob, message: msgspec.Struct) -> Any:
         """Returns None if this member leads the job. Raises SquallError if the leader does not
         answer: try again."""
         leader = self.of(job)

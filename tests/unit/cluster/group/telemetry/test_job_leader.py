@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from squall.cluster.datacenter.commands import AdjustLoad
+from squall.cluster.group.telemetry.job_leader import JobLeader
 from squall.cluster.manager.clients.job_views import job_view
-from squall.cluster.manager.telemetry.job_leader import JobLeader
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import StreamSnapshot
 from squall.stats.manifest import Profile

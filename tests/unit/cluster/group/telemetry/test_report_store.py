@@ -8,9 +8,9 @@ from random import Random
 import msgspec
 import pytest
 
-from squall.cluster.manager.telemetry import report_store as kept_module
-from squall.cluster.manager.telemetry.live_totals import LiveTotals
-from squall.cluster.manager.telemetry.report_store import (
+from squall.cluster.group.telemetry import report_store as kept_module
+from squall.cluster.group.telemetry.live_totals import LiveTotals
+from squall.cluster.group.telemetry.report_store import (
     FACTOR,
     FINE_MAX,
     ReportMemory,

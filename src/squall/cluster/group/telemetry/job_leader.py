@@ -7,18 +7,17 @@ owner takes that to the log; the result of a job is assembled from committed rec
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import Generic
 
 import msgspec
 
-from squall.cluster.datacenter.records import JobRecord
-from squall.cluster.datacenter.state_machine import Datacenter
-from squall.cluster.datacenter.tables import Tables
-from squall.cluster.manager.telemetry.job_stream import JobStream
-from squall.cluster.manager.telemetry.live_totals import LiveTotals
-from squall.cluster.manager.telemetry.report_store import ReportMemory, RunningRecord
-from squall.cluster.manager.telemetry.silent_shares import (
+from squall.cluster.group.job_tables import HoldsLiveJobs, Led, LiveJob, LiveTables
+from squall.cluster.group.telemetry.job_stream import JobStream
+from squall.cluster.group.telemetry.live_totals import LiveTotals
+from squall.cluster.group.telemetry.report_store import ReportMemory, RunningRecord
+from squall.cluster.group.telemetry.silent_shares import (
     SILENT_S,
     HasLink,
     LiveAttempts,
@@ -54,7 +53,7 @@ class LedJob:
     """One job that this member leads."""
 
     def __init__(
-        self, job: JobRecord, options: RunOptions, memory: ReportMemory, now_ms: int
+        self, job: LiveJob, options: RunOptions, memory: ReportMemory, now_ms: int
     ) -> None:
         self.report_times = ReportTimes(now_ms)
         self.redact = Redactor(options.secrets.values())
@@ -75,32 +74,35 @@ class LedJob:
         self.where = ""
 
 
-class JobLeader:
-    """Leads all jobs of this manager. It only reads the committed state."""
+class JobLeader(Generic[Led]):
+    """Leads all jobs of this member. It only reads the committed state."""
 
     def __init__(
         self,
-        machine: Datacenter,
+        machine: HoldsLiveJobs[Led],
         tasks: TaskRunner,
         *,
         group_ms: Callable[[], int],
         read_record: ReadRecord,
-        options_of: Callable[[JobRecord], RunOptions],
+        options_of: Callable[[Led], RunOptions],
         on_abort: Callable[[JobId, str], None],
-        leads: Callable[[JobRecord], bool] = lambda job: True,
+        leads: Callable[[Led], bool] = lambda job: True,
         settle_s: float = 0.3,
         silent_after_s: Callable[[], float] = lambda: SILENT_S,
         has_link: HasLink = lambda node, boot: True,
         lost_after_s: Callable[[], float] = lambda: 0.0,
+        lost_lines: Callable[[Led], Iterable[str]] = lambda job: (),
         on_broken: Callable[[JobId, Exception], None] = lambda job, error: None,
     ) -> None:
         """`leads` says whether this member leads a job. A second is shown `settle_s` after its
         end, when its reports have arrived. A share that reported nothing for `silent_after_s`
         is shown as silent, and one whose worker has no link to this member sooner. The primary
-        gives a silent share up after `lost_after_s`. `on_broken` is called once for a job that
+        gives a silent share up after `lost_after_s`. `lost_lines` says what a job has lost.
+        `on_broken` is called once for a job that
         cannot be shown."""
         self._has_link = has_link
         self._lost_after_s = lost_after_s
+        self._lost_lines = lost_lines
         self._on_broken = on_broken
         self._silent_after_s = silent_after_s
         self._settle_s = settle_s
@@ -116,7 +118,7 @@ class JobLeader:
         self.memory = ReportMemory()
 
     @property
-    def _tables(self) -> Tables:
+    def _tables(self) -> LiveTables[Led]:
         return self._machine.tables
 
     # Telemetry.
@@ -150,7 +152,7 @@ class JobLeader:
 
     # What other parts read.
 
-    def led(self, job: JobRecord) -> LedJob:
+    def led(self, job: Led) -> LedJob:
         """Begins to lead a job when it is first mentioned. After a restart of this manager the
         attempts that are over are read from their records."""
         found = self._led.get(job.job)
@@ -170,7 +172,7 @@ class JobLeader:
             self._forget_old()
         return found
 
-    def stream(self, job: JobRecord) -> JobStream:
+    def stream(self, job: Led) -> JobStream:
         return self.led(job).stream
 
     def record(self, key: AttemptKey) -> AttemptRecord | None:
@@ -222,7 +224,7 @@ class JobLeader:
             led.is_broken = True
             self._on_broken(job, error)
 
-    def _show(self, record: JobRecord, led: LedJob, now_s: float) -> None:
+    def _show(self, record: Led, led: LedJob, now_s: float) -> None:
         """Shows one second of a job and judges its thresholds."""
         for workflow in record.workflows:
             if workflow.started_ms:
@@ -246,14 +248,14 @@ class JobLeader:
         snapshot = msgspec.structs.replace(
             snapshot,
             where=led.where,
-            losses=loss_lines(self._tables, record, silent, is_lossy=led.lost > 0),
+            losses=loss_lines(self._lost_lines(record) if led.lost else (), silent),
         )
         led.stream.put(StreamSnapshot(snapshot), self._group_ms())
         if abort and not led.aborted:
             led.aborted = True
             self._on_abort(record.job, abort)
 
-    def _read_attempts(self, record: JobRecord, led: LedJob) -> None:
+    def _read_attempts(self, record: Led, led: LedJob) -> None:
         self._close_records(led)
         attempts = list(self._tables.attempts_of(record.job))
         led.live = [each for each in attempts if each[1].state == "live"]
@@ -268,7 +270,7 @@ class JobLeader:
             if attempt is not None and attempt.state != "live":
                 led.totals.close_record(key)
 
-    def _show_events(self, job: JobRecord, led: LedJob) -> None:
+    def _show_events(self, job: Led, led: LedJob) -> None:
         if len(self._tables.events.get(job.job, ())) <= led.events_shown:
             return
         events = self._tables.shown_events(job)
@@ -306,7 +308,7 @@ class JobLeader:
         return record is None or record.over
 
 
-def _where(job: JobRecord, live: LiveAttempts) -> str:
+def _where(job: LiveJob, live: LiveAttempts) -> str:
     workers = {attempt.node for _, attempt in live}
     text = plural(len(workers), "worker") if workers else ""
     return f"{text}  leader {job.leader}".strip() if job.leader else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from squall.cluster.manager.telemetry.job_stream import (
+from squall.cluster.group.telemetry.job_stream import (
     ITEMS_PER_ANSWER,
     OTHERS_KEPT,
     SNAPSHOTS_KEPT,

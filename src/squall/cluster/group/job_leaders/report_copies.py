@@ -12,15 +12,15 @@ Copies never delay or decide anything: what cannot be sent now is sent with the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from squall.api.errors import SquallError
-from squall.cluster.datacenter.state_machine import Datacenter
-from squall.cluster.manager.job_leaders.choice import JobLeaders, chosen
-from squall.cluster.manager.telemetry.job_leader import JobLeader
-from squall.cluster.manager.telemetry.report_store import RunningRecord
+from squall.cluster.group.job_leaders.choice import JobLeaders, chosen
+from squall.cluster.group.job_tables import HoldsLiveJobs
+from squall.cluster.group.telemetry.job_leader import JobLeader
+from squall.cluster.group.telemetry.report_store import RunningRecord
 from squall.cluster.protocol.encoded_reports import (
     decode_windows,
     healths_in,
@@ -51,7 +51,12 @@ class MemberCopies:
     """Sends copies of the jobs that this member leads, keeps those of other leaders, and finds the
     best copy of an attempt."""
 
-    def __init__(self, machine: Datacenter, leader: JobLeader, leaders: JobLeaders) -> None:
+    def __init__(
+        self,
+        machine: HoldsLiveJobs[Any],
+        leader: JobLeader[Any],
+        leaders: JobLeaders[Any],
+    ) -> None:
         self._machine = machine
         self._leader = leader
         self._leaders = leaders

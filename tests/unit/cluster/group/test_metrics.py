@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from squall.cluster.control.admission import Admission, Admitted
 from squall.cluster.control.settings import AdmissionSettings
-from squall.cluster.manager.clients.relay import ClientRelay
-from squall.cluster.manager.metrics import admission_metrics
+from squall.cluster.group.clients.relay import ClientRelay
+from squall.cluster.group.metrics import admission_metrics
 from squall.cluster.protocol.group_messages import Relay
 from squall.cluster.protocol.messages import Follow
 from squall.cluster.wire.counters import WireCounters, wire_metrics

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from squall.cluster.datacenter.state_machine import Datacenter
-from squall.cluster.manager.clients import relay as module
-from squall.cluster.manager.clients.relay import ClientRelay
+from squall.cluster.group.clients import relay as module
+from squall.cluster.group.clients.relay import ClientRelay
 from squall.cluster.protocol.group_messages import AskGroup, Relay, RelayAnswer
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import CancelAccepted, CancelJob

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from squall.api.errors import SquallError
-from squall.cluster.manager.job_leaders import report_copies as copies_module
-from squall.cluster.manager.job_leaders.report_copies import MemberCopies
-from squall.cluster.manager.telemetry.report_store import ReportMemory, RunningRecord
+from squall.cluster.group.job_leaders import report_copies as copies_module
+from squall.cluster.group.job_leaders.report_copies import MemberCopies
+from squall.cluster.group.telemetry.report_store import ReportMemory, RunningRecord
 from squall.cluster.protocol.encoded_reports import TimedReport, encode_report
 from squall.cluster.protocol.group_messages import AskCut, Cut, StoreCopies
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId

@@ -8,16 +8,17 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from squall.cluster.client.manager_connections import ManagerConnections as Asked
-from squall.cluster.group.committer import Committer
+from squall.cluster.group.clients.operator_api import OperatorApi
+from squall.cluster.group.committer import CommandCodec, Committer
 from squall.cluster.group.member_watch import GroupWatch, shown_address
+from squall.cluster.group.metrics import group_metrics
 from squall.cluster.ledger.interface import Fence, Ledger
 from squall.cluster.ledger.replica.effects import EnteredEpoch, SteppedDown
 from squall.cluster.ledger.replica.types import Config, Member, StorageId
-from squall.cluster.manager.clients.operator_api import OperatorApi
-from squall.cluster.manager.metrics import group_metrics
 from squall.cluster.protocol.group_messages import (
     AskGroup,
     ChangeMembers,
@@ -87,9 +88,12 @@ class ManagerConnections:
             api = OperatorApi(
                 ledger=node.ledger,
                 watch=watch,
-                committer=Committer(node.ledger, watch.address_of),
+                committer=Committer(
+                    node.ledger, CommandCodec(1, msgspec.msgpack.encode), watch.address_of
+                ),
                 clock=node.runtime.clock,
                 log=log,
+                role="manager",
                 speaks=node.ledger.replica.core.version,
                 is_unused=lambda: False,
                 own=lambda address=address: MemberNote(address=shown_address(address)),

@@ -7,9 +7,11 @@ from typing import Any, cast
 import msgspec
 
 from squall.cli.cluster.jobs import status_lines
+from squall.cluster.datacenter.records import JobRecord
+from squall.cluster.group.telemetry.job_leader import JobLeader
+from squall.cluster.group.telemetry.silent_shares import SILENT_S
 from squall.cluster.manager.clients.job_views import job_view, silent_lines, why
-from squall.cluster.manager.telemetry.job_leader import JobLeader
-from squall.cluster.manager.telemetry.silent_shares import SILENT_S
+from squall.cluster.manager.lost_shares import lost_lines
 from squall.cluster.protocol.encoded_reports import raw
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import StreamSnapshot, TelemetryPart
@@ -32,7 +34,7 @@ class Watched:
         self.leader = self.led()
         self.reports_sent: dict[str, int] = {}
 
-    def led(self) -> JobLeader:
+    def led(self) -> JobLeader[JobRecord]:
         return JobLeader(
             self.bench.machine,
             cast("Any", Nobody()),
@@ -42,6 +44,7 @@ class Watched:
             on_abort=lambda job, text: None,
             has_link=lambda node, boot: node not in self.unlinked,
             lost_after_s=lambda: self.lost_after_s,
+            lost_lines=lambda job: lost_lines(self.bench.machine.tables, job),
         )
 
     def second(self) -> Snapshot:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from squall.cluster.manager.telemetry.report_store import ReportMemory, RunningRecord
+from squall.cluster.group.telemetry.report_store import ReportMemory, RunningRecord
 from squall.cluster.protocol.encoded_reports import (
     TimedReport,
     decode_windows,

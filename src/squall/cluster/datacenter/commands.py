@@ -11,8 +11,6 @@ that it does not know, and hold another state than the others from there on.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from squall.api.errors import SquallError
@@ -22,8 +20,13 @@ from squall.cluster.protocol.command_outcomes import CommandOutcome as CommandOu
 from squall.cluster.protocol.command_outcomes import Rejected as Rejected
 from squall.cluster.protocol.command_outcomes import decode_outcome as decode_outcome
 from squall.cluster.protocol.command_outcomes import encode_outcome as encode_outcome
+from squall.cluster.protocol.job_commands import ExtendJob as ExtendJob
+from squall.cluster.protocol.job_commands import FailJob as FailJob
+from squall.cluster.protocol.job_commands import FinishJob as FinishJob
+from squall.cluster.protocol.job_commands import LeadJobs as LeadJobs
+from squall.cluster.protocol.job_commands import Purge as Purge
+from squall.cluster.protocol.job_commands import StopJob as StopJob
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
-from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.protocol.submission_limits import DESCRIPTION_MAX_BYTES, description_fault
 from squall.engine.outcome import WorkflowStatus
@@ -202,25 +205,6 @@ class ConcludeWorkflows(msgspec.Struct, frozen=True, kw_only=True, tag="conclude
     conclusions: tuple[Conclusion, ...]
 
 
-class StopJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop"):
-    """Stops a job that was cancelled, timed out, was aborted by a threshold, or cannot run. The
-    first reason stays; `now` may be added later."""
-
-    job: JobId
-    kind: Literal["cancelled", "timeout", "aborted", "failed"]
-    reason: str
-    now: bool = False
-    exit_code: int = 0
-
-
-class FailJob(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
-    """Ends a job at once because the primary's rules for it raised (R3): what it would do next is
-    not known, and no other job may suffer from it."""
-
-    job: JobId
-    error: str
-
-
 class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="adjust"):
     job: JobId
     workflows: tuple[str, ...]
@@ -230,46 +214,6 @@ class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     by: str = ""
     request_id: str = ""
     """Of the client's request; a command with an id that the job has seen changes nothing."""
-
-
-class ExtendJob(msgspec.Struct, frozen=True, kw_only=True, tag="extend"):
-    """Extends the deadline by `by_ms`, until the sum of all extensions of the job is `cap_ms`. The
-    answer holds that sum."""
-
-    job: JobId
-    by_ms: int
-    cap_ms: int
-    by: str = ""
-
-
-class LeadJobs(msgspec.Struct, frozen=True, kw_only=True, tag="lead"):
-    """Names other leaders for these jobs."""
-
-    leaders: tuple[tuple[JobId, str], ...]
-
-
-class FinishJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
-    """Sets the one terminal state of a job."""
-
-    job: JobId
-    status: JobState
-    reason: str = ""
-    exit_code: int = 0
-    result: str = ""
-    result_size: int = 0
-    history: str = ""
-    history_size: int = 0
-    keep_ms: int = 0
-
-
-class Purge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="purge"):
-    """Removes jobs that have ended, and idempotency keys of jobs that were removed."""
-
-    jobs: tuple[JobId, ...] = ()
-    keys: tuple[tuple[str, str], ...] = ()
-    key_keep_ms: int = 0
-    early: bool = False
-    """There are more than the group keeps: remove them although their retention is not over."""
 
 
 Command = (

@@ -176,6 +176,8 @@ class ClientApi:
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
         submission = message.submission
         _check_submission(message)
+        if submission.targets:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, no_gate(self._datacenter))
         if submission.bundle and not await self._ensured(Digest(submission.bundle)):
             raise RemoteError(ErrorCode.NOT_FOUND, "offer the bundle first")
         names = {w.name: w.depends for w in submission.manifest.workflows}
@@ -507,6 +509,14 @@ def check_room(tables: Tables, principal: str, key: str, queue_max: int) -> None
             "submit again later"
         )
         raise RemoteError(ErrorCode.OVERLOADED, text, retry_after_s=WAITING_RETRY_S)
+
+
+def no_gate(datacenter: str) -> str:
+    """Why a manager refuses a job that names datacenters."""
+    return (
+        f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "
+        "--dc, name a gate with --to, or split the load here with --to eu=HOST:PORT,us=HOST:PORT"
+    )
 
 
 def _check_submission(message: SubmitJob) -> None:

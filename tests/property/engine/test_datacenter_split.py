@@ -123,7 +123,10 @@ def taken_rows(specs: list[ShareSpec], take: Take, rows: int, most: int) -> list
     feeds: dict[str, Feed[Any]] = {"row": Feed(list(range(rows)), take=take)}
     taken: list[int] = []
     for spec in specs:
-        wanted = spec.iterations if spec.profile.model == "iterations" else most
+        # A datacenter without users makes no iteration.
+        wanted = most if spec.profile.max_vus else 0
+        if spec.profile.model == "iterations":
+            wanted = spec.iterations
         done = wanted // 2
         later = msgspec.structs.replace(spec, attempt=2, iterations_done=done)
         for each, count in ((spec, done), (later, wanted - done)):

@@ -112,6 +112,7 @@ class ClientApi:
             sealer=sealer,
             queue_max=queue_max,
         )
+        self._datacenter = datacenter
         self._machine = machine
         self._ledger = ledger
         self._committer = committer
@@ -139,6 +140,8 @@ class ClientApi:
         return await self.accept(message, principal_of(incoming.peer))
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
+        if message.submission.targets:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, no_gate(self._datacenter))
         try:
             checked = await self._submissions.checked(message, principal)
         except QueueFull:
@@ -283,6 +286,14 @@ class ClientApi:
         if not job.result:
             raise RemoteError(ErrorCode.NOT_FOUND, f"{job.job} left no result: {job.reason}")
         return WorkflowResultHeld(job.result, job.result_size)
+
+
+def no_gate(datacenter: str) -> str:
+    """Why a manager refuses a job that names datacenters."""
+    return (
+        f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "
+        "--dc, name a gate with --to, or split the load here with --to eu=HOST:PORT,us=HOST:PORT"
+    )
 
 
 def _adjusted_workflows(job: JobRecord, message: AdjustJob) -> tuple[str, ...]:

@@ -394,6 +394,9 @@ class ClientApi:
         self._check_led(message.job)
         view = await self._present_view(message.job)
         read = await self._committer.read_session(message.seen)
+        reports = None
+        if message.reports is not None:
+            reports = self._leader.reports(self._job(message.job), message.reports)
         return Followed(
             upto=upto,
             items=items,
@@ -406,6 +409,7 @@ class ClientApi:
             result_size=view.result_size,
             reason=view.reason,
             read=read,
+            reports=reports,
         )
 
     def _check_owner(self, does: str, job: JobRecord, incoming: Incoming) -> str:

@@ -269,6 +269,7 @@ class ManagerNode:
             ledger=ledger,
             committer=committer,
             stream=self._leader.stream,
+            reports=self._leader.reports,
             views=self._views(),
             sealer=self._sealer,
             clock=self._clock,

@@ -22,6 +22,7 @@ from squall.cluster.group.job_tables import GroupJob, HoldsJobs, Job, JobEventLi
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Digest, Ledger
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     Explanation,
     Follow,
@@ -78,6 +79,7 @@ class JobRequests(Generic[Job]):
         ledger: Ledger,
         committer: Committer[Any],
         stream: Callable[[Job], JobStream],
+        reports: Callable[[Job, ReportCursor], JobReports | None] = lambda job, cursor: None,
         views: Views[Job],
         clock: Clock,
         led_elsewhere: Callable[[Job | None], str],
@@ -86,7 +88,8 @@ class JobRequests(Generic[Job]):
         rates: ClientSettings,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
     ) -> None:
-        """`name` is that of the datacenter in a list of nodes. `led_elsewhere` returns the address
+        """`name` is that of the datacenter in a list of nodes. `reports` returns the summed reports
+        of a datacenter's part, for a receiver above it. `led_elsewhere` returns the address
         of a job's leader, "" if this member leads it. `on_refused` is called with the client and
         the limit for each refused request."""
         self._name = name
@@ -94,6 +97,7 @@ class JobRequests(Generic[Job]):
         self._ledger = ledger
         self._committer = committer
         self._stream = stream
+        self._reports = reports
         self._views = views
         self._clock = clock
         self._led_elsewhere = led_elsewhere
@@ -164,6 +168,7 @@ class JobRequests(Generic[Job]):
         self._check_led(message.job)
         view = await self._present_view(message.job)
         read = await self._committer.read_session(message.seen)
+        cursor = message.reports
         return Followed(
             upto=upto,
             items=items,
@@ -176,6 +181,7 @@ class JobRequests(Generic[Job]):
             result_size=view.result_size,
             reason=view.reason,
             read=read,
+            reports=self._reports(self.job(message.job), cursor) if cursor is not None else None,
         )
 
     def _check_led(self, job: JobId) -> None:

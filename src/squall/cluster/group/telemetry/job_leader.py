@@ -27,6 +27,7 @@ from squall.cluster.group.telemetry.silent_shares import (
     silence_note,
 )
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     StreamEvent,
     StreamLine,
@@ -57,7 +58,10 @@ class LedJob:
     ) -> None:
         self.report_times = ReportTimes(now_ms)
         self.redact = Redactor(options.secrets.values())
-        self.totals = LiveTotals(job.submission.manifest, options, memory)
+        # A leader of the job numbers its reports anew. No two begin at the same moment under the
+        # same name.
+        stream = f"{job.leader}/{now_ms}" if job.submission.split is not None else ""
+        self.totals = LiveTotals(job.submission.manifest, options, memory, stream)
         self.stream = JobStream(job.created_ms - 1)
         self.events_shown = 0
         self.lines = 0
@@ -174,6 +178,16 @@ class JobLeader(Generic[Led]):
 
     def stream(self, job: Led) -> JobStream:
         return self.led(job).stream
+
+    def reports(self, job: Led, cursor: ReportCursor) -> JobReports | None:
+        """The summed reports of a datacenter's part after a cursor; None before its start, after
+        its end, and of other jobs."""
+        if job.over or not job.started_ms:
+            return None
+        led = self.led(job)
+        elapsed_s = (self._group_ms() - job.started_ms) / 1000.0
+        workers = len({attempt.node for _, attempt in led.live})
+        return led.totals.reports(cursor, elapsed_s=elapsed_s, workers=workers)
 
     def record(self, key: AttemptKey) -> AttemptRecord | None:
         """The record of a running attempt, as far as its reports reached this manager."""

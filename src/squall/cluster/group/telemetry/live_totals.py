@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from squall.cluster.group.telemetry.report_store import ReportMemory, RunningRecord
+from squall.cluster.group.telemetry.summed_reports import SummedReports
 from squall.cluster.protocol.encoded_reports import (
     TimedReport,
     decode_windows,
@@ -20,6 +21,7 @@ from squall.cluster.protocol.encoded_reports import (
     windows_in,
 )
 from squall.cluster.protocol.job_keys import AttemptKey
+from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import TelemetryPart
 from squall.engine.run.live_stats import LiveStats, Notes
 from squall.engine.run_options import RunOptions
@@ -43,13 +45,20 @@ class LiveTotals:
     """The totals of one job. Its records share `memory` with those of the other jobs."""
 
     def __init__(
-        self, manifest: FileManifest, options: RunOptions, memory: ReportMemory | None = None
+        self,
+        manifest: FileManifest,
+        options: RunOptions,
+        memory: ReportMemory | None = None,
+        stream: str = "",
     ) -> None:
+        """With `stream`, the summed reports are also kept for a receiver above this datacenter,
+        under this name."""
         self._memory = memory if memory is not None else ReportMemory()
         self._warmup_s = options.warmup_s
         self._live_stats = LiveStats(
             manifest, bind_all(manifest, options.thresholds), options.warmup_s
         )
+        self._sums = SummedReports(stream, self._memory, options.warmup_s) if stream else None
         self._records: dict[AttemptKey, RunningRecord] = {}
         self._health_at: dict[int, float] = {}
         # Reports whose second is not shown yet, with their workflow. The bytes are those that
@@ -169,6 +178,15 @@ class LiveTotals:
         """The job is over, or another member leads it."""
         for record in self._records.values():
             record.close()
+        if self._sums is not None:
+            self._sums.close()
+
+    def reports(self, cursor: ReportCursor, *, elapsed_s: float, workers: int) -> JobReports | None:
+        """What a receiver above this datacenter lacks; None if this job has none."""
+        if self._sums is None:
+            return None
+        stats = self._live_stats.stats
+        return self._sums.after(cursor, stats, elapsed_s=elapsed_s, workers=workers)
 
     def started(self, workflow: str, at_s: float) -> None:
         """Sets when a workflow began, on the clock of the job."""
@@ -208,6 +226,8 @@ class LiveTotals:
             merged.users = sum(users for users, _ in levels.values())
             merged.busy = sum(busy for _, busy in levels.values())
             self._live_stats.add(merged)
+            if self._sums is not None:
+                self._sums.add(merged)
 
 
 def _sum_of(parts: list[bytes], levels: dict[int, tuple[int, int]]) -> WindowReport | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Generic, TypeVar
 
@@ -122,6 +122,23 @@ class RunningRecord:
         found = [data for number, _, data in newest if number > sequence]
         return found if len(found) == missing else None
 
+    def after(self, sequence: int, max_bytes: int) -> tuple[int, list[bytes]]:
+        """The encoded reports after a sequence, oldest first, as many as fit, and the sequence of
+        the last one. A window that holds reports from before `sequence` as well is left out: a
+        receiver that was so late lacks some seconds and counts none twice."""
+        upto, found, taken = sequence, list[bytes](), 0
+        before = 0
+        for number, _, data in self._windows.entries():
+            if number > sequence:
+                if found and taken + len(data) > max_bytes:
+                    break
+                if before >= sequence:
+                    found.append(data)
+                    taken += len(data)
+                upto = number
+            before = number
+        return upto, found
+
     def health_after(self, at_s: float) -> list[tuple[float, bytes]]:
         """The health reports later than that: the time of each, and the encoded report."""
         found: list[tuple[float, bytes]] = []
@@ -216,6 +233,10 @@ class _Tiers(Generic[Report]):
     def newest(self, count: int) -> list[StoredReport]:
         entries = self._tiers[0]
         return [entries[place] for place in range(max(len(entries) - count, 0), len(entries))]
+
+    def entries(self) -> Iterator[StoredReport]:
+        """All entries, the oldest first."""
+        return (entry for tier in reversed(self._tiers) for entry in tier)
 
     def after(self, second: int) -> list[bytes]:
         """Everything that may reach beyond that second."""

@@ -39,6 +39,7 @@ from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.sessions.time_limits import deadline_ms, extension_cap_ms
+from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -75,6 +76,7 @@ class ClientApi:
         ledger: Ledger,
         committer: Committer[Command],
         stream: Callable[[JobRecord], JobStream],
+        reports: Callable[[JobRecord, ReportCursor], JobReports | None],
         views: Views[JobRecord],
         sealer: SecretSealer,
         clock: Clock,
@@ -97,6 +99,7 @@ class ClientApi:
             ledger=ledger,
             committer=committer,
             stream=stream,
+            reports=reports,
             views=views,
             clock=clock,
             led_elsewhere=led_elsewhere,

@@ -79,6 +79,7 @@ def api(
         ledger=cast(Any, SimpleNamespace(blobs=blobs)),
         committer=cast(Any, CommitNow(bench)),
         stream=unused,
+        reports=unused,
         views=views,
         sealer=unused,
         clock=cast(Any, Clock()),

@@ -1,3 +1,4 @@
-"""A gate: one member of the group that hands jobs over to datacenters. `steward` decides, `outbox`
-says what datacenters have to be told; both are pure.
+"""A gate: one member of the group that runs jobs over several datacenters.
+
+`routing/` knows the datacenters and chooses among them.
 """

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.wire.catalogue import SizeClass, message
@@ -481,7 +482,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str
-    role: Literal["manager", "worker"]
+    role: Literal["manager", "worker", "gate"]
     address: str
     pid: int
     state: str
@@ -553,6 +554,8 @@ class Follow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wait_s: float = 10.0
     seen: tuple[str, int] = ("", 0)
     """The group, and the highest op of its answers that the client got."""
+    reports: ReportCursor | None = None
+    """Also asks for the reports after this, to merge them with those of other datacenters."""
 
 
 @message(157, MessageClass.DATA, size=SizeClass.BULK)
@@ -571,6 +574,8 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     result_size: int = 0
     reason: str = ""
     read: ReadFacts | None = None
+    reports: JobReports | None = None
+    """Of a job that is a datacenter's part and has started, if asked for."""
 
 
 @message(158, MessageClass.DATA, senders=FROM_CLIENT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -33,7 +34,7 @@ from squall.cluster.group.clients.job_requests import (
     with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
-from squall.cluster.group.committer import Committer
+from squall.cluster.group.committer import RETRY_AFTER_S, Committer
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
@@ -143,6 +144,7 @@ class ClientApi:
         return await self.accept(message, principal_of(incoming.peer))
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
+        self._redirect_to_gates(message, principal)
         if message.submission.targets:
             raise RemoteError(ErrorCode.BAD_MESSAGE, no_gate(self._datacenter))
         try:
@@ -151,21 +153,40 @@ class ClientApi:
             self.requests.on_refused(principal, "queue")
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
-        submission = message.submission
-        accepted = await self._committer.commit(
-            CreateJob(
-                principal=principal,
-                key=message.key,
-                fingerprint=checked.fingerprint,
-                submission=checked.submission,
-                sealed=checked.sealed,
-                leader=self._lead_member(message.key),
-                created_at=self._wall_s(),
-                layers=checked.layers,
-                timeout_ms=int((submission.timeout_s or 0.0) * 1000),
-            )
+        command = CreateJob(
+            principal=principal,
+            key=message.key,
+            fingerprint=checked.fingerprint,
+            submission=checked.submission,
+            sealed=checked.sealed,
+            leader=self._lead_member(message.key),
+            created_at=self._wall_s(),
+            layers=checked.layers,
+            timeout_ms=int((message.submission.timeout_s or 0.0) * 1000),
+            direct=message.direct,
         )
+        try:
+            accepted = await self._committer.commit(command)
+        except RemoteError:
+            # Gates may have become known meanwhile.
+            self._redirect_to_gates(message, principal)
+            raise
         return JobAccepted(accepted.job, accepted.changed, self._committer.facts("strong"))
+
+    def _redirect_to_gates(self, message: SubmitJob, principal: str) -> None:
+        """Sends the client to a gate, unless its key has created a job here: a repeated submission
+        must find that job (R13), not get a second one from the gates (R15)."""
+        tables = self._tables
+        addresses = [address for each in tables.gates.values() for address in each.addresses]
+        if message.direct or not addresses or (principal, message.key) in tables.keys:
+            return
+        text = (
+            f"{self._datacenter} takes its jobs from gates: submit to {', '.join(addresses)}, "
+            "or here with --direct"
+        )
+        # Spread over the gates, but the same one for every try of a submission.
+        gate = addresses[crc32(message.key.encode()) % len(addresses)]
+        raise RemoteError(ErrorCode.NOT_PRIMARY, text, primary=gate, retry_after_s=RETRY_AFTER_S)
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
         read = await self._committer.read()

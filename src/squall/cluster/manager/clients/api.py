@@ -34,11 +34,11 @@ from squall.cluster.group.clients.job_requests import (
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
 from squall.cluster.group.committer import Committer
+from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.results.assembler import ResultAssembler
-from squall.cluster.manager.sessions.time_limits import deadline_ms, extension_cap_ms
 from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,

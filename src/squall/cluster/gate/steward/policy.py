@@ -1,6 +1,7 @@
-"""The policy of the primary gate. Pure: no clock, no I/O. It reads the committed state, and asks for
-effects. It never acts on anything that is not committed, and holds nothing that a new primary could
-not learn again.
+"""The policy of the primary gate.
+
+Pure: no clock, no I/O. It reads the committed state and asks for effects. It never acts on anything
+that is not committed, and holds nothing that a new primary could not learn again.
 
 How to drive it, on the primary only, one new `Steward` for each time of leading:
 

@@ -16,7 +16,6 @@ from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestio
 from squall.cluster.group.job_deadlines import longest_run_ms
 from squall.cluster.protocol.job_commands import StopJob
 from squall.cluster.protocol.timers import Timers
-from squall.reporting.number_format import plural
 
 CHECK_AGAIN_S = 0.5
 """How soon a job that waits is checked without a change of its state: health changes outside of the
@@ -167,8 +166,9 @@ def _after_refusal(
         if not refused:
             continue
         if len(job.parts[index].tries) >= state.timers.tries_max:
-            tries = plural(len(job.parts[index].tries), "try", "tries")
-            return _fail(state, job, f"{name} refused its part after {tries}: {refused[-1].reason}")
+            tries = len(job.parts[index].tries)
+            text = f"{name} refused its part in try {tries}, the last: {refused[-1].reason}"
+            return _fail(state, job, text)
         wait_ms = round(state.timers.again_s(len(refused)) * 1000)
         until = max(until, state.at(refused[-1].ended_ms + wait_ms))
         state.job(job.job).waits_for = f"{name} refused it: {refused[-1].reason}"

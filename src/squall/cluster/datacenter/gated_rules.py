@@ -97,6 +97,7 @@ def start_held(tables: Tables, command: StartHeld) -> CommandOutcome:
         replace(
             job,
             held=False,
+            released_ms=tables.group_ms,
             deadline_ms=deadline_ms or job.deadline_ms,
             limited=job.limited or bool(deadline_ms),
             touched=tables.op,

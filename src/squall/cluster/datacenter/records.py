@@ -217,6 +217,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     handover: HandoverNumber = HandoverNumber(0)
     held: bool = False
     """The gates have not started it: it prepares, but no attempt of it ever got a lease."""
+    released_ms: int = 0
+    """When the gates started it."""
     undelivered: bool = False
     """The gates do not have its result yet: it is not purged."""
     keep_ms: int = 0

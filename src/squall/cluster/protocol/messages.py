@@ -74,6 +74,8 @@ class AttemptStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """Preparing: its progress, a count of bytes and steps that only rises."""
     wants_more_s: bool = False
     """Preparing: it will not be ready in time and asks for more time."""
+    loaded: bool = False
+    """Preparing: its code is loaded; no user is open, and no request was sent."""
 
 
 class HeldRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -186,6 +188,9 @@ class Preparation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The longest execution, counted from Go."""
     ready_within_s: float = 0.0
     """The preparation is given up after this time, unless it is extended; 0: it has no limit."""
+    held: bool = False
+    """The gates have not started its job: it gets no lease yet, and its worker reports at once when
+    the code is loaded (R15)."""
 
 
 class MoreTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

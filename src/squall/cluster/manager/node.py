@@ -31,6 +31,7 @@ from squall.cluster.group.open_log import LogOpener, open_log
 from squall.cluster.ledger.interface import Blobs, Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.manager.clients.api import ClientApi, Views
+from squall.cluster.manager.clients.datacenter_state import DatacenterStateApi
 from squall.cluster.manager.clients.job_views import (
     detailed_view,
     events,
@@ -345,6 +346,15 @@ class ManagerNode:
             own=self._own_note,
         )
         self._group.register(self._board.handlers)
+        DatacenterStateApi(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            ledger=ledger,
+            group=self._group.view,
+            addresses=self._manager_addresses,
+            state=self._state,
+            overload=lambda: self._overload.level,
+        ).register(self._board.handlers)
 
     def _peer_refused(self, address: Address, error: Exception) -> None:
         host, port = address
@@ -476,9 +486,12 @@ class ManagerNode:
         interval_s = self._timers_now().telemetry_interval_s(workers) * self._overload.pace
         return max(SILENT_S, 3.0 * interval_s)
 
+    def _state(self) -> VolatileState | None:
+        """What this member knows beyond the log while it leads."""
+        return self.director.state if self.director is not None else None
+
     def _views(self) -> Views:
-        def state() -> VolatileState | None:
-            return self.director.state if self.director is not None else None
+        state = self._state
 
         def job(record: JobRecord) -> JobView:
             return job_view(self.machine.tables, record, self._ledger.group_ms(), state())

@@ -11,14 +11,22 @@ that it does not know, and hold another state than the others from there on.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.records import RecordFacts, StopKind
+from squall.cluster.protocol.command_outcomes import Accepted as Accepted
+from squall.cluster.protocol.command_outcomes import CommandOutcome as CommandOutcome
+from squall.cluster.protocol.command_outcomes import Rejected as Rejected
+from squall.cluster.protocol.command_outcomes import decode_outcome as decode_outcome
+from squall.cluster.protocol.command_outcomes import encode_outcome as encode_outcome
+from squall.cluster.protocol.job_commands import ExtendJob as ExtendJob
+from squall.cluster.protocol.job_commands import FailJob as FailJob
+from squall.cluster.protocol.job_commands import FinishJob as FinishJob
+from squall.cluster.protocol.job_commands import LeadJobs as LeadJobs
+from squall.cluster.protocol.job_commands import Purge as Purge
+from squall.cluster.protocol.job_commands import StopJob as StopJob
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
-from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.protocol.submission_limits import DESCRIPTION_MAX_BYTES, description_fault
 from squall.engine.outcome import WorkflowStatus
@@ -197,25 +205,6 @@ class ConcludeWorkflows(msgspec.Struct, frozen=True, kw_only=True, tag="conclude
     conclusions: tuple[Conclusion, ...]
 
 
-class StopJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop"):
-    """Stops a job that was cancelled, timed out, was aborted by a threshold, or cannot run. The
-    first reason stays; `now` may be added later."""
-
-    job: JobId
-    kind: Literal["cancelled", "timeout", "aborted", "failed"]
-    reason: str
-    now: bool = False
-    exit_code: int = 0
-
-
-class FailJob(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
-    """Ends a job at once because the primary's rules for it raised (R3): what it would do next is
-    not known, and no other job may suffer from it."""
-
-    job: JobId
-    error: str
-
-
 class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="adjust"):
     job: JobId
     workflows: tuple[str, ...]
@@ -225,46 +214,6 @@ class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     by: str = ""
     request_id: str = ""
     """Of the client's request; a command with an id that the job has seen changes nothing."""
-
-
-class ExtendJob(msgspec.Struct, frozen=True, kw_only=True, tag="extend"):
-    """Extends the deadline by `by_ms`, until the sum of all extensions of the job is `cap_ms`. The
-    answer holds that sum."""
-
-    job: JobId
-    by_ms: int
-    cap_ms: int
-    by: str = ""
-
-
-class LeadJobs(msgspec.Struct, frozen=True, kw_only=True, tag="lead"):
-    """Names other leaders for these jobs."""
-
-    leaders: tuple[tuple[JobId, str], ...]
-
-
-class FinishJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
-    """Sets the one terminal state of a job."""
-
-    job: JobId
-    status: JobState
-    reason: str = ""
-    exit_code: int = 0
-    result: str = ""
-    result_size: int = 0
-    history: str = ""
-    history_size: int = 0
-    keep_ms: int = 0
-
-
-class Purge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="purge"):
-    """Removes jobs that have ended, and idempotency keys of jobs that were removed."""
-
-    jobs: tuple[JobId, ...] = ()
-    keys: tuple[tuple[str, str], ...] = ()
-    key_keep_ms: int = 0
-    early: bool = False
-    """There are more than the group keeps: remove them although their retention is not over."""
 
 
 Command = (
@@ -291,25 +240,8 @@ Command = (
     | Purge
 )
 
-
-class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
-    job: JobId = JobId("")
-    changed: bool = True
-    """False: the command was a repeat and changed nothing."""
-    value: int = 0
-    """The adjust sequence, the sum of the extensions, or the lease length."""
-
-
-class Rejected(msgspec.Struct, frozen=True, kw_only=True, tag="no"):
-    text: str
-    """One line that says why."""
-
-
-CommandOutcome = Accepted | Rejected
-
 _encoder = msgspec.msgpack.Encoder()
 _commands = msgspec.msgpack.Decoder(Command)
-_outcomes = msgspec.msgpack.Decoder(CommandOutcome)
 
 
 def encode(command: Command) -> bytes:
@@ -328,12 +260,3 @@ def encode(command: Command) -> bytes:
 def decode(body: bytes) -> Command:
     """Raises msgspec's ValueError for anything that is not a command."""
     return _commands.decode(body)
-
-
-def encode_outcome(outcome: CommandOutcome) -> bytes:
-    return _encoder.encode(outcome)
-
-
-def decode_outcome(result: bytes) -> CommandOutcome:
-    """Decodes `Committed.result`."""
-    return _outcomes.decode(result)

@@ -482,7 +482,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str
-    role: Literal["manager", "worker"]
+    role: Literal["manager", "worker", "gate"]
     address: str
     pid: int
     state: str

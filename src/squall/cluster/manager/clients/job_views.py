@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from squall.cluster.datacenter.records import JobEvent, JobRecord, WorkerRecord, WorkflowRecord
+from squall.cluster.datacenter.records import JobRecord, WorkerRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.datacenter.workflow_states import WorkflowState, public
 from squall.cluster.manager.director.core_pool import NO_WORKERS, position, usable, waiting_jobs
@@ -160,11 +160,6 @@ def silent_lines(state: VolatileState, job: JobRecord) -> list[str]:
                 "its shares are lost"
             )
     return lines
-
-
-def events(job: JobRecord, happened: Iterable[JobEvent]) -> list[str]:
-    """The events of a job, each with the seconds since its creation."""
-    return [f"{(event.at_ms - job.created_ms) / 1000.0:8.1f} s  {event.text}" for event in happened]
 
 
 def _workflow_view(job: JobRecord, workflow: WorkflowRecord) -> WorkflowView:

@@ -76,7 +76,6 @@ class ClientApi:
         ledger: Ledger,
         committer: Committer[Command],
         stream: Callable[[JobRecord], JobStream],
-        reports: Callable[[JobRecord, ReportCursor], JobReports | None],
         views: Views[JobRecord],
         sealer: SecretSealer,
         clock: Clock,
@@ -89,17 +88,18 @@ class ClientApi:
         queue_max: int,
         results: ResultAssembler,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
+        reports: Callable[[JobRecord, ReportCursor], JobReports | None] = lambda job, cursor: None,
     ) -> None:
         """`wall_s` returns the time to stamp a new job with, and `lead_member` chooses its leader
         by its key. `led_elsewhere` returns the address of a job's leader, "" if this member leads
-        it. `on_refused` is called with the client and the limit for each refused request."""
+        it. `on_refused` is called with the client and the limit for each refused request. `reports`
+        returns the live numbers of a datacenter's part."""
         self.requests = JobRequests(
             name=datacenter,
             machine=machine,
             ledger=ledger,
             committer=committer,
             stream=stream,
-            reports=reports,
             views=views,
             clock=clock,
             led_elsewhere=led_elsewhere,
@@ -107,7 +107,9 @@ class ClientApi:
             log=log,
             rates=rates,
             on_refused=on_refused,
+            reports=reports,
         )
+        self._datacenter = datacenter
         self._submissions = SubmissionCheck(
             machine=machine,
             ledger=ledger,
@@ -115,7 +117,6 @@ class ClientApi:
             sealer=sealer,
             queue_max=queue_max,
         )
-        self._datacenter = datacenter
         self._machine = machine
         self._ledger = ledger
         self._committer = committer
@@ -143,8 +144,6 @@ class ClientApi:
         return await self.accept(message, principal_of(incoming.peer))
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
-        if message.submission.targets:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, no_gate(self._datacenter))
         try:
             checked = await self._submissions.checked(message, principal)
         except QueueFull:
@@ -152,6 +151,8 @@ class ClientApi:
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
         submission = message.submission
+        if submission.targets:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
         accepted = await self._committer.commit(
             CreateJob(
                 principal=principal,
@@ -291,7 +292,7 @@ class ClientApi:
         return WorkflowResultHeld(job.result, job.result_size)
 
 
-def no_gate(datacenter: str) -> str:
+def _no_gate(datacenter: str) -> str:
     """Why a manager refuses a job that names datacenters."""
     return (
         f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "

@@ -42,6 +42,7 @@ from squall.cluster.group.telemetry.silent_shares import SILENT_S
 from squall.cluster.ledger.interface import Blobs, Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.manager.clients.api import ClientApi
+from squall.cluster.manager.clients.datacenter_state import DatacenterStateApi
 from squall.cluster.manager.clients.job_views import (
     detailed_view,
     job_view,
@@ -319,6 +320,15 @@ class ManagerNode:
             clock=self._clock,
         )
         self._group.register(handlers)
+        DatacenterStateApi(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            ledger=ledger,
+            group=self._group.view,
+            addresses=parts.addresses,
+            state=self._state,
+            overload=lambda: self._overload.level,
+        ).register(handlers)
 
     # Callbacks of the log.
 
@@ -445,9 +455,12 @@ class ManagerNode:
         interval_s = self._timers_now().telemetry_interval_s(workers) * self._overload.pace
         return max(SILENT_S, 3.0 * interval_s)
 
+    def _state(self) -> VolatileState | None:
+        """What this member knows beyond the log while it leads."""
+        return self.director.state if self.director is not None else None
+
     def _views(self) -> Views[JobRecord]:
-        def state() -> VolatileState | None:
-            return self.director.state if self.director is not None else None
+        state = self._state
 
         def job(record: JobRecord) -> JobView:
             return job_view(self.machine.tables, record, self._ledger.group_ms(), state())

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from squall.cluster.gate.routing.cool_down import CoolDown
-from squall.cluster.gate.routing.health import HealthFinding, HealthState
+from squall.cluster.gate.routing.health import Health, HealthFinding, HealthState
 from squall.cluster.gate.routing.reachability import CorrelationGuard, Reach, Reachability
 from squall.cluster.gate.routing.report_order import replaces
 from squall.cluster.gate.routing.round_trips import RoundTripEstimate
@@ -39,6 +39,8 @@ class KnownDatacenter:
         # When the probe was sent that `report` answered.
         self._reported_at = -math.inf
         self._health = HealthState(settings)
+        # Why the last probe was not answered: no link, another datacenter, a wrong secret.
+        self._trouble = ""
         self.unreported = UnreportedCores(settings.settle_s)
         self.cool_down = CoolDown(settings)
 
@@ -56,6 +58,7 @@ class KnownDatacenter:
         if self.reach.state is Reachability.UNREACHABLE:
             self._health.forget()
         self.reach.answered(now)
+        self._trouble = ""
         if rtt_ms is not None:
             self.rtt.add(rtt_ms)
         age_s = now - self._reported_at
@@ -68,6 +71,10 @@ class KnownDatacenter:
         self.unreported.reported(asked_at)
         self._classify(now)
 
+    def missed(self, asked_at: float, now: float, trouble: str) -> None:
+        self.reach.missed(asked_at, now, self._settings)
+        self._trouble = trouble
+
     def dispatched(self, part: str, cores: int, now: float) -> None:
         self.unreported.dispatched(part, cores)
         self._classify(now)
@@ -77,7 +84,10 @@ class KnownDatacenter:
             self._health.reported(self.report, self.unreported.cores, now)
 
     def finding(self, now: float) -> HealthFinding:
-        return self._health.now(self.reach, self._age_s(now), now)
+        found = self._health.now(self.reach, self._age_s(now), now)
+        if found.health >= Health.UNREACHABLE and self._trouble:
+            return HealthFinding(found.health, f"{found.reason}: {self._trouble}")
+        return found
 
     def status(self, now: float, held: bool) -> DatacenterStatus:
         report, found = self.report, self.finding(now)
@@ -184,8 +194,9 @@ class KnownDatacenters:
         reach = self._all[name].reach
         reach.asked_at = min(reach.asked_at, now)
 
-    def missed(self, name: str, asked_at: float, now: float) -> None:
-        self._all[name].reach.missed(asked_at, now, self.settings)
+    def missed(self, name: str, asked_at: float, now: float, trouble: str = "") -> None:
+        """`trouble` says why the probe was not answered, if that is known."""
+        self._all[name].missed(asked_at, now, trouble)
 
     def check(self, now: float) -> list[HealthChange]:
         """Called with every round of probes; returns what changed since the last call."""

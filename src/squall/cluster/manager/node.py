@@ -26,7 +26,7 @@ from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.group.blob_transfers import Transfers
 from squall.cluster.group.committer import Committer
 from squall.cluster.group.handshake import GroupHandshake
-from squall.cluster.group.member_watch import GroupWatch, shown_address
+from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.group.open_log import LogOpener, open_log
 from squall.cluster.ledger.interface import Blobs, Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
@@ -73,6 +73,7 @@ from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_key
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.engine.run_options import RunOptions
+from squall.runtime.addresses import shown_address
 from squall.runtime.interfaces import Address, BootId, NodeId, Runtime
 from squall.runtime.log import Log
 from squall.runtime.metrics import Registry
@@ -104,6 +105,8 @@ class ManagerPlan:
     tls: LinkTLS | None = None
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     metrics: Address | None = None
+    dns_server: Address | None = None
+    """For names in `members`; None: the servers of the system."""
     timers: Timers | None = None
     """None: derived from the settings and the size of the group."""
     joins: bool = False

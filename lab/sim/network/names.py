@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from squall.runtime.addresses import shown_address
-from squall.runtime.interfaces import Address, Clock, NotResolved, Resolved, Target
+from squall.runtime.interfaces import Address, Clock, NotResolved, Resolved, ResolvedTarget
 
 LOOKUP_S = 0.005
 DOWN_S = 2.0
@@ -26,9 +26,13 @@ class NameTable:
         # By name: lookups that were answered, or failed.
         self.lookups: dict[Address, int] = {}
 
-    def publish(self, name: Address, targets: Sequence[Address | Target], ttl_s: float) -> None:
+    def publish(
+        self, name: Address, targets: Sequence[Address | ResolvedTarget], ttl_s: float
+    ) -> None:
         """No targets: the name exists no longer."""
-        made = tuple(each if isinstance(each, Target) else Target(each) for each in targets)
+        made = tuple(
+            each if isinstance(each, ResolvedTarget) else ResolvedTarget(each) for each in targets
+        )
         self._answers[name] = Resolved(made, ttl_s)
 
     def answer(self, name: Address) -> Resolved:

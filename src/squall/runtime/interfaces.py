@@ -158,7 +158,7 @@ class Network(Protocol):
     ) -> DatagramSocket: ...
 
 
-class Target(NamedTuple):
+class ResolvedTarget(NamedTuple):
     """One address behind a name. Lower priorities are dialled first; among equal ones, those with
     more weight more often (RFC 2782)."""
 
@@ -168,7 +168,7 @@ class Target(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    targets: tuple[Target, ...]
+    targets: tuple[ResolvedTarget, ...]
     ttl_s: float
     """How long the answer holds."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from squall.runtime.addresses import is_name
-from squall.runtime.interfaces import Address, NotResolved, Runtime, Target
+from squall.runtime.interfaces import Address, NotResolved, ResolvedTarget, Runtime
 
 TTL_S = (1.0, 300.0)
 """A zone that says 0 asks for a lookup per dial; one that says a day would hide a replaced manager
@@ -32,7 +32,7 @@ others."""
 @dataclass(slots=True)
 class _Entry:
     lookup: asyncio.Lock = field(default_factory=asyncio.Lock)
-    targets: tuple[Target, ...] = ()
+    targets: tuple[ResolvedTarget, ...] = ()
     # When the last lookup ended, and until when its outcome holds.
     looked_up_at: float = 0.0
     holds_until: float = float("-inf")
@@ -85,7 +85,7 @@ def within(seconds: float, bounds: tuple[float, float]) -> float:
     return min(max(seconds, bounds[0]), bounds[1])
 
 
-def ordered(targets: Sequence[Target], draw: Random) -> list[Address]:
+def ordered(targets: Sequence[ResolvedTarget], draw: Random) -> list[Address]:
     """Each address once: by priority, and at random by weight within one. A target without weight
     still has a small chance, as RFC 2782 wants."""
     drawn = [

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from squall.runtime.interfaces import NotResolved, Runtime, Target
+from squall.runtime.interfaces import NotResolved, ResolvedTarget, Runtime
 from squall.runtime.names import DIALS_MAX, Names, ordered
 from tests.fakes.wire import FakeNetwork, FakeRuntime, run
 
@@ -162,7 +162,7 @@ def test_a_name_of_many_nodes_gives_some_of_them_and_others_the_next_time() -> N
 
 def test_records_are_ordered_by_priority_and_drawn_by_weight() -> None:
     draw = random.Random(1)
-    targets = [Target(M1, 10, 90), Target(M2, 10, 10), Target(M3, 20, 100)]
+    targets = [ResolvedTarget(M1, 10, 90), ResolvedTarget(M2, 10, 10), ResolvedTarget(M3, 20, 100)]
     orders = [ordered(targets, draw) for _ in range(1_000)]
     assert all(each[2] == M3 for each in orders)
     first = Counter(each[0] for each in orders)
@@ -170,4 +170,6 @@ def test_records_are_ordered_by_priority_and_drawn_by_weight() -> None:
 
 
 def test_a_node_with_two_records_is_one_address() -> None:
-    assert ordered([Target(M1, 1), Target(M1, 2), Target(M2, 3)], random.Random(1)) == [M1, M2]
+    assert ordered(
+        [ResolvedTarget(M1, 1), ResolvedTarget(M1, 2), ResolvedTarget(M2, 3)], random.Random(1)
+    ) == [M1, M2]

@@ -47,7 +47,7 @@ from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_key
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.seal.keyring import Identity
 from squall.cluster.wire.seal.secrets import Secrets
-from squall.runtime.addresses import address_in, is_name, shown_address
+from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address, NotResolved, Runtime
 from squall.runtime.tasks import TaskRunner
@@ -302,13 +302,13 @@ class ManagerConnections:
         if not self._names.names or self._names.found:
             return
         self._names.look_up()
-        while self._names.is_busy and all(map(is_name, self._addresses)):
+        while self._names.is_busy and set(self._addresses) <= set(self._names.names):
             await self._runtime.clock.sleep(LOOKUP_POLL_S)
 
     def _names_changed(self) -> None:
         """In place: every copy of this object has the same list."""
         self._addresses += [each for each in self._names.found if each not in self._addresses]
-        for name in [each for each in self._addresses if is_name(each)]:
+        for name in [each for each in self._addresses if each in self._names.names]:
             self._addresses.remove(name)
             if (peer := self._peers.pop(name, None)) is not None:
                 self._board.tasks.start("close", peer.close())

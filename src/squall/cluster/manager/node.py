@@ -73,7 +73,7 @@ from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_key
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.engine.run_options import RunOptions
-from squall.runtime.addresses import shown_address
+from squall.runtime.addresses import is_name, shown_address
 from squall.runtime.interfaces import Address, BootId, NodeId, Runtime
 from squall.runtime.log import Log
 from squall.runtime.metrics import Registry
@@ -514,7 +514,7 @@ class ManagerNode:
 
     def _advertised(self) -> Address:
         given = self._watch.addresses.get(self._runtime.node, self.address)
-        return given if given[1] else self.address
+        return given if given[1] or is_name(given) else self.address
 
     def _led_by(self) -> str:
         fence = self._ledger.fence

@@ -25,7 +25,7 @@ from squall.cluster.wire.links.named_addresses import NamedAddresses
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.links.switchboard import Switchboard
 from squall.cluster.wire.messages import ErrorCode
-from squall.runtime.addresses import address_in, is_name, shown_address
+from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address
 
@@ -139,14 +139,14 @@ class ManagerLinks:
         clock = self._board.runtime.clock
         while self._given.is_busy and not self._found:
             await clock.sleep(DIAL_POLL_S)
-            dialled = [self.at(each) for each in self._addresses if not is_name(each)]
+            dialled = [self.at(each) for each in self._addresses if each not in self._given.names]
             if any(each.control.session is not None for each in dialled):
                 return
 
     def _names_changed(self) -> None:
         self._found = self._given.found
         self._rebuild()
-        for name in [each for each in self._peers if is_name(each)]:
+        for name in [each for each in self._peers if each in self._given.names]:
             # It leads to one of the managers that are dialled directly from now on.
             self._board.tasks.start("close", self._peers.pop(name).close())
 
@@ -203,7 +203,7 @@ class ManagerLinks:
         known = dict.fromkeys((*self._given.plain, *self._found, *self._managers))
         kept = list(known or self._given.names)
         self._known = frozenset(kept)
-        if now not in kept and not is_name(now):
+        if now not in kept and now not in self._given.names:
             kept.append(now)
         self._addresses = kept
         self._at = kept.index(now) if now in kept else 0

@@ -12,7 +12,7 @@ import dns.resolver
 from dns.rdatatype import RdataType
 
 from squall.runtime.addresses import DNS, SRV, shown_address
-from squall.runtime.interfaces import Address, Resolved, Target
+from squall.runtime.interfaces import Address, Resolved, ResolvedTarget
 
 LIFETIME_S = 5.0
 """Above the time of a whole lookup, which the caller bounds."""
@@ -63,12 +63,12 @@ class DNSClient:
         found = await asyncio.gather(
             *(self._hosts(str(each.target), each.port) for each in records), return_exceptions=True
         )
-        targets: list[Target] = []
+        targets: list[ResolvedTarget] = []
         for record, hosts in zip(records, found, strict=True):
             if isinstance(hosts, Resolved):
                 ttl_s = min(ttl_s, hosts.ttl_s)
                 rank = (record.priority, record.weight)
-                targets += [Target(each.address, *rank) for each in hosts.targets]
+                targets += [ResolvedTarget(each.address, *rank) for each in hosts.targets]
         if not targets:
             why = next(each for each in found if isinstance(each, BaseException))
             if isinstance(why, DNSProblem):
@@ -87,7 +87,9 @@ class DNSClient:
         if not answers:
             problems = [each for each in found if isinstance(each, BaseException)]
             raise next((each for each in problems if not isinstance(each, NoRecord)), problems[0])
-        targets = [Target((str(each.address), port)) for records, _ in answers for each in records]
+        targets = [
+            ResolvedTarget((str(each.address), port)) for records, _ in answers for each in records
+        ]
         return Resolved(tuple(targets), min(ttl_s for _, ttl_s in answers))
 
     async def _ask(self, name: str, kind: RdataType) -> tuple[list[Any], float]:

@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from squall.runtime.addresses import DNS, SRV, shown_address
-from squall.runtime.interfaces import Address, NotResolved, Resolved, Target
+from squall.runtime.interfaces import Address, NotResolved, Resolved, ResolvedTarget
 
 if TYPE_CHECKING:
     from squall.runtime.real.dns_client import DNSClient
@@ -64,7 +64,7 @@ class RealResolver:
         except socket.gaierror as error:
             why = error.strerror or "no such name"
         else:
-            targets = dict.fromkeys(Target((str(where[0]), port)) for *_, where in found)
+            targets = dict.fromkeys(ResolvedTarget((str(where[0]), port)) for *_, where in found)
             return Resolved(tuple(targets), UNKNOWN_TTL_S)
         raise NotResolved(
             f"{shown_address(name)}: {why}; asked the system's resolver", UNKNOWN_TTL_S

@@ -100,6 +100,8 @@ class CreateJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """The names of the workflows by layer, in the order in which layers run."""
     timeout_ms: int = 0
     """Counts from the creation; 0: the deadline is set when the job is first placed."""
+    direct: bool = False
+    """The client wants it here although gates hand jobs over to this datacenter."""
 
 
 class AcceptJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="accept"):

@@ -70,7 +70,8 @@ def accept_job(tables: Tables, command: AcceptJob) -> CommandOutcome:
             state="refused",
             reason=refusal,
             exit_code=command.exit_code,
-            is_final=command.is_final,
+            # A fault of the submission itself is one everywhere.
+            is_final=command.is_final or not command.refusal,
         )
         _put(tables, record, refused)
         return Accepted()

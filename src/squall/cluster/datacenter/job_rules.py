@@ -60,6 +60,10 @@ def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
                 "choose another key"
             )
         return Accepted(job=entry.job, changed=False)
+    if tables.gates and not command.direct:
+        # The client is sent to the gates, which create a job for its key. A command that was under
+        # way while the gates became known must not create a second one.
+        return Rejected(text="this datacenter takes its jobs from gates")
     fault = new_job_fault(command)
     if fault:
         return Rejected(text=fault)

@@ -52,6 +52,8 @@ from squall.cluster.manager.clients.job_views import (
 from squall.cluster.manager.command_log import CommandLog, EventCounts, event_counts
 from squall.cluster.manager.director.effect_runner import EffectRunner, FindCut
 from squall.cluster.manager.director.policy import Director
+from squall.cluster.manager.gates.part_api import PartApi
+from squall.cluster.manager.gates.report_driver import TICK_S, ReportDriver
 from squall.cluster.manager.lost_shares import lost_lines
 from squall.cluster.manager.metrics import manager_metrics
 from squall.cluster.manager.primary.volatile_state import VolatileState
@@ -166,11 +168,13 @@ class ManagerNode:
         self._tasks.every("job leaders", NOTE_S, self._leaders.replace_lost, group="manager")
         copy_s = self._timers_now().copy_s
         self._tasks.every("copies", copy_s, self._copies.give, group="manager")
+        self._tasks.every("reports", TICK_S, self._reports.tick, jitter=0.0, group="manager")
         self.ready.set()
         try:
             await self._until(stop)
             await ledger.step_aside(STEP_ASIDE_S)
         finally:
+            await self._reports.close()
             await wire.endpoint.close(drain_s=0.5)
             if metrics is not None:
                 await metrics.close()
@@ -286,6 +290,27 @@ class ManagerNode:
             results=self._results,
             on_refused=refusal_counter(self.registry),
         )
+        self._reports = ReportDriver(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            board=self._wire.board,
+            committer=committer,
+            clock=self._clock,
+            tasks=self._tasks,
+            log=self._log,
+            leads=lambda: ledger.is_primary,
+        )
+        PartApi(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            ledger=ledger,
+            committer=committer,
+            transfers=self._transfers,
+            leaders=self._leaders,
+            wall_s=self._watch.wall_s,
+            queue_max=plan.settings.jobs.queue_max,
+            on_order=self._reports.ordered,
+        ).register(handlers)
         self._transfers.register(handlers)
         workers.register_handlers(handlers)
         self.clients.register(handlers)
@@ -322,11 +347,13 @@ class ManagerNode:
     def _role_changed(self, fence: Fence | None) -> None:
         if fence is None:
             self.director = None
+            self._reports.end_term()
             self._log.warning("stepped_down")
             return
         self._log.info("leads", epoch=fence.epoch, view=fence.view)
         # At once, because no command of this version can be proposed before.
         self._group.activate()
+        self._reports.begin_term()
         self.director = Director(
             self.machine,
             self._timers_now(),

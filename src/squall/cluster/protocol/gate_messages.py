@@ -135,9 +135,10 @@ class PartAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The datacenter has forgotten the job."""
 
 
-@message(216, MessageClass.CONTROL)
+@message(216, MessageClass.CONTROL, size=SizeClass.BULK)
 class PartReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A committed change of a part, repeated until a gate answers it."""
+    """A committed change of a part, repeated until a gate answers it. It takes the bulk link, over
+    which the gate pulls the result."""
 
     job: JobId
     datacenter: str

@@ -393,9 +393,11 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 @message(140, MessageClass.DISPATCH, size=SizeClass.BULK, senders=FROM_CLIENT)
-class SubmitJob(msgspec.Struct, frozen=True):
+class SubmitJob(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     submission: Submission
+    direct: bool = False
+    """Create the job in this datacenter, although gates hand jobs over to it."""
 
 
 @message(141, MessageClass.DISPATCH)

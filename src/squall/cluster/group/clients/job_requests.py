@@ -79,7 +79,6 @@ class JobRequests(Generic[Job]):
         ledger: Ledger,
         committer: Committer[Any],
         stream: Callable[[Job], JobStream],
-        reports: Callable[[Job, ReportCursor], JobReports | None] = lambda job, cursor: None,
         views: Views[Job],
         clock: Clock,
         led_elsewhere: Callable[[Job | None], str],
@@ -87,9 +86,10 @@ class JobRequests(Generic[Job]):
         log: Log,
         rates: ClientSettings,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
+        reports: Callable[[Job, ReportCursor], JobReports | None] = lambda job, cursor: None,
     ) -> None:
-        """`name` is that of the datacenter in a list of nodes. `reports` returns the summed reports
-        of a datacenter's part, for a receiver above it. `led_elsewhere` returns the address
+        """`name` is that of the datacenter in a list of nodes. `reports` returns the live numbers
+        of a job for a receiver above this group. `led_elsewhere` returns the address
         of a job's leader, "" if this member leads it. `on_refused` is called with the client and
         the limit for each refused request."""
         self._name = name
@@ -97,13 +97,13 @@ class JobRequests(Generic[Job]):
         self._ledger = ledger
         self._committer = committer
         self._stream = stream
-        self._reports = reports
         self._views = views
         self._clock = clock
         self._led_elsewhere = led_elsewhere
         self._ask_primary = ask_primary
         self._log = log
         self.on_refused = on_refused
+        self._reports = reports
         self._allowed = {"submits": rates.submits, "asks": rates.queries}
         self._rates = {limit: RateLimit(allowed) for limit, allowed in self._allowed.items()}
 
@@ -168,7 +168,9 @@ class JobRequests(Generic[Job]):
         self._check_led(message.job)
         view = await self._present_view(message.job)
         read = await self._committer.read_session(message.seen)
-        cursor = message.reports
+        reports = None
+        if message.reports is not None:
+            reports = self._reports(self.job(message.job), message.reports)
         return Followed(
             upto=upto,
             items=items,
@@ -181,7 +183,7 @@ class JobRequests(Generic[Job]):
             result_size=view.result_size,
             reason=view.reason,
             read=read,
-            reports=self._reports(self.job(message.job), cursor) if cursor is not None else None,
+            reports=reports,
         )
 
     def _check_led(self, job: JobId) -> None:

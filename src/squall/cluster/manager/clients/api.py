@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -33,8 +34,12 @@ from squall.cluster.group.clients.job_requests import (
     with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
+<<<<<<< HEAD
+from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+=======
 from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
+>>>>>>> w-group
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
@@ -76,7 +81,6 @@ class ClientApi:
         ledger: Ledger,
         committer: Committer[Command],
         stream: Callable[[JobRecord], JobStream],
-        reports: Callable[[JobRecord, ReportCursor], JobReports | None],
         views: Views[JobRecord],
         sealer: SecretSealer,
         clock: Clock,
@@ -89,17 +93,18 @@ class ClientApi:
         queue_max: int,
         results: ResultAssembler,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
+        reports: Callable[[JobRecord, ReportCursor], JobReports | None] = lambda job, cursor: None,
     ) -> None:
         """`wall_s` returns the time to stamp a new job with, and `lead_member` chooses its leader
         by its key. `led_elsewhere` returns the address of a job's leader, "" if this member leads
-        it. `on_refused` is called with the client and the limit for each refused request."""
+        it. `on_refused` is called with the client and the limit for each refused request. `reports`
+        returns the live numbers of a datacenter's part."""
         self.requests = JobRequests(
             name=datacenter,
             machine=machine,
             ledger=ledger,
             committer=committer,
             stream=stream,
-            reports=reports,
             views=views,
             clock=clock,
             led_elsewhere=led_elsewhere,
@@ -107,7 +112,9 @@ class ClientApi:
             log=log,
             rates=rates,
             on_refused=on_refused,
+            reports=reports,
         )
+        self._datacenter = datacenter
         self._submissions = SubmissionCheck(
             machine=machine,
             ledger=ledger,
@@ -115,7 +122,6 @@ class ClientApi:
             sealer=sealer,
             queue_max=queue_max,
         )
-        self._datacenter = datacenter
         self._machine = machine
         self._ledger = ledger
         self._committer = committer
@@ -143,15 +149,34 @@ class ClientApi:
         return await self.accept(message, principal_of(incoming.peer))
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
+<<<<<<< HEAD
+        self._redirect_to_gates(message, principal)
         if message.submission.targets:
             raise RemoteError(ErrorCode.BAD_MESSAGE, no_gate(self._datacenter))
+=======
+>>>>>>> w-group
         try:
             checked = await self._submissions.checked(message, principal)
         except QueueFull:
             self.requests.on_refused(principal, "queue")
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
+<<<<<<< HEAD
+        command = CreateJob(
+            principal=principal,
+            key=message.key,
+            fingerprint=checked.fingerprint,
+            submission=checked.submission,
+            sealed=checked.sealed,
+            leader=self._lead_member(message.key),
+            created_at=self._wall_s(),
+            layers=checked.layers,
+            timeout_ms=int((message.submission.timeout_s or 0.0) * 1000),
+            direct=message.direct,
+=======
         submission = message.submission
+        if submission.targets:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
         accepted = await self._committer.commit(
             CreateJob(
                 principal=principal,
@@ -164,8 +189,30 @@ class ClientApi:
                 layers=checked.layers,
                 timeout_ms=int((submission.timeout_s or 0.0) * 1000),
             )
+>>>>>>> w-group
         )
+        try:
+            accepted = await self._committer.commit(command)
+        except RemoteError:
+            # Gates may have become known meanwhile.
+            self._redirect_to_gates(message, principal)
+            raise
         return JobAccepted(accepted.job, accepted.changed, self._committer.facts("strong"))
+
+    def _redirect_to_gates(self, message: SubmitJob, principal: str) -> None:
+        """Sends the client to a gate, unless its key has created a job here: a repeated submission
+        must find that job (R13), not get a second one from the gates (R15)."""
+        tables = self._tables
+        addresses = [address for each in tables.gates.values() for address in each.addresses]
+        if message.direct or not addresses or (principal, message.key) in tables.keys:
+            return
+        text = (
+            f"{self._datacenter} takes its jobs from gates: submit to {', '.join(addresses)}, "
+            "or here with --direct"
+        )
+        # Spread over the gates, but the same one for every try of a submission.
+        gate = addresses[crc32(message.key.encode()) % len(addresses)]
+        raise RemoteError(ErrorCode.NOT_PRIMARY, text, primary=gate, retry_after_s=RETRY_AFTER_S)
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
         read = await self._committer.read()
@@ -291,7 +338,7 @@ class ClientApi:
         return WorkflowResultHeld(job.result, job.result_size)
 
 
-def no_gate(datacenter: str) -> str:
+def _no_gate(datacenter: str) -> str:
     """Why a manager refuses a job that names datacenters."""
     return (
         f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "

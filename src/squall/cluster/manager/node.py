@@ -98,6 +98,8 @@ class ManagerPlan:
     tls: LinkTLS | None = None
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     metrics: Address | None = None
+    dns_server: Address | None = None
+    """For names in `members`; None: the servers of the system."""
     timers: Timers | None = None
     """None: derived from the settings and the size of the group."""
     joins: bool = False

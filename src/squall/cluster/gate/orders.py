@@ -1,7 +1,7 @@
 """Sends the orders of the primary gate to its datacenters, and commits what their answers mean.
 
-`outbox` derives the orders from the log and knows which are under way; this module has the links. An
-order goes to the manager that leads, else to any manager of the datacenter, which relays it.
+`outbox` derives the orders from the log and knows which are under way; this module has the links.
+An order goes to the manager that leads, else to any manager of the datacenter, which relays it.
 """
 
 from __future__ import annotations

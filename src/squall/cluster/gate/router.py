@@ -1,4 +1,4 @@
-"""Answers the steward's questions for a datacenter with what this gate knows of them (`routing`)."""
+"""Answers the questions of the steward for a datacenter, from what this gate knows of them."""
 
 from __future__ import annotations
 

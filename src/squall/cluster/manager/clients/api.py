@@ -34,12 +34,8 @@ from squall.cluster.group.clients.job_requests import (
     with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
-<<<<<<< HEAD
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
-=======
-from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
->>>>>>> w-group
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
@@ -149,19 +145,15 @@ class ClientApi:
         return await self.accept(message, principal_of(incoming.peer))
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
-<<<<<<< HEAD
         self._redirect_to_gates(message, principal)
-        if message.submission.targets:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, no_gate(self._datacenter))
-=======
->>>>>>> w-group
         try:
             checked = await self._submissions.checked(message, principal)
         except QueueFull:
             self.requests.on_refused(principal, "queue")
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
-<<<<<<< HEAD
+        if message.submission.targets:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
         command = CreateJob(
             principal=principal,
             key=message.key,
@@ -173,23 +165,6 @@ class ClientApi:
             layers=checked.layers,
             timeout_ms=int((message.submission.timeout_s or 0.0) * 1000),
             direct=message.direct,
-=======
-        submission = message.submission
-        if submission.targets:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
-        accepted = await self._committer.commit(
-            CreateJob(
-                principal=principal,
-                key=message.key,
-                fingerprint=checked.fingerprint,
-                submission=checked.submission,
-                sealed=checked.sealed,
-                leader=self._lead_member(message.key),
-                created_at=self._wall_s(),
-                layers=checked.layers,
-                timeout_ms=int((submission.timeout_s or 0.0) * 1000),
-            )
->>>>>>> w-group
         )
         try:
             accepted = await self._committer.commit(command)

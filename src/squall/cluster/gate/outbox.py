@@ -70,7 +70,7 @@ class GateOutbox:
 
     def due(self, now: float, group_ms: int) -> list[PartOrder]:
         """The orders to send now; each is under way until its answer or its failure is told."""
-        tables, fence = self._tables(), self._fence()
+        tables, fence, gates = self._tables(), self._fence(), self._gates()
         orders: list[PartOrder] = []
         named: list[str] = []
         for name in sorted(tables.open):
@@ -78,7 +78,8 @@ class GateOutbox:
                 named.append(tag)
                 if self._sending.is_due(tag, now):
                     self._sending.sent(tag)
-                    orders.append(PartOrder(tag, datacenter, build()))
+                    message = msgspec.structs.replace(build(), gates=gates)
+                    orders.append(PartOrder(tag, datacenter, message))
         self._sending.retain(named)
         return orders
 
@@ -207,7 +208,6 @@ class GateOutbox:
             sealed=job.sealed,
             created_at=job.created_at,
             timeout_s=_limit_s(job, group_ms),
-            gates=self._gates(),
         )
 
 

@@ -51,7 +51,8 @@ class AcceptPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """After this time the datacenter ends the part by itself, should no gate come back; 0: the
     datacenter sets the limit when it places the part."""
     gates: list[str] = []
-    """host:port of all gates, for the reports and for clients that are redirected."""
+    """host:port of all gates, for the reports and for clients that are redirected. In every order:
+    gates that were recovered may have nothing to hand over, but wait for reports."""
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
 
@@ -66,6 +67,7 @@ class StartPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     fence: GateFence
     timeout_s: float = 0.0
     """As in `AcceptPart`, from now on."""
+    gates: list[str] = []
     relay: bool = False
 
 
@@ -81,6 +83,7 @@ class CancelPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reason: str = ""
     now: bool = False
     exit_code: int = 0
+    gates: list[str] = []
     relay: bool = False
 
 
@@ -107,6 +110,7 @@ class AdjustPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     by: str = ""
     extension_s: float = 0.0
     """The sum of all extensions of the job's time."""
+    gates: list[str] = []
     relay: bool = False
 
 
@@ -120,6 +124,7 @@ class ForgetPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     handover: HandoverNumber
     """The highest of the job in this datacenter."""
     fence: GateFence
+    gates: list[str] = []
     relay: bool = False
 
 

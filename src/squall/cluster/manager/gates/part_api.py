@@ -33,8 +33,10 @@ from squall.cluster.ledger.interface import Ledger
 from squall.cluster.protocol.gate_messages import (
     AcceptPart,
     AdjustPart,
+    AnnounceGates,
     CancelPart,
     ForgetPart,
+    GatesKnown,
     PartAnswer,
     StartPart,
 )
@@ -78,11 +80,21 @@ class PartApi:
         self._on_order = on_order
 
     def register(self, handlers: Handlers) -> None:
+        handlers.on(AnnounceGates, self.announce)
         handlers.on(AcceptPart, self.accept)
         handlers.on(StartPart, self.order)
         handlers.on(CancelPart, self.order)
         handlers.on(AdjustPart, self.order)
         handlers.on(ForgetPart, self.order)
+
+    async def announce(self, message: AnnounceGates, incoming: Incoming) -> GatesKnown:
+        self._check(message)
+        if message.relay and not self._ledger.is_primary:
+            return await self._leaders.relay(msgspec.structs.replace(message, relay=False))
+        command = unknown_gates(self._machine.tables, message)
+        if command is not None:
+            await self._committer.commit(command)
+        return GatesKnown()
 
     async def accept(self, message: AcceptPart, incoming: Incoming) -> PartAnswer:
         self._check(message)
@@ -92,7 +104,6 @@ class PartApi:
 
     async def order(self, message: LaterOrder, incoming: Incoming) -> PartAnswer:
         async def commit() -> PartAnswer:
-            await self._know_gates(message)
             await self._committer.commit(order_command(message))
             return self._answer(message)
 
@@ -107,7 +118,6 @@ class PartApi:
         return await act()
 
     async def _accept(self, message: AcceptPart) -> PartAnswer:
-        await self._know_gates(message)
         refusal = ""
         try:
             check_room(self._machine.tables, message.principal, message.key, self._queue_max)
@@ -119,11 +129,6 @@ class PartApi:
         )
         await self._committer.commit(command)
         return self._answer(message)
-
-    async def _know_gates(self, message: Order) -> None:
-        command = unknown_gates(self._machine.tables, message)
-        if command is not None:
-            await self._committer.commit(command)
 
     async def _pull_bundle(self, message: AcceptPart, incoming: Incoming) -> None:
         """Returns when a quorum has the bundle: the command names it (R9)."""
@@ -147,7 +152,7 @@ class PartApi:
         record = self._machine.tables.gated.get(message.job)
         return record is not None and (record.closed or record.find(message.handover) is not None)
 
-    def _check(self, message: Order) -> None:
+    def _check(self, message: Order | AnnounceGates) -> None:
         if message.datacenter != self._datacenter:
             text = f"this is datacenter {self._datacenter}, not {message.datacenter}"
             raise RemoteError(ErrorCode.BAD_MESSAGE, text)
@@ -228,13 +233,11 @@ def order_command(message: LaterOrder) -> Command:
             return ForgetGated(gate_job=job, handover=handover, fence=fence)
 
 
-def unknown_gates(tables: Tables, message: Order) -> KnowGates | None:
-    """The command that makes the sender's group known; None if it is, or names no gates."""
+def unknown_gates(tables: Tables, message: AnnounceGates) -> KnowGates | None:
+    """The command that makes the sender's group known; None if it is."""
     fence, wanted = message.fence, tuple(sorted(message.gates))
     known = tables.gates.get(fence.group)
     if known is not None and known.addresses == wanted and known.former == fence.former:
-        return None
-    if not wanted:
         return None
     return KnowGates(group=fence.group, former=fence.former, addresses=wanted)
 

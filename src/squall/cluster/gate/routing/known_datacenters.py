@@ -10,7 +10,7 @@ nothing (UNKNOWN) until the first answers arrive.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from squall.cluster.gate.routing.cool_down import CoolDown
@@ -162,7 +162,7 @@ class HealthChange:
 class KnownDatacenters:
     """All datacenters of a gate, by name."""
 
-    def __init__(self, given: dict[str, Sequence[str]], settings: RoutingSettings) -> None:
+    def __init__(self, given: Mapping[str, Sequence[str]], settings: RoutingSettings) -> None:
         """`given`: name and host:port of the managers that the flags name."""
         self.settings = settings
         self._all = {

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.wire.catalogue import SizeClass, message
@@ -73,6 +74,8 @@ class AttemptStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """Preparing: its progress, a count of bytes and steps that only rises."""
     wants_more_s: bool = False
     """Preparing: it will not be ready in time and asks for more time."""
+    loaded: bool = False
+    """Preparing: its code is loaded; no user is open, and no request was sent."""
 
 
 class HeldRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -185,6 +188,9 @@ class Preparation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The longest execution, counted from Go."""
     ready_within_s: float = 0.0
     """The preparation is given up after this time, unless it is extended; 0: it has no limit."""
+    held: bool = False
+    """The gates have not started its job: it gets no lease yet, and its worker reports at once when
+    the code is loaded (R15)."""
 
 
 class MoreTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -387,9 +393,11 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 @message(140, MessageClass.DISPATCH, size=SizeClass.BULK, senders=FROM_CLIENT)
-class SubmitJob(msgspec.Struct, frozen=True):
+class SubmitJob(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     submission: Submission
+    direct: bool = False
+    """Create the job in this datacenter, although gates hand jobs over to it."""
 
 
 @message(141, MessageClass.DISPATCH)
@@ -481,7 +489,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str
-    role: Literal["manager", "worker"]
+    role: Literal["manager", "worker", "gate"]
     address: str
     pid: int
     state: str
@@ -553,6 +561,8 @@ class Follow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wait_s: float = 10.0
     seen: tuple[str, int] = ("", 0)
     """The group, and the highest op of its answers that the client got."""
+    reports: ReportCursor | None = None
+    """Also asks for the reports after this, to merge them with those of other datacenters."""
 
 
 @message(157, MessageClass.DATA, size=SizeClass.BULK)
@@ -571,6 +581,8 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     result_size: int = 0
     reason: str = ""
     read: ReadFacts | None = None
+    reports: JobReports | None = None
+    """Of a job that is a datacenter's part and has started, if asked for."""
 
 
 @message(158, MessageClass.DATA, senders=FROM_CLIENT)

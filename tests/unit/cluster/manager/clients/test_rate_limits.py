@@ -27,14 +27,14 @@ async def test_a_flood_of_one_client_is_turned_away_and_no_other_notices() -> No
     job = bench.submit(workflow("Load", vus=1, duration_s=60))
     clients = api(bench)
     for _ in range(int(QUERY_RATE.burst)):
-        await clients.list_jobs(ListJobs(), by("ann"))
+        await clients.requests.list_jobs(ListJobs(), by("ann"))
     with pytest.raises(RemoteError, match="400 at once and then 100 a second") as refused:
-        await clients.list_nodes(ListNodes(), by("ann"))
+        await clients.requests.list_nodes(ListNodes(), by("ann"))
     assert refused.value.code == ErrorCode.OVERLOADED
     assert refused.value.retry_after_s == pytest.approx(1 / QUERY_RATE.per_s)
-    assert len((await clients.list_jobs(ListJobs(), by("bob"))).jobs) == 1
+    assert len((await clients.requests.list_jobs(ListJobs(), by("bob"))).jobs) == 1
     for _ in range(1000):
-        await clients.list_jobs(ListJobs(), by("", Role.NODE))
+        await clients.requests.list_jobs(ListJobs(), by("", Role.NODE))
     stopped = await clients.cancel(CancelJob(job, now=True), by("ann"))
     assert stopped.state == "stopping"
 
@@ -48,7 +48,7 @@ async def test_submissions_have_a_limit_of_their_own() -> None:
             await clients.submit(nothing, by("ann"))
         limited = refused.value.code == ErrorCode.OVERLOADED
         assert limited == (number >= SUBMIT_RATE.burst)
-    await clients.list_jobs(ListJobs(), by("ann"))
+    await clients.requests.list_jobs(ListJobs(), by("ann"))
 
 
 @pytest.mark.asyncio
@@ -60,9 +60,9 @@ async def test_who_was_turned_away_is_counted_by_client_and_limit() -> None:
         with pytest.raises(RemoteError):
             await clients.submit(nothing, by("ann"))
     for _ in range(int(QUERY_RATE.burst)):
-        await clients.list_jobs(ListJobs(), by("bob"))
+        await clients.requests.list_jobs(ListJobs(), by("bob"))
     with pytest.raises(RemoteError):
-        await clients.list_jobs(ListJobs(), by("bob"))
+        await clients.requests.list_jobs(ListJobs(), by("bob"))
     told = registry.exposition()
     assert 'squall_client_refusals_total{client="ann",limit="submits"} 3' in told
     assert 'squall_client_refusals_total{client="bob",limit="asks"} 1' in told

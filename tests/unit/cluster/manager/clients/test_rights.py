@@ -46,9 +46,9 @@ async def test_a_client_sees_the_job_of_another_but_changes_nothing() -> None:
     job = running(bench)
     before = texts(bench, job)
     clients, bob = api(bench, registry, sink), by("bob")
-    assert len((await clients.list_jobs(ListJobs(), bob)).jobs) == 1
-    assert (await clients.get_job(GetJob(job), bob)).view.state == "running"
-    assert (await clients.list_nodes(ListNodes(), bob)).nodes
+    assert len((await clients.requests.list_jobs(ListJobs(), bob)).jobs) == 1
+    assert (await clients.requests.get_job(GetJob(job), bob)).view.state == "running"
+    assert (await clients.requests.list_nodes(ListNodes(), bob)).nodes
     attempts = (
         (lambda: clients.cancel(CancelJob(job), bob), f"{job} was submitted by ann: bob may not"),
         (lambda: clients.adjust(AdjustJob(job=job, vus=2), bob), "bob may not adjust it"),

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 from squall.cluster.control.settings import ClientSettings
 from squall.cluster.datacenter.commands import Accepted, Command
-from squall.cluster.manager.clients.api import ClientApi, Views
+from squall.cluster.group.clients.job_requests import Views
+from squall.cluster.group.metrics import refusal_counter
+from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.clients.job_views import detailed_view, job_view, node_views
-from squall.cluster.manager.metrics import refusal_counter
 from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.wire.links.dispatch import Incoming
 from squall.cluster.wire.roles import Role
@@ -77,7 +78,8 @@ def api(
         machine=bench.machine,
         ledger=cast(Any, SimpleNamespace(blobs=blobs)),
         committer=cast(Any, CommitNow(bench)),
-        leader=unused,
+        stream=unused,
+        reports=unused,
         views=views,
         sealer=unused,
         clock=cast(Any, Clock()),

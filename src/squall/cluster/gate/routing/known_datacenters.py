@@ -91,6 +91,7 @@ class KnownDatacenter:
 
     def status(self, now: float, held: bool) -> DatacenterStatus:
         report, found = self.report, self.finding(now)
+        own = self.unreported
         if report is None:
             return DatacenterStatus(
                 name=self.name, health=found.health, reason=found.reason, held=held
@@ -102,8 +103,9 @@ class KnownDatacenter:
             suspected=self.reach.state is Reachability.SUSPECTED,
             held=held,
             cores=report.cores,
-            free=max(report.free - self.unreported.cores, 0),
-            queued=report.queued,
+            free=max(report.free - own.cores, 0),
+            # Without free cores, what was just sent there waits too.
+            queued=report.queued + (len(own) if own.cores >= report.free else 0),
             managers_heard=report.managers_heard,
             managers_total=report.managers_total,
             overload=report.overload,

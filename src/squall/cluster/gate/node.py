@@ -355,6 +355,9 @@ class GateNode:
         self._wire.watch.alarm(f"job {job} failed by an internal error: {error!r}")
 
     def _check_group(self) -> None:
+        # A gate that restarted leads its jobs again without a new command, and the primary stands
+        # in for a leader that it does not hear.
+        self._leader.changed()
         self._parts.operators.tick()
         self._wire.handshake.refresh(self._ledger)
 

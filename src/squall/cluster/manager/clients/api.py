@@ -29,6 +29,7 @@ from squall.cluster.group.clients.job_requests import (
     JobRequests,
     Limit,
     Views,
+    adjusted_workflows,
     is_operator,
     principal_of,
     with_reason,
@@ -146,14 +147,14 @@ class ClientApi:
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
         self._redirect_to_gates(message, principal)
+        if message.submission.targets:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
         try:
             checked = await self._submissions.checked(message, principal)
         except QueueFull:
             self.requests.on_refused(principal, "queue")
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
-        if message.submission.targets:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
         command = CreateJob(
             principal=principal,
             key=message.key,
@@ -226,7 +227,7 @@ class ClientApi:
         accepted = await self._committer.commit(
             AdjustLoad(
                 job=message.job,
-                workflows=_adjusted_workflows(job, message),
+                workflows=adjusted_workflows(job, message),
                 paused=message.paused,
                 rate_per_s=message.rate_per_s,
                 vus=message.vus,
@@ -319,32 +320,3 @@ def _no_gate(datacenter: str) -> str:
         f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "
         "--dc, name a gate with --to, or split the load here with --to eu=HOST:PORT,us=HOST:PORT"
     )
-
-
-def _adjusted_workflows(job: JobRecord, message: AdjustJob) -> tuple[str, ...]:
-    tests = [w for w in job.submission.manifest.workflows if w.is_test]
-    names = [w.name for w in tests]
-    if message.workflow:
-        if message.workflow not in names:
-            raise RemoteError(
-                ErrorCode.NOT_FOUND,
-                f"{job.job} has no test workflow {message.workflow}: it has {', '.join(names)}",
-            )
-        names = [message.workflow]
-    elif len(names) > 1 and (message.rate_per_s is not None or message.vus is not None):
-        raise RemoteError(
-            ErrorCode.BAD_MESSAGE,
-            f"{job.job} has several test workflows: name one of {', '.join(names)}",
-        )
-    for workflow in tests:
-        if workflow.name not in names:
-            continue
-        if message.rate_per_s is not None and not workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has users, not a rate: give --vus"
-            )
-        if message.vus is not None and workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has a rate, not users: give --rate"
-            )
-    return tuple(names)

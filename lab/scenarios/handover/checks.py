@@ -1,6 +1,6 @@
 """Watches both logs from outside, and fails the run when the handover breaks a promise (R15).
 
-It sees every command when it is committed, in all groups at once, which no node can. It never trusts
+It sees every command when it is committed, in all groups at once, as no node can. It never trusts
 the tables that it judges for what happened before: it keeps its own record.
 """
 

@@ -1,5 +1,5 @@
-"""A control group as its users see it: one committed log, one primary at a time, and former primaries
-that do not know yet that they were replaced.
+"""A control group as its users see it: one committed log, one primary at a time, and primaries
+that were replaced and do not know it yet.
 
 A command of a former primary is not committed. What a primary had under way when it was replaced
 is in the log up to some point and lost after it, as the log of a replicated group is a prefix.

@@ -1,4 +1,4 @@
-"""Clients submit jobs of one to three parts to gates and to datacenters, while primaries are replaced,
+"""Clients submit jobs of one to three parts to gates and to datacenters. Primaries are replaced,
 links are cut in one or both directions, messages are lost, repeated and late, jobs are cancelled,
 adjusted, refused, and in some seeds the gates are recovered from an old copy by force.
 

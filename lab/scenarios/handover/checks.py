@@ -6,6 +6,7 @@ the tables that it judges for what happened before: it keeps its own record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lab.scenarios.handover.execution import result_of
@@ -15,11 +16,12 @@ from lab.scenarios.handover.timeline import Timeline
 from lab.sim.checks import check
 from squall.cluster.assignments import commands as gate_commands
 from squall.cluster.assignments.records import GateJobRecord
+from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.datacenter import commands
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
 from squall.cluster.protocol.gate_messages import OVER
 from squall.cluster.protocol.handover_keys import GateFence
-from squall.cluster.protocol.job_commands import FinishJob, Purge, StopJob
+from squall.cluster.protocol.job_commands import FinishJob, Purge
 from squall.cluster.protocol.job_keys import JobId
 
 TryKey = tuple[str, str, int]
@@ -29,23 +31,25 @@ LATE_S = 6.0
 
 
 class HandoverChecks:
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(
+        self, timeline: Timeline, last_gates: Callable[[], GroupModel[Assignments]]
+    ) -> None:
         self._timeline = timeline
+        self.last_gates = last_gates
         # From the gates' logs.
         self.part_of: dict[TryKey, tuple[str, int]] = {}
         self.started: set[TryKey] = set()
         self.settled: set[TryKey] = set()
+        self.disowned: set[TryKey] = set()
         self.over_jobs: dict[tuple[int, str], str] = {}
         self.lost: set[tuple[int, str, int]] = set()
         self.gate_keys: dict[str, set[str]] = {}
         # From the datacenters' logs.
         self.runs: dict[str, tuple[TryKey, float]] = {}
-        self.ran: dict[tuple[str, int], list[tuple[float, float, TryKey]]] = {}
         self.direct_keys: dict[str, set[str]] = {}
         self.never: dict[TryKey, str] = {}
         self.fences: dict[tuple[str, str], GateFence] = {}
         self.local: dict[str, TryKey] = {}
-        self.led_since = 0.0
 
     # The gates.
 
@@ -140,13 +144,15 @@ class HandoverChecks:
                 tried = record.find(command.handover) if record is not None else None
                 if tried is not None and tried.over and tried.is_delivered:
                     check(key in self.settled, f"{key} is delivered, and no gate has committed it")
+            case commands.DisownHeld() if outcome.changed:
+                self._disowned((str(command.gate_job), name, int(command.handover)))
             case commands.CancelHeld() | commands.AcceptJob() | commands.ForgetGated():
                 self._remember(tables, name, command)
             case Purge() if outcome.changed:
                 for job in command.jobs:
                     if job in self.local and job not in tables.jobs:
                         key = self.local[job]
-                        known = key in self.settled or key not in self.part_of
+                        known = key in self.settled or key in self.disowned
                         check(known, f"{job} is purged, and no gate has its result")
             case _:
                 pass
@@ -157,10 +163,21 @@ class HandoverChecks:
                 check(not why, f"{job.job} is created although {why}")
                 self.local[str(job.job)] = key
 
+    def _disowned(self, key: TryKey) -> None:
+        """Only a try that the last group of gates does not know may be ended like this."""
+        job = self.last_gates().machine.tables.jobs.get(JobId(key[0]))
+        found = job.find(key[1], key[2]) if job is not None else None
+        check(found is None or found[1].settled, f"{key} is disowned, and the gates know it")
+        self.disowned.add(key)
+
     def _remember(self, tables: Any, name: str, command: Any) -> None:
         """What must never be created from now on."""
         job, number = str(command.gate_job), int(command.handover)
         record = tables.gated.get(command.gate_job)
+        if isinstance(command, commands.ForgetGated):
+            for key in list(self.local.values()):
+                if key[:2] == (job, name) and key[2] > number:
+                    self._disowned(key)
         if record is not None and record.closed:
             self.never.setdefault((job, name, 0), "the gates have forgotten the job")
             return
@@ -217,7 +234,3 @@ class HandoverChecks:
             limit_ms = job.deadline_ms + job.extension_ms
             late = job.deadline_ms and now_ms > limit_ms + LATE_S * 1000
             check(not late or job.stop, f"{name} is {job.state} {LATE_S:g} s after its deadline")
-
-
-def is_stop(command: Any) -> bool:
-    return isinstance(command, StopJob)

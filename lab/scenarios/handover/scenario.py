@@ -66,9 +66,10 @@ class Handover:
         self.random: Random = world.random("handover")
         self.timeline = Timeline()
         self.network = LossyNetwork(self.timeline, self.random)
-        self.checks = HandoverChecks(self.timeline)
+        self.checks = HandoverChecks(self.timeline, lambda: self.gates)
         self.route = self._route
         self._world = world
+        self._shows = bool(world.parameter("trace", 0))
         draw = self.random
         self.network.loss = draw.choice((0.0, 0.05, 0.3))
         self.network.duplicate = draw.choice((0.0, 0.2))
@@ -82,7 +83,7 @@ class Handover:
             draw,
             Assignments,
             gate_commands.encode,
-            self.checks.gates_committed,
+            self._gates_committed,
         )
         self.groups: dict[str, GroupModel[Assignments]] = {}
         self.gate: dict[int, GatePrimary] = {}
@@ -95,14 +96,34 @@ class Handover:
                 draw,
                 Datacenter,
                 commands.encode,
-                lambda group, command, outcome, name=name: self.checks.datacenter_committed(
-                    group, command, outcome, name
+                lambda group, command, outcome, name=name: self._datacenter_committed(
+                    name, group, command, outcome
                 ),
             )
             self._lead_datacenter(name)
         self._lead_gates(self.gates)
         self.waiting: set[str] = set()
         self._healed = False
+
+    # What is committed.
+
+    def _gates_committed(
+        self, group: GroupModel[Assignments], command: Any, outcome: CommandOutcome
+    ) -> None:
+        self._note(group.machine.tables.group or "gates", command, outcome)
+        self.checks.gates_committed(group, command, outcome)
+
+    def _datacenter_committed(
+        self, name: str, group: GroupModel[Datacenter], command: Any, outcome: CommandOutcome
+    ) -> None:
+        self._note(name, command, outcome)
+        self.checks.datacenter_committed(group, command, outcome, name)
+
+    def _note(self, source: str, command: Any, outcome: CommandOutcome) -> None:
+        """`--set trace=1` shows every command; it costs half of the speed."""
+        if self._shows:
+            text = f"{self.timeline.now:9.3f} {command}"[:400]
+            self._world.trace.note(source, f"{text} -> {outcome}")
 
     # What the primaries need.
 

@@ -231,15 +231,7 @@ class DatacenterPrimary:
         self.term.submit(command, done)
 
     def _send(self, order: ReportOrder) -> None:
-        gates = self.term.machine.tables.gates
-        known = gates.get(order.group) or next(
-            (each for each in gates.values() if order.group in each.former), None
-        )
-        now = self._world.timeline.now
-        if known is None:
-            self.outbox.failed(order, now)
-            return
-        address = known.addresses[0]
+        address = order.gates.addresses[0]
         world = self._world
         world.network.request(
             self.name,

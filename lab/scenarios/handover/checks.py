@@ -90,6 +90,13 @@ class HandoverChecks:
                 pass
         self._stable(group)
 
+    def recovered(self, group: GroupModel[Assignments]) -> None:
+        """A group begins with what is in its copy of another log."""
+        for job in group.machine.tables.jobs.values():
+            for part in job.parts:
+                if part.current is not None and part.current.state == "lost":
+                    self.lost.add((id(group), str(job.job), part.index))
+
     def _finished(self, group: GroupModel[Any], job: GateJobRecord) -> None:
         """The result counts each part once: by what its current try left."""
         for part in job.parts:
@@ -178,14 +185,14 @@ class HandoverChecks:
             for key in list(self.local.values()):
                 if key[:2] == (job, name) and key[2] > number:
                     self._disowned(key)
-        if record is not None and record.closed:
+        gone = record is None and isinstance(command, commands.ForgetGated)
+        if gone or (record is not None and record.closed):
             self.never.setdefault((job, name, 0), "the gates have forgotten the job")
             return
-        tried = record.find(number) if record is not None else None
         exists = f"{job}.{name}{number}" in self.local
         if isinstance(command, commands.CancelHeld) and not exists:
             self.never.setdefault((job, name, number), "its cancellation was answered before")
-        elif tried is not None and tried.state == "refused" and not tried.job:
+        elif isinstance(command, commands.AcceptJob) and command.refusal and not exists:
             self.never.setdefault((job, name, number), "its refusal was answered before")
 
     def _fenced(self, job: str, name: str, fence: GateFence) -> None:

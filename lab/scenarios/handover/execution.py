@@ -36,6 +36,8 @@ from squall.cluster.protocol.messages import JobState
 
 WORKFLOW = "w"
 KEEP_MS = 3_000
+RUN_MS = 60_000
+"""The limit of a placed job without a timeout."""
 
 
 def result_of(job: str) -> str:
@@ -66,8 +68,9 @@ class Execution:
         if "w1" not in tables.workers:
             self._submit("worker", AddWorker(node="w1", boot="b1", cores=self._cores))
             return
-        for name in sorted(tables.active):
-            self._drive(tables.jobs[name])
+        # In the order in which they came to this datacenter, which is another one elsewhere.
+        for job in sorted((tables.jobs[name] for name in tables.active), key=lambda job: job.op):
+            self._drive(job)
         if self._random.random() < 0.2:
             over = tuple(job.job for job in tables.jobs.values() if job.over)
             if over:
@@ -103,7 +106,7 @@ class Execution:
             shares=1,
             assignments=(Assignment(0, attempt, "w1", "b1", free[0], 0),),
         )
-        self._submit("place", PlaceWorkflows(job=job.job, placements=(placement,), run_ms=60_000))
+        self._submit("place", PlaceWorkflows(job=job.job, placements=(placement,), run_ms=RUN_MS))
 
     def _prepare(self, job: JobRecord, workflow: WorkflowRecord) -> None:
         """Loads the code; a held job waits there for the gates."""

@@ -71,6 +71,9 @@ class GroupModel(Generic[M]):
         self.term: Term[M] | None = None
         self._machine = make()
         self._pending: list[tuple[Any, Outcome]] = []
+        self._commit_at = 0.0
+        # The chance that a commit takes long.
+        self.slow = 0.0
 
     @property
     def machine(self) -> M:
@@ -105,9 +108,12 @@ class GroupModel(Generic[M]):
         if not term.leads:
             self._timeline.after(0.5, lambda: done(None))
             return
-        item = (command, done)
-        self._pending.append(item)
-        self._timeline.after(self._random.uniform(0.002, 0.05), self._next)
+        self._pending.append((command, done))
+        slow = self._random.random() < self.slow
+        delay_s = self._random.uniform(0.3, 1.5) if slow else self._random.uniform(0.002, 0.05)
+        # In order: a slow disk or link delays everything behind it.
+        self._commit_at = max(self._commit_at, self._timeline.now + delay_s)
+        self._timeline.after(self._commit_at - self._timeline.now, self._next)
 
     def copy(self, entries: int, epoch: int, group: str) -> GroupModel[M]:
         """A group that a forced recovery makes from the first `entries` of this log."""

@@ -33,6 +33,8 @@ from squall.cluster.protocol.submission import BundleManifest, Submission, Targe
 from squall.engine.run_options import RunOptions
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 
+GATES = "the gates"
+"""The answer to a submission that belongs to the gates."""
 FAULTS_S = 30.0
 HEALED_S = 240.0
 PROFILE = Profile(model="closed", vus=1, max_vus=1, duration_s=5.0, grace_s=1.0)
@@ -102,8 +104,13 @@ class Handover:
             )
             self._lead_datacenter(name)
         self._lead_gates(self.gates)
+        for group in (self.gates, *self.datacenters.values()):
+            group.slow = draw.choice((0.0, 0.1))
+        if draw.random() < 0.5:
+            # Some datacenters hear of the gates only after clients have submitted there.
+            for name in self.names:
+                self.network.cut("gates", name, draw.uniform(0.0, 3.0))
         self.waiting: set[str] = set()
-        self._healed = False
 
     # What is committed.
 
@@ -211,6 +218,7 @@ class Handover:
         name = f"g{self._recovered + 1}"
         self.gates = old.copy(keep, old.epoch + 1000, name)
         self.groups[name] = self.gates
+        self.checks.recovered(self.gates)
         self._lead_gates(self.gates)
 
         def end() -> None:
@@ -239,27 +247,45 @@ class Handover:
             primary.commit(create, done)
 
     def submit_to_datacenter(self, name: str, key: str, *, direct: bool) -> None:
-        """As `ClientApi.accept`: a known key finds its job, gates are named if they are known."""
+        """Tries until the key has a job; the datacenter may send the client to the gates."""
         self.waiting.add(key)
-        primary = self.primary[name]
-        tables = primary.term.machine.tables
 
-        def again() -> None:
-            self.submit_to_datacenter(name, key, direct=direct)
+        def answered(answer: str) -> None:
+            if answer == GATES:
+                self.submit_to_gates(key, self._creation(key, 1, 0))
+                return
+            self.waiting.discard(key)
+            check("." not in answer, f"{key} at {name} finds the part {answer}")
+
+        def failed() -> None:
+            self.timeline.after(0.5, lambda: self.submit_to_datacenter(name, key, direct=direct))
+
+        self.network.request(
+            "client",
+            name,
+            lambda reply: self._handle_submission(name, key, direct, reply),
+            answered,
+            failed,
+        )
+
+    def _handle_submission(self, name: str, key: str, direct: bool, reply: Reply) -> None:
+        """As `ClientApi.accept`: a known key finds its job, gates are named if they are known."""
+        term = self.primary[name].term
+        tables = term.machine.tables
+
+        def gates_take_it() -> bool:
+            return bool(tables.gates) and not direct and ("ann", key) not in tables.keys
 
         def done(outcome: CommandOutcome | None) -> None:
             if isinstance(outcome, Accepted):
-                self.waiting.discard(key)
-                check("." not in outcome.job, f"{key} at {name} finds the part {outcome.job}")
-            elif tables.gates and not direct and ("ann", key) not in tables.keys:
-                self.submit_to_gates(key, self._creation(key, 1, 0))
+                reply(str(outcome.job))
             else:
-                self.timeline.after(1.0, again)
+                reply(GATES if gates_take_it() else None)
 
-        if not primary.term.leads or not tables.group:
-            self.timeline.after(1.0, again)
-        elif tables.gates and not direct and ("ann", key) not in tables.keys:
-            self.submit_to_gates(key, self._creation(key, 1, 0))
+        if not term.leads or not tables.group:
+            reply(None)
+        elif gates_take_it():
+            reply(GATES)
         else:
             command = commands.CreateJob(
                 principal="ann",
@@ -269,7 +295,7 @@ class Handover:
                 layers=(("w",),),
                 direct=direct,
             )
-            primary.term.submit(command, done)
+            term.submit(command, done)
 
     def _creation(self, key: str, parts: int, timeout_ms: int) -> CreateGateJob:
         drops = parts == 1 and self.random.random() < 0.3
@@ -301,7 +327,7 @@ class Handover:
             else:
                 where = draw.choice(self.names)
                 self.timeline.after(
-                    draw.uniform(0.0, 3.0),
+                    draw.uniform(0.0, 4.0),
                     lambda k=key, n=where: self.submit_to_datacenter(n, k, direct=False),
                 )
 
@@ -356,11 +382,9 @@ class Handover:
             self.timeline.after(draw.uniform(3.0, FAULTS_S - 2.0), self.recover_gates)
 
     def heal(self) -> None:
-        self._healed = True
         self.network.heal()
-        for group in [self.gates]:
-            if group.term is None:
-                self._lead_gates(group)
+        if self.gates.term is None:
+            self._lead_gates(self.gates)
         for name, group in self.datacenters.items():
             if group.term is None:
                 self._lead_datacenter(name)

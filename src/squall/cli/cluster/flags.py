@@ -89,7 +89,11 @@ def _add_manager(parser: Parser) -> None:
 
 def _add_worker(parser: Parser) -> None:
     parser.add_argument("--dc", required=True, metavar="NAME", help="the datacenter")
-    parser.add_argument("--managers", metavar="HOST:PORT[,...]", help="or SQUALL_TO")
+    parser.add_argument(
+        "--managers",
+        metavar="HOST:PORT[,...]",
+        help="also dns:NAME:PORT or srv:NAME; SQUALL_TO does the same",
+    )
     parser.add_argument("--cores", metavar="N", help="default: all of this machine")
     parser.add_argument("--name", metavar="NAME", help="default: the name of this machine")
     parser.add_argument("--data", metavar="DIR", help="keep unsent results across restarts")

@@ -12,7 +12,9 @@ from squall.cli.shared.node_settings import checked_name, metrics_address, node_
 from squall.cluster.client.access import (
     address_of,
     cluster_id,
+    dns_server,
     link_tls,
+    listen_address,
     node_secrets,
     secret_lines,
 )
@@ -33,12 +35,13 @@ def execute(arguments: Namespace) -> int:
     data = Path(arguments.data)
     plan = ManagerPlan(
         datacenter=checked_name(arguments.dc, "--dc"),
-        listen=address_of(arguments.listen, "--listen"),
+        listen=listen_address(arguments.listen, "--listen"),
         members=members,
         secrets=node_secrets(secret_lines(arguments.secret_file, settings.cluster)),
         cluster=cluster_id(arguments.cluster, settings.cluster),
         settings=settings,
         tls=link_tls(settings.tls),
+        dns_server=dns_server(settings.cluster),
         metrics=metrics_address(arguments, settings),
         joins=arguments.join,
         pid=os.getpid(),

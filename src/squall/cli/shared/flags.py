@@ -178,8 +178,8 @@ def add_access(parser: Parser, *, to: bool = True, store: bool = True) -> Group:
         group.add_argument(
             "--to",
             metavar="HOST:PORT[,...]",
-            help="the managers, or dev: the squall dev of this machine; SQUALL_TO does the same, "
-            "except for run",
+            help="the managers, also dns:NAME:PORT or srv:NAME; or dev: the squall dev of this "
+            "machine; SQUALL_TO does the same, except for run",
         )
     if to and store:
         add_store(group, "where the agents meet; SQUALL_STORE does the same, except for run")

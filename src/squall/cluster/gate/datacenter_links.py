@@ -2,6 +2,8 @@
 
 A gate keeps a link to every manager that it knows: those of its flags, and those that the answers
 name. The manager that leads comes first. Links to managers that left their group are closed.
+
+A name ("dns:", "srv:") among the flags is looked up while no manager of its datacenter has a link.
 """
 
 from __future__ import annotations
@@ -9,33 +11,28 @@ from __future__ import annotations
 import asyncio
 
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
-from squall.cluster.group.member_watch import address_in
+from squall.cluster.wire.links.named_addresses import NamedAddresses
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.links.switchboard import Switchboard
+from squall.runtime.addresses import address_in, shown_address
+from squall.runtime.interfaces import Address
 
 
 class DatacenterLinks:
-    """The managers of all datacenters, by host:port."""
+    """The managers of all datacenters. Two datacenters whose flags name the same manager share its
+    links: a manager has one link of a kind for each process."""
 
     def __init__(self, board: Switchboard, known: KnownDatacenters) -> None:
         self._board = board
         self._known = known
-        self._peers: dict[str, dict[str, Peer]] = {name: {} for name in known.names}
-        self._linked: dict[str, asyncio.Event] = {name: asyncio.Event() for name in known.names}
+        self._peers: dict[Address, Peer] = {}
+        # Set when a link to any manager was made.
+        self._connected = asyncio.Event()
+        self._named: dict[str, NamedAddresses] = {}
 
     def peers(self, datacenter: str) -> list[Peer]:
         """All managers of a datacenter, dialled, the one that leads first."""
-        peers = self._peers[datacenter]
-        wanted = self._known[datacenter].managers
-        for shown in wanted:
-            address = address_in(shown)
-            if shown not in peers and address is not None:
-                event = self._linked[datacenter]
-                peers[shown] = Peer(
-                    self._board, address, on_connected=lambda _, event=event: event.set()
-                )
-                peers[shown].start()
-        return [peers[shown] for shown in wanted if shown in peers]
+        return [self._peer(each) for each in self._addresses(datacenter)]
 
     def linked(self, datacenter: str) -> list[Peer]:
         """The managers with a link, the one that leads first: ask them in this order."""
@@ -43,35 +40,55 @@ class DatacenterLinks:
 
     async def any_link(self, datacenter: str, timeout_s: float) -> list[Peer]:
         """`linked`; if there is none, waits for the first up to `timeout_s`."""
-        found = self.linked(datacenter)
-        if found:
-            return found
-        event = self._linked[datacenter]
-        event.clear()
         try:
             async with asyncio.timeout(timeout_s):
-                await event.wait()
+                while not (found := self.linked(datacenter)):
+                    self._connected.clear()
+                    await self._connected.wait()
+                return found
         except TimeoutError:
-            pass
-        return self.linked(datacenter)
+            return self.linked(datacenter)
 
     def trouble(self, datacenter: str) -> str:
         """Why there is no link, of the first manager that has a reason."""
         for peer in self.peers(datacenter):
             if peer.last_error is not None:
-                host, port = peer.address
-                return f"{host}:{port}: {peer.last_error}"
-        return ""
+                return f"{shown_address(peer.address)}: {peer.last_error}"
+        named = self._named.get(datacenter)
+        return next(map(str, named.errors.values()), "") if named is not None else ""
 
     async def close_former(self) -> None:
         """Closes the links to managers that are no longer known."""
-        for name, peers in self._peers.items():
-            wanted = set(self._known[name].managers)
-            for shown in [each for each in peers if each not in wanted]:
-                await peers.pop(shown).close()
+        wanted = {each for name in self._known.names for each in self._addresses(name)}
+        for former in [each for each in self._peers if each not in wanted]:
+            await self._peers.pop(former).close()
 
     async def close(self) -> None:
-        for peers in self._peers.values():
-            while peers:
-                _, peer = peers.popitem()
-                await peer.close()
+        while self._peers:
+            _, peer = self._peers.popitem()
+            await peer.close()
+
+    def _peer(self, address: Address) -> Peer:
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = Peer(
+                self._board, address, on_connected=lambda _: self._connected.set()
+            )
+            peer.start()
+        return peer
+
+    def _addresses(self, datacenter: str) -> list[Address]:
+        """The known managers; while none of them has a link, also those behind the names."""
+        shown = self._known[datacenter].managers
+        known = [each for text in shown if (each := address_in(text)) is not None]
+        named = self._named.get(datacenter)
+        if named is None:
+            # Only flags give names of several managers: they are the same for ever.
+            named = NamedAddresses(self._board, known, self._connected.set)
+            self._named[datacenter] = named
+        plain = [each for each in known if each not in named.names]
+        dialled = [self._peers[each] for each in plain if each in self._peers]
+        if not named.names or any(each.control.session is not None for each in dialled):
+            return plain
+        named.failed()
+        return list(dict.fromkeys((*plain, *named.found)))

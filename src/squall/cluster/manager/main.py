@@ -49,6 +49,7 @@ def run_manager(
     frame = Frame(
         node=name,
         data_dir=data,
+        dns_server=plan.dns_server,
         shutdown_s=SHUTDOWN_S,
         on_failure=failed,
         on_unfinished=unfinished,

@@ -98,6 +98,8 @@ class ManagerPlan:
     tls: LinkTLS | None = None
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     metrics: Address | None = None
+    dns_server: Address | None = None
+    """For names in `members`; None: the servers of the system."""
     timers: Timers | None = None
     """None: derived from the settings and the size of the group."""
     joins: bool = False
@@ -225,7 +227,7 @@ class ManagerNode:
         )
         self._copies = MemberCopies(self.machine, self._leader, self._leaders)
         self._copies.register(handlers)
-        led.register(handlers, self._leader, self._copies)
+        led.register(handlers, cut=self._copies.encoded, judged=self._leader.judged)
         self._results = ResultAssembler(
             self.machine,
             self._transfers,

@@ -73,6 +73,11 @@ def group_metrics(
         lambda: float(sum(each.state == "silent" for each in view().members)),
     )
     gauge(
+        "squall_group_degraded_durability",
+        "1 while one region holds a quorum of the members",
+        lambda: float(bool(view().degraded_durability)),
+    )
+    gauge(
         "squall_group_behind",
         "Committed commands that this manager has not applied yet",
         lambda: _own(view(), watch).behind,

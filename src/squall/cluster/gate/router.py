@@ -7,10 +7,16 @@ the log, so a new primary knows what the former one sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from squall.cluster.assignments.records import GateJobRecord, PartTry
-from squall.cluster.gate.routing.choice import RoutingRequest, choose, unknown_names
+from squall.cluster.assignments.tables import AssignmentTables
+from squall.cluster.gate.routing.choice import (
+    RoutingDecision,
+    RoutingRequest,
+    choose,
+    unknown_names,
+)
 from squall.cluster.gate.routing.explanation import explanation_text
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
@@ -18,103 +24,136 @@ from squall.cluster.gate.routing.scores import DatacenterStatus
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
 from squall.cluster.protocol.handover_keys import part_job_id
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.submission import Targets
+from squall.cluster.protocol.submission import Submission, Targets
 from squall.engine.load.core_partition import item_of, thread_range
+from squall.runtime.interfaces import Clock
 from squall.stats.manifest import FileManifest
 
-
-def targets_of(job: GateJobRecord) -> Targets:
-    """What the job asks for; without a wish it is routed to one datacenter."""
-    return job.submission.targets or Targets(count=1)
+NO_TARGETS = Targets()
+TryKey = tuple[JobId, str, int]
 
 
-class Router:
-    """Routes the parts of jobs on the primary gate."""
+class DatacenterRouter:
+    """The steward's `Route`, over the datacenters that this gate probes."""
 
     def __init__(
         self,
         known: KnownDatacenters,
-        now: Callable[[], float],
+        clock: Clock,
+        tables: Callable[[], AssignmentTables],
         on_event: Callable[[str, str], None] = lambda what, datacenter: None,
     ) -> None:
         """`on_event` counts what happened to a part ("assigned", "refused") by datacenter."""
         self._known = known
-        self._now = now
+        self._clock = clock
+        self._tables = tables
         self._on_event = on_event
-        # By job, the state in which each of its tries was seen last, by the id of its part.
-        self._seen: dict[JobId, dict[JobId, str]] = {}
+        # The op up to which the committed parts were taken in; -1: none were.
+        self._synced = -1
+        # The tries of active jobs that were seen assigned, and those that were seen refused.
+        self._seen: dict[TryKey, str] = {}
 
     def route(self, question: RouteQuestion) -> RouteAnswer:
-        job, targets = question.job, targets_of(question.job)
-        statuses = self._known.statuses(self._now())
-        shares = [job.parts[index].weight for index in question.parts]
-        weights = tuple(targets.weights[index] for index in question.parts if targets.weights)
-        request = RoutingRequest(
-            key=f"{job.principal}/{job.key}",
-            weights=weights,
-            count=len(shares),
-            share=shares[0],
-            fallback=targets.fallback,
-            cores=cores_needed(job.submission.manifest, statuses),
-            refused=question.refused,
+        self.sync()
+        decision = self.decide(
+            question.job.submission,
+            key=f"{question.job.principal}/{question.job.key}",
+            parts=question.parts,
+            shares=[question.job.parts[index].weight for index in question.parts],
+            refused=dict(question.refused),
             taken=question.taken,
         )
-        decision = choose(request, statuses, self._known.settings)
         chosen = [(part.datacenter, explanation_text(part.explanation)) for part in decision.parts]
         return RouteAnswer(datacenters=tuple(chosen), reason=decision.reason)
 
+    def decide(
+        self,
+        submission: Submission,
+        *,
+        key: str,
+        parts: Iterable[int],
+        shares: list[float],
+        refused: dict[str, str] | None = None,
+        taken: frozenset[str] = frozenset(),
+    ) -> RoutingDecision:
+        """Chooses for the parts with these indexes, whose shares of the job are `shares`."""
+        targets = submission.targets or NO_TARGETS
+        statuses = self._known.statuses(self._clock.now())
+        request = RoutingRequest(
+            key=key,
+            weights=tuple(targets.weights[index] for index in parts) if targets.weights else (),
+            count=max(len(shares), 1),
+            share=shares[0] if shares else 1.0,
+            fallback=targets.fallback,
+            cores=cores_needed(submission.manifest, statuses),
+            refused=refused or {},
+            taken=taken,
+        )
+        return choose(request, statuses, self._known.settings)
+
     def unknown(self, targets: Targets | None) -> str:
         """One line about datacenters that a job names and nobody knows; "": there are none."""
-        wanted = targets or Targets()
-        request = RoutingRequest(key="", weights=wanted.weights, fallback=wanted.fallback)
+        request = RoutingRequest(
+            key="",
+            weights=(targets or NO_TARGETS).weights,
+            fallback=(targets or NO_TARGETS).fallback,
+        )
         missing = unknown_names(request, self._known.names)
         if not missing:
             return ""
-        return f"no datacenter {', '.join(missing)}; there are {', '.join(self._known.names)}"
+        there = ", ".join(self._known.names)
+        return f"no datacenter {', '.join(missing)}; there are {there}"
 
     def is_unreachable(self, datacenter: str) -> bool:
         if datacenter not in self._known:
             return True
-        return self._known[datacenter].finding(self._now()).health is Health.UNREACHABLE
+        return self._known[datacenter].finding(self._clock.now()).health is Health.UNREACHABLE
 
-    def observe(self, job: GateJobRecord) -> None:
-        """Takes in the committed tries of a job whose parts changed. Harmless to repeat; a new
-        primary calls it for every job that is not over."""
-        seen = self._seen.setdefault(job.job, {})
-        for part in job.parts:
-            for tried in part.tries:
-                name = part_job_id(job.job, tried.datacenter, tried.handover)
-                state = "over" if job.over or tried.cancel else tried.state
-                if seen.get(name) != state:
-                    self._changed(job, tried, name, state, was_seen=name in seen)
-                    seen[name] = state
-        if job.over:
-            del self._seen[job.job]
+    # The committed parts.
 
-    def _changed(
-        self, job: GateJobRecord, tried: PartTry, part: JobId, state: str, *, was_seen: bool
-    ) -> None:
-        now, datacenter = self._now(), tried.datacenter
-        match state:
-            case "assigned":
-                cores = cores_taken(job.submission.manifest, self._cores_of(datacenter))
-                self._known.dispatched(datacenter, part, cores, now)
-                self._on_event("assigned", datacenter)
-            case "accepted" | "ready" | "started":
-                self._known.accepted(datacenter, part, now)
-            case "refused" if was_seen:
-                self._known.refused(datacenter, part, tried.reason, now)
-                self._on_event("refused", datacenter)
-            case _:
-                # Also a refusal that a former primary saw: it is old.
-                self._known.over(datacenter, part)
+    def sync(self) -> None:
+        """Takes in what was committed since the last call."""
+        tables = self._tables()
+        if tables.op == self._synced:
+            return
+        # A gate that just took over does not count old refusals as new ones.
+        is_first, self._synced = self._synced < 0, tables.op
+        present: dict[TryKey, str] = {}
+        for name in tables.active:
+            job = tables.jobs[name]
+            for part in job.parts:
+                for tried in part.tries:
+                    key = (name, tried.datacenter, int(tried.handover))
+                    # A cancelled try may still hold cores, but reports of its datacenter say so.
+                    state = "cancelled" if tried.cancel else tried.state
+                    present[key] = state
+                    if self._seen.get(key) != state:
+                        self._changed(job, tried, state, is_first)
+        for job_id, datacenter, handover in self._seen.keys() - present.keys():
+            self._known.over(datacenter, f"{job_id}.{datacenter}{handover}")
+        self._seen = present
+
+    def _changed(self, job: GateJobRecord, tried: PartTry, state: str, is_first: bool) -> None:
+        now, datacenter = self._clock.now(), tried.datacenter
+        part = part_job_id(job.job, datacenter, tried.handover)
+        if state == "assigned":
+            cores = cores_taken(job.submission.manifest, self._cores_of(datacenter))
+            self._known.dispatched(datacenter, part, cores, now)
+            self._on_event("assigned", datacenter)
+        elif state in ("accepted", "ready", "started"):
+            self._known.accepted(datacenter, part, now)
+        elif state == "refused" and not is_first:
+            self._known.refused(datacenter, part, tried.reason, now)
+            self._on_event("refused", datacenter)
+        else:
+            self._known.over(datacenter, part)
 
     def _cores_of(self, datacenter: str) -> int:
         report = self._known[datacenter].report if datacenter in self._known else None
         return report.cores if report is not None else 1
 
 
-def cores_needed(manifest: FileManifest, statuses: Sequence[DatacenterStatus]) -> dict[str, int]:
+def cores_needed(manifest: FileManifest, statuses: list[DatacenterStatus]) -> dict[str, int]:
     """The cores without which the first workflows of a job do not start, by datacenter."""
     return {each.name: _first_cores(manifest, each.cores)[0] for each in statuses}
 

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from squall.cluster.assignments.records import GateJobRecord, PartRecord, PartTry, TryState
-from squall.cluster.gate.router import Router, cores_needed, cores_taken
+from squall.cluster.assignments.tables import AssignmentTables
+from squall.cluster.gate.router import DatacenterRouter, cores_needed, cores_taken
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.settings import RoutingSettings
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
@@ -18,28 +19,53 @@ from tests.unit.cluster.gate.lab import report, status
 RTT_MS = {"eu": 8.0, "us": 90.0, "ap": 200.0}
 
 
+class ManualClock:
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+    def boot_time(self) -> float:
+        return self.at
+
+    async def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
 class RoutedGate:
-    """A gate that knows three healthy datacenters."""
+    """A gate that knows three healthy datacenters, with the gates' committed state."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.clock = ManualClock()
+        self.tables = AssignmentTables()
         self.known = KnownDatacenters({name: [f"{name}:7400"] for name in RTT_MS}, SETTINGS)
         self.events: list[tuple[str, str]] = []
         self.router = self.new_router()
         self.report()
 
-    def new_router(self) -> Router:
-        return Router(
+    def new_router(self) -> DatacenterRouter:
+        return DatacenterRouter(
             self.known,
-            lambda: self.now,
+            self.clock,
+            lambda: self.tables,
             on_event=lambda what, name: self.events.append((what, name)),
         )
 
     def report(self) -> None:
         for _ in range(10):
             for name, rtt_ms in RTT_MS.items():
-                self.known[name].answered(report(datacenter=name), rtt_ms, self.now, self.now)
-            self.now += 1.0
+                now = self.clock.at
+                self.known[name].answered(report(datacenter=name), rtt_ms, now, now)
+            self.clock.at += 1.0
+
+    def put(self, job: GateJobRecord) -> GateJobRecord:
+        self.tables.op += 1
+        self.tables.put_job(job)
+        return job
 
     def route(
         self, job: GateJobRecord, *parts: int, refused: dict[str, str] | None = None
@@ -113,7 +139,7 @@ def tried(
 
 def test_a_job_without_targets_goes_to_the_best_datacenter_and_says_why() -> None:
     gate = RoutedGate()
-    answer = gate.route(job(), 0)
+    answer = gate.route(gate.put(job()), 0)
     ((datacenter, why),) = answer.datacenters
     assert datacenter == "eu"
     lines = why.splitlines()
@@ -125,7 +151,7 @@ def test_a_job_without_targets_goes_to_the_best_datacenter_and_says_why() -> Non
 def test_named_parts_go_where_they_are_named_also_one_alone() -> None:
     gate = RoutedGate()
     targets = Targets(weights=(("us", 0.6), ("ap", 0.4)))
-    record = job(1, targets, (0.6, 0.4))
+    record = gate.put(job(1, targets, (0.6, 0.4)))
     assert [name for name, _ in gate.route(record, 0, 1).datacenters] == ["us", "ap"]
     ((datacenter, why),) = gate.route(record, 1).datacenters
     assert datacenter == "ap"
@@ -134,7 +160,7 @@ def test_named_parts_go_where_they_are_named_also_one_alone() -> None:
 
 def test_any_two_are_different_and_a_moved_one_avoids_the_other() -> None:
     gate = RoutedGate()
-    record = job(1, Targets(count=2), (0.5, 0.5))
+    record = gate.put(job(1, Targets(count=2), (0.5, 0.5)))
     assert [name for name, _ in gate.route(record, 0, 1).datacenters] == ["eu", "us"]
     first = tried(record, "eu", "accepted")
     ((datacenter, why),) = gate.route(first, 1).datacenters
@@ -144,7 +170,7 @@ def test_any_two_are_different_and_a_moved_one_avoids_the_other() -> None:
 
 def test_a_job_that_nothing_can_run_gets_the_reason() -> None:
     gate = RoutedGate()
-    record = job(1, Targets(count=4), (0.25,) * 4)
+    record = gate.put(job(1, Targets(count=4), (0.25,) * 4))
     answer = gate.route(record, 0, 1, 2, 3)
     assert answer.datacenters == ()
     assert answer.reason.startswith("4 datacenters wanted, 3 can run it")
@@ -154,12 +180,13 @@ def test_assigned_parts_take_cores_until_reports_count_them() -> None:
     gate = RoutedGate()
     sent: list[str] = []
     for number in range(1, 4):
-        record = job(number, None, (1.0,), flow(vus=100))
+        record = gate.put(job(number, None, (1.0,), flow(vus=100)))
         ((datacenter, _),) = gate.route(record, 0).datacenters
         sent.append(datacenter)
-        gate.router.observe(tried(record, datacenter, "assigned"))
+        gate.put(tried(record, datacenter, "assigned"))
     assert sorted(sent) == ["ap", "eu", "us"]
-    gate.router.observe(tried(job(1), sent[0], "accepted"))
+    gate.put(tried(job(1), sent[0], "accepted"))
+    gate.router.sync()
     gate.report()
     gate.report()
     assert gate.known[sent[0]].unreported.cores == 0
@@ -168,25 +195,26 @@ def test_assigned_parts_take_cores_until_reports_count_them() -> None:
 
 def test_a_refusal_cools_down_once_and_not_again_for_a_new_primary() -> None:
     gate = RoutedGate()
-    gate.router.observe(tried(job(), "eu", "assigned"))
-    gate.router.observe(tried(job(), "eu", "refused", reason="needs 8 cores, 0 are free"))
-    gate.now += 10.0
-    gate.router.observe(tried(job(), "eu", "refused", reason="needs 8 cores, 0 are free"))
-    gate.now -= 10.0
+    gate.put(tried(job(), "eu", "assigned"))
+    gate.router.sync()
+    gate.put(tried(job(), "eu", "refused", reason="needs 8 cores, 0 are free"))
+    gate.router.sync()
+    gate.router.sync()
     assert gate.events == [("assigned", "eu"), ("refused", "eu")]
-    factor = gate.known["eu"].cool_down.factor(gate.now)
+    factor = gate.known["eu"].cool_down.factor(gate.clock.at)
     assert factor == SETTINGS.cool_down_factor
-    gate.now += SETTINGS.cool_down_s
-    new = gate.new_router()
-    new.observe(tried(job(), "eu", "refused", reason="needs 8 cores, 0 are free"))
-    assert gate.known["eu"].cool_down.factor(gate.now) == 1.0
+    gate.clock.at += SETTINGS.cool_down_s
+    gate.new_router().sync()
+    assert gate.known["eu"].cool_down.factor(gate.clock.at) == 1.0
 
 
 def test_a_job_that_is_over_takes_no_cores() -> None:
     gate = RoutedGate()
-    gate.router.observe(tried(job(), "eu", "assigned"))
+    gate.put(tried(job(), "eu", "assigned"))
+    gate.router.sync()
     assert gate.known["eu"].unreported.cores == 8
-    gate.router.observe(msgspec.structs.replace(tried(job(), "eu", "assigned"), state="cancelled"))
+    gate.put(msgspec.structs.replace(tried(job(), "eu", "assigned"), state="cancelled"))
+    gate.router.sync()
     assert gate.known["eu"].unreported.cores == 0
 
 

@@ -73,11 +73,6 @@ def group_metrics(
         lambda: float(sum(each.state == "silent" for each in view().members)),
     )
     gauge(
-        "squall_group_degraded_durability",
-        "1 while one region holds a quorum of the members",
-        lambda: float(bool(view().degraded_durability)),
-    )
-    gauge(
         "squall_group_behind",
         "Committed commands that this manager has not applied yet",
         lambda: _own(view(), watch).behind,
@@ -117,6 +112,13 @@ def group_metrics(
         "Free space for the data directory; -1: not known",
         lambda: float(_own(view(), watch).disk_free),
     )
+
+
+def region_metrics(registry: Registry, view: Callable[[], GroupView]) -> None:
+    """Of gates, which say where they are."""
+    registry.gauge(
+        "squall_group_degraded_durability", "1 while one region holds a quorum of the members"
+    ).follow(lambda: float(bool(view().degraded_durability)))
 
 
 def _own(view: GroupView, watch: GroupWatch) -> MemberView:

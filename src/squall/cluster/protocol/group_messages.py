@@ -46,7 +46,7 @@ class MemberNote(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wall_s: float = 0.0
     """Its wall clock, to be compared with the others' (R10)."""
     region: str = ""
-    """Of a gate: where it is, by its flags."""
+    """Where it is, as its flags say: members of one region are lost together."""
 
 
 class MemberView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

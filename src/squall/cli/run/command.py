@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from squall.reporting.outputs.delivery import PreparedOutput
 
 CLUSTER_FLAGS = (
-    *("to", "store", "prefix", "key", "patience"),
+    *("to", "store", "prefix", "key", "patience", "split", "dc", "dc_fallback"),
     *("on_agent_loss", "on_control_loss"),
 )
 EXIT_ZERO_CODES = (ExitCode.INVALID, ExitCode.THRESHOLDS)
@@ -81,7 +81,11 @@ def _source(arguments: Namespace) -> Callable[[RunOptions, Presenter], RunOutcom
     if not any(vars(arguments)[flag] for flag in CLUSTER_FLAGS):
         return perform
     from squall.cli.shared.cluster_run import destination_of, perform_remote
+    from squall.cli.shared.split_run import perform_split, split_destination_of
 
+    split = split_destination_of(arguments)
+    if split is not None:
+        return lambda options, presenter: perform_split(options, presenter, split)
     destination = destination_of(arguments)
     assert destination is not None, "without a cluster its flags are refused"
     return lambda options, presenter: perform_remote(options, presenter, destination)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from squall.api.errors import UsageError
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import JobFollower, LeftJob
@@ -21,12 +23,14 @@ from squall.cli.shared.run_options import seconds
 from squall.cluster.client.access import ClusterAccess
 from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, cores_of, outcome_from
 from squall.cluster.client.connection import ClientConnection, connected
+from squall.cluster.client.datacenter_options import targets_of
 from squall.cluster.client.pack import packed
 from squall.cluster.client.submission_journal import SubmissionEntry
 from squall.cluster.protocol.bundle import Bundle
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.submission import Submission
+from squall.cluster.protocol.submission import Submission, Targets
 from squall.engine.plan.author_file import refuse_no_python_file
+from squall.engine.run.local_run import OnLog
 from squall.engine.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ class Destination:
     quiet: bool = False
     waits_s: float = math.inf
     """How long to wait for a first agent behind a store."""
+    targets: Targets | None = None
+    """The datacenters that a gate is asked for."""
 
     @property
     def asked_for_s(self) -> float | None:
@@ -57,13 +63,21 @@ def destination_of(arguments: Namespace) -> Destination | None:
     that is set for `squall jobs` must not move a run that was meant to be local."""
     given = vars(arguments)
     if not (given.get("to") or given.get("store") or given.get("detach")):
-        for flag in ("key", "patience", "prefix", "on_agent_loss", "on_control_loss"):
+        for flag in (
+            *("key", "patience", "prefix", "on_agent_loss", "on_control_loss"),
+            *("split", "dc", "dc_fallback"),
+        ):
             if given.get(flag):
                 shown = flag.replace("_", "-")
                 raise UsageError(
                     f"--{shown} is for a run on a cluster: add --to HOST:PORT or --store URL"
                 )
         return None
+    targets = targets_of(given.get("dc"), given.get("dc_fallback"))
+    if targets is not None and given.get("store"):
+        raise UsageError("--dc chooses datacenters of a gate, and a store has none: use --to GATE")
+    if given.get("split"):
+        raise UsageError("--split needs the datacenters: write --to eu=HOST:PORT,us=HOST:PORT")
     if given.get("once"):
         raise UsageError("--once runs on this machine only; leave out --to and --store")
     patience: str | None = given.get("patience")
@@ -74,6 +88,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
         patience_s,
         bool(given.get("quiet")),
         math.inf if patience is None else patience_s,
+        targets,
     )
 
 
@@ -89,7 +104,7 @@ def submit_only(options: RunOptions, destination: Destination) -> tuple[JobId, b
     return asyncio.run(_submitted(options, destination))
 
 
-def _check_file(options: RunOptions) -> None:
+def check_file(options: RunOptions) -> None:
     """Reports a mistyped name before the cluster is contacted."""
     if options.file:
         refuse_no_python_file(Path(options.file), options.file)
@@ -99,12 +114,12 @@ async def _performed(
     options: RunOptions, presenter: Presenter, destination: Destination
 ) -> RunOutcome:
     try:
-        _check_file(options)
+        check_file(options)
         async with connected(destination.access, destination.patience_s) as connection:
             await connection.ready(lambda text: presenter.on_log("", text), destination.waits_s)
             # Asked before the file is loaded, so that an absent cluster is reported at once.
             nodes = await connection.client.nodes(destination.asked_for_s)
-            submission, bundle = await packed(options, presenter.on_log)
+            submission, bundle = await _packed(options, destination, presenter.on_log)
             cores = cores_of(nodes.nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_manifest(submission.manifest, cores)
@@ -124,6 +139,17 @@ async def _performed(
         await presenter.close()
 
 
+async def _packed(
+    options: RunOptions, destination: Destination, on_log: OnLog | None = None
+) -> tuple[Submission, Bundle]:
+    targets = destination.targets
+    names = [name for name, _ in targets.weights] if targets is not None else []
+    submission, bundle = await packed(options, on_log, names)
+    if targets is not None:
+        submission = msgspec.structs.replace(submission, targets=targets)
+    return submission, bundle
+
+
 async def _submit(
     connection: ClientConnection, submission: Submission, bundle: Bundle, destination: Destination
 ) -> tuple[JobId, SubmissionEntry]:
@@ -141,11 +167,11 @@ def _print_notice(text: str) -> None:
 
 
 async def _submitted(options: RunOptions, destination: Destination) -> tuple[JobId, bool]:
-    _check_file(options)
+    check_file(options)
     async with connected(destination.access, destination.patience_s) as connection:
         await connection.ready(_print_notice, destination.waits_s)
         await connection.client.nodes(destination.asked_for_s)
-        submission, bundle = await packed(options)
+        submission, bundle = await _packed(options, destination)
         for text in submission.manifest.all_warnings:
             _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(

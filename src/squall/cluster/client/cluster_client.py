@@ -18,6 +18,7 @@ from squall.cluster.client.manager_connections import ManagerConnections
 from squall.cluster.client.submission_journal import SubmissionEntry, SubmissionJournal
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_reports import ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -172,13 +173,21 @@ class ClusterClient:
                     raise
 
     async def follow(
-        self, job: JobId, after: int = 0, *, known: bool = False
+        self,
+        job: JobId,
+        after: int = 0,
+        *,
+        known: bool = False,
+        cursor: Callable[[], ReportCursor] | None = None,
     ) -> AsyncIterator[Followed]:
         """Yields answers with what is new; the last has a terminal state. Raises `JobLost` if the
-        cluster no longer knows a job that was `known`."""
-        wait_s = min(FOLLOW_S, self._reconnect_timeout_s / 2.0)
+        cluster no longer knows a job that was `known`. With `cursor`, which returns what the caller
+        has, the answers also have the reports of a datacenter's part."""
+        longest_s = min(FOLLOW_S, self._reconnect_timeout_s / 2.0)
+        wait_s = longest_s
         while True:
-            ask = Follow(job=job, after=after, wait_s=wait_s, seen=self._seen)
+            has = cursor() if cursor is not None else None
+            ask = Follow(job=job, after=after, wait_s=wait_s, seen=self._seen, reports=has)
             try:
                 answer: Followed = await self._job_leader.ask(
                     ask,
@@ -190,6 +199,7 @@ class ClusterClient:
             known = True
             await self._note(answer)
             after = max(after, answer.upto)
+            wait_s = 0.0 if answer.reports is not None and answer.reports.more else longest_s
             yield answer
             if answer.state in TERMINAL and not answer.more:
                 return

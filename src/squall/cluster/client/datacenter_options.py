@@ -32,8 +32,8 @@ Weights = tuple[tuple[str, float], ...]
 """The datacenters with their parts, which add up to 1."""
 
 
-def targets_of(dc: str, fallback: str | None) -> Targets | None:
-    """None if neither is given. `fallback` "" stands for the flag without names."""
+def targets_of(dc: str | None, fallback: str | None) -> Targets | None:
+    """None if neither is given. `fallback` "any" stands for the flag without names."""
     if not dc:
         return None if fallback is None else Targets(fallback=_fallback(fallback))
     may_move = False if fallback is None else _fallback(fallback)
@@ -111,7 +111,7 @@ def split_of(split: str | None, names: Sequence[str]) -> Weights:
 
 
 def _fallback(text: str) -> tuple[str, ...] | bool:
-    if not text:
+    if text == "any":
         return True
     names = [_name(word.strip(), "--dc-fallback", text) for word in text.split(",")]
     _refuse_twice(names, "--dc-fallback", text)

@@ -21,8 +21,10 @@ from squall.cluster.protocol.gate_messages import (
     OVER,
     AcceptPart,
     AdjustPart,
+    AnnounceGates,
     CancelPart,
     ForgetPart,
+    GatesKnown,
     PartAnswer,
     StartPart,
     WorkflowAdjustment,
@@ -38,7 +40,7 @@ REMIND_S = 2.0
 """How often a cancellation is repeated whose end was not reported yet."""
 RETRY = Backoff(0.25, cap_s=4.0)
 
-GatesOrder = AcceptPart | StartPart | CancelPart | AdjustPart | ForgetPart
+GatesOrder = AcceptPart | StartPart | CancelPart | AdjustPart | ForgetPart | AnnounceGates
 PartOf = Callable[[GateJobRecord, PartRecord], Submission]
 """Returns the submission of one part of a job, without thresholds."""
 
@@ -70,9 +72,16 @@ class GateOutbox:
 
     def due(self, now: float, group_ms: int) -> list[PartOrder]:
         """The orders to send now; each is under way until its answer or its failure is told."""
-        tables, fence = self._tables(), self._fence()
+        tables, fence, gates = self._tables(), self._fence(), self._gates()
         orders: list[PartOrder] = []
         named: list[str] = []
+        for datacenter in tables.datacenters:
+            tag = f"gates {datacenter} {' '.join(gates)}"
+            named.append(tag)
+            if gates and tables.group and self._sending.is_due(tag, now):
+                self._sending.sent(tag)
+                announcement = AnnounceGates(datacenter=datacenter, fence=fence, gates=gates)
+                orders.append(PartOrder(tag, datacenter, announcement))
         for name in sorted(tables.open):
             for tag, datacenter, build in self._orders(tables.jobs[name], fence, group_ms):
                 named.append(tag)
@@ -82,9 +91,14 @@ class GateOutbox:
         self._sending.retain(named)
         return orders
 
-    def answered(self, order: PartOrder, answer: PartAnswer, now: float) -> GateCommand | None:
+    def answered(
+        self, order: PartOrder, answer: PartAnswer | GatesKnown, now: float
+    ) -> GateCommand | None:
         """Returns what the answer means for the log, if the datacenter does not report it."""
         message = order.message
+        if isinstance(message, AnnounceGates) or isinstance(answer, GatesKnown):
+            self._sending.answered(order.tag, now)
+            return None
         again_s = REMIND_S if isinstance(message, CancelPart) else float("inf")
         self._sending.answered(order.tag, now, again_s)
         if isinstance(message, ForgetPart):
@@ -207,7 +221,6 @@ class GateOutbox:
             sealed=job.sealed,
             created_at=job.created_at,
             timeout_s=_limit_s(job, group_ms),
-            gates=self._gates(),
         )
 
 

@@ -227,7 +227,7 @@ class ManagerNode:
         )
         self._copies = MemberCopies(self.machine, self._leader, self._leaders)
         self._copies.register(handlers)
-        led.register(handlers, self._leader, self._copies)
+        led.register(handlers, cut=self._copies.encoded, judged=self._leader.judged)
         self._results = ResultAssembler(
             self.machine,
             self._transfers,

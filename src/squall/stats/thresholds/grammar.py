@@ -39,6 +39,8 @@ _UNIT = re.compile(r"[a-zA-Z%/µμ]+")
 _DURATION = re.compile(r"[0-9][0-9a-zA-Z.]*")
 _K6 = re.compile(r"\s*([^\W\d]\w*)\s*(\{[^{}]*\})?\s*:")
 _SCOPE = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*:")
+# After the colon of the k6 form comes a statistic, which has no parts.
+_DOTTED = re.compile(r"\s*[^\W\d]\w*\s*[.:]")
 _TAG = re.compile(r"\{\s*step\s*:\s*([^{}]*?)\s*\}")
 _WRONG_OPS = {"=<": "<=", "=>": ">=", "=": "==", "<>": "!=", "!": "!="}
 _QUOTED_LENGTH = 160
@@ -215,7 +217,7 @@ def _scope(reader: _Reader, scopes: Collection[str]) -> str:
     if name in scopes:
         reader.at = head.end()
         return name
-    if _K6.match(reader.text) is None:
+    if _K6.match(reader.text) is None or _DOTTED.match(reader.text, head.end()) is not None:
         reader.fail(f'no datacenter "{name}"', scope_hint(scopes), column=head.start(1) + 1)
     return ""
 

@@ -38,7 +38,7 @@ def check_losses(state: StewardState, job: GateJobRecord) -> float:
             check_at = min(check_at, state.now + 1.0)
             continue
         targets = job.submission.targets
-        drops = bool(targets) and targets.on_loss == "drop"
+        drops = targets.on_loss == "drop" if targets else False
         from_ms = job.stop_ms + round(state.timers.stop_wait_s * 1000)
         # This gate may have begun to lead a moment ago: it has probed the datacenter since its own
         # start, and `is_unreachable` needs as long as a probe may take.
@@ -110,7 +110,7 @@ def check_end(state: StewardState, job: GateJobRecord) -> float:
 
 def final_status(job: GateJobRecord) -> JobState:
     """The one terminal state. An abort by a threshold is an end in order."""
-    if job.stop in ("cancelled", "timeout", "failed"):
+    if job.stop and job.stop != "aborted":
         return job.stop
     if job.stop == "aborted":
         return "completed"

@@ -6,6 +6,7 @@ command is applied.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,10 @@ class SubmissionCheck:
         committer: Committer[Any],
         sealer: SecretSealer,
         queue_max: int,
+        datacenters: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """`datacenters` are those that a threshold may name."""
+        self._datacenters = datacenters
         self._machine = machine
         self._ledger = ledger
         self._committer = committer
@@ -60,7 +64,7 @@ class SubmissionCheck:
     async def checked(self, message: SubmitJob, principal: str) -> CheckedSubmission:
         """Returns when the bundle is durable on a quorum. Raises RemoteError."""
         submission = message.submission
-        _check_content(message)
+        _check_content(message, self._datacenters())
         if submission.bundle and not await self._ensured(Digest(submission.bundle)):
             raise RemoteError(ErrorCode.NOT_FOUND, "offer the bundle first")
         names = {w.name: w.depends for w in submission.manifest.workflows}
@@ -118,7 +122,7 @@ def check_room(tables: JobTables[GroupJob], principal: str, key: str, queue_max:
         raise QueueFull(ErrorCode.OVERLOADED, text, retry_after_s=WAITING_RETRY_S)
 
 
-def _check_content(message: SubmitJob) -> None:
+def _check_content(message: SubmitJob, datacenters: Collection[str]) -> None:
     submission = message.submission
     fault = key_fault(message.key) or submission_fault(submission)
     if fault:
@@ -126,6 +130,6 @@ def _check_content(message: SubmitJob) -> None:
     try:
         # The job's leader judges them while the job runs. Apply does not parse them: the grammar
         # grows, and members of two versions would disagree.
-        bind_all(submission.manifest, submission.options.thresholds)
+        bind_all(submission.manifest, submission.options.thresholds, datacenters)
     except SquallError as error:
         raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None

@@ -29,17 +29,14 @@ from squall.cluster.group.clients.job_requests import (
     JobRequests,
     Limit,
     Views,
+    adjusted_workflows,
     is_operator,
     principal_of,
     with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
-<<<<<<< HEAD
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
-=======
-from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
->>>>>>> w-group
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
@@ -149,19 +146,15 @@ class ClientApi:
         return await self.accept(message, principal_of(incoming.peer))
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
-<<<<<<< HEAD
         self._redirect_to_gates(message, principal)
         if message.submission.targets:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, no_gate(self._datacenter))
-=======
->>>>>>> w-group
+            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
         try:
             checked = await self._submissions.checked(message, principal)
         except QueueFull:
             self.requests.on_refused(principal, "queue")
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
-<<<<<<< HEAD
         command = CreateJob(
             principal=principal,
             key=message.key,
@@ -173,23 +166,6 @@ class ClientApi:
             layers=checked.layers,
             timeout_ms=int((message.submission.timeout_s or 0.0) * 1000),
             direct=message.direct,
-=======
-        submission = message.submission
-        if submission.targets:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
-        accepted = await self._committer.commit(
-            CreateJob(
-                principal=principal,
-                key=message.key,
-                fingerprint=checked.fingerprint,
-                submission=checked.submission,
-                sealed=checked.sealed,
-                leader=self._lead_member(message.key),
-                created_at=self._wall_s(),
-                layers=checked.layers,
-                timeout_ms=int((submission.timeout_s or 0.0) * 1000),
-            )
->>>>>>> w-group
         )
         try:
             accepted = await self._committer.commit(command)
@@ -251,7 +227,7 @@ class ClientApi:
         accepted = await self._committer.commit(
             AdjustLoad(
                 job=message.job,
-                workflows=_adjusted_workflows(job, message),
+                workflows=adjusted_workflows(job, message),
                 paused=message.paused,
                 rate_per_s=message.rate_per_s,
                 vus=message.vus,
@@ -344,32 +320,3 @@ def _no_gate(datacenter: str) -> str:
         f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "
         "--dc, name a gate with --to, or split the load here with --to eu=HOST:PORT,us=HOST:PORT"
     )
-
-
-def _adjusted_workflows(job: JobRecord, message: AdjustJob) -> tuple[str, ...]:
-    tests = [w for w in job.submission.manifest.workflows if w.is_test]
-    names = [w.name for w in tests]
-    if message.workflow:
-        if message.workflow not in names:
-            raise RemoteError(
-                ErrorCode.NOT_FOUND,
-                f"{job.job} has no test workflow {message.workflow}: it has {', '.join(names)}",
-            )
-        names = [message.workflow]
-    elif len(names) > 1 and (message.rate_per_s is not None or message.vus is not None):
-        raise RemoteError(
-            ErrorCode.BAD_MESSAGE,
-            f"{job.job} has several test workflows: name one of {', '.join(names)}",
-        )
-    for workflow in tests:
-        if workflow.name not in names:
-            continue
-        if message.rate_per_s is not None and not workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has users, not a rate: give --vus"
-            )
-        if message.vus is not None and workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has a rate, not users: give --rate"
-            )
-    return tuple(names)

@@ -24,6 +24,7 @@ from squall.cluster.datacenter.commands import (
 )
 from squall.cluster.datacenter.gated_records import GatedTry
 from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.datacenter.tables import Tables
 from squall.cluster.group.blob_transfers import Transfers
 from squall.cluster.group.clients.submissions import QueueFull, check_room
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
@@ -32,8 +33,10 @@ from squall.cluster.ledger.interface import Ledger
 from squall.cluster.protocol.gate_messages import (
     AcceptPart,
     AdjustPart,
+    AnnounceGates,
     CancelPart,
     ForgetPart,
+    GatesKnown,
     PartAnswer,
     StartPart,
 )
@@ -45,7 +48,8 @@ from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
 from squall.engine.plan.layers import topological_layers
 
-Order = AcceptPart | StartPart | CancelPart | AdjustPart | ForgetPart
+LaterOrder = StartPart | CancelPart | AdjustPart | ForgetPart
+Order = AcceptPart | LaterOrder
 
 
 class PartApi:
@@ -76,11 +80,21 @@ class PartApi:
         self._on_order = on_order
 
     def register(self, handlers: Handlers) -> None:
+        handlers.on(AnnounceGates, self.announce)
         handlers.on(AcceptPart, self.accept)
-        handlers.on(StartPart, self.start)
-        handlers.on(CancelPart, self.cancel)
-        handlers.on(AdjustPart, self.adjust)
-        handlers.on(ForgetPart, self.forget)
+        handlers.on(StartPart, self.order)
+        handlers.on(CancelPart, self.order)
+        handlers.on(AdjustPart, self.order)
+        handlers.on(ForgetPart, self.order)
+
+    async def announce(self, message: AnnounceGates, incoming: Incoming) -> GatesKnown:
+        self._check(message)
+        if message.relay and not self._ledger.is_primary:
+            return await self._leaders.relay(msgspec.structs.replace(message, relay=False))
+        command = unknown_gates(self._machine.tables, message)
+        if command is not None:
+            await self._committer.commit(command)
+        return GatesKnown()
 
     async def accept(self, message: AcceptPart, incoming: Incoming) -> PartAnswer:
         self._check(message)
@@ -88,46 +102,9 @@ class PartApi:
             await self._pull_bundle(message, incoming)
         return await self._on_primary(message, lambda: self._accept(message))
 
-    async def start(self, message: StartPart, incoming: Incoming) -> PartAnswer:
-        command = StartHeld(
-            gate_job=message.job,
-            handover=message.handover,
-            fence=message.fence,
-            timeout_ms=round(message.timeout_s * 1000),
-        )
-        return await self._ordered(message, command)
-
-    async def cancel(self, message: CancelPart, incoming: Incoming) -> PartAnswer:
-        command = CancelHeld(
-            gate_job=message.job,
-            handover=message.handover,
-            fence=message.fence,
-            kind=message.kind or "cancelled",
-            reason=message.reason,
-            now=message.now,
-            exit_code=message.exit_code,
-        )
-        return await self._ordered(message, command)
-
-    async def adjust(self, message: AdjustPart, incoming: Incoming) -> PartAnswer:
-        command = AdjustHeld(
-            gate_job=message.job,
-            handover=message.handover,
-            fence=message.fence,
-            adjust_seq=message.adjust_seq,
-            workflows=tuple(message.workflows),
-            by=message.by,
-            extension_ms=round(message.extension_s * 1000),
-        )
-        return await self._ordered(message, command)
-
-    async def forget(self, message: ForgetPart, incoming: Incoming) -> PartAnswer:
-        command = ForgetGated(gate_job=message.job, handover=message.handover, fence=message.fence)
-        return await self._ordered(message, command)
-
-    async def _ordered(self, message: Order, command: Command) -> PartAnswer:
+    async def order(self, message: LaterOrder, incoming: Incoming) -> PartAnswer:
         async def commit() -> PartAnswer:
-            await self._committer.commit(command)
+            await self._committer.commit(order_command(message))
             return self._answer(message)
 
         self._check(message)
@@ -141,51 +118,17 @@ class PartApi:
         return await act()
 
     async def _accept(self, message: AcceptPart) -> PartAnswer:
-        await self._know_gates(message)
-        submission = message.submission
-        refusal, is_final = "", False
-        layers: tuple[tuple[str, ...], ...] = ()
+        refusal = ""
         try:
-            names = {w.name: w.depends for w in submission.manifest.workflows}
-            layers = tuple(tuple(layer) for layer in topological_layers(names, "workflow"))
             check_room(self._machine.tables, message.principal, message.key, self._queue_max)
         except QueueFull as error:
             refusal = error.text
-        except SquallError as error:
-            refusal, is_final = str(error), True
         job = part_job_id(message.job, message.datacenter, message.handover)
-        command = AcceptJob(
-            gate_job=message.job,
-            datacenter=message.datacenter,
-            handover=message.handover,
-            fence=message.fence,
-            create=CreateJob(
-                principal=message.principal,
-                key=message.key,
-                fingerprint=fingerprint(submission),
-                submission=submission,
-                sealed=message.sealed,
-                leader=self._leaders.choose(job),
-                created_at=self._wall_s(),
-                layers=layers,
-                timeout_ms=round(message.timeout_s * 1000),
-            ),
-            refusal=refusal,
-            exit_code=int(ExitCode.CONFIG) if is_final else 0,
-            is_final=is_final,
+        command = accept_command(
+            message, leader=self._leaders.choose(job), created_at=self._wall_s(), refusal=refusal
         )
         await self._committer.commit(command)
         return self._answer(message)
-
-    async def _know_gates(self, message: AcceptPart) -> None:
-        fence = message.fence
-        known = self._machine.tables.gates.get(fence.group)
-        wanted = tuple(sorted(message.gates))
-        if known is not None and known.addresses == wanted and known.former == fence.former:
-            return
-        await self._committer.commit(
-            KnowGates(group=fence.group, former=fence.former, addresses=wanted)
-        )
 
     async def _pull_bundle(self, message: AcceptPart, incoming: Incoming) -> None:
         """Returns when a quorum has the bundle: the command names it (R9)."""
@@ -209,17 +152,102 @@ class PartApi:
         record = self._machine.tables.gated.get(message.job)
         return record is not None and (record.closed or record.find(message.handover) is not None)
 
-    def _check(self, message: Order) -> None:
+    def _check(self, message: Order | AnnounceGates) -> None:
         if message.datacenter != self._datacenter:
             text = f"this is datacenter {self._datacenter}, not {message.datacenter}"
             raise RemoteError(ErrorCode.BAD_MESSAGE, text)
 
     def _answer(self, message: Order) -> PartAnswer:
-        record = self._machine.tables.gated.get(message.job)
-        if record is None or record.closed:
-            return PartAnswer(state="unknown", closed=record is not None)
-        tried = record.find(message.handover)
-        if tried is None:
-            return PartAnswer(state="unknown")
-        self._on_order(record.job, tried)
-        return PartAnswer(state=tried.state, reason=tried.reason, adjust_seq=tried.adjust_seq)
+        tables = self._machine.tables
+        record = tables.gated.get(message.job)
+        tried = record.find(message.handover) if record is not None else None
+        if tried is not None:
+            self._on_order(message.job, tried)
+        return part_answer(tables, message)
+
+
+# What an order means for the log: pure, so that a simulation runs the same.
+
+
+def accept_command(
+    message: AcceptPart, *, leader: str, created_at: float, refusal: str = ""
+) -> AcceptJob:
+    """`refusal` says why this datacenter takes no job now; "" if it does."""
+    submission = message.submission
+    is_final = False
+    layers: tuple[tuple[str, ...], ...] = ()
+    try:
+        names = {w.name: w.depends for w in submission.manifest.workflows}
+        layers = tuple(tuple(layer) for layer in topological_layers(names, "workflow"))
+    except SquallError as error:
+        refusal, is_final = str(error), True
+    return AcceptJob(
+        gate_job=message.job,
+        datacenter=message.datacenter,
+        handover=message.handover,
+        fence=message.fence,
+        create=CreateJob(
+            principal=message.principal,
+            key=message.key,
+            fingerprint=fingerprint(submission),
+            submission=submission,
+            sealed=message.sealed,
+            leader=leader,
+            created_at=created_at,
+            layers=layers,
+            timeout_ms=round(message.timeout_s * 1000),
+        ),
+        refusal=refusal,
+        exit_code=int(ExitCode.CONFIG) if is_final else 0,
+        is_final=is_final,
+    )
+
+
+def order_command(message: LaterOrder) -> Command:
+    job, handover, fence = message.job, message.handover, message.fence
+    match message:
+        case StartPart():
+            timeout_ms = round(message.timeout_s * 1000)
+            return StartHeld(gate_job=job, handover=handover, fence=fence, timeout_ms=timeout_ms)
+        case CancelPart():
+            return CancelHeld(
+                gate_job=job,
+                handover=handover,
+                fence=fence,
+                kind=message.kind or "cancelled",
+                reason=message.reason,
+                now=message.now,
+                exit_code=message.exit_code,
+            )
+        case AdjustPart():
+            return AdjustHeld(
+                gate_job=job,
+                handover=handover,
+                fence=fence,
+                adjust_seq=message.adjust_seq,
+                workflows=tuple(message.workflows),
+                by=message.by,
+                extension_ms=round(message.extension_s * 1000),
+            )
+        case ForgetPart():
+            return ForgetGated(gate_job=job, handover=handover, fence=fence)
+
+
+def unknown_gates(tables: Tables, message: AnnounceGates) -> KnowGates | None:
+    """The command that makes the sender's group known; None if it is."""
+    fence, wanted = message.fence, tuple(sorted(message.gates))
+    known = tables.gates.get(fence.group)
+    if known is not None and known.addresses == wanted and known.former == fence.former:
+        return None
+    return KnowGates(group=fence.group, former=fence.former, addresses=wanted)
+
+
+def part_answer(tables: Tables, message: Order) -> PartAnswer:
+    """The committed state of the part that an order names."""
+    record = tables.gated.get(message.job)
+    if record is None or record.closed:
+        return PartAnswer(state="unknown", closed=record is not None)
+    tried = record.find(message.handover)
+    if tried is None:
+        return PartAnswer(state="unknown")
+    return PartAnswer(state=tried.state, reason=tried.reason, adjust_seq=tried.adjust_seq)

@@ -48,31 +48,36 @@ class GatedDatacenters(Cluster):
         meshed: bool = False,
         timers: str = "fast",
         launcher: bool = True,
+        datacenters: Sequence[str] = DATACENTERS,
     ) -> None:
         super().__init__(
             folder, target, managers=0, workers=0, cores=cores, timers=timers, launcher=launcher
         )
         gate_names = [f"g{number + 1}" for number in range(gates)]
         self._members = {
-            dc: [f"{dc}-m{number + 1}" for number in range(managers)] for dc in DATACENTERS
+            dc: [f"{dc}-m{number + 1}" for number in range(managers)] for dc in datacenters
         }
         named = [*gate_names, *(name for members in self._members.values() for name in members)]
-        listens = dict(zip(named, free_ports(len(named)), strict=True))
+        self._listen_ports = dict(zip(named, free_ports(len(named)), strict=True))
         if meshed:
-            self.mesh = {name: Proxy(port) for name, port in listens.items()}
-        self._ports_of = {
-            name: self.mesh[name].port if meshed else port for name, port in listens.items()
-        }
-        self._ports = [self._ports_of[name] for name in gate_names]
+            self.mesh = {name: Proxy(port) for name, port in self._listen_ports.items()}
         for name in gate_names:
-            self._add_gate(name, gate_names, listens[name])
+            self._add_gate(name, gate_names)
         for dc, members in self._members.items():
             for name in members:
-                self._add_member(dc, name, members, listens[name])
+                self._add_member(dc, name, members)
             for number in range(workers):
                 self._add_datacenter_worker(dc, f"{dc}-w{number + 1}", members)
 
     # What there is.
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(self._addresses(self.gates()))
+
+    def host_of(self, name: str) -> str:
+        """The address of the machine that a node runs on."""
+        return "127.0.0.1"
 
     def managers(self) -> list[str]:
         """The members of the group that the commands ask: the gates."""
@@ -125,8 +130,7 @@ class GatedDatacenters(Cluster):
         return self.asked_of(self.managers_of(dc), lambda client: client.jobs())
 
     def asked_of(self, members: Sequence[str], question: Question) -> Any:
-        addresses = [f"127.0.0.1:{self._ports_of[name]}" for name in members]
-        return asyncio.run(answer_to(question, addresses, SECRET, self.tls))
+        return asyncio.run(answer_to(question, self._addresses(members), SECRET, self.tls))
 
     def environment_of(self, name: str) -> dict[str, str]:
         """Gates of a test have the timers of the tests too."""
@@ -140,7 +144,7 @@ class GatedDatacenters(Cluster):
     def wait_ready(self, within_s: float = READY_S) -> None:
         """Every worker is registered and every gate reaches every datacenter."""
         try:
-            for dc in DATACENTERS:
+            for dc in self._members:
                 wait_for(lambda dc=dc: self._has_workers(dc), f"{dc} has its workers", within_s)
             self.leader(within_s)
             for gate in self.gates():
@@ -158,7 +162,7 @@ class GatedDatacenters(Cluster):
     def _sees_all(self, gate: str) -> bool:
         found: DatacenterList = self.asked_of([gate], _asking(ListDatacenters()))
         healthy = {each.name for each in found.datacenters if each.health == "healthy"}
-        return healthy == set(DATACENTERS)
+        return healthy == set(self._members)
 
     # Faults.
 
@@ -181,7 +185,7 @@ class GatedDatacenters(Cluster):
 
     # Commands that start them.
 
-    def _add_gate(self, name: str, names: Sequence[str], listens: int) -> None:
+    def _add_gate(self, name: str, names: Sequence[str]) -> None:
         datacenters = [
             word
             for dc, members in self._members.items()
@@ -189,14 +193,14 @@ class GatedDatacenters(Cluster):
         ]
         self._add(
             name,
-            "gate", "--name", name, "--listen", f"127.0.0.1:{listens}",
+            "gate", "--name", name, "--listen", self._listen(name),
             "--members", self._named(names), *datacenters, *self._timers,
         )  # fmt: skip
 
-    def _add_member(self, dc: str, name: str, names: Sequence[str], listens: int) -> None:
+    def _add_member(self, dc: str, name: str, names: Sequence[str]) -> None:
         self._add(
             name,
-            "manager", "--dc", dc, "--name", name, "--listen", f"127.0.0.1:{listens}",
+            "manager", "--dc", dc, "--name", name, "--listen", self._listen(name),
             "--members", self._named(names), "--timers", self.timers,
         )  # fmt: skip
 
@@ -213,11 +217,17 @@ class GatedDatacenters(Cluster):
         """The gates of people have the timers of a wide area."""
         return ["--timers", "fast"] if self.timers == "fast" else []
 
+    def _listen(self, name: str) -> str:
+        return f"{self.host_of(name)}:{self._listen_ports[name]}"
+
     def _addresses(self, names: Sequence[str]) -> list[str]:
-        return [f"127.0.0.1:{self._ports_of[name]}" for name in names]
+        """Where others reach these nodes: through the proxies, if there are some."""
+        ports = {name: proxy.port for name, proxy in self.mesh.items()} or self._listen_ports
+        return [f"{self.host_of(name)}:{ports[name]}" for name in names]
 
     def _named(self, names: Sequence[str]) -> str:
-        return ",".join(f"{name}=127.0.0.1:{self._ports_of[name]}" for name in names)
+        pairs = zip(names, self._addresses(names), strict=True)
+        return ",".join(f"{name}={address}" for name, address in pairs)
 
 
 def _asking(message: Any) -> Question:

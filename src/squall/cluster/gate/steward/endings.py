@@ -15,6 +15,12 @@ from squall.cluster.protocol.job_commands import FinishJob, StopJob
 from squall.cluster.protocol.messages import JobState
 
 FINISHED: tuple[JobState, ...] = ("completed", "partial")
+_STOPPED: dict[str, JobState] = {
+    "cancelled": "cancelled",
+    "timeout": "timeout",
+    "failed": "failed",
+    "aborted": "completed",
+}
 
 
 def check_deadline(state: StewardState, job: GateJobRecord) -> float:
@@ -110,10 +116,8 @@ def check_end(state: StewardState, job: GateJobRecord) -> float:
 
 def final_status(job: GateJobRecord) -> JobState:
     """The one terminal state. An abort by a threshold is an end in order."""
-    if job.stop and job.stop != "aborted":
-        return job.stop
-    if job.stop == "aborted":
-        return "completed"
+    if job.stop in _STOPPED:
+        return _STOPPED[job.stop]
     ends = [_end(part) for part in job.parts]
     if len(set(ends)) == 1:
         return ends[0]

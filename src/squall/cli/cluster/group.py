@@ -7,12 +7,13 @@ the managers: a credential made from it is refused before anything is sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from squall.api.errors import ConfigError, UsageError
+from squall.api.errors import ConfigError, SquallError, UsageError
 from squall.cli.shared.cluster_access import client_access
 from squall.cluster.client.access import (
     CREDENTIAL,
@@ -80,10 +81,17 @@ async def _answered(arguments: Namespace, access: ClusterAccess) -> int:
 async def _status(client: ClusterClient, arguments: Namespace) -> int:
     views = await _views(client)
     view = best_view(views)
+    await _learn(client, view)
     if arguments.json:
         return print_json(view)
     print_or_drop("\n".join([*status_lines(view), *unheard_lines(view, views)]))
     return 0
+
+
+async def _learn(client: ClusterClient, view: GroupView) -> None:
+    """The next command finds these members, although its flags may name none of them."""
+    if not client.managers.is_store and all(each.address for each in view.members):
+        await client.learn(sorted(each.address for each in view.members))
 
 
 async def _views(client: ClusterClient) -> list[GroupView]:
@@ -148,6 +156,8 @@ async def _change(client: ClusterClient, arguments: Namespace) -> int:
     change = change_of(arguments)
     assert change is not None
     answer: MembersChanged = await _ask(client, change, CHANGE_S)
+    with contextlib.suppress(SquallError):
+        await _learn(client, best_view(await _views(client)))
     if arguments.json:
         return print_json(answer)
     members = f"epoch {answer.epoch}: {', '.join(answer.members)}"

@@ -312,13 +312,18 @@ class ClusterClient:
         group, op = self._seen
         # Another group: the former one was recovered or restored, with other op numbers.
         self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
-        if read.managers and read.managers != self._managers_named:
-            self._managers_named = read.managers
-            managers = [each for text in read.managers if (each := address_in(text)) is not None]
-            self.managers.learn(managers)
-            if self._on_managers is not None:
-                await self._on_managers(managers)
+        await self.learn(read.managers)
         return answer
+
+    async def learn(self, named: list[str]) -> None:
+        """Remembers where the members of the group are, also for the next run."""
+        if not named or named == self._managers_named:
+            return
+        self._managers_named = named
+        managers = [each for text in named if (each := address_in(text)) is not None]
+        self.managers.learn(managers)
+        if self._on_managers is not None:
+            await self._on_managers(managers)
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:
         try:

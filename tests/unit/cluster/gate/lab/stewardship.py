@@ -30,7 +30,7 @@ from squall.cluster.protocol.submission import Targets
 from tests.fakes.datacenter import submission, workflow
 
 STEP_S = 0.1
-DATACENTERS = ("ap", "eu", "us")
+DATACENTERS = ("ap", "eu", "sa", "us")
 
 
 class GateBench:

@@ -17,7 +17,7 @@ def test_the_first_primary_names_the_group_and_its_datacenters() -> None:
     bench = GateBench()
     tables = bench.machine.tables
     assert tables.group == "g7a1"
-    assert sorted(tables.datacenters) == ["ap", "eu", "us"]
+    assert sorted(tables.datacenters) == ["ap", "eu", "sa", "us"]
 
 
 def test_a_job_whose_parts_all_completed_is_completed_with_one_merged_result() -> None:

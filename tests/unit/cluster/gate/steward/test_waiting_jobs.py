@@ -126,7 +126,7 @@ def test_a_later_job_does_not_overtake_one_that_waits_for_the_same_datacenter() 
     first = bench.submit(*BOTH, key="first")
     bench.run(0.5)
     waiting = bench.submit(("us", 0.5), ("ap", 0.5), key="waiting")
-    later = bench.submit(("ap", 0.5), ("eu", 0.5), key="later")
+    later = bench.submit(("ap", 0.5), ("sa", 0.5), key="later")
     bench.run(1.0)
     assert bench.where(waiting) == ["", ""]
     assert bench.where(later) == ["", ""]

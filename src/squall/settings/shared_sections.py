@@ -40,7 +40,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     accepted_secret_files: tuple[str, ...] = ()
     """Files of further secrets that it accepts while the secret is changed."""
     managers: tuple[str, ...] = ()
-    """host:port of the managers for clients and workers; a flag overrides it."""
+    """Where clients and workers find managers: host:port, dns:NAME or srv:NAME; a flag overrides
+    it."""
+    dns_server: str = ""
+    """The DNS server for dns: and srv: names, such as "10.0.0.53"; empty: those of the system."""
 
 
 class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ from squall.cluster.wire.seal.secrets import Secrets
 from squall.reporting.number_format import plural
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.standard_streams import print_json, print_or_drop
+from squall.runtime.addresses import shown_address
 
 EACH_S = 2.0
 """How long each manager has to answer when all are asked."""
@@ -186,8 +187,7 @@ def _named(words: list[str]) -> dict[str, str]:
             raise UsageError(f"{word}: write NAME=HOST:PORT, such as m4=10.0.0.4:7400")
         if name in found:
             raise UsageError(f"{name} is named twice")
-        host, port = address_of(text, f"{name}=")
-        found[name] = f"{host}:{port}"
+        found[name] = shown_address(address_of(text, f"{name}="))
     return found
 
 

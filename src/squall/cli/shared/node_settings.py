@@ -8,7 +8,7 @@ from pathlib import Path
 
 from squall.api.errors import ConfigError, UsageError
 from squall.api.quantities import parse_duration
-from squall.cluster.client.access import address_of, file_settings, secret_file
+from squall.cluster.client.access import file_settings, listen_address, secret_file
 from squall.cluster.client.datacenter_options import NAME, NAME_RULE
 from squall.cluster.settings_tree import Settings
 from squall.runtime.interfaces import Address
@@ -58,4 +58,4 @@ def _warn_of_open_secrets(arguments: Namespace, settings: Settings) -> None:
 
 def metrics_address(arguments: Namespace, settings: Settings) -> Address | None:
     text: str = arguments.metrics or settings.metrics.listen
-    return address_of(text, "--metrics", zero_ok=True) if text else None
+    return listen_address(text, "--metrics", zero_ok=True) if text else None

@@ -14,7 +14,7 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.client.errors import JobLost, RequestRefused, Unreachable
-from squall.cluster.client.manager_connections import ManagerConnections, address_in
+from squall.cluster.client.manager_connections import ManagerConnections
 from squall.cluster.client.submission_journal import SubmissionEntry, SubmissionJournal
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
 from squall.cluster.protocol.job_keys import JobId
@@ -55,6 +55,7 @@ from squall.cluster.wire.links.dispatch import Handlers
 from squall.cluster.wire.links.switchboard import LinkTLS
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.seal.secrets import Secrets
+from squall.runtime.addresses import address_in
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.tasks import TaskRunner

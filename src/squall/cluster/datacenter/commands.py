@@ -11,6 +11,8 @@ that it does not know, and hold another state than the others from there on.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from squall.api.errors import SquallError
@@ -20,6 +22,8 @@ from squall.cluster.protocol.command_outcomes import CommandOutcome as CommandOu
 from squall.cluster.protocol.command_outcomes import Rejected as Rejected
 from squall.cluster.protocol.command_outcomes import decode_outcome as decode_outcome
 from squall.cluster.protocol.command_outcomes import encode_outcome as encode_outcome
+from squall.cluster.protocol.gate_messages import WorkflowAdjustment
+from squall.cluster.protocol.handover_keys import GateFence, HandoverNumber
 from squall.cluster.protocol.job_commands import ExtendJob as ExtendJob
 from squall.cluster.protocol.job_commands import FailJob as FailJob
 from squall.cluster.protocol.job_commands import FinishJob as FinishJob
@@ -34,7 +38,7 @@ from squall.stats.manifest import Profile
 
 COMMAND_MAX_BYTES = DESCRIPTION_MAX_BYTES
 CONTEXT_INLINE_MAX = 16 * 1024
-VERSION = 2
+VERSION = 3
 """Raise it with every new command, with every new field, and with every change of what apply does
 with a command."""
 
@@ -96,6 +100,103 @@ class CreateJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """The names of the workflows by layer, in the order in which layers run."""
     timeout_ms: int = 0
     """Counts from the creation; 0: the deadline is set when the job is first placed."""
+    direct: bool = False
+    """The client wants it here although gates hand jobs over to this datacenter."""
+
+
+class AcceptJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="accept"):
+    """Creates a held job for a part of a job of the gates, or stores why it is refused (R15)."""
+
+    gate_job: JobId
+    datacenter: str
+    handover: HandoverNumber
+    fence: GateFence
+    create: CreateJob
+    """Its principal and key are those of the gates' job: they make no entry in the keys here."""
+    refusal: str = ""
+    """Why the primary refuses it; "" if it does not."""
+    exit_code: int = 0
+    is_final: bool = False
+    """Another datacenter would refuse it too."""
+
+
+class StartHeld(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="start_held"):
+    """The gates start a held job. Without one it does nothing."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+    timeout_ms: int = 0
+    """From now on; 0: the deadline stays."""
+
+
+class ReadyHeld(msgspec.Struct, frozen=True, kw_only=True, tag="ready_held"):
+    """All shares of the first phase of a held job have loaded their code."""
+
+    job: JobId
+    loaded: tuple[Started, ...]
+
+
+class CancelHeld(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_held"):
+    """The gates cancel a handover, held or started; an unknown one leaves a tombstone."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+    kind: Literal["cancelled", "timeout", "aborted", "failed"] = "cancelled"
+    reason: str = ""
+    now: bool = False
+    exit_code: int = 0
+
+
+class AdjustHeld(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="adjust_held"):
+    """The load and the extensions of a part, as the gates want them now."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+    adjust_seq: int
+    workflows: tuple[WorkflowAdjustment, ...] = ()
+    by: str = ""
+    extension_ms: int = 0
+
+
+class MarkDelivered(msgspec.Struct, frozen=True, kw_only=True, tag="delivered"):
+    """The gates have committed the report of this revision."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    revision: int
+
+
+class DisownHeld(msgspec.Struct, frozen=True, kw_only=True, tag="disown"):
+    """The gates do not know this handover: it ends, and nothing is reported of it."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    reason: str
+
+
+class ForgetGated(msgspec.Struct, frozen=True, kw_only=True, tag="forget_gated"):
+    """The gates are done with a job: only its highest handover number is kept."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+
+
+class KnowGates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="gates"):
+    """The gates that hand jobs over to this datacenter."""
+
+    group: str
+    former: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
+class PurgeGated(msgspec.Struct, frozen=True, kw_only=True, tag="purge_gated"):
+    """Removes records of forgotten jobs whose day is over."""
+
+    jobs: tuple[JobId, ...]
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True):
@@ -238,6 +339,16 @@ Command = (
     | LeadJobs
     | FinishJob
     | Purge
+    | AcceptJob
+    | StartHeld
+    | ReadyHeld
+    | CancelHeld
+    | AdjustHeld
+    | MarkDelivered
+    | DisownHeld
+    | ForgetGated
+    | KnowGates
+    | PurgeGated
 )
 
 _encoder = msgspec.msgpack.Encoder()

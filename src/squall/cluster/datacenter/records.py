@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.datacenter.workflow_states import WorkflowState
+from squall.cluster.protocol.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
 from squall.cluster.protocol.job_records import ADJUSTMENTS_MAX as ADJUSTMENTS_MAX
 from squall.cluster.protocol.job_records import EVENTS_MAX as EVENTS_MAX
@@ -211,6 +212,17 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     adjustments: tuple[AdjustEvent, ...] = ()
     touched: int = 0
     """The op of the last change that its workers should learn of at once."""
+    gate_job: str = ""
+    """The job of the gates of which this is a part; "" if a client submitted it here (R15)."""
+    handover: HandoverNumber = HandoverNumber(0)
+    held: bool = False
+    """The gates have not started it: it prepares, but no attempt of it ever got a lease."""
+    released_ms: int = 0
+    """When the gates started it."""
+    undelivered: bool = False
+    """The gates do not have its result yet: it is not purged."""
+    keep_ms: int = 0
+    """Of a gated job that is over: its retention, which starts with the delivery."""
 
     @property
     def over(self) -> bool:

@@ -22,7 +22,7 @@ from squall.cluster.group.committer import CommandCodec, Committer
 from squall.cluster.group.handshake import GroupHandshake
 from squall.cluster.group.job_leaders.choice import JobLeaders, NewLeaders
 from squall.cluster.group.job_tables import GroupJob, HoldsJobs
-from squall.cluster.group.member_watch import GroupWatch, shown_address
+from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.group.metrics import admission_metrics, group_metrics
 from squall.cluster.group.open_log import BlobNamingMachine, LogOpener, open_log
 from squall.cluster.group.overload_response import OverloadResponse
@@ -36,6 +36,7 @@ from squall.cluster.wire.links.dispatch import Handlers
 from squall.cluster.wire.links.endpoint import Endpoint
 from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_keyring
 from squall.cluster.wire.seal.secrets import Secrets
+from squall.runtime.addresses import is_name, shown_address
 from squall.runtime.interfaces import Address, NodeId, Runtime
 from squall.runtime.log import Log
 from squall.runtime.metrics import Registry
@@ -122,7 +123,7 @@ class MemberWire:
     def advertised(self) -> Address:
         """Where others reach this member: as the flags of the group say, with the real port."""
         given = self.watch.addresses.get(self._node, self.address)
-        return given if given[1] else self.address
+        return given if given[1] or is_name(given) else self.address
 
     def address_of(self, node: NodeId | None) -> str:
         return self.watch.address_of(node)
@@ -198,6 +199,7 @@ def open_group(
     lead_jobs: Callable[[NewLeaders], Command],
     speaks: int,
     is_unused: Callable[[], bool],
+    region: str = "",
 ) -> GroupParts[Command]:
     """`lead_jobs` makes the command that names leaders of jobs. `speaks` is the highest version of
     commands that this member applies; `is_unused`: no command is in the log yet."""
@@ -217,6 +219,7 @@ def open_group(
             version=plan.version,
             disk_free=free() if free is not None else -1,
             wall_s=runtime.clock.wall(),
+            region=region,
         )
 
     committer = Committer(ledger, codec, wire.address_of, addresses)

@@ -31,6 +31,11 @@ class OverloadResponse:
         """How many times longer than usual workers wait between two reports: 1, 2, 4 or 8."""
         return float(1 << self._state)
 
+    @property
+    def level(self) -> int:
+        """0 healthy, 1 busy, 2 stressed, 3 overloaded."""
+        return int(self._state)
+
     async def watch(self) -> None:
         """Samples the lag of the loop: a sleeper wakes as late as any other task."""
         while True:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from squall.cluster.group.member_watch import GroupWatch, shown_address
+from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.ledger.replica.types import MENDING, Status
 from squall.cluster.protocol.group_messages import GroupView, MemberNote, MemberView
+from squall.runtime.addresses import shown_address
 
 SILENT_S = 2.0
 """A manager without a note for this long is shown as silent: it missed four notes."""
@@ -103,6 +104,7 @@ def _member(
         pid=note.pid,
         boot=heard.boot if heard is not None else "",
         clock_s=round(clocks.get(name, 0.0), 3),
+        region=note.region,
     )
 
 

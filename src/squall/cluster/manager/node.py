@@ -42,6 +42,7 @@ from squall.cluster.group.telemetry.silent_shares import SILENT_S
 from squall.cluster.ledger.interface import Blobs, Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.manager.clients.api import ClientApi
+from squall.cluster.manager.clients.datacenter_state import DatacenterStateApi
 from squall.cluster.manager.clients.job_views import (
     detailed_view,
     job_view,
@@ -51,6 +52,8 @@ from squall.cluster.manager.clients.job_views import (
 from squall.cluster.manager.command_log import CommandLog, EventCounts, event_counts
 from squall.cluster.manager.director.effect_runner import EffectRunner, FindCut
 from squall.cluster.manager.director.policy import Director
+from squall.cluster.manager.gates.part_api import PartApi
+from squall.cluster.manager.gates.report_driver import TICK_S, ReportDriver
 from squall.cluster.manager.lost_shares import lost_lines
 from squall.cluster.manager.metrics import manager_metrics
 from squall.cluster.manager.primary.volatile_state import VolatileState
@@ -95,6 +98,8 @@ class ManagerPlan:
     tls: LinkTLS | None = None
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     metrics: Address | None = None
+    dns_server: Address | None = None
+    """For names in `members`; None: the servers of the system."""
     timers: Timers | None = None
     """None: derived from the settings and the size of the group."""
     joins: bool = False
@@ -163,11 +168,13 @@ class ManagerNode:
         self._tasks.every("job leaders", NOTE_S, self._leaders.replace_lost, group="manager")
         copy_s = self._timers_now().copy_s
         self._tasks.every("copies", copy_s, self._copies.give, group="manager")
+        self._tasks.every("reports", TICK_S, self._reports.tick, jitter=0.0, group="manager")
         self.ready.set()
         try:
             await self._until(stop)
             await ledger.step_aside(STEP_ASIDE_S)
         finally:
+            await self._reports.close()
             await wire.endpoint.close(drain_s=0.5)
             if metrics is not None:
                 await metrics.close()
@@ -220,7 +227,7 @@ class ManagerNode:
         )
         self._copies = MemberCopies(self.machine, self._leader, self._leaders)
         self._copies.register(handlers)
-        led.register(handlers, self._leader, self._copies)
+        led.register(handlers, cut=self._copies.encoded, judged=self._leader.judged)
         self._results = ResultAssembler(
             self.machine,
             self._transfers,
@@ -269,6 +276,7 @@ class ManagerNode:
             ledger=ledger,
             committer=committer,
             stream=self._leader.stream,
+            reports=self._leader.reports,
             views=self._views(),
             sealer=self._sealer,
             clock=self._clock,
@@ -281,8 +289,28 @@ class ManagerNode:
             queue_max=plan.settings.jobs.queue_max,
             results=self._results,
             on_refused=refusal_counter(self.registry),
-            reports=self._leader.reports,
         )
+        self._reports = ReportDriver(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            board=self._wire.board,
+            committer=committer,
+            clock=self._clock,
+            tasks=self._tasks,
+            log=self._log,
+            leads=lambda: ledger.is_primary,
+        )
+        PartApi(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            ledger=ledger,
+            committer=committer,
+            transfers=self._transfers,
+            leaders=self._leaders,
+            wall_s=self._watch.wall_s,
+            queue_max=plan.settings.jobs.queue_max,
+            on_order=self._reports.ordered,
+        ).register(handlers)
         self._transfers.register(handlers)
         workers.register_handlers(handlers)
         self.clients.register(handlers)
@@ -294,6 +322,15 @@ class ManagerNode:
             clock=self._clock,
         )
         self._group.register(handlers)
+        DatacenterStateApi(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            ledger=ledger,
+            group=self._group.view,
+            addresses=parts.addresses,
+            state=self._state,
+            overload=lambda: self._overload.level,
+        ).register(handlers)
 
     # Callbacks of the log.
 
@@ -310,11 +347,13 @@ class ManagerNode:
     def _role_changed(self, fence: Fence | None) -> None:
         if fence is None:
             self.director = None
+            self._reports.end_term()
             self._log.warning("stepped_down")
             return
         self._log.info("leads", epoch=fence.epoch, view=fence.view)
         # At once, because no command of this version can be proposed before.
         self._group.activate()
+        self._reports.begin_term()
         self.director = Director(
             self.machine,
             self._timers_now(),
@@ -418,9 +457,12 @@ class ManagerNode:
         interval_s = self._timers_now().telemetry_interval_s(workers) * self._overload.pace
         return max(SILENT_S, 3.0 * interval_s)
 
+    def _state(self) -> VolatileState | None:
+        """What this member knows beyond the log while it leads."""
+        return self.director.state if self.director is not None else None
+
     def _views(self) -> Views[JobRecord]:
-        def state() -> VolatileState | None:
-            return self.director.state if self.director is not None else None
+        state = self._state
 
         def job(record: JobRecord) -> JobView:
             return job_view(self.machine.tables, record, self._ledger.group_ms(), state())
@@ -431,7 +473,7 @@ class ManagerNode:
             lines.append(self._parts.led_by("managers"))
             return lines, event_lines(record, self.machine.tables.shown_events(record))
 
-        def nodes() -> list[NodeView]:
+        async def nodes() -> list[NodeView]:
             managers = self._group.members(self._runtime.boot)
             return [*managers, *node_views(self.machine.tables, state())]
 

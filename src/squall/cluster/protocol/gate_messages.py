@@ -50,8 +50,6 @@ class AcceptPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     timeout_s: float = 0.0
     """After this time the datacenter ends the part by itself, should no gate come back; 0: the
     datacenter sets the limit when it places the part."""
-    gates: list[str] = []
-    """host:port of all gates, for the reports and for clients that are redirected."""
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
 
@@ -135,9 +133,10 @@ class PartAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The datacenter has forgotten the job."""
 
 
-@message(216, MessageClass.CONTROL)
+@message(216, MessageClass.CONTROL, size=SizeClass.BULK)
 class PartReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A committed change of a part, repeated until a gate answers it."""
+    """A committed change of a part, repeated until a gate answers it. It takes the bulk link, over
+    which the gate pulls the result."""
 
     job: JobId
     datacenter: str
@@ -163,3 +162,20 @@ class PartStored(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     known: bool = True
     """False: the gates do not know this handover and never will. The datacenter ends it."""
+
+
+@message(218, MessageClass.CONTROL)
+class AnnounceGates(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Makes the gates known to a datacenter: where its reports go, and where clients are sent.
+    Gates that were recovered may have no order for a datacenter that still has to report to them."""
+
+    datacenter: str
+    fence: GateFence
+    gates: list[str]
+    """host:port of all gates."""
+    relay: bool = False
+
+
+@message(219, MessageClass.CONTROL)
+class GatesKnown(msgspec.Struct, frozen=True):
+    """The datacenter has committed the list of gates."""

@@ -74,6 +74,8 @@ class AttemptStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """Preparing: its progress, a count of bytes and steps that only rises."""
     wants_more_s: bool = False
     """Preparing: it will not be ready in time and asks for more time."""
+    loaded: bool = False
+    """Preparing: its code is loaded; no user is open, and no request was sent."""
 
 
 class HeldRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -186,6 +188,9 @@ class Preparation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The longest execution, counted from Go."""
     ready_within_s: float = 0.0
     """The preparation is given up after this time, unless it is extended; 0: it has no limit."""
+    held: bool = False
+    """The gates have not started its job: it gets no lease yet, and its worker reports at once when
+    the code is loaded (R15)."""
 
 
 class MoreTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -358,6 +363,21 @@ class WorkflowView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     over. Of one that is, clients take them from its result."""
 
 
+class PartView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The part of one datacenter in a job of the gates."""
+
+    datacenter: str = ""
+    """Empty: none has it yet."""
+    part: float = 1.0
+    """Its part of the load, from 0 to 1."""
+    tries: int = 0
+    """How often it was given to a datacenter."""
+    state: str = "queued"
+    reason: str = ""
+    why: str = ""
+    """Why this datacenter was chosen."""
+
+
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What clients see of a job."""
 
@@ -385,12 +405,16 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was changed by hand, when and by whom; in the view of one job."""
     silent: list[str] = []
     """A line for each worker that runs shares of it and is not heard."""
+    datacenters: list[PartView] = []
+    """Of a job of the gates: its parts."""
 
 
 @message(140, MessageClass.DISPATCH, size=SizeClass.BULK, senders=FROM_CLIENT)
-class SubmitJob(msgspec.Struct, frozen=True):
+class SubmitJob(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     submission: Submission
+    direct: bool = False
+    """Create the job in this datacenter, although gates hand jobs over to it."""
 
 
 @message(141, MessageClass.DISPATCH)

@@ -7,6 +7,7 @@ secrets are in `options`: they travel encrypted, and a manager stores secrets on
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 import msgspec
 
@@ -46,6 +47,9 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Any so many datacenters, in equal parts."""
     fallback: tuple[str, ...] | bool = False
     """The datacenters that may run a part whose own datacenter cannot; True: any."""
+    on_loss: Literal["wait", "drop"] = "wait"
+    """What happens to a started part whose datacenter is unreachable: the job waits for it to its
+    deadline, or the part is lost at once and the job goes on without it."""
 
 
 class SubmissionPart(msgspec.Struct, frozen=True, kw_only=True):

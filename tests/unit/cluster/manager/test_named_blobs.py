@@ -54,6 +54,7 @@ async def test_a_job_is_not_accepted_while_only_one_manager_has_its_bundle() -> 
         ledger=log,
         committer=Committer(log, CODEC, lambda node: ""),
         stream=unused,
+        reports=unused,
         views=unused,
         sealer=unused,
         clock=unused,

@@ -10,11 +10,11 @@ nothing (UNKNOWN) until the first answers arrive.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from squall.cluster.gate.routing.cool_down import CoolDown
-from squall.cluster.gate.routing.health import HealthFinding, HealthState
+from squall.cluster.gate.routing.health import Health, HealthFinding, HealthState
 from squall.cluster.gate.routing.reachability import CorrelationGuard, Reach, Reachability
 from squall.cluster.gate.routing.report_order import replaces
 from squall.cluster.gate.routing.round_trips import RoundTripEstimate
@@ -39,6 +39,8 @@ class KnownDatacenter:
         # When the probe was sent that `report` answered.
         self._reported_at = -math.inf
         self._health = HealthState(settings)
+        # Why the last probe was not answered: no link, another datacenter, a wrong secret.
+        self._trouble = ""
         self.unreported = UnreportedCores(settings.settle_s)
         self.cool_down = CoolDown(settings)
 
@@ -56,6 +58,7 @@ class KnownDatacenter:
         if self.reach.state is Reachability.UNREACHABLE:
             self._health.forget()
         self.reach.answered(now)
+        self._trouble = ""
         if rtt_ms is not None:
             self.rtt.add(rtt_ms)
         age_s = now - self._reported_at
@@ -68,6 +71,10 @@ class KnownDatacenter:
         self.unreported.reported(asked_at)
         self._classify(now)
 
+    def missed(self, asked_at: float, now: float, trouble: str) -> None:
+        self.reach.missed(asked_at, now, self._settings)
+        self._trouble = trouble
+
     def dispatched(self, part: str, cores: int, now: float) -> None:
         self.unreported.dispatched(part, cores)
         self._classify(now)
@@ -77,10 +84,14 @@ class KnownDatacenter:
             self._health.reported(self.report, self.unreported.cores, now)
 
     def finding(self, now: float) -> HealthFinding:
-        return self._health.now(self.reach, self._age_s(now), now)
+        found = self._health.now(self.reach, self._age_s(now), now)
+        if found.health >= Health.UNREACHABLE and self._trouble:
+            return HealthFinding(found.health, f"{found.reason}: {self._trouble}")
+        return found
 
     def status(self, now: float, held: bool) -> DatacenterStatus:
         report, found = self.report, self.finding(now)
+        own = self.unreported
         if report is None:
             return DatacenterStatus(
                 name=self.name, health=found.health, reason=found.reason, held=held
@@ -92,8 +103,9 @@ class KnownDatacenter:
             suspected=self.reach.state is Reachability.SUSPECTED,
             held=held,
             cores=report.cores,
-            free=max(report.free - self.unreported.cores, 0),
-            queued=report.queued,
+            free=max(report.free - own.cores, 0),
+            # Without free cores, what was just sent there waits too.
+            queued=report.queued + (len(own) if own.cores >= report.free else 0),
             managers_heard=report.managers_heard,
             managers_total=report.managers_total,
             overload=report.overload,
@@ -152,7 +164,7 @@ class HealthChange:
 class KnownDatacenters:
     """All datacenters of a gate, by name."""
 
-    def __init__(self, given: dict[str, Sequence[str]], settings: RoutingSettings) -> None:
+    def __init__(self, given: Mapping[str, Sequence[str]], settings: RoutingSettings) -> None:
         """`given`: name and host:port of the managers that the flags name."""
         self.settings = settings
         self._all = {
@@ -184,8 +196,9 @@ class KnownDatacenters:
         reach = self._all[name].reach
         reach.asked_at = min(reach.asked_at, now)
 
-    def missed(self, name: str, asked_at: float, now: float) -> None:
-        self._all[name].reach.missed(asked_at, now, self.settings)
+    def missed(self, name: str, asked_at: float, now: float, trouble: str = "") -> None:
+        """`trouble` says why the probe was not answered, if that is known."""
+        self._all[name].missed(asked_at, now, trouble)
 
     def check(self, now: float) -> list[HealthChange]:
         """Called with every round of probes; returns what changed since the last call."""

@@ -15,7 +15,8 @@ def replaces(
     new: DatacenterState, known: DatacenterState | None, age_s: float, stale_s: float
 ) -> bool:
     """Whether `new` is taken in; `known` is `age_s` old."""
-    if known is None:
+    if known is None or not known.group:
+        # A manager whose group is not formed yet knows nothing that could be older.
         return True
     if new.group != known.group:
         return age_s > stale_s

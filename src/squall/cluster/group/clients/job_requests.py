@@ -24,6 +24,7 @@ from squall.cluster.ledger.interface import Digest, Ledger
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
+    AdjustJob,
     Explanation,
     Follow,
     Followed,
@@ -61,7 +62,7 @@ class Views(Generic[Job]):
 
     job: Callable[[Job], JobView]
     """For a list of jobs."""
-    nodes: Callable[[], list[NodeView]]
+    nodes: Callable[[], Awaitable[list[NodeView]]]
     why: Callable[[Job], tuple[list[str], list[str]]]
     """What a job waits for, and its events."""
     detailed: Callable[[Job], JobView]
@@ -146,7 +147,7 @@ class JobRequests(Generic[Job]):
     async def list_nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
         self.limit("asks", incoming)
         read = await self._committer.read()
-        return NodeList(self._name, self._views.nodes(), read)
+        return NodeList(self._name, await self._views.nodes(), read)
 
     async def follow(self, message: Follow, incoming: Incoming) -> Followed:
         # A member that is behind does not know the job, or takes it for one that still runs.
@@ -271,3 +272,33 @@ def with_reason(who: str, reason: str) -> str:
 def is_operator(peer: Identity) -> bool:
     """Nodes hold the secret of the cluster, from which every credential can be made."""
     return peer.operator or peer.role is Role.NODE
+
+
+def adjusted_workflows(job: GroupJob, message: AdjustJob) -> tuple[str, ...]:
+    """The workflows whose load a request changes. Raises RemoteError if it fits none."""
+    tests = [w for w in job.submission.manifest.workflows if w.is_test]
+    names = [w.name for w in tests]
+    if message.workflow:
+        if message.workflow not in names:
+            raise RemoteError(
+                ErrorCode.NOT_FOUND,
+                f"{job.job} has no test workflow {message.workflow}: it has {', '.join(names)}",
+            )
+        names = [message.workflow]
+    elif len(names) > 1 and (message.rate_per_s is not None or message.vus is not None):
+        raise RemoteError(
+            ErrorCode.BAD_MESSAGE,
+            f"{job.job} has several test workflows: name one of {', '.join(names)}",
+        )
+    for workflow in tests:
+        if workflow.name not in names:
+            continue
+        if message.rate_per_s is not None and not workflow.profile.is_open:
+            raise RemoteError(
+                ErrorCode.BAD_MESSAGE, f"{workflow.name} has users, not a rate: give --vus"
+            )
+        if message.vus is not None and workflow.profile.is_open:
+            raise RemoteError(
+                ErrorCode.BAD_MESSAGE, f"{workflow.name} has a rate, not users: give --rate"
+            )
+    return tuple(names)

@@ -21,7 +21,7 @@ from squall.cluster.group.change_plan import (
     steps_of,
 )
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
-from squall.cluster.group.member_watch import GroupWatch, address_in
+from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.group.views import group_view, own_note
 from squall.cluster.ledger.group_member.group_ledger import GroupLedger
 from squall.cluster.ledger.interface import Ledger, NotPrimary
@@ -39,6 +39,7 @@ from squall.cluster.protocol.messages import NodeView
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
+from squall.runtime.addresses import address_in
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
 

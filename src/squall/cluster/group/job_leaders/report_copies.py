@@ -32,7 +32,7 @@ from squall.cluster.protocol.job_keys import AttemptKey
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.stats.attempt_record import AttemptRecord
-from squall.stats.record_builder import decode_record
+from squall.stats.record_builder import decode_record, encode_record
 
 BATCH_BYTES = 1024 * 1024
 """The bytes of one message: a quarter of the limit of a bulk message."""
@@ -228,6 +228,11 @@ class MemberCopies:
         """This member's own reports, or its copy for another leader, whichever reaches further."""
         copy = self._copies.get(key)
         return _longer(self._leader.record(key), copy.record if copy is not None else None)
+
+    def encoded(self, key: AttemptKey) -> bytes:
+        """The best record of this member; empty if it has none."""
+        record = self.best(key)
+        return encode_record(record) if record is not None else b""
 
     async def find(self, worker: str, key: AttemptKey) -> AttemptRecord | None:
         """The longest record that any member has of an attempt. Raises SquallError when a live

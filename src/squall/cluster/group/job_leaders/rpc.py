@@ -13,9 +13,7 @@ from typing import Any
 
 from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_leaders.choice import JobLeaders
-from squall.cluster.group.job_leaders.report_copies import MemberCopies
 from squall.cluster.group.job_tables import GroupJob, HoldsJobs
-from squall.cluster.group.telemetry.job_leader import JobLeader
 from squall.cluster.ledger.interface import Ledger, NotPrimary
 from squall.cluster.protocol.group_messages import (
     AbortReceived,
@@ -25,13 +23,13 @@ from squall.cluster.protocol.group_messages import (
     Judged,
     ReportAbort,
 )
-from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Clock
 from squall.runtime.tasks import TaskRunner
-from squall.stats.record_builder import encode_record
+from squall.stats.thresholds.judge import ThresholdResult
 
 ABORT_RETRY = Backoff(first_s=0.5, factor=1.0)
 """A job whose threshold failed makes load until the abort is committed, so a lost report is
@@ -62,16 +60,24 @@ class JobLeaderRpc:
         self._tasks = tasks
         self._end_job = end_job
 
-    def register(self, handlers: Handlers, leader: JobLeader[Any], copies: MemberCopies) -> None:
-        def cut(message: AskCut, incoming: Incoming) -> Cut:
-            record = copies.best(message.key)
-            return Cut(encode_record(record) if record is not None else b"")
+    def register(
+        self,
+        handlers: Handlers,
+        *,
+        cut: Callable[[AttemptKey], bytes],
+        judged: Callable[[JobId], list[ThresholdResult]],
+    ) -> None:
+        """`cut` returns the encoded record of an attempt so far, empty if there is none; `judged`
+        the results of a job's thresholds."""
 
-        def judged(message: AskJudged, incoming: Incoming) -> Judged:
-            return Judged(leader.judged(message.job))
+        def on_cut(message: AskCut, incoming: Incoming) -> Cut:
+            return Cut(cut(message.key))
 
-        handlers.on(AskCut, cut)
-        handlers.on(AskJudged, judged)
+        def on_judged(message: AskJudged, incoming: Incoming) -> Judged:
+            return Judged(judged(message.job))
+
+        handlers.on(AskCut, on_cut)
+        handlers.on(AskJudged, on_judged)
         handlers.on(ReportAbort, self._on_abort)
 
     def abort(self, job: JobId, text: str) -> None:

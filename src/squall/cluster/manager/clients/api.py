@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -28,17 +29,18 @@ from squall.cluster.group.clients.job_requests import (
     JobRequests,
     Limit,
     Views,
+    adjusted_workflows,
     is_operator,
     principal_of,
     with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
-from squall.cluster.group.committer import Committer
+from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.results.assembler import ResultAssembler
-from squall.cluster.manager.sessions.time_limits import deadline_ms, extension_cap_ms
 from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,
@@ -144,29 +146,49 @@ class ClientApi:
         return await self.accept(message, principal_of(incoming.peer))
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
+        self._redirect_to_gates(message, principal)
+        if message.submission.targets:
+            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
         try:
             checked = await self._submissions.checked(message, principal)
         except QueueFull:
             self.requests.on_refused(principal, "queue")
             self._log.warning("client_refused", client=principal, why="the queue is full")
             raise
-        submission = message.submission
-        if submission.targets:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, _no_gate(self._datacenter))
-        accepted = await self._committer.commit(
-            CreateJob(
-                principal=principal,
-                key=message.key,
-                fingerprint=checked.fingerprint,
-                submission=checked.submission,
-                sealed=checked.sealed,
-                leader=self._lead_member(message.key),
-                created_at=self._wall_s(),
-                layers=checked.layers,
-                timeout_ms=int((submission.timeout_s or 0.0) * 1000),
-            )
+        command = CreateJob(
+            principal=principal,
+            key=message.key,
+            fingerprint=checked.fingerprint,
+            submission=checked.submission,
+            sealed=checked.sealed,
+            leader=self._lead_member(message.key),
+            created_at=self._wall_s(),
+            layers=checked.layers,
+            timeout_ms=int((message.submission.timeout_s or 0.0) * 1000),
+            direct=message.direct,
         )
+        try:
+            accepted = await self._committer.commit(command)
+        except RemoteError:
+            # Gates may have become known meanwhile.
+            self._redirect_to_gates(message, principal)
+            raise
         return JobAccepted(accepted.job, accepted.changed, self._committer.facts("strong"))
+
+    def _redirect_to_gates(self, message: SubmitJob, principal: str) -> None:
+        """Sends the client to a gate, unless its key has created a job here: a repeated submission
+        must find that job (R13), not get a second one from the gates (R15)."""
+        tables = self._tables
+        addresses = [address for each in tables.gates.values() for address in each.addresses]
+        if message.direct or not addresses or (principal, message.key) in tables.keys:
+            return
+        text = (
+            f"{self._datacenter} takes its jobs from gates: submit to {', '.join(addresses)}, "
+            "or here with --direct"
+        )
+        # Spread over the gates, but the same one for every try of a submission.
+        gate = addresses[crc32(message.key.encode()) % len(addresses)]
+        raise RemoteError(ErrorCode.NOT_PRIMARY, text, primary=gate, retry_after_s=RETRY_AFTER_S)
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
         read = await self._committer.read()
@@ -205,7 +227,7 @@ class ClientApi:
         accepted = await self._committer.commit(
             AdjustLoad(
                 job=message.job,
-                workflows=_adjusted_workflows(job, message),
+                workflows=adjusted_workflows(job, message),
                 paused=message.paused,
                 rate_per_s=message.rate_per_s,
                 vus=message.vus,
@@ -298,32 +320,3 @@ def _no_gate(datacenter: str) -> str:
         f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "
         "--dc, name a gate with --to, or split the load here with --to eu=HOST:PORT,us=HOST:PORT"
     )
-
-
-def _adjusted_workflows(job: JobRecord, message: AdjustJob) -> tuple[str, ...]:
-    tests = [w for w in job.submission.manifest.workflows if w.is_test]
-    names = [w.name for w in tests]
-    if message.workflow:
-        if message.workflow not in names:
-            raise RemoteError(
-                ErrorCode.NOT_FOUND,
-                f"{job.job} has no test workflow {message.workflow}: it has {', '.join(names)}",
-            )
-        names = [message.workflow]
-    elif len(names) > 1 and (message.rate_per_s is not None or message.vus is not None):
-        raise RemoteError(
-            ErrorCode.BAD_MESSAGE,
-            f"{job.job} has several test workflows: name one of {', '.join(names)}",
-        )
-    for workflow in tests:
-        if workflow.name not in names:
-            continue
-        if message.rate_per_s is not None and not workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has users, not a rate: give --vus"
-            )
-        if message.vus is not None and workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has a rate, not users: give --rate"
-            )
-    return tuple(names)

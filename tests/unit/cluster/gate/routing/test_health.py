@@ -67,6 +67,13 @@ def test_the_first_report_counts_at_once() -> None:
     assert reports.health is Health.HEALTHY
 
 
+def test_a_datacenter_that_starts_is_usable_at_once() -> None:
+    reports = Reports()
+    reports.feed(3, workers=0, healthy=0)
+    reports.feed(1)
+    assert reports.health is Health.HEALTHY
+
+
 def test_a_worse_state_counts_at_once_and_a_better_one_after_three_seconds() -> None:
     reports = Reports()
     reports.feed(1)

@@ -67,6 +67,10 @@ def test_reports_have_an_order(new: dict[str, object], age_s: float, taken: bool
     assert replaces(report(**new), report(), age_s, SETTINGS.stale_s) is taken
 
 
+def test_a_report_of_a_group_that_was_not_formed_yet_is_always_replaced() -> None:
+    assert replaces(report(), report(group="", committed=0, leads=False), 0.5, SETTINGS.stale_s)
+
+
 def test_a_late_report_of_a_former_leader_changes_nothing_but_proves_that_it_is_there() -> None:
     gate = GateView()
     gate.probe(4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from squall.cluster.protocol.encoded_reports import raw
 from squall.cluster.protocol.job_reports import JobReports, WorkflowReports
 from squall.cluster.results.datacenter_totals import SILENT_S, MergedTotals
@@ -100,6 +102,34 @@ def test_a_silent_datacenter_is_named_and_what_it_did_stays() -> None:
     assert found.verdict == "INVALID"
     assert found.datacenters[1].state == "lost"
     assert count(found) == 8
+
+
+def test_a_receiver_that_began_late_shows_nothing_before_it_has_read_all() -> None:
+    merged = totals()
+    assert not merged.is_caught_up(100.0)
+    first = msgspec.structs.replace(sent(window(0, 0, [0.01]), upto=1, elapsed_s=9.0), more=True)
+    merged.take(0, first, 100.0)
+    merged.take(1, sent(window(0, 0, [0.01]), upto=1, elapsed_s=9.0), 100.0)
+    assert not merged.is_caught_up(100.1)
+    merged.take(0, sent(window(1, 0, [0.01]), upto=2, elapsed_s=9.1), 100.2)
+    assert merged.is_caught_up(100.2)
+
+
+def test_a_datacenter_that_does_not_answer_holds_back_the_others_for_a_moment_only() -> None:
+    merged = totals()
+    merged.take(0, sent(window(0, 0, [0.01]), upto=1, elapsed_s=9.0), 100.0)
+    assert not merged.is_caught_up(100.5)
+    assert merged.is_caught_up(100.5 + SILENT_S)
+
+
+def test_a_part_that_waits_in_the_queue_is_not_silent() -> None:
+    merged = totals()
+    merged.take(0, sent(window(0, 0, [0.01]), upto=1, elapsed_s=1.0), 101.0)
+    merged.observe(1, 101.0, state="queued")
+    merged.take(0, sent(upto=1, elapsed_s=9.0), 109.0)
+    found, _ = merged.second(109.0)
+    assert found.verdict == "VALID"
+    assert [each.state for each in found.datacenters] == ["queued", "queued"]
 
 
 def test_thresholds_are_judged_over_all_and_by_datacenter() -> None:

@@ -82,7 +82,7 @@ def node(name: str, role: str = "gate", state: str = "follows", region: str = ""
 
 
 def known() -> KnownDatacenters:
-    """Of three datacenters: one is well, one busy for 14 s, one was never heard."""
+    """Three datacenters: one is well, one busy for 14 s, one was never heard."""
     found = KnownDatacenters(
         {"eu": ["e:1"], "us": ["u:1"], "ap": ["a:1", "a:2", "a:3"]}, RoutingSettings()
     )

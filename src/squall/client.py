@@ -333,14 +333,13 @@ def _targets(dc: str, fallback: bool | Sequence[str], on_loss: str) -> Targets |
 
     if on_loss not in ("", "wait", "drop"):
         raise UsageError(f'on_dc_loss={on_loss!r}: use "wait" or "drop"')
-    names = (
-        fallback
-        if isinstance(fallback, str)
-        else ",".join(() if fallback is True else fallback or ())
-    )
+    if isinstance(fallback, bool):
+        text = "any" if fallback else None
+    else:
+        text = fallback if isinstance(fallback, str) else ",".join(fallback)
     return targets_of(
         dc or None,
-        "any" if fallback is True else names or None,
+        text or None,
         None if on_loss == "" else "drop" if on_loss == "drop" else "wait",
         flags=("Client.submit: dc", "Client.submit: dc_fallback"),
     )

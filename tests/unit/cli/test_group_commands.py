@@ -19,7 +19,7 @@ from squall.cli.cluster.group import (
     status_lines,
     unheard_lines,
 )
-from squall.cli.cluster.manager import members_of
+from squall.cli.cluster.members import members_of
 from squall.cli.cluster.recover import RecoveredGroup, lines_of
 from squall.cli.main import build_parser, main
 from squall.cluster.client.access import ClusterAccess

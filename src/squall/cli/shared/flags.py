@@ -17,7 +17,7 @@ def add_no_color(parser: Parser | Group) -> None:
 
 def add_timers(parser: Parser) -> None:
     """For tests: shorter timers than a real network wants."""
-    parser.add_argument("--timers", choices=("lan", "fast"), help=argparse.SUPPRESS)
+    parser.add_argument("--timers", choices=("lan", "wan", "fast"), help=argparse.SUPPRESS)
 
 
 def add_launcher(parser: Parser) -> None:

@@ -111,7 +111,9 @@ def assign(
             why=choice.why,
         )
         tables.put_part(job.job, replace(part, tries=(*part.tries, tried)))
-        why = f": {choice.why}" if choice.why else ""
+        # The lines after the first are the candidates, for `squall why`.
+        short = choice.why.partition("\n")[0]
+        why = f": {short}" if short else ""
         tables.event(job.job, f"part {choice.part} is given to {choice.datacenter}{why}")
     return tables.jobs[job.job]
 

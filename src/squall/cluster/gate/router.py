@@ -1,78 +1,174 @@
-"""Answers the questions of the steward for a datacenter, from what this gate knows of them."""
+"""Answers the steward where the parts of a job go.
+
+It joins what the gate knows of its datacenters (`routing`) with the committed parts: a part that is
+assigned and not yet in a report takes cores, a refusal cools its datacenter down. Both come from
+the log, so a new primary knows what the former one sent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from squall.cluster.assignments.records import GateJobRecord
-from squall.cluster.gate.routing.choice import RoutingRequest, choose
-from squall.cluster.gate.routing.explanation import CandidateNote, RoutingExplanation
+from squall.cluster.assignments.records import GateJobRecord, PartTry
+from squall.cluster.assignments.tables import AssignmentTables
+from squall.cluster.gate.routing.choice import (
+    RoutingDecision,
+    RoutingRequest,
+    choose,
+    unknown_names,
+)
+from squall.cluster.gate.routing.explanation import explanation_text
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
+from squall.cluster.gate.routing.scores import DatacenterStatus
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
 from squall.cluster.protocol.handover_keys import part_job_id
-from squall.cluster.protocol.submission import Targets
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.submission import Submission, Targets
+from squall.engine.load.core_partition import item_of, thread_range
+from squall.runtime.interfaces import Clock
+from squall.stats.manifest import FileManifest
+
+NO_TARGETS = Targets()
+TryKey = tuple[JobId, str, int]
 
 
-def targets_of(job: GateJobRecord) -> Targets:
-    """What the job asks for; without a wish it is routed to one datacenter."""
-    return job.submission.targets or Targets(count=1)
+class DatacenterRouter:
+    """The steward's `Route`, over the datacenters that this gate probes."""
 
-
-class Router:
-    """Routes the parts of jobs on the primary gate."""
-
-    def __init__(self, known: KnownDatacenters, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        known: KnownDatacenters,
+        clock: Clock,
+        tables: Callable[[], AssignmentTables],
+        on_event: Callable[[str, str], None] = lambda what, datacenter: None,
+    ) -> None:
+        """`on_event` counts what happened to a part ("assigned", "refused") by datacenter."""
         self._known = known
-        self._now = now
+        self._clock = clock
+        self._tables = tables
+        self._on_event = on_event
+        # The op up to which the committed parts were taken in; -1: none were.
+        self._synced = -1
+        # The tries of active jobs that were seen assigned, and those that were seen refused.
+        self._seen: dict[TryKey, str] = {}
 
     def route(self, question: RouteQuestion) -> RouteAnswer:
-        job, targets = question.job, targets_of(question.job)
-        request = RoutingRequest(
-            key=f"{job.principal}/{job.key}",
-            weights=tuple(targets.weights[index] for index in question.parts)
-            if targets.weights
-            else (),
-            count=len(question.parts),
-            fallback=targets.fallback,
-            refused=question.refused,
+        self.sync()
+        decision = self.decide(
+            question.job.submission,
+            key=f"{question.job.principal}/{question.job.key}",
+            parts=question.parts,
+            shares=[question.job.parts[index].weight for index in question.parts],
+            refused=dict(question.refused),
             taken=question.taken,
         )
-        decision = choose(request, self._known.statuses(self._now()), self._known.settings)
-        return RouteAnswer(
-            datacenters=tuple((p.datacenter, reason_of(p.explanation)) for p in decision.parts),
-            reason=decision.reason,
+        chosen = [(part.datacenter, explanation_text(part.explanation)) for part in decision.parts]
+        return RouteAnswer(datacenters=tuple(chosen), reason=decision.reason)
+
+    def decide(
+        self,
+        submission: Submission,
+        *,
+        key: str,
+        parts: Iterable[int],
+        shares: list[float],
+        refused: dict[str, str] | None = None,
+        taken: frozenset[str] = frozenset(),
+    ) -> RoutingDecision:
+        """Chooses for the parts with these indexes, whose shares of the job are `shares`."""
+        targets = submission.targets or NO_TARGETS
+        statuses = self._known.statuses(self._clock.now())
+        request = RoutingRequest(
+            key=key,
+            weights=tuple(targets.weights[index] for index in parts) if targets.weights else (),
+            count=max(len(shares), 1),
+            share=shares[0] if shares else 1.0,
+            fallback=targets.fallback,
+            cores=cores_needed(submission.manifest, statuses),
+            refused=refused or {},
+            taken=taken,
         )
+        return choose(request, statuses, self._known.settings)
+
+    def unknown(self, targets: Targets | None) -> str:
+        """One line about datacenters that a job names and nobody knows; "": there are none."""
+        request = RoutingRequest(
+            key="",
+            weights=(targets or NO_TARGETS).weights,
+            fallback=(targets or NO_TARGETS).fallback,
+        )
+        missing = unknown_names(request, self._known.names)
+        if not missing:
+            return ""
+        there = ", ".join(self._known.names)
+        return f"no datacenter {', '.join(missing)}; there are {there}"
 
     def is_unreachable(self, datacenter: str) -> bool:
         if datacenter not in self._known:
             return True
-        return self._known[datacenter].finding(self._now()).health is Health.UNREACHABLE
+        return self._known[datacenter].finding(self._clock.now()).health is Health.UNREACHABLE
 
-    def observe(self, job: GateJobRecord) -> None:
-        """Counts the cores of parts that were sent and are in no report of their datacenter yet."""
-        now, known = self._now(), self._known
-        for part in job.parts:
-            for tried in part.tries:
-                name = part_job_id(job.job, tried.datacenter, tried.handover)
-                match tried.state:
-                    case "assigned" if not tried.cancel:
-                        known.dispatched(tried.datacenter, name, 1, now)
-                    case "accepted" | "ready" | "started":
-                        known.accepted(tried.datacenter, name, now)
-                    case "refused":
-                        known.refused(tried.datacenter, name, tried.reason, now)
-                    case _:
-                        known.over(tried.datacenter, name)
+    # The committed parts.
+
+    def sync(self) -> None:
+        """Takes in what was committed since the last call."""
+        tables = self._tables()
+        if tables.op == self._synced:
+            return
+        # A gate that just took over does not count old refusals as new ones.
+        is_first, self._synced = self._synced < 0, tables.op
+        present: dict[TryKey, str] = {}
+        for name in tables.active:
+            job = tables.jobs[name]
+            for part in job.parts:
+                for tried in part.tries:
+                    key = (name, tried.datacenter, int(tried.handover))
+                    present[key] = tried.state
+                    if self._seen.get(key) != tried.state:
+                        self._changed(job, tried, is_first)
+        for job_id, datacenter, handover in self._seen.keys() - present.keys():
+            self._known.over(datacenter, f"{job_id}.{datacenter}{handover}")
+        self._seen = present
+
+    def _changed(self, job: GateJobRecord, tried: PartTry, is_first: bool) -> None:
+        now, datacenter = self._clock.now(), tried.datacenter
+        part = part_job_id(job.job, datacenter, tried.handover)
+        if tried.state == "assigned":
+            cores = cores_taken(job.submission.manifest, self._cores_of(datacenter))
+            self._known.dispatched(datacenter, part, cores, now)
+            self._on_event("assigned", datacenter)
+        elif tried.state in ("accepted", "ready", "started"):
+            self._known.accepted(datacenter, part, now)
+        elif tried.state == "refused" and not is_first:
+            self._known.refused(datacenter, part, tried.reason, now)
+            self._on_event("refused", datacenter)
+        else:
+            self._known.over(datacenter, part)
+
+    def _cores_of(self, datacenter: str) -> int:
+        report = self._known[datacenter].report if datacenter in self._known else None
+        return report.cores if report is not None else 1
 
 
-def reason_of(explained: RoutingExplanation) -> str:
-    """One line: the rule, and the score or the state of every candidate."""
-    notes = ", ".join(_note(each) for each in explained.candidates)
-    return ": ".join(text for text in (explained.rule, notes) if text)
+def cores_needed(manifest: FileManifest, statuses: list[DatacenterStatus]) -> dict[str, int]:
+    """The cores without which the first workflows of a job do not start, by datacenter."""
+    return {each.name: _first_cores(manifest, each.cores)[0] for each in statuses}
 
 
-def _note(note: CandidateNote) -> str:
-    score = f" score {note.score.total:.0f}" if note.score is not None else ""
-    reason = f" ({note.reason})" if note.reason else ""
-    return f"{note.name} {note.health}{score}{reason}"
+def cores_taken(manifest: FileManifest, pool: int) -> int:
+    """The most cores that the first workflows of a job take of an empty pool."""
+    return _first_cores(manifest, pool)[1]
+
+
+def _first_cores(manifest: FileManifest, pool: int) -> tuple[int, int]:
+    """The fewest and the most cores of the workflows that depend on no other one."""
+    fewest = most = 0
+    for workflow in manifest.workflows:
+        if workflow.depends or not workflow.is_test:
+            continue
+        low, high = thread_range(workflow.priority, max(pool, 1))
+        threads = item_of(workflow).most_threads or high
+        fewest += min(low, threads)
+        most += min(high, threads)
+    return max(min(fewest, pool), 1), max(min(most, pool), 1)

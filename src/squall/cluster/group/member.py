@@ -199,6 +199,7 @@ def open_group(
     lead_jobs: Callable[[NewLeaders], Command],
     speaks: int,
     is_unused: Callable[[], bool],
+    region: str = "",
 ) -> GroupParts[Command]:
     """`lead_jobs` makes the command that names leaders of jobs. `speaks` is the highest version of
     commands that this member applies; `is_unused`: no command is in the log yet."""
@@ -218,6 +219,7 @@ def open_group(
             version=plan.version,
             disk_free=free() if free is not None else -1,
             wall_s=runtime.clock.wall(),
+            region=region,
         )
 
     committer = Committer(ledger, codec, wire.address_of, addresses)

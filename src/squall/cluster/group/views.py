@@ -104,6 +104,7 @@ def _member(
         pid=note.pid,
         boot=heard.boot if heard is not None else "",
         clock_s=round(clocks.get(name, 0.0), 3),
+        region=note.region,
     )
 
 

@@ -473,7 +473,7 @@ class ManagerNode:
             lines.append(self._parts.led_by("managers"))
             return lines, event_lines(record, self.machine.tables.shown_events(record))
 
-        def nodes() -> list[NodeView]:
+        async def nodes() -> list[NodeView]:
             managers = self._group.members(self._runtime.boot)
             return [*managers, *node_views(self.machine.tables, state())]
 

@@ -363,6 +363,21 @@ class WorkflowView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     over. Of one that is, clients take them from its result."""
 
 
+class PartView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The part of one datacenter in a job of the gates."""
+
+    datacenter: str = ""
+    """Empty: none has it yet."""
+    part: float = 1.0
+    """Its part of the load, from 0 to 1."""
+    tries: int = 0
+    """How often it was given to a datacenter."""
+    state: str = "queued"
+    reason: str = ""
+    why: str = ""
+    """Why this datacenter was chosen."""
+
+
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What clients see of a job."""
 
@@ -390,6 +405,8 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was changed by hand, when and by whom; in the view of one job."""
     silent: list[str] = []
     """A line for each worker that runs shares of it and is not heard."""
+    datacenters: list[PartView] = []
+    """Of a job of the gates: its parts."""
 
 
 @message(140, MessageClass.DISPATCH, size=SizeClass.BULK, senders=FROM_CLIENT)

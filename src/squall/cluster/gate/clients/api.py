@@ -15,7 +15,8 @@ import msgspec
 from squall.cluster.assignments.commands import AdjustParts, CreateGateJob, GateCommand, PartLoad
 from squall.cluster.assignments.records import GateJobRecord
 from squall.cluster.assignments.state_machine import Assignments
-from squall.cluster.gate.router import targets_of
+from squall.cluster.gate.job_parts import part_weights
+from squall.cluster.gate.router import DatacenterRouter
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.group.clients.job_requests import (
     JobRequests,
@@ -65,6 +66,7 @@ class GateClientApi:
         requests: JobRequests[GateJobRecord],
         submissions: SubmissionCheck,
         known: KnownDatacenters,
+        router: DatacenterRouter,
         node: str,
         clock: Clock,
         wall_s: Callable[[], float],
@@ -79,6 +81,7 @@ class GateClientApi:
         self._requests = requests
         self._submissions = submissions
         self._known = known
+        self._router = router
         self._node = node
         self._clock = clock
         self._wall_s = wall_s
@@ -123,17 +126,13 @@ class GateClientApi:
         return JobAccepted(accepted.job, accepted.changed, self._committer.facts("strong"))
 
     def _check_targets(self, targets: Targets) -> None:
-        """Refuses a job that names datacenters which this gate does not know."""
-        known = self._known.names
-        named = [name for name, _ in targets.weights]
-        named += targets.fallback if isinstance(targets.fallback, tuple) else ()
-        unknown = [name for name in named if name not in known]
+        """Refuses a job that asks for datacenters which this gate does not know."""
+        unknown = self._router.unknown(targets)
+        if not unknown and targets.count > len(self._known.names):
+            there = ", ".join(self._known.names)
+            unknown = f"{targets.count} datacenters wanted; there are {there}"
         if unknown:
-            text = f"no datacenter {unknown[0]}; there are {', '.join(known)}"
-            raise RemoteError(ErrorCode.NOT_FOUND, text)
-        if targets.count > len(known):
-            text = f"{targets.count} datacenters wanted; there are {', '.join(known)}"
-            raise RemoteError(ErrorCode.NOT_FOUND, text)
+            raise RemoteError(ErrorCode.NOT_FOUND, unknown)
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
         read = await self._committer.read()
@@ -249,23 +248,6 @@ class GateClientApi:
     def list_datacenters(self, message: ListDatacenters, incoming: Incoming) -> DatacenterList:
         views = self._known.views(self._clock.now())
         return DatacenterList(datacenters=views, reported_by=self._node)
-
-
-def part_weights(job: GateJobRecord) -> list[tuple[str, float]]:
-    """The datacenters of a job's parts in their order, each with its part of the load. A part
-    without a datacenter has the name that the job gave it."""
-    named = targets_of(job).weights
-    return [
-        (
-            part.current.datacenter
-            if part.current is not None
-            else named[part.index][0]
-            if named
-            else f"part {part.index}",
-            part.weight,
-        )
-        for part in job.parts
-    ]
 
 
 def _part_loads(job: GateJobRecord, message: AdjustJob) -> tuple[PartLoad, ...]:

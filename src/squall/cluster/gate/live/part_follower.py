@@ -97,7 +97,8 @@ class PartFollower:
 
     async def run(self) -> None:
         """Returns when the part is over in its datacenter, or forgotten there."""
-        after, seen, failures = 0, ("", 0), 0
+        after, failures = 0, 0
+        seen: tuple[str, int] = ("", 0)
         while True:
             part = self._totals.parts[self._index]
             message = Follow(

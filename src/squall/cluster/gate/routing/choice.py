@@ -24,9 +24,11 @@ from squall.cluster.gate.routing.explanation import CHOSEN, CandidateNote, Routi
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.scores import DatacenterStatus, Score, score_of
 from squall.cluster.gate.routing.settings import RoutingSettings
+from squall.reporting.number_format import plural
 
 LAST = Health.DEGRADED + 1
 """The bucket of suspected datacenters: the last resort."""
+NAMED = "named by the job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,11 @@ class RoutingRequest:
     fallback: tuple[str, ...] | bool = False
     """Which datacenters may replace a named one that cannot run its part: none, these in the
     order of their scores, or any."""
-    cores: int = 1
-    """The cores that each part needs before it can start."""
+    share: float = 0.0
+    """Of each of the `count` parts; 0: all of them are the whole job."""
+    cores: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The cores that a part needs to start, by datacenter: a priority asks for a share of the pool.
+    One core where it is not said."""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """Datacenters that refused this job, and why: asked again only if no other is left."""
     taken: frozenset[str] = frozenset()
@@ -90,16 +95,15 @@ def _best(
     request: RoutingRequest, by_name: dict[str, DatacenterStatus], settings: RoutingSettings
 ) -> RoutingDecision:
     parts: list[RoutedPart] = []
+    share = request.share or 1.0 / request.count
     taken = set(request.taken)
     for _ in range(request.count):
         compared = _Comparison(request, by_name, settings, taken)
         if compared.chosen is None:
             break
         taken.add(compared.chosen)
-        explained = compared.explain(1.0 / request.count)
-        parts.append(
-            RoutedPart(datacenter=compared.chosen, share=1.0 / request.count, explanation=explained)
-        )
+        explained = compared.explain(share)
+        parts.append(RoutedPart(datacenter=compared.chosen, share=share, explanation=explained))
     if len(parts) < request.count:
         wanted = "a datacenter" if request.count == 1 else f"{request.count} datacenters"
         return _none(f"{wanted} wanted, {len(parts)} can run it", by_name)
@@ -116,7 +120,7 @@ def _named(
         status = by_name.get(name)
         if status is not None and _can_run(status) and name not in request.refused:
             note = _note(status, request, settings, outcome=CHOSEN)
-            explained = RoutingExplanation(share=share, rule="named by the job", candidates=(note,))
+            explained = RoutingExplanation(share=share, rule=NAMED, candidates=(note,))
             parts.append(RoutedPart(datacenter=name, share=share, explanation=explained))
             continue
         replaced = _replacement(request, name, by_name, settings, taken)
@@ -124,10 +128,15 @@ def _named(
             why = request.refused.get(name) or (_state(status) if status else "is not known")
             return _none(f"{name} cannot run its part: {why}", by_name)
         taken.add(replaced.chosen)
-        explained = replaced.explain(share, f"in place of {name}")
+        # It refused before, and no other may take its part: it is asked again.
+        itself = replaced.chosen == name
+        rule = NAMED if itself else f"in place of {name}"
         parts.append(
             RoutedPart(
-                datacenter=replaced.chosen, share=share, explanation=explained, replaces=name
+                datacenter=replaced.chosen,
+                share=share,
+                explanation=replaced.explain(share, rule),
+                replaces="" if itself else name,
             )
         )
     return _decision(parts, by_name)
@@ -175,8 +184,8 @@ class _Comparison:
         # A refusal is the latest and surest knowledge of what a datacenter does with this job.
         fresh = [each for each in usable if each.name not in self._request.refused]
         usable = fresh or usable
-        best = min(_bucket(each, self._request.cores) for each in usable)
-        bucket = [each for each in usable if _bucket(each, self._request.cores) == best]
+        best = min(_bucket(each, self._request) for each in usable)
+        bucket = [each for each in usable if _bucket(each, self._request) == best]
         self._scores = {each.name: score_of(each, self._settings) for each in usable}
         if all(each.rtt_ms is None for each in bucket):
             self._rule = "round trips are not known yet: by free cores"
@@ -218,10 +227,11 @@ def _can_run(status: DatacenterStatus) -> bool:
     return status.health.is_usable and not status.held
 
 
-def _bucket(status: DatacenterStatus, cores: int) -> int:
+def _bucket(status: DatacenterStatus, request: RoutingRequest) -> int:
     if status.suspected:
         return LAST
-    if status.health is Health.HEALTHY and status.free < min(cores, max(status.cores, 1)):
+    needed = min(request.cores.get(status.name, 1), max(status.cores, 1))
+    if status.health is Health.HEALTHY and status.free < needed:
         # It would queue the job, as a busy one does.
         return Health.BUSY
     return status.health
@@ -236,8 +246,9 @@ def _note(
 ) -> CandidateNote:
     refused = request.refused.get(status.name, "")
     reason = f"refused: {refused}" if refused else status.reason
-    if not reason and _bucket(status, request.cores) != status.health:
-        reason = f"needs {request.cores} cores, {max(status.free, 0)} are free"
+    if not reason and _bucket(status, request) != status.health:
+        needed = request.cores.get(status.name, 1)
+        reason = f"needs {plural(needed, 'core')}, {status.free} are free"
     return CandidateNote(
         name=status.name,
         health=status.health.label,

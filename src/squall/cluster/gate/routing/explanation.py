@@ -1,33 +1,36 @@
-"""Why a part of a job went where it did: plain data that the log keeps, and its lines for people.
+"""Why a part of a job went where it did: plain data, and its text for people.
 
-The explanation is made once, with the decision, and stored with the assignment: a gate that takes
-over later explains it with the numbers of that moment.
+The text is made once, with the decision, and stored with the assignment: a gate that takes over
+later explains it with the numbers of that moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgspec
+from dataclasses import dataclass
 
 from squall.cluster.gate.routing.scores import Score
 
+CHOSEN = "chosen"
 
-class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateNote:
     """One datacenter in a decision."""
 
     name: str
     health: str
     score: Score | None = None
-    """None: it could not be chosen, or was not compared."""
+    """None: it could not be chosen."""
     outcome: str = ""
-    """chosen, not asked for, ..."""
+    """`CHOSEN`, or nothing."""
     reason: str = ""
     """Of its health, or why it refused this job."""
     cool_down_s: float = 0.0
 
 
-class RoutingExplanation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingExplanation:
     """One decision: for which share of the job, from which candidates, by which rule."""
 
     share: float = 1.0
@@ -40,17 +43,12 @@ class RoutingExplanation(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
         return next((each.name for each in self.candidates if each.outcome == CHOSEN), "")
 
 
-CHOSEN = "chosen"
-
-
-def explanation_lines(explained: RoutingExplanation, handover: int) -> list[str]:
-    """The lines of `squall why` for one part at its try number `handover`."""
-    chosen = explained.chosen
-    names = ", ".join(each.name for each in explained.candidates)
-    what = f"{chosen} part, try {handover}: chosen of {names}" if chosen else f"none of {names}"
-    share = f" for {explained.share:.0%}".replace("%", " %") if explained.share < 1.0 else ""
+def explanation_text(explained: RoutingExplanation) -> str:
+    """A line that says what was chosen from what, and a line for each candidate."""
+    names = ", ".join(sorted(each.name for each in explained.candidates))
+    share = f" for {explained.share * 100:.0f} %" if explained.share < 1.0 else ""
     rule = f" ({explained.rule})" if explained.rule else ""
-    return [what + share + rule, *candidate_lines(explained.candidates)]
+    return "\n".join([f"chosen of {names}{share}{rule}", *candidate_lines(explained.candidates)])
 
 
 def candidate_lines(candidates: Sequence[CandidateNote]) -> list[str]:

@@ -10,7 +10,7 @@ nothing (UNKNOWN) until the first answers arrive.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from squall.cluster.gate.routing.cool_down import CoolDown
@@ -91,6 +91,7 @@ class KnownDatacenter:
 
     def status(self, now: float, held: bool) -> DatacenterStatus:
         report, found = self.report, self.finding(now)
+        own = self.unreported
         if report is None:
             return DatacenterStatus(
                 name=self.name, health=found.health, reason=found.reason, held=held
@@ -102,8 +103,9 @@ class KnownDatacenter:
             suspected=self.reach.state is Reachability.SUSPECTED,
             held=held,
             cores=report.cores,
-            free=max(report.free - self.unreported.cores, 0),
-            queued=report.queued,
+            free=max(report.free - own.cores, 0),
+            # Without free cores, what was just sent there waits too.
+            queued=report.queued + (len(own) if own.cores >= report.free else 0),
             managers_heard=report.managers_heard,
             managers_total=report.managers_total,
             overload=report.overload,
@@ -162,7 +164,7 @@ class HealthChange:
 class KnownDatacenters:
     """All datacenters of a gate, by name."""
 
-    def __init__(self, given: dict[str, Sequence[str]], settings: RoutingSettings) -> None:
+    def __init__(self, given: Mapping[str, Sequence[str]], settings: RoutingSettings) -> None:
         """`given`: name and host:port of the managers that the flags name."""
         self.settings = settings
         self._all = {

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.settings import RoutingSettings
 
@@ -45,7 +43,8 @@ class DatacenterStatus:
     cool_down_left_s: float = 0.0
 
 
-class Score(msgspec.Struct, frozen=True, array_like=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
     """The parts of a score, so that it can be explained."""
 
     rtt_ms: float

@@ -15,6 +15,12 @@ from squall.cluster.protocol.job_commands import FinishJob, StopJob
 from squall.cluster.protocol.messages import JobState
 
 FINISHED: tuple[JobState, ...] = ("completed", "partial")
+_STOPPED: dict[str, JobState] = {
+    "cancelled": "cancelled",
+    "timeout": "timeout",
+    "failed": "failed",
+    "aborted": "completed",
+}
 
 
 def check_deadline(state: StewardState, job: GateJobRecord) -> float:
@@ -38,7 +44,7 @@ def check_losses(state: StewardState, job: GateJobRecord) -> float:
             check_at = min(check_at, state.now + 1.0)
             continue
         targets = job.submission.targets
-        drops = bool(targets) and targets.on_loss == "drop"
+        drops = targets.on_loss == "drop" if targets else False
         from_ms = job.stop_ms + round(state.timers.stop_wait_s * 1000)
         # This gate may have begun to lead a moment ago: it has probed the datacenter since its own
         # start, and `is_unreachable` needs as long as a probe may take.
@@ -110,10 +116,8 @@ def check_end(state: StewardState, job: GateJobRecord) -> float:
 
 def final_status(job: GateJobRecord) -> JobState:
     """The one terminal state. An abort by a threshold is an end in order."""
-    if job.stop in ("cancelled", "timeout", "failed"):
-        return job.stop
-    if job.stop == "aborted":
-        return "completed"
+    if job.stop in _STOPPED:
+        return _STOPPED[job.stop]
     ends = [_end(part) for part in job.parts]
     if len(set(ends)) == 1:
         return ends[0]

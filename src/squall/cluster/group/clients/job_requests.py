@@ -62,7 +62,7 @@ class Views(Generic[Job]):
 
     job: Callable[[Job], JobView]
     """For a list of jobs."""
-    nodes: Callable[[], list[NodeView]]
+    nodes: Callable[[], Awaitable[list[NodeView]]]
     why: Callable[[Job], tuple[list[str], list[str]]]
     """What a job waits for, and its events."""
     detailed: Callable[[Job], JobView]
@@ -147,7 +147,7 @@ class JobRequests(Generic[Job]):
     async def list_nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
         self.limit("asks", incoming)
         read = await self._committer.read()
-        return NodeList(self._name, self._views.nodes(), read)
+        return NodeList(self._name, await self._views.nodes(), read)
 
     async def follow(self, message: Follow, incoming: Incoming) -> Followed:
         # A member that is behind does not know the job, or takes it for one that still runs.

@@ -9,7 +9,7 @@ from squall.cluster.gate.routing.choice import (
     choose,
     unknown_names,
 )
-from squall.cluster.gate.routing.explanation import explanation_lines
+from squall.cluster.gate.routing.explanation import explanation_text
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.scores import DatacenterStatus
 from squall.cluster.gate.routing.settings import RoutingSettings
@@ -80,13 +80,13 @@ def test_unusable_datacenters_are_never_chosen_and_are_named() -> None:
 def test_a_job_that_needs_more_cores_than_are_free_goes_where_it_can_start() -> None:
     near = status("near", rtt_ms=5.0, free=4)
     far = status("far", rtt_ms=200.0, free=16)
-    assert where(near, far, cores=8) == ["far"]
-    assert where(near, far, cores=2) == ["near"]
+    assert where(near, far, cores={"near": 8, "far": 8}) == ["far"]
+    assert where(near, far, cores={"near": 2, "far": 2}) == ["near"]
 
 
 def test_a_job_larger_than_any_datacenter_is_not_kept_from_an_empty_one() -> None:
     small, large = status("small", cores=8, free=8), status("large", cores=16, free=2)
-    assert where(small, large, cores=100) == ["small"]
+    assert where(small, large, cores={"small": 100, "large": 100}) == ["small"]
 
 
 # Sharing among the best.
@@ -240,8 +240,8 @@ def test_the_explanation_shows_the_numbers_of_the_decision() -> None:
     ap = status("ap", rtt_ms=80.0, cores=40, free=40, cool_down=3.0)
     request = RoutingRequest(key="k", refused={"ap": "needs 8 cores, 0 are free, 3 jobs wait"})
     decision = decide(request, us, ap)
-    assert explanation_lines(decision.parts[0].explanation, 2) == [
-        "us part, try 2: chosen of us, ap",
+    assert explanation_text(decision.parts[0].explanation).splitlines() == [
+        "chosen of ap, us",
         "  us  healthy  score 170 = (92 ms + 50) x 1.2 load x 1.0   chosen",
         "  ap  healthy  score 390 = (80 ms + 50) x 1.0 load x 1.0 x 3.0 cool-down   "
         "refused: needs 8 cores, 0 are free, 3 jobs wait",
@@ -252,6 +252,6 @@ def test_the_explanation_of_a_part_says_its_share_and_what_was_unusable() -> Non
     request = RoutingRequest(key="k", count=2)
     gone = status("eu", Health.UNREACHABLE, reason="no manager heard for 51 s")
     decision = decide(request, gone, status("us"), status("ap"))
-    lines = explanation_lines(decision.parts[0].explanation, 1)
+    lines = explanation_text(decision.parts[0].explanation).splitlines()
     assert lines[0].endswith("for 50 %")
     assert "  eu  unreachable  no manager heard for 51 s" in lines

@@ -12,6 +12,7 @@ from squall.cluster.group.metrics import refusal_counter
 from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.clients.job_views import detailed_view, job_view, node_views
 from squall.cluster.manager.results.assembler import ResultAssembler
+from squall.cluster.protocol.messages import NodeView
 from squall.cluster.wire.links.dispatch import Incoming
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.keyring import Identity
@@ -64,9 +65,13 @@ def api(
     blobs: object = None,
 ) -> ClientApi:
     tables = bench.machine.tables
+
+    async def nodes() -> list[NodeView]:
+        return node_views(tables)
+
     views = Views(
         lambda job: job_view(tables, job, bench.group_ms),
-        lambda: node_views(tables),
+        nodes,
         lambda job: ([], []),
         lambda job: detailed_view(
             job_view(tables, job, bench.group_ms), tables, job, bench.director.state

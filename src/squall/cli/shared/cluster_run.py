@@ -50,6 +50,8 @@ class Destination:
     """How long to wait for a first agent behind a store."""
     targets: Targets | None = None
     """The datacenters that a gate is asked for."""
+    direct: bool = False
+    """Go to a datacenter although it takes its jobs from gates."""
 
     @property
     def asked_for_s(self) -> float | None:
@@ -65,7 +67,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
     if not (given.get("to") or given.get("store") or given.get("detach")):
         for flag in (
             *("key", "patience", "prefix", "on_agent_loss", "on_control_loss"),
-            *("split", "dc", "dc_fallback"),
+            *("split", "dc", "dc_fallback", "direct"),
         ):
             if given.get(flag):
                 shown = flag.replace("_", "-")
@@ -89,6 +91,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
         bool(given.get("quiet")),
         math.inf if patience is None else patience_s,
         targets,
+        bool(given.get("direct")),
     )
 
 
@@ -154,7 +157,11 @@ async def _submit(
     connection: ClientConnection, submission: Submission, bundle: Bundle, destination: Destination
 ) -> tuple[JobId, SubmissionEntry]:
     accepted, entry = await connection.client.submit(
-        submission, bundle.data, connection.journal, destination.key
+        submission,
+        bundle.data,
+        connection.journal,
+        destination.key,
+        direct=destination.direct,
     )
     if not destination.quiet:
         known = "" if accepted.created else " (already submitted with this key)"
@@ -175,7 +182,11 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
         for text in submission.manifest.all_warnings:
             _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(
-            submission, bundle.data, connection.journal, destination.key
+            submission,
+            bundle.data,
+            connection.journal,
+            destination.key,
+            direct=destination.direct,
         )
         await connection.journal.close(entry)
         return accepted.job, accepted.created

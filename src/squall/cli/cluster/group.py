@@ -229,6 +229,12 @@ def status_lines(view: GroupView) -> list[str]:
         left = here - view.quorum
         rest = f"{left} more may fail" if left else "no other may fail"
         lines.append(f"DEGRADED: {len(members) - here} of {len(members)} are missing; {rest}")
+    if view.degraded_durability:
+        held = sum(each.region == view.degraded_durability for each in members)
+        lines.append(
+            f"DEGRADED DURABILITY: region {view.degraded_durability} holds {held} of "
+            f"{len(members)}, a quorum: without it the group stops, and may lose its last jobs"
+        )
     waiting = [each for each in view.members if each.state == "waits"]
     lines += [f"{each.name} waits to be admitted: {_admit(each)}" for each in waiting]
     lines += clock_lines({each.name: each.clock_s for each in view.members})

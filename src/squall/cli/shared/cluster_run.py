@@ -21,7 +21,7 @@ from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import JobFollower, LeftJob
 from squall.cli.shared.run_options import seconds
 from squall.cluster.client.access import ClusterAccess
-from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, cores_of, outcome_from
+from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, cluster_cores, outcome_from
 from squall.cluster.client.connection import ClientConnection, connected
 from squall.cluster.client.datacenter_options import targets_of
 from squall.cluster.client.pack import packed
@@ -123,7 +123,7 @@ async def _performed(
             # Asked before the file is loaded, so that an absent cluster is reported at once.
             nodes = await connection.client.nodes(destination.asked_for_s)
             submission, bundle = await _packed(options, destination, presenter.on_log)
-            cores = cores_of(nodes.nodes)
+            cores = cluster_cores(nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_manifest(submission.manifest, cores)
             following = JobFollower(

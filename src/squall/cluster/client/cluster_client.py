@@ -271,9 +271,10 @@ class ClusterClient:
 
     # Nodes.
 
-    async def nodes(self, within_s: float | None = None) -> NodeList:
-        """`within_s` is how long to wait for a manager, if the user said so."""
-        return await self._ask(ListNodes(), within_s)
+    async def nodes(self, within_s: float | None = None, datacenter: str = "") -> NodeList:
+        """`within_s` is how long to wait for a manager, if the user said so. A gate answers with
+        its datacenters, or with the nodes of the one that is named."""
+        return await self._ask(ListNodes(datacenter), within_s)
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S
@@ -369,6 +370,13 @@ def _unknown_job(error: RequestRefused, job: JobId) -> RequestRefused:
     if error.code != ErrorCode.NOT_FOUND:
         return error
     return RequestRefused(f"no job {job} here; squall jobs lists them", error.code, error.exit_code)
+
+
+def cluster_cores(answer: NodeList) -> int:
+    """Cores that can be given work, of one datacenter or of all datacenters of a gate."""
+    usable = ("healthy", "busy", "degraded")
+    far = sum(each.cores for each in answer.datacenters if each.health in usable)
+    return far + cores_of(answer.nodes)
 
 
 def cores_of(nodes: Iterable[NodeView]) -> int:

@@ -125,6 +125,7 @@ class OperatorApi:
                 heard_s=max(each.heard_s, 0.0),
                 version=each.version,
                 clock_s=each.clock_s,
+                region=each.region,
             )
             for each in self.view().members
         ]

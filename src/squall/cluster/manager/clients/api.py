@@ -97,7 +97,6 @@ class ClientApi:
         it. `on_refused` is called with the client and the limit for each refused request. `reports`
         returns the live numbers of a datacenter's part."""
         self.requests = JobRequests(
-            name=datacenter,
             machine=machine,
             ledger=ledger,
             committer=committer,

@@ -10,6 +10,7 @@ import asyncio
 import math
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
     if not (given.get("to") or given.get("store") or given.get("detach")):
         for flag in (
             *("key", "patience", "prefix", "on_agent_loss", "on_control_loss"),
-            *("split", "dc", "dc_fallback", "direct"),
+            *("split", "dc", "dc_fallback", "on_dc_loss", "direct"),
         ):
             if given.get(flag):
                 shown = flag.replace("_", "-")
@@ -75,7 +76,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
                     f"--{shown} is for a run on a cluster: add --to HOST:PORT or --store URL"
                 )
         return None
-    targets = targets_of(given.get("dc"), given.get("dc_fallback"))
+    targets = targets_of(given.get("dc"), given.get("dc_fallback"), given.get("on_dc_loss"))
     if targets is not None and given.get("store"):
         raise UsageError("--dc chooses datacenters of a gate, and a store has none: use --to GATE")
     if given.get("split"):
@@ -122,7 +123,8 @@ async def _performed(
             await connection.ready(lambda text: presenter.on_log("", text), destination.waits_s)
             # Asked before the file is loaded, so that an absent cluster is reported at once.
             nodes = await connection.client.nodes(destination.asked_for_s)
-            submission, bundle = await _packed(options, destination, presenter.on_log)
+            datacenters = await connection.client.datacenters_of(destination.targets, nodes)
+            submission, bundle = await _packed(options, destination, datacenters, presenter.on_log)
             cores = cluster_cores(nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_manifest(submission.manifest, cores)
@@ -143,13 +145,15 @@ async def _performed(
 
 
 async def _packed(
-    options: RunOptions, destination: Destination, on_log: OnLog | None = None
+    options: RunOptions,
+    destination: Destination,
+    datacenters: Sequence[str],
+    on_log: OnLog | None = None,
 ) -> tuple[Submission, Bundle]:
-    targets = destination.targets
-    names = [name for name, _ in targets.weights] if targets is not None else []
-    submission, bundle = await packed(options, on_log, names)
-    if targets is not None:
-        submission = msgspec.structs.replace(submission, targets=targets)
+    """`datacenters` are those that a threshold may name."""
+    submission, bundle = await packed(options, on_log, datacenters)
+    if destination.targets is not None:
+        submission = msgspec.structs.replace(submission, targets=destination.targets)
     return submission, bundle
 
 
@@ -177,8 +181,9 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
     check_file(options)
     async with connected(destination.access, destination.patience_s) as connection:
         await connection.ready(_print_notice, destination.waits_s)
-        await connection.client.nodes(destination.asked_for_s)
-        submission, bundle = await _packed(options, destination)
+        nodes = await connection.client.nodes(destination.asked_for_s)
+        datacenters = await connection.client.datacenters_of(destination.targets, nodes)
+        submission, bundle = await _packed(options, destination, datacenters)
         for text in submission.manifest.all_warnings:
             _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(

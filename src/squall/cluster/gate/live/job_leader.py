@@ -158,7 +158,8 @@ class GateJobLeader:
                 continue
             elapsed_s = totals.elapsed_s(now)
             second = int(elapsed_s - self._settle_s)
-            if second > led.second:
+            # After a failover of the gate, no total may be below what the follower saw.
+            if second > led.second and totals.is_caught_up(now):
                 led.second = second
                 at = now - (elapsed_s - second)
                 self._guarded(name, led, partial(self._show, name, led, totals, at))

@@ -198,7 +198,8 @@ class LiveTotals:
 
     def ended(self, workflow: str, elapsed_s: float) -> None:
         """The workflow is over: its present second is empty."""
-        self._live_stats.stats.workflows[workflow].elapsed_s = elapsed_s
+        # A set-up may take less than the millisecond that the log counts in.
+        self._live_stats.stats.workflows[workflow].elapsed_s = max(elapsed_s, 0.001)
 
     def second(self, now_s: float, notes: Notes) -> tuple[Snapshot, str]:
         """Returns the snapshot, and the threshold that ends the job now, "" if none does."""

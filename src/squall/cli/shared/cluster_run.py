@@ -51,6 +51,8 @@ class Destination:
     """How long to wait for a first agent behind a store."""
     targets: Targets | None = None
     """The datacenters that a gate is asked for."""
+    direct: bool = False
+    """Go to a datacenter although it takes its jobs from gates."""
 
     @property
     def asked_for_s(self) -> float | None:
@@ -66,7 +68,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
     if not (given.get("to") or given.get("store") or given.get("detach")):
         for flag in (
             *("key", "patience", "prefix", "on_agent_loss", "on_control_loss"),
-            *("split", "dc", "dc_fallback", "on_dc_loss"),
+            *("split", "dc", "dc_fallback", "on_dc_loss", "direct"),
         ):
             if given.get(flag):
                 shown = flag.replace("_", "-")
@@ -90,6 +92,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
         bool(given.get("quiet")),
         math.inf if patience is None else patience_s,
         targets,
+        bool(given.get("direct")),
     )
 
 
@@ -158,7 +161,11 @@ async def _submit(
     connection: ClientConnection, submission: Submission, bundle: Bundle, destination: Destination
 ) -> tuple[JobId, SubmissionEntry]:
     accepted, entry = await connection.client.submit(
-        submission, bundle.data, connection.journal, destination.key
+        submission,
+        bundle.data,
+        connection.journal,
+        destination.key,
+        direct=destination.direct,
     )
     if not destination.quiet:
         known = "" if accepted.created else " (already submitted with this key)"
@@ -180,7 +187,11 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
         for text in submission.manifest.all_warnings:
             _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(
-            submission, bundle.data, connection.journal, destination.key
+            submission,
+            bundle.data,
+            connection.journal,
+            destination.key,
+            direct=destination.direct,
         )
         await connection.journal.close(entry)
         return accepted.job, accepted.created

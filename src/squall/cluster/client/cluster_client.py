@@ -145,14 +145,20 @@ class ClusterClient:
     # Jobs.
 
     async def submit(
-        self, submission: Submission, bundle: bytes, journal: SubmissionJournal, key: str = ""
+        self,
+        submission: Submission,
+        bundle: bytes,
+        journal: SubmissionJournal,
+        key: str = "",
+        *,
+        direct: bool = False,
     ) -> tuple[JobAccepted, SubmissionEntry]:
         """Writes the key to disk before the first byte is sent. The caller closes the entry when
-        it has seen the end of the job."""
+        it has seen the end of the job. `direct`: past the gates of the datacenter."""
         asked = f"{fingerprint(submission)} {self.managers.shown}"
         entry = await journal.open(asked, key)
         try:
-            accepted = await self._submitted(SubmitJob(entry.key, submission), bundle)
+            accepted = await self._submitted(SubmitJob(entry.key, submission, direct), bundle)
         except RequestRefused:
             await journal.close(entry)
             raise

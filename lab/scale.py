@@ -225,7 +225,7 @@ class ScaleWorld:
             for number in range(self._workers)
         ]
         nodes = [node for lab in self.labs for node in lab.managers.values()]
-        counters = [node._board.counters for node in nodes]  # pyright: ignore[reportPrivateUsage]
+        counters = [node._wire.board.counters for node in nodes]  # pyright: ignore[reportPrivateUsage]
         ledgers = [node._ledger for node in self.primaries]  # pyright: ignore[reportPrivateUsage]
         logs = [each.wal.counters for each in ledgers if isinstance(each, GroupLedger)]
         return Reading(
@@ -317,13 +317,13 @@ class ScaleWorld:
         lab, node = self.labs[0], self.primaries[0]
         name = f"{lab.datacenter}-w1"
         boot = self.world.runtime(name).boot
-        endpoint = node._endpoint  # pyright: ignore[reportPrivateUsage]
+        endpoint = node._wire.endpoint  # pyright: ignore[reportPrivateUsage]
         links = [
             each
             for kind in LinkKind
             if (each := endpoint.channel(NodeId(name), BootId(boot), kind)) is not None
         ]
-        board = node._board  # pyright: ignore[reportPrivateUsage]
+        board = node._wire.board  # pyright: ignore[reportPrivateUsage]
         # What all links share is no cost of one of them.
         shared = (board, *(getattr(board, each.name) for each in fields(board)))
         director = node.director

@@ -19,6 +19,7 @@ _MODULES = {
     "job-api": "lab.scenarios.job_api",
     "store-log": "lab.scenarios.store_log.scenario",
     "agents": "lab.scenarios.agents",
+    "handover": "lab.scenarios.handover.scenario",
 }
 
 

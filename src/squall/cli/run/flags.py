@@ -163,6 +163,11 @@ def _add_destination(parser: Parser) -> None:
         choices=("wait", "drop"),
         help="when the gates lose a datacenter that runs: wait for it (default), or drop its part",
     )
+    group.add_argument(
+        "--direct",
+        action="store_true",
+        help="to a datacenter that takes its jobs from gates, when none of them lives",
+    )
     group.add_argument("--key", metavar="KEY", help="submit once: the same key gives the same job")
     group.add_argument(
         "--patience", metavar="TIME", help="how long to wait for lost managers, default 60s"

@@ -22,7 +22,7 @@ from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import JobFollower, LeftJob
 from squall.cli.shared.run_options import seconds
 from squall.cluster.client.access import ClusterAccess
-from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, cores_of, outcome_from
+from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, cluster_cores, outcome_from
 from squall.cluster.client.connection import ClientConnection, connected
 from squall.cluster.client.datacenter_options import targets_of
 from squall.cluster.client.pack import packed
@@ -51,6 +51,8 @@ class Destination:
     """How long to wait for a first agent behind a store."""
     targets: Targets | None = None
     """The datacenters that a gate is asked for."""
+    direct: bool = False
+    """Go to a datacenter although it takes its jobs from gates."""
 
     @property
     def asked_for_s(self) -> float | None:
@@ -66,7 +68,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
     if not (given.get("to") or given.get("store") or given.get("detach")):
         for flag in (
             *("key", "patience", "prefix", "on_agent_loss", "on_control_loss"),
-            *("split", "dc", "dc_fallback", "on_dc_loss"),
+            *("split", "dc", "dc_fallback", "on_dc_loss", "direct"),
         ):
             if given.get(flag):
                 shown = flag.replace("_", "-")
@@ -90,6 +92,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
         bool(given.get("quiet")),
         math.inf if patience is None else patience_s,
         targets,
+        bool(given.get("direct")),
     )
 
 
@@ -122,7 +125,7 @@ async def _performed(
             nodes = await connection.client.nodes(destination.asked_for_s)
             datacenters = await connection.client.datacenters_of(destination.targets, nodes)
             submission, bundle = await _packed(options, destination, datacenters, presenter.on_log)
-            cores = cores_of(nodes.nodes)
+            cores = cluster_cores(nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_manifest(submission.manifest, cores)
             following = JobFollower(
@@ -158,7 +161,11 @@ async def _submit(
     connection: ClientConnection, submission: Submission, bundle: Bundle, destination: Destination
 ) -> tuple[JobId, SubmissionEntry]:
     accepted, entry = await connection.client.submit(
-        submission, bundle.data, connection.journal, destination.key
+        submission,
+        bundle.data,
+        connection.journal,
+        destination.key,
+        direct=destination.direct,
     )
     if not destination.quiet:
         known = "" if accepted.created else " (already submitted with this key)"
@@ -180,7 +187,11 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
         for text in submission.manifest.all_warnings:
             _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(
-            submission, bundle.data, connection.journal, destination.key
+            submission,
+            bundle.data,
+            connection.journal,
+            destination.key,
+            direct=destination.direct,
         )
         await connection.journal.close(entry)
         return accepted.job, accepted.created

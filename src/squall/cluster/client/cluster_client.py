@@ -145,14 +145,20 @@ class ClusterClient:
     # Jobs.
 
     async def submit(
-        self, submission: Submission, bundle: bytes, journal: SubmissionJournal, key: str = ""
+        self,
+        submission: Submission,
+        bundle: bytes,
+        journal: SubmissionJournal,
+        key: str = "",
+        *,
+        direct: bool = False,
     ) -> tuple[JobAccepted, SubmissionEntry]:
         """Writes the key to disk before the first byte is sent. The caller closes the entry when
-        it has seen the end of the job."""
+        it has seen the end of the job. `direct`: past the gates of the datacenter."""
         asked = f"{fingerprint(submission)} {self.managers.shown}"
         entry = await journal.open(asked, key)
         try:
-            accepted = await self._submitted(SubmitJob(entry.key, submission), bundle)
+            accepted = await self._submitted(SubmitJob(entry.key, submission, direct), bundle)
         except RequestRefused:
             await journal.close(entry)
             raise
@@ -289,9 +295,10 @@ class ClusterClient:
         answer: DatacenterList = await self._ask(ListDatacenters())
         return [each.name for each in answer.datacenters]
 
-    async def nodes(self, within_s: float | None = None) -> NodeList:
-        """`within_s` is how long to wait for a manager, if the user said so."""
-        return await self._ask(ListNodes(), within_s)
+    async def nodes(self, within_s: float | None = None, datacenter: str = "") -> NodeList:
+        """`within_s` is how long to wait for a manager, if the user said so. A gate answers with
+        its datacenters, or with the nodes of the one that is named."""
+        return await self._ask(ListNodes(datacenter), within_s)
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S
@@ -335,13 +342,18 @@ class ClusterClient:
         group, op = self._seen
         # Another group: the former one was recovered or restored, with other op numbers.
         self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
-        if read.managers and read.managers != self._managers_named:
-            self._managers_named = read.managers
-            managers = [each for text in read.managers if (each := address_in(text)) is not None]
-            self.managers.learn(managers)
-            if self._on_managers is not None:
-                await self._on_managers(managers)
+        await self.learn(read.managers)
         return answer
+
+    async def learn(self, named: list[str]) -> None:
+        """Remembers where the members of the group are, also for the next run."""
+        if not named or named == self._managers_named:
+            return
+        self._managers_named = named
+        managers = [each for text in named if (each := address_in(text)) is not None]
+        self.managers.learn(managers)
+        if self._on_managers is not None:
+            await self._on_managers(managers)
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:
         try:
@@ -382,6 +394,13 @@ def _unknown_job(error: RequestRefused, job: JobId) -> RequestRefused:
     if error.code != ErrorCode.NOT_FOUND:
         return error
     return RequestRefused(f"no job {job} here; squall jobs lists them", error.code, error.exit_code)
+
+
+def cluster_cores(answer: NodeList) -> int:
+    """Cores that can be given work, of one datacenter or of all datacenters of a gate."""
+    usable = ("healthy", "busy", "degraded")
+    far = sum(each.cores for each in answer.datacenters if each.health in usable)
+    return far + cores_of(answer.nodes)
 
 
 def cores_of(nodes: Iterable[NodeView]) -> int:

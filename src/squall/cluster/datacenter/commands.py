@@ -167,6 +167,8 @@ class MarkDelivered(msgspec.Struct, frozen=True, kw_only=True, tag="delivered"):
     gate_job: JobId
     handover: HandoverNumber
     revision: int
+    group: str
+    """The gates that answered. An answer of gates that were replaced meanwhile does not count."""
 
 
 class DisownHeld(msgspec.Struct, frozen=True, kw_only=True, tag="disown"):
@@ -174,6 +176,8 @@ class DisownHeld(msgspec.Struct, frozen=True, kw_only=True, tag="disown"):
 
     gate_job: JobId
     handover: HandoverNumber
+    group: str
+    """The gates that answered."""
     reason: str
 
 

@@ -214,6 +214,8 @@ def mark_delivered(tables: Tables, command: MarkDelivered) -> CommandOutcome:
     tried = record.find(command.handover) if record is not None else None
     if record is None or tried is None or tried.delivered >= command.revision:
         return Accepted(changed=False)
+    if not _is_led_by(tables, record, command.group):
+        return Rejected(text=f"the gates {command.group} were replaced")
     tried = replace(tried, delivered=min(command.revision, tried.revision))
     _put(tables, record, tried)
     if tried.over and tried.is_delivered:
@@ -226,25 +228,39 @@ def disown_held(tables: Tables, command: DisownHeld) -> CommandOutcome:
     tried = record.find(command.handover) if record is not None else None
     if record is None or tried is None or tried.disowned:
         return Accepted(changed=False)
-    tried = replace(tried, disowned=True)
-    _put(tables, record, tried)
-    if tried.over:
-        _close_disowned(tables, command.gate_job)
-    else:
-        stop_job(tables, StopJob(job=tried.job, kind="cancelled", reason=command.reason, now=True))
+    if not _is_led_by(tables, record, command.group):
+        return Rejected(text=f"the gates {command.group} were replaced")
+    _disown(tables, command.gate_job, tried, command.reason)
     return Accepted(job=tried.job)
 
 
+def _disown(tables: Tables, job: JobId, tried: GatedTry, reason: str) -> None:
+    tried = replace(tried, disowned=True)
+    _put(tables, tables.gated[job], tried)
+    if tried.over:
+        _close_disowned(tables, job)
+    else:
+        stop_job(tables, StopJob(job=tried.job, kind="cancelled", reason=reason, now=True))
+
+
 def forget_gated(tables: Tables, command: ForgetGated) -> CommandOutcome:
+    """Closes the job once nothing of it runs; until then it is answered as open, and repeated."""
     fault = _fence_fault(tables, command.gate_job, command.fence)
     if fault:
         return Rejected(text=fault)
-    record = tables.gated.get(command.gate_job)
-    if record is not None and any(not each.over for each in record.tries):
-        return Rejected(text=f"job {command.gate_job} is not over here")
     record = _fenced(tables, command.gate_job, command.handover, command.fence)
     if record.closed:
         return Accepted(changed=False)
+    changed = False
+    for tried in record.tries:
+        if tried.handover > command.handover and not tried.disowned:
+            # The gates name the highest number that they know. They were recovered from a copy
+            # of their log in which this one did not exist yet, so nobody waits for it.
+            _disown(tables, record.job, tried, "the gates do not know this part")
+            changed = True
+    record = tables.gated[record.job]
+    if record.closed or any(not each.over for each in record.tries):
+        return Accepted(changed=changed)
     _close(tables, record)
     return Accepted()
 
@@ -265,6 +281,12 @@ def know_gates(tables: Tables, command: KnowGates) -> CommandOutcome:
     for group in command.former:
         tables.gates.pop(group, None)
     tables.gates[command.group] = after
+    for record in list(tables.gated.values()):
+        if record.fence.group in command.former and not record.closed:
+            # Gates that were recovered from an older copy may lack what the former ones have
+            # committed: everything is reported once more, and what they do not know is ended.
+            tries = tuple(replace(each, delivered=0) for each in record.tries)
+            tables.gated[record.job] = replace(record, tries=tries)
     return Accepted()
 
 
@@ -291,6 +313,20 @@ def settle_gated(tables: Tables, name: JobId) -> None:
     elif tried.state == "ready" and not _holds_cores(tables, job):
         # A worker was lost or drained: the part prepares again, and says so to the gates.
         _put_try(tables, job, replace(tried, state="accepted", revision=tried.revision + 1))
+
+
+def gates_of(tables: Tables, record: GatedRecord) -> KnownGates | None:
+    """The gates that lead a job: those of its fence, or the recovery that replaced them."""
+    group = record.fence.group
+    found = tables.gates.get(group)
+    if found is not None:
+        return found
+    return next((each for each in tables.gates.values() if group in each.former), None)
+
+
+def _is_led_by(tables: Tables, record: GatedRecord, group: str) -> bool:
+    gates = gates_of(tables, record)
+    return gates is not None and gates.group == group
 
 
 def try_of(tables: Tables, job: JobRecord | None) -> GatedTry | None:

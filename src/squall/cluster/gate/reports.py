@@ -81,6 +81,9 @@ def stored_report(machine: Assignments, report: PartReport) -> ReportParts | Non
     found = job.find(report.datacenter, report.handover) if job is not None else None
     if found is None or found[1].settled or report.revision <= found[1].revision:
         return None
+    if report.state == "started":
+        # The gates started it. The datacenter asks whether they still know it.
+        return None
     facts = PartFacts(
         job=report.job,
         datacenter=report.datacenter,

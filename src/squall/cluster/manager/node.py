@@ -60,11 +60,13 @@ from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.worker_api import WorkerApi
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.messages import JobView, NodeView
+from squall.cluster.protocol.messages import JobView, NodeList
 from squall.cluster.protocol.timers import Timers, timers_of
 from squall.cluster.settings_tree import Settings
+from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.channel import Channel
 from squall.cluster.wire.links.switchboard import LinkTLS
+from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.engine.run_options import RunOptions
@@ -473,9 +475,13 @@ class ManagerNode:
             lines.append(self._parts.led_by("managers"))
             return lines, event_lines(record, self.machine.tables.shown_events(record))
 
-        async def nodes() -> list[NodeView]:
+        async def nodes(datacenter: str) -> NodeList:
+            here = self._plan.datacenter
+            if datacenter not in ("", here):
+                text = f"no datacenter {datacenter} here: this is a manager of {here}"
+                raise RemoteError(ErrorCode.NOT_FOUND, text)
             managers = self._group.members(self._runtime.boot)
-            return [*managers, *node_views(self.machine.tables, state())]
+            return NodeList(here, [*managers, *node_views(self.machine.tables, state())])
 
         def detailed(record: JobRecord) -> JobView:
             return detailed_view(job(record), self.machine.tables, record, state())

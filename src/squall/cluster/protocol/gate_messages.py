@@ -167,7 +167,7 @@ class PartStored(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 @message(218, MessageClass.CONTROL)
 class AnnounceGates(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Makes the gates known to a datacenter: where its reports go, and where clients are sent.
-    Gates that were recovered may have no order for a datacenter that still has to report to them."""
+    Gates that were recovered may have no order for a datacenter that has to report to them."""
 
     datacenter: str
     fence: GateFence

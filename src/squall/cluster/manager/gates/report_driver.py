@@ -12,7 +12,7 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.commands import Command
-from squall.cluster.datacenter.gated_records import GatedTry
+from squall.cluster.datacenter.gated_records import GatedTry, KnownGates
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.group.committer import Committer
 from squall.cluster.group.member_watch import address_in
@@ -90,16 +90,17 @@ class ReportDriver:
     async def _send(self, outbox: ReportOutbox, order: ReportOrder) -> None:
         report = msgspec.structs.replace(order.report, relay=True)
         timeout_s = ANSWER_S + report.result_size / RESULT_BYTES_PER_S
-        for shown, peer in self._gates(order.group):
+        group = order.gates.group
+        for shown, peer in self._peers_of(order.gates):
             try:
                 answer = await peer.request(report, timeout_s)
             except WireError as error:
                 if isinstance(error, RemoteError):
                     self._log.debug("report_refused", gate=shown, job=report.job, error=error.text)
-                self._answered.pop(order.group, None)
+                self._answered.pop(group, None)
                 continue
             if isinstance(answer, PartStored):
-                self._answered[order.group] = shown
+                self._answered[group] = shown
                 await self._stored(outbox, order, answer)
                 return
         outbox.failed(order, self._clock.now())
@@ -114,15 +115,10 @@ class ReportDriver:
             # The outbox asks for it again.
             self._log.debug("report_not_marked", job=order.report.job, error=str(error))
 
-    def _gates(self, group: str) -> list[tuple[str, Peer]]:
-        """The gates of a group, or of the group that was recovered from it; the one that answered
-        last comes first."""
-        gates = self._machine.tables.gates
-        known = gates.get(group) or next(
-            (each for each in gates.values() if group in each.former), None
-        )
+    def _peers_of(self, gates: KnownGates) -> list[tuple[str, Peer]]:
+        """The gates of a group; the one that answered last comes first."""
         found: list[tuple[str, Peer]] = []
-        for shown in known.addresses if known is not None else ():
+        for shown in gates.addresses:
             address = address_in(shown)
             if address is None:
                 continue
@@ -130,7 +126,7 @@ class ReportDriver:
                 self._peers[shown] = Peer(self._board, address)
                 self._peers[shown].start()
             found.append((shown, self._peers[shown]))
-        last = self._answered.get(group, "")
+        last = self._answered.get(gates.group, "")
         return sorted(found, key=lambda each: each[0] != last)
 
     async def _close_former(self) -> None:

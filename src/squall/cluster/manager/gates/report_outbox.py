@@ -14,7 +14,8 @@ import msgspec
 
 from squall.cluster.control.redelivery import Redelivery
 from squall.cluster.datacenter.commands import Command, DisownHeld, MarkDelivered
-from squall.cluster.datacenter.gated_records import GatedTry
+from squall.cluster.datacenter.gated_records import GatedTry, KnownGates
+from squall.cluster.datacenter.gated_rules import gates_of
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.protocol.gate_messages import PartReport, PartStored
 from squall.cluster.protocol.job_keys import JobId
@@ -29,8 +30,8 @@ class ReportOrder(msgspec.Struct, frozen=True):
     """A report for any gate; the driver sends it once."""
 
     tag: str
-    group: str
-    """The gate group that leads the job."""
+    gates: KnownGates
+    """Those that lead the job."""
     report: PartReport
 
 
@@ -47,22 +48,27 @@ class ReportOutbox:
         """The reports to send now; each is under way until its answer or its failure is told."""
         orders: list[ReportOrder] = []
         named: list[str] = []
-        for record in self._tables().gated.values():
+        tables = self._tables()
+        for record in tables.gated.values():
+            gates = gates_of(tables, record)
+            if gates is None:
+                continue
             for tried in record.tries:
                 if not self._is_needed(record.job, tried):
                     continue
-                tag = f"report {record.job} {tried.handover} {tried.revision}"
+                # Gates that were recovered have not seen what the former ones have answered.
+                tag = f"report {gates.group} {record.job} {tried.handover} {tried.revision}"
                 named.append(tag)
                 if self._sending.is_due(tag, now):
                     self._sending.sent(tag)
                     report = self._report(record.job, tried)
-                    orders.append(ReportOrder(tag, record.fence.group, report))
+                    orders.append(ReportOrder(tag, gates, report))
         self._sending.retain(named)
         return orders
 
     def answered(self, order: ReportOrder, answer: PartStored, now: float) -> Command | None:
         """Returns the command that follows from the answer."""
-        report = order.report
+        report, group = order.report, order.gates.group
         self._asked_again.discard((report.job, report.handover))
         record = self._tables().gated.get(report.job)
         tried = record.find(report.handover) if record is not None else None
@@ -71,13 +77,18 @@ class ReportOutbox:
         if not answer.known:
             self._sending.answered(order.tag, now, COMMIT_AGAIN_S)
             reason = "the gates do not know this part"
-            return DisownHeld(gate_job=report.job, handover=report.handover, reason=reason)
+            return DisownHeld(
+                gate_job=report.job, handover=report.handover, group=group, reason=reason
+            )
         if not tried.over:
             self._sending.answered(order.tag, now)
             return None
         self._sending.answered(order.tag, now, COMMIT_AGAIN_S)
         return MarkDelivered(
-            gate_job=report.job, handover=report.handover, revision=report.revision
+            gate_job=report.job,
+            handover=report.handover,
+            revision=report.revision,
+            group=group,
         )
 
     def failed(self, order: ReportOrder, now: float) -> None:
@@ -92,7 +103,7 @@ class ReportOutbox:
         self._asked_again.add((job, handover))
 
     def _is_needed(self, job: JobId, tried: GatedTry) -> bool:
-        if tried.disowned or tried.state == "started":
+        if tried.disowned:
             return False
         return not tried.is_delivered or (job, int(tried.handover)) in self._asked_again
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.cluster.lab.group import add_manager, states, until
 from tests.cluster.lab.nodes import Cluster, Ended
 from tests.lab.dns_server import DNSServer, dns_server
 from tests.lab.exit_codes import check_code
@@ -81,3 +84,31 @@ def test_a_name_leads_to_managers_that_were_all_replaced(
             ended = made.squall("nodes", "--to", "dns:missing.test")
             assert ended.code != 0 and ended.err.count("\n") == 1
             assert f"dns:missing.test:7400: no such name; asked {dns.address}" in ended.err
+
+
+@pytest.mark.nightly
+def test_a_rolling_replacement_of_all_managers_strands_neither_worker_nor_client(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    cluster_target.reset()
+    with Cluster(tmp_path, cluster_target, managers=3, workers=1, least_factor=2.0) as made:
+        until(lambda: set(states(made).values()) == {"leads", "follows"}, "all members answer")
+        first = made.addresses
+        flow = made.write(LOAD)
+        check_run(made, made.run(flow, to=first).end(), 0)
+        addresses = dict(zip(("m1", "m2", "m3"), first.split(","), strict=True))
+        for old, new in (("m1", "m4"), ("m2", "m5"), ("m3", "m6")):
+            near = ",".join(f"{name}={address}" for name, address in addresses.items())
+            addresses[new] = add_manager(made, new, near)
+            del addresses[old]
+            ended = made.squall(
+                "group", "replace", old, f"{new}={addresses[new]}", "--to", first, within_s=90.0
+            )
+            assert ended.code == 0, ended.err
+            made.kill(old)
+        # The client still names the first three, which are all gone; so does the worker, which
+        # starts again.
+        made.kill("w1")
+        made.start("w1")
+        before = cluster_target.counts()["total"]
+        check_run(made, made.run(flow, to=first).end(), before)

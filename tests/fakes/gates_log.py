@@ -18,8 +18,8 @@ from squall.cluster.assignments.records import GateJobRecord, PartTry
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.ledger.interface import Entry, GroupMs, OpNumber
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome, decode_outcome
-from squall.cluster.protocol.gate_messages import PartState
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.gate_messages import PartState
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import Submission
 from tests.fakes.datacenter import submission, workflow

@@ -27,7 +27,7 @@ from squall.cluster.datacenter import commands
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import PartReport
+from squall.cluster.protocol.gates.gate_messages import PartReport
 from squall.cluster.protocol.job_commands import ExtendJob, StopJob
 from squall.cluster.protocol.submission import BundleManifest, Submission, Targets
 from squall.engine.run_options import RunOptions

@@ -65,6 +65,13 @@ def _finish(parser: Parser, *, store: bool = True) -> None:
     add_access(parser, store=store)
 
 
+def _add_nodes(parser: Parser) -> None:
+    parser.add_argument(
+        "--dc", metavar="NAME", help="asked of a gate: list the nodes of this datacenter"
+    )
+    _finish(parser)
+
+
 def _add_manager(parser: Parser) -> None:
     parser.add_argument("--dc", required=True, metavar="NAME", help="the datacenter")
     parser.add_argument("--name", required=True, metavar="NAME", help="name of this manager: m1")
@@ -210,7 +217,7 @@ FLAGS: dict[str, Flags] = {
     "cancel": _add_cancel,
     "why": _add_job,
     "adjust": _add_adjust,
-    "nodes": _finish,
+    "nodes": _add_nodes,
     "drain": _add_drain,
     "manager": _add_manager,
     "gate": _add_gate,

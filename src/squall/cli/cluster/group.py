@@ -7,12 +7,13 @@ the managers: a credential made from it is refused before anything is sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from squall.api.errors import ConfigError, UsageError
+from squall.api.errors import ConfigError, SquallError, UsageError
 from squall.cli.shared.cluster_access import client_access
 from squall.cluster.client.access import (
     CREDENTIAL,
@@ -80,10 +81,17 @@ async def _answered(arguments: Namespace, access: ClusterAccess) -> int:
 async def _status(client: ClusterClient, arguments: Namespace) -> int:
     views = await _views(client)
     view = best_view(views)
+    await _learn(client, view)
     if arguments.json:
         return print_json(view)
     print_or_drop("\n".join([*status_lines(view), *unheard_lines(view, views)]))
     return 0
+
+
+async def _learn(client: ClusterClient, view: GroupView) -> None:
+    """The next command finds these members, although its flags may name none of them."""
+    if not client.managers.is_store and all(each.address for each in view.members):
+        await client.learn(sorted(each.address for each in view.members))
 
 
 async def _views(client: ClusterClient) -> list[GroupView]:
@@ -148,6 +156,8 @@ async def _change(client: ClusterClient, arguments: Namespace) -> int:
     change = change_of(arguments)
     assert change is not None
     answer: MembersChanged = await _ask(client, change, CHANGE_S)
+    with contextlib.suppress(SquallError):
+        await _learn(client, best_view(await _views(client)))
     if arguments.json:
         return print_json(answer)
     members = f"epoch {answer.epoch}: {', '.join(answer.members)}"
@@ -202,14 +212,14 @@ def status_lines(view: GroupView) -> list[str]:
     here = _here(view)
     led = f"led by {view.leader}" if view.leader else "no leader"
     lines = [
-        f"group {view.group or '(not formed yet)'}: {plural(len(members), 'manager')}, {led}, "
+        f"group {view.group or '(not formed yet)'}: {plural(len(members), view.role)}, {led}, "
         f"epoch {view.epoch}, view {view.view}, as {view.reported_by} knows it"
     ]
     rows = [("NAME", "ADDRESS", "STATE", "DISK", "APPLIED", "COMMITTED", "BEHIND", "HEARD", "FREE")]
     rows += [_row(each, view.reported_by) for each in view.members]
     lines += aligned(rows)
     if not view.group:
-        lines.append("the group forms once all managers have started with empty directories")
+        lines.append(f"the group forms once all {view.role}s have started with empty directories")
     elif here < view.quorum:
         lines.append(
             f"NO QUORUM: {here} of {len(members)} answer, {view.quorum} are needed; start the "
@@ -219,6 +229,12 @@ def status_lines(view: GroupView) -> list[str]:
         left = here - view.quorum
         rest = f"{left} more may fail" if left else "no other may fail"
         lines.append(f"DEGRADED: {len(members) - here} of {len(members)} are missing; {rest}")
+    if view.degraded_durability:
+        held = sum(each.region == view.degraded_durability for each in members)
+        lines.append(
+            f"DEGRADED DURABILITY: region {view.degraded_durability} holds {held} of "
+            f"{len(members)}, a quorum: without it the group stops, and may lose its last jobs"
+        )
     waiting = [each for each in view.members if each.state == "waits"]
     lines += [f"{each.name} waits to be admitted: {_admit(each)}" for each in waiting]
     lines += clock_lines({each.name: each.clock_s for each in view.members})

@@ -27,7 +27,7 @@ from squall.cluster.assignments.records import GateJobRecord
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.gate.clients.api import GateClientApi
 from squall.cluster.gate.clients.job_views import detailed_view, job_view, why
-from squall.cluster.gate.clients.node_lists import nodes_of
+from squall.cluster.gate.clients.node_lists import GATES, NodeLists
 from squall.cluster.gate.datacenter_links import DatacenterLinks
 from squall.cluster.gate.effect_runner import StewardEffects
 from squall.cluster.gate.job_parts import part_submission
@@ -58,13 +58,13 @@ from squall.cluster.group.member import (
     open_member_log,
     serve_metrics,
 )
-from squall.cluster.group.metrics import refusal_counter
+from squall.cluster.group.metrics import refusal_counter, region_metrics
 from squall.cluster.group.open_log import LogOpener
 from squall.cluster.ledger.interface import Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.messages import JobView, NodeView
+from squall.cluster.protocol.messages import JobView
 from squall.cluster.settings_tree import Settings
 from squall.cluster.wire.errors import WireError
 from squall.cluster.wire.links.switchboard import LinkTLS
@@ -83,8 +83,6 @@ GROUP_ID_BYTES = 2
 STEP_ASIDE_S = 1.0
 ASK_S = 5.0
 """The timeout of a client's request that a datacenter answers."""
-GATES = "gates"
-"""In the name of the group and in lists: no datacenter can have it together with the slashes."""
 CODEC: CommandCodec[GateCommand] = CommandCodec(commands.VERSION, commands.encode)
 
 
@@ -165,6 +163,7 @@ class GateNode:
         if plan.metrics is not None:
             gate_metrics(wire.registry, self.machine, ledger)
             routing_metrics(wire.registry, self.known, prober, self._clock)
+            region_metrics(wire.registry, self._parts.operators.view)
         metrics = await serve_metrics(
             self._runtime, plan, wire, self._parts, not_leading="this gate does not lead"
         )
@@ -259,7 +258,6 @@ class GateNode:
         """Registers the handlers for datacenters, clients and operators."""
         plan, handlers = self._plan, self._wire.board.handlers
         requests = JobRequests(
-            name=GATES,
             machine=self.machine,
             ledger=ledger,
             committer=parts.committer,
@@ -360,6 +358,9 @@ class GateNode:
         self._wire.watch.alarm(f"job {job} failed by an internal error: {error!r}")
 
     def _check_group(self) -> None:
+        # A gate that restarted leads its jobs again without a new command, and the primary stands
+        # in for a leader that it does not hear.
+        self._leader.changed()
         self._parts.operators.tick()
         self._wire.handshake.refresh(self._ledger)
 
@@ -440,8 +441,10 @@ class GateNode:
             happened = self.machine.tables.events.get(record.job, ())
             return lines, event_lines(record, happened)
 
-        async def nodes() -> list[NodeView]:
-            gates = self._parts.operators.members(self._runtime.boot)
-            return [*gates, *await nodes_of(self.known.names, self._ask_datacenter)]
-
-        return Views(job, nodes, explained, detailed)
+        lists = NodeLists(
+            self.known,
+            self._clock.now,
+            lambda: self._parts.operators.members(self._runtime.boot),
+            self._ask_datacenter,
+        )
+        return Views(job, lists.nodes, explained, detailed)

@@ -22,7 +22,7 @@ from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.scores import DatacenterStatus
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
-from squall.cluster.protocol.handover_keys import part_job_id
+from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import Submission, Targets
 from squall.engine.load.core_partition import item_of, thread_range
@@ -124,23 +124,25 @@ class DatacenterRouter:
             for part in job.parts:
                 for tried in part.tries:
                     key = (name, tried.datacenter, int(tried.handover))
-                    present[key] = tried.state
-                    if self._seen.get(key) != tried.state:
-                        self._changed(job, tried, is_first)
+                    # A cancelled try may still hold cores, but reports of its datacenter say so.
+                    state = "cancelled" if tried.cancel else tried.state
+                    present[key] = state
+                    if self._seen.get(key) != state:
+                        self._changed(job, tried, state, is_first)
         for job_id, datacenter, handover in self._seen.keys() - present.keys():
             self._known.over(datacenter, f"{job_id}.{datacenter}{handover}")
         self._seen = present
 
-    def _changed(self, job: GateJobRecord, tried: PartTry, is_first: bool) -> None:
+    def _changed(self, job: GateJobRecord, tried: PartTry, state: str, is_first: bool) -> None:
         now, datacenter = self._clock.now(), tried.datacenter
         part = part_job_id(job.job, datacenter, tried.handover)
-        if tried.state == "assigned":
+        if state == "assigned":
             cores = cores_taken(job.submission.manifest, self._cores_of(datacenter))
             self._known.dispatched(datacenter, part, cores, now)
             self._on_event("assigned", datacenter)
-        elif tried.state in ("accepted", "ready", "started"):
+        elif state in ("accepted", "ready", "started"):
             self._known.accepted(datacenter, part, now)
-        elif tried.state == "refused" and not is_first:
+        elif state == "refused" and not is_first:
             self._known.refused(datacenter, part, tried.reason, now)
             self._on_event("refused", datacenter)
         else:

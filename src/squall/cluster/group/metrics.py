@@ -114,6 +114,13 @@ def group_metrics(
     )
 
 
+def region_metrics(registry: Registry, view: Callable[[], GroupView]) -> None:
+    """Reports where the members are; only gates say so."""
+    registry.gauge(
+        "squall_group_degraded_durability", "1 while one region holds a quorum of the members"
+    ).follow(lambda: float(bool(view().degraded_durability)))
+
+
 def _own(view: GroupView, watch: GroupWatch) -> MemberView:
     return next((each for each in view.members if each.name == watch.node), _UNKNOWN_MEMBER)
 

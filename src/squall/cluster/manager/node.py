@@ -60,11 +60,13 @@ from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.worker_api import WorkerApi
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.messages import JobView, NodeView
+from squall.cluster.protocol.messages import JobView, NodeList
 from squall.cluster.protocol.timers import Timers, timers_of
 from squall.cluster.settings_tree import Settings
+from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.channel import Channel
 from squall.cluster.wire.links.switchboard import LinkTLS
+from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.engine.run_options import RunOptions
@@ -290,6 +292,22 @@ class ManagerNode:
             results=self._results,
             on_refused=refusal_counter(self.registry),
         )
+        self._transfers.register(handlers)
+        workers.register_handlers(handlers)
+        self.clients.register(handlers)
+        ClientRelay(
+            handlers,
+            machine=self.machine,
+            ledger=ledger,
+            leaders=self._leaders,
+            clock=self._clock,
+        )
+        self._group.register(handlers)
+        self._answer_gates(ledger, parts)
+
+    def _answer_gates(self, ledger: Ledger, parts: GroupParts[Command]) -> None:
+        """Registers the handlers for gates: their probes, and the parts that they hand over."""
+        plan, committer, handlers = self._plan, parts.committer, self._wire.board.handlers
         self._reports = ReportDriver(
             datacenter=plan.datacenter,
             machine=self.machine,
@@ -311,17 +329,6 @@ class ManagerNode:
             queue_max=plan.settings.jobs.queue_max,
             on_order=self._reports.ordered,
         ).register(handlers)
-        self._transfers.register(handlers)
-        workers.register_handlers(handlers)
-        self.clients.register(handlers)
-        ClientRelay(
-            handlers,
-            machine=self.machine,
-            ledger=ledger,
-            leaders=self._leaders,
-            clock=self._clock,
-        )
-        self._group.register(handlers)
         DatacenterStateApi(
             datacenter=plan.datacenter,
             machine=self.machine,
@@ -473,9 +480,13 @@ class ManagerNode:
             lines.append(self._parts.led_by("managers"))
             return lines, event_lines(record, self.machine.tables.shown_events(record))
 
-        async def nodes() -> list[NodeView]:
+        async def nodes(datacenter: str) -> NodeList:
+            here = self._plan.datacenter
+            if datacenter not in ("", here):
+                text = f"no datacenter {datacenter} here: this is a manager of {here}"
+                raise RemoteError(ErrorCode.NOT_FOUND, text)
             managers = self._group.members(self._runtime.boot)
-            return [*managers, *node_views(self.machine.tables, state())]
+            return NodeList(here, [*managers, *node_views(self.machine.tables, state())])
 
         def detailed(record: JobRecord) -> JobView:
             return detailed_view(job(record), self.machine.tables, record, state())

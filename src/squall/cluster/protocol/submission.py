@@ -48,8 +48,8 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fallback: tuple[str, ...] | bool = False
     """The datacenters that may run a part whose own datacenter cannot; True: any."""
     on_loss: Literal["wait", "drop"] = "wait"
-    """What happens to a started part whose datacenter is unreachable: the job waits for it to its
-    deadline, or the part is lost at once and the job goes on without it."""
+    """If a datacenter is lost that runs a part, the job waits for it to its deadline, or counts
+    the part as lost once the datacenter is unreachable."""
 
 
 class SubmissionPart(msgspec.Struct, frozen=True, kw_only=True):

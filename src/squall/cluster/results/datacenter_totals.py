@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from squall.cluster.protocol.encoded_reports import decode_windows
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.engine.run.live_stats import LiveStats
 from squall.engine.run_options import RunOptions
 from squall.reporting.number_format import plural
@@ -53,6 +53,9 @@ class DatacenterTotals:
         self.workers = 0
         self.stats = RunStats(manifest, warmup_s)
         self.cursor = ReportCursor()
+        # All that its leader had was read once. Before that, its totals are still rising to what
+        # a former receiver has shown.
+        self.is_caught_up = False
         self.heard_at: float | None = None
         # When its job started, on the clock of the caller.
         self.began_at: float | None = None
@@ -72,8 +75,9 @@ class DatacenterTotals:
         return self.state in ("completed", "partial", "failed", "cancelled", "timeout", "lost")
 
     def silent_s(self, now: float) -> float:
-        """How long nothing was heard, if that is too long."""
-        if self.is_over or self.heard_at is None:
+        """How long nothing was heard, if that is too long. A part that has not begun has nothing
+        to say."""
+        if self.is_over or self.heard_at is None or self.began_at is None:
             return 0.0
         silent_s = now - self.heard_at
         return silent_s if silent_s > SILENT_S else 0.0
@@ -108,6 +112,8 @@ class MergedTotals:
         self._live = LiveStats(manifest, bound, options.warmup_s, scopes)
         self._no_load = RunStats(FileManifest(path="", workflows=[]))
         self._began_at: float | None = None
+        # When the first report was read.
+        self._read_from: float | None = None
         # By how many seconds the clock of a part's workflow is behind the merged one.
         self._later_s: dict[tuple[int, str], int] = {}
         self._aborted = False
@@ -120,9 +126,22 @@ class MergedTotals:
         """Since the first datacenter started; 0 before."""
         return max(now - self._began_at, 0.0) if self._began_at is not None else 0.0
 
+    def is_caught_up(self, now: float) -> bool:
+        """False while a receiver that began late still reads what the datacenters have: its totals
+        would be below those that its follower has seen. A datacenter that does not answer is
+        waited for only so long."""
+        if self._began_at is None or self._read_from is None:
+            return False
+        if all(part.is_caught_up or part.is_over for part in self.parts):
+            return True
+        return now - self._read_from > SILENT_S
+
     def take(self, index: int, reports: JobReports, now: float) -> None:
         """Adds what a datacenter's leader sent."""
         part = self.parts[index]
+        if self._read_from is None:
+            self._read_from = now
+        part.is_caught_up = part.is_caught_up or not reports.more
         part.heard_at = now
         part.workers = reports.workers
         part.follow_stream(reports.stream)

@@ -113,7 +113,7 @@ def _loss(workflow: WorkflowManifest, part: DatacenterTotals) -> Loss:
         most = made / heard_s * left_s if heard_s else 0.0
     each = stats.requests.sent / made if made else 1.0
     return Loss(
-        process=-1,
+        process=0,
         workflow=workflow.name,
         at_s=part.started_at_s.get(workflow.name, 0.0) + heard_s,
         reason=part.reason,

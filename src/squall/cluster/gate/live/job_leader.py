@@ -17,7 +17,7 @@ from squall.cluster.assignments.tables import AssignmentTables
 from squall.cluster.gate.live.part_follower import AskPart, PartFollower
 from squall.cluster.gate.outbox import PartOf
 from squall.cluster.group.telemetry.job_stream import JobStream
-from squall.cluster.protocol.handover_keys import part_job_id
+from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.protocol.messages import StreamEvent, StreamItem, StreamSnapshot
 from squall.cluster.results.datacenter_totals import MergedTotals
@@ -158,7 +158,8 @@ class GateJobLeader:
                 continue
             elapsed_s = totals.elapsed_s(now)
             second = int(elapsed_s - self._settle_s)
-            if second > led.second:
+            # After a failover of the gate, no total may be below what the follower saw.
+            if second > led.second and totals.is_caught_up(now):
                 led.second = second
                 at = now - (elapsed_s - second)
                 self._guarded(name, led, partial(self._show, name, led, totals, at))

@@ -21,8 +21,8 @@ from squall.cluster.group.committer import RETRY_AFTER_S, Committer
 from squall.cluster.group.job_tables import GroupJob, HoldsJobs, Job, JobEventLine
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Digest, Ledger
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     AdjustJob,
     Explanation,
@@ -35,7 +35,6 @@ from squall.cluster.protocol.messages import (
     ListJobs,
     ListNodes,
     NodeList,
-    NodeView,
     WhyJob,
 )
 from squall.cluster.protocol.submission_limits import reason_fault
@@ -62,7 +61,8 @@ class Views(Generic[Job]):
 
     job: Callable[[Job], JobView]
     """For a list of jobs."""
-    nodes: Callable[[], Awaitable[list[NodeView]]]
+    nodes: Callable[[str], Awaitable[NodeList]]
+    """Of the datacenter with this name, or of this group if it is empty."""
     why: Callable[[Job], tuple[list[str], list[str]]]
     """What a job waits for, and its events."""
     detailed: Callable[[Job], JobView]
@@ -75,7 +75,6 @@ class JobRequests(Generic[Job]):
     def __init__(
         self,
         *,
-        name: str,
         machine: HoldsJobs[Job],
         ledger: Ledger,
         committer: Committer[Any],
@@ -89,11 +88,9 @@ class JobRequests(Generic[Job]):
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
         reports: Callable[[Job, ReportCursor], JobReports | None] = lambda job, cursor: None,
     ) -> None:
-        """`name` is that of the datacenter in a list of nodes. `reports` returns the live numbers
-        of a job for a receiver above this group. `led_elsewhere` returns the address
-        of a job's leader, "" if this member leads it. `on_refused` is called with the client and
-        the limit for each refused request."""
-        self._name = name
+        """`reports` returns the live numbers of a job for a receiver above this group.
+        `led_elsewhere` returns the address of a job's leader, "" if this member leads it.
+        `on_refused` is called with the client and the limit for each refused request."""
         self._machine = machine
         self._ledger = ledger
         self._committer = committer
@@ -147,7 +144,7 @@ class JobRequests(Generic[Job]):
     async def list_nodes(self, message: ListNodes, incoming: Incoming) -> NodeList:
         self.limit("asks", incoming)
         read = await self._committer.read()
-        return NodeList(self._name, await self._views.nodes(), read)
+        return msgspec.structs.replace(await self._views.nodes(message.datacenter), read=read)
 
     async def follow(self, message: Follow, incoming: Incoming) -> Followed:
         # A member that is behind does not know the job, or takes it for one that still runs.

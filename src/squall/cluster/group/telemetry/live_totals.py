@@ -20,8 +20,8 @@ from squall.cluster.protocol.encoded_reports import (
     healths_in,
     windows_in,
 )
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import AttemptKey
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import TelemetryPart
 from squall.engine.run.live_stats import LiveStats, Notes
 from squall.engine.run_options import RunOptions
@@ -198,7 +198,8 @@ class LiveTotals:
 
     def ended(self, workflow: str, elapsed_s: float) -> None:
         """The workflow is over: its present second is empty."""
-        self._live_stats.stats.workflows[workflow].elapsed_s = elapsed_s
+        # A set-up may take less than the millisecond that the log counts in.
+        self._live_stats.stats.workflows[workflow].elapsed_s = max(elapsed_s, 0.001)
 
     def second(self, now_s: float, notes: Notes) -> tuple[Snapshot, str]:
         """Returns the snapshot, and the threshold that ends the job now, "" if none does."""

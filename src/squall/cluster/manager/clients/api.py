@@ -41,7 +41,7 @@ from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.results.assembler import ResultAssembler
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -97,7 +97,6 @@ class ClientApi:
         it. `on_refused` is called with the client and the limit for each refused request. `reports`
         returns the live numbers of a datacenter's part."""
         self.requests = JobRequests(
-            name=datacenter,
             machine=machine,
             ledger=ledger,
             committer=committer,
@@ -143,7 +142,10 @@ class ClientApi:
 
     async def submit(self, message: SubmitJob, incoming: Incoming) -> JobAccepted:
         self.requests.limit("submits", incoming)
-        return await self.accept(message, principal_of(incoming.peer))
+        who = principal_of(incoming.peer)
+        if message.direct and self._tables.gates and not is_operator(incoming.peer):
+            raise self.requests.forbidden(who, f"{who} may not go past the gates with --direct")
+        return await self.accept(message, who)
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
         self._redirect_to_gates(message, principal)

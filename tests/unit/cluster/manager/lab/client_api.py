@@ -12,7 +12,7 @@ from squall.cluster.group.metrics import refusal_counter
 from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.clients.job_views import detailed_view, job_view, node_views
 from squall.cluster.manager.results.assembler import ResultAssembler
-from squall.cluster.protocol.messages import NodeView
+from squall.cluster.protocol.messages import NodeList
 from squall.cluster.wire.links.dispatch import Incoming
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.keyring import Identity
@@ -66,8 +66,8 @@ def api(
 ) -> ClientApi:
     tables = bench.machine.tables
 
-    async def nodes() -> list[NodeView]:
-        return node_views(tables)
+    async def nodes(datacenter: str) -> NodeList:
+        return NodeList("dc", node_views(tables))
 
     views = Views(
         lambda job: job_view(tables, job, bench.group_ms),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from squall.cluster.protocol.messages import FROM_CLIENT
+from squall.cluster.protocol.views import DatacenterView
 from squall.cluster.wire.catalogue import message
 from squall.cluster.wire.header import MessageClass
 
@@ -51,32 +52,6 @@ class DatacenterState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     active_jobs: int = 0
     overload: int = 0
     """Of the answering manager: 0 healthy, 1 busy, 2 stressed, 3 overloaded."""
-
-
-class DatacenterView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One datacenter, as the answering gate knows it."""
-
-    name: str
-    health: str
-    """healthy, busy, degraded, unhealthy, unreachable, unknown."""
-    reason: str = ""
-    """Why it is not healthy."""
-    leader: str = ""
-    managers: list[str] = []
-    """host:port of its managers."""
-    managers_heard: int = 0
-    managers_total: int = 0
-    workers: int = 0
-    cores: int = 0
-    free: int = 0
-    """Less the cores of jobs that this gate sent there and that no report counts yet."""
-    queued: int = 0
-    active_jobs: int = 0
-    rtt_ms: float = -1.0
-    """Negative: not measured yet."""
-    rtt_deviation_ms: float = 0.0
-    heard_s: float = -1.0
-    """Seconds since its last answer; negative: it never answered."""
 
 
 @message(226, MessageClass.DATA, senders=FROM_CLIENT)

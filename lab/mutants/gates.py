@@ -20,8 +20,8 @@ from lab.scenarios.datacenter.engine_model import ModelEngine
 from squall.cluster.gate import job_parts
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.sessions import answers
+from squall.cluster.protocol.gates.job_split import PartWeights, part_of
 from squall.cluster.protocol.job_keys import AttemptKey
-from squall.cluster.protocol.job_split import PartWeights, part_of
 from squall.cluster.protocol.submission import Submission
 
 replace = msgspec.structs.replace

@@ -1,8 +1,8 @@
 """Mutants of gates and datacenters as whole nodes: known bugs, each switched on by its name.
 
 They concern what the nodes do with a part that was handed over; the mutants of the handover itself
-are in `handover`. They patch the real functions for one run; the product contains no switch for
-them.
+are in `handover`. They patch the real functions for one run, or switch on a bug of the model of the
+engine; the product contains no switch for them.
 """
 
 # pyright: reportPrivateUsage=false
@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 import msgspec
 
-from lab.scenarios.datacenter.engine_model import ModelEngine
 from squall.cluster.gate import job_parts
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.sessions import answers
@@ -38,8 +37,6 @@ MUTANTS = {
 @contextmanager
 def mutated(name: str | None) -> Generator[None]:
     with ExitStack() as stack:
-        if name == "accept_opens_users":
-            stack.enter_context(patch.object(ModelEngine, "__init__", _unleased_engine))
         if name == "held_job_granted":
             stack.enter_context(patch.object(answers, "_live_attempt", _grants_held))
         if name == "both_parts_all_users":
@@ -51,13 +48,7 @@ def mutated(name: str | None) -> Generator[None]:
         yield
 
 
-_right_engine = ModelEngine.__init__
 _right_attempt = answers._live_attempt
-
-
-def _unleased_engine(self: ModelEngine, *arguments: Any, **named: Any) -> None:
-    _right_engine(self, *arguments, **named)
-    self.opens_unleased = True
 
 
 def _grants_held(state: VolatileState, key: AttemptKey, *rest: Any) -> None:

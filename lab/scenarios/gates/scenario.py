@@ -265,7 +265,7 @@ def make_lab(world: World) -> GatesLab:
 def draw_gates_submission(draw: random.Random, number: int, names: list[str]) -> Submission:
     """A job of all load models, for named datacenters, for any of them, or routed."""
     submission = draw_submission(draw, number)
-    options = msgspec.structs.replace(submission.options, thresholds=("get.p(99) < 60s",))
+    options = msgspec.structs.replace(submission.options, thresholds=("flow0.get.p(99) < 60s",))
     kind = draw.choice(("named", "named", "any", "routed"))
     if kind == "named":
         chosen = draw.sample(names, draw.randint(1, len(names)))

@@ -1,10 +1,11 @@
 """What a worker, a job and a datacenter cost: `python -m lab.scale`, the numbers of docs/scale.md.
 
-Real managers, workers and gates' probers run in the simulation on a model of the engine, without
-faults and with the timers of production. Messages, bytes and log entries are exact and the same in
-every run. CPU is that of the nodes' own code, sampled by the process that each callback belongs to;
-the simulated kernel and network are not counted, and neither are the system calls that a real node
-makes. Memory is the size of the Python objects that grow with workers and attempts.
+Real gates, managers and workers run in the simulation on a model of the engine, without faults and
+with the timers of production: one job over all cores of all datacenters, handed over by one gate.
+Messages, bytes and log entries are exact and the same in every run. CPU is that of the nodes' own
+code, sampled by the process that each callback belongs to; the simulated kernel and network are not
+counted, and neither are the system calls that a real node makes. Memory is the size of the Python
+objects that grow with workers and attempts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import Context
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import FrameType, FunctionType, MethodType, ModuleType
+
+import msgspec
 
 from lab.scenarios.datacenter.engine_model import ModelEngine, ModelTarget
 from lab.scenarios.datacenter.scenario import (
@@ -40,26 +43,24 @@ from lab.sim.network.streams import Endpoint
 from lab.sim.process import OWNER
 from lab.sim.run import Scenario, run_seed
 from lab.sim.world import World
-from squall.cluster.gate.datacenter_links import DatacenterLinks
-from squall.cluster.gate.prober import DatacenterProber
-from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
-from squall.cluster.gate.routing.settings import RoutingSettings
+from squall.cluster.gate.node import GateNode, GatePlan
 from squall.cluster.ledger.group_member.group_ledger import GroupLedger
+from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.node import ManagerNode
-from squall.cluster.protocol.submission import BundleManifest, Submission
+from squall.cluster.protocol.submission import BundleManifest, Submission, Targets
 from squall.cluster.protocol.timers import timers_of
 from squall.cluster.settings_tree import Settings
-from squall.cluster.wire.links.dispatch import Handlers
-from squall.cluster.wire.links.switchboard import Switchboard, make_keyring
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.seal.secrets import Secrets
-from squall.cluster.worker.manager_links import admit_all
 from squall.engine.run_options import RunOptions
 from squall.runtime.interfaces import BootId, NodeId, Runtime
 from squall.runtime.log import Log, MemorySink
 from squall.runtime.tasks import TaskRunner
+from squall.settings.shared_sections import TIMER_PROFILES, TimerSettings
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 
+GATE = "gate"
+CLIENT = "client"
 SAMPLE_S = 0.001
 SETTLE_S = 10.0
 """For the registration of all workers."""
@@ -122,10 +123,12 @@ class Reading:
     gate_cpu_s: float
     messages: int
     manager_bytes: int
+    gate_messages: int
     gate_bytes: int
-    probes: int
     log_entries: int
     log_bytes: int
+    gate_log_entries: int
+    gate_log_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +150,14 @@ class ScaleResult:
     job_log_entries: int
     job_log_bytes: int
     registration_log_entries: int
-    gate_messages: float
-    gate_bytes: float
-    gate_cpu: float
+    gate_idle_messages: float
+    gate_idle_bytes: float
+    gate_idle_cpu: float
+    gate_running_messages: float
+    gate_running_bytes: float
+    gate_running_cpu: float
+    gate_job_log_entries: int
+    gate_job_log_bytes: int
     link_memory: int
     """Bytes of one worker's link on the primary."""
     state_memory: int
@@ -161,7 +169,7 @@ class ScaleResult:
 
 
 class ScaleWorld:
-    """Datacenters with workers and one job each, and a gate that probes them."""
+    """Datacenters with workers, a gate in front of them, and one job over all of them."""
 
     def __init__(self, world: World, datacenters: int, managers: int, workers: int) -> None:
         self.world = world
@@ -170,8 +178,13 @@ class ScaleWorld:
             self._datacenter(f"dc{number + 1}", managers, workers) for number in range(datacenters)
         ]
         self._workers = workers
-        self._prober: DatacenterProber | None = None
-        world.add("gate", self._gate)
+        self._gate_node: GateNode | None = None
+        world.add(GATE, self._gate)
+        names = [lab.datacenter for lab in self.labs]
+        self.asked = SubmittedJob(_submission(names, workers))
+        # The client knows nothing but the gate.
+        gates = replace(self.labs[0], members=(GATE,))
+        world.add(CLIENT, lambda runtime: client(runtime, gates, self.asked, None))
 
     def _datacenter(self, name: str, managers: int, workers: int) -> DatacenterLab:
         world, settings = self.world, Settings()
@@ -186,30 +199,23 @@ class ScaleWorld:
             world.add(member, lambda runtime: manager(runtime, lab))
         for number in range(workers):
             world.add(f"{name}-w{number + 1}", lambda runtime: worker(runtime, lab))
-        asked = SubmittedJob(_submission(name, workers))
-        lab.asked.append(asked)
-        world.add(f"{name}-client", lambda runtime: client(runtime, lab, asked, None))
         return lab
 
     async def _gate(self, runtime: Runtime) -> None:
         tasks = TaskRunner(runtime.clock, runtime.random)
-        board = Switchboard(
-            runtime=runtime,
-            keyring=make_keyring(runtime, Secrets.of_node(SECRET), CLUSTER),
-            admit=admit_all,
-            tasks=tasks,
-            handlers=Handlers(),
+        wan = {key.removeprefix("timers."): each for key, each in TIMER_PROFILES["wan"].items()}
+        plan = GatePlan(
+            listen=("", PORT),
+            members={GATE: (GATE, PORT)},
+            datacenters={
+                lab.datacenter: tuple(f"{name}:{PORT}" for name in lab.members) for lab in self.labs
+            },
+            secrets=Secrets.of_node(SECRET),
+            cluster=CLUSTER,
+            settings=Settings(timers=msgspec.convert({"profile": "wan", **wan}, TimerSettings)),
         )
-        given = {lab.datacenter: [f"{name}:{PORT}" for name in lab.members] for lab in self.labs}
-        known = KnownDatacenters(given, RoutingSettings())
-        self._prober = DatacenterProber(
-            known,
-            DatacenterLinks(board, known),
-            clock=runtime.clock,
-            tasks=tasks,
-            log=Log(MemorySink(), runtime.clock),
-        )
-        await with_tasks(tasks, self._prober.run())
+        self._gate_node = GateNode(runtime, tasks, plan, Log(MemorySink(), runtime.clock))
+        await with_tasks(tasks, self._gate_node.run(asyncio.Event()))
 
     # Measuring.
 
@@ -227,30 +233,34 @@ class ScaleWorld:
         nodes = [node for lab in self.labs for node in lab.managers.values()]
         counters = [node._wire.board.counters for node in nodes]  # pyright: ignore[reportPrivateUsage]
         ledgers = [node._ledger for node in self.primaries]  # pyright: ignore[reportPrivateUsage]
-        logs = [each.wal.counters for each in ledgers if isinstance(each, GroupLedger)]
+        gate = self._gate_node
+        assert gate is not None
+        gate_counters = gate._wire.board.counters  # pyright: ignore[reportPrivateUsage]
+        gate_log = gate._ledger  # pyright: ignore[reportPrivateUsage]
         return Reading(
             at_s=self.world.now,
             manager_cpu_s=self.meter.cpu_s(*managers),
             worker_cpu_s=self.meter.cpu_s(*workers),
-            gate_cpu_s=self.meter.cpu_s("gate"),
+            gate_cpu_s=self.meter.cpu_s(GATE),
             messages=sum(each.frames_sent + each.frames_received for each in counters),
             manager_bytes=self.meter.bytes_of(*managers),
-            gate_bytes=self.meter.bytes_of("gate"),
-            probes=self._prober.probes if self._prober is not None else 0,
+            gate_messages=gate_counters.frames_sent + gate_counters.frames_received,
+            gate_bytes=self.meter.bytes_of(GATE),
             log_entries=sum(int(each.applied) for each in ledgers),
-            log_bytes=sum(each.bytes for each in logs),
+            log_bytes=sum(_log_bytes(each) for each in ledgers),
+            gate_log_entries=int(gate_log.applied),
+            gate_log_bytes=_log_bytes(gate_log),
         )
 
     async def measure(self) -> ScaleResult:
         world, began = self.world, time.perf_counter()
-        clients = [f"{lab.datacenter}-client" for lab in self.labs]
-        world.start(*(name for name in world.nodes if name not in clients))
+        world.start(*(name for name in world.nodes if name != CLIENT))
         running = [asyncio.ensure_future(lab.engine.run()) for lab in self.labs]
         await asyncio.sleep(SETTLE_S)
         registered = self.read()
         await asyncio.sleep(WINDOW_S)
         idle = self.read()
-        world.start(*clients)
+        world.start(CLIENT)
         await world.eventually(
             lambda: all(lab.target.by_attempt for lab in self.labs),
             within_s=120.0,
@@ -260,16 +270,14 @@ class ScaleWorld:
         await asyncio.sleep(WINDOW_S)
         ran = self.read()
         memory = self._memory()
-        jobs = [lab.asked[0] for lab in self.labs]
         await world.eventually(
-            lambda: all(job.result is not None for job in jobs), within_s=300.0, what="jobs end"
+            lambda: self.asked.result is not None, within_s=300.0, what="the job ends"
         )
         ended = self.read()
         for each in running:
             each.cancel()
-        states = {job.state for job in jobs}
-        if states != {"completed"}:
-            raise RuntimeError(f"jobs ended as {states}: {[job.result for job in jobs][:1]}")
+        if self.asked.state != "completed":
+            raise RuntimeError(f"the job ended as {self.asked.state}: {self.asked.result}")
         return self._result(registered, idle, loaded, ran, ended, memory, began)
 
     def _result(
@@ -282,30 +290,31 @@ class ScaleWorld:
         memory: tuple[int, int, float],
         began: float,
     ) -> ScaleResult:
-        probed = (idle.probes - registered.probes) / WINDOW_S
-        # A probe is a request and an answer, both counted by the manager too.
-        probes_only = 2 * probed
-        gate_bytes = (idle.gate_bytes - registered.gate_bytes) / WINDOW_S
         workers = self._workers * len(self.labs)
         return ScaleResult(
             datacenters=len(self.labs),
             managers=len(self.labs[0].members),
             workers=self._workers,
             shares=workers * CORES_PER_WORKER,
-            idle_messages=(idle.messages - registered.messages) / WINDOW_S - probes_only,
-            idle_bytes=(idle.manager_bytes - registered.manager_bytes) / WINDOW_S - gate_bytes,
+            idle_messages=(idle.messages - registered.messages) / WINDOW_S,
+            idle_bytes=(idle.manager_bytes - registered.manager_bytes) / WINDOW_S,
             idle_manager_cpu=(idle.manager_cpu_s - registered.manager_cpu_s) / WINDOW_S,
-            running_messages=(ran.messages - loaded.messages) / WINDOW_S - probes_only,
-            running_bytes=(ran.manager_bytes - loaded.manager_bytes) / WINDOW_S - gate_bytes,
+            running_messages=(ran.messages - loaded.messages) / WINDOW_S,
+            running_bytes=(ran.manager_bytes - loaded.manager_bytes) / WINDOW_S,
             running_manager_cpu=(ran.manager_cpu_s - loaded.manager_cpu_s) / WINDOW_S,
             running_worker_cpu=(ran.worker_cpu_s - loaded.worker_cpu_s) / WINDOW_S,
             submit_to_load_s=loaded.at_s - idle.at_s,
             job_log_entries=ended.log_entries - idle.log_entries,
             job_log_bytes=ended.log_bytes - idle.log_bytes,
             registration_log_entries=registered.log_entries,
-            gate_messages=probes_only,
-            gate_bytes=gate_bytes,
-            gate_cpu=(idle.gate_cpu_s - registered.gate_cpu_s) / WINDOW_S,
+            gate_idle_messages=(idle.gate_messages - registered.gate_messages) / WINDOW_S,
+            gate_idle_bytes=(idle.gate_bytes - registered.gate_bytes) / WINDOW_S,
+            gate_idle_cpu=(idle.gate_cpu_s - registered.gate_cpu_s) / WINDOW_S,
+            gate_running_messages=(ran.gate_messages - loaded.gate_messages) / WINDOW_S,
+            gate_running_bytes=(ran.gate_bytes - loaded.gate_bytes) / WINDOW_S,
+            gate_running_cpu=(ran.gate_cpu_s - loaded.gate_cpu_s) / WINDOW_S,
+            gate_job_log_entries=ended.gate_log_entries - idle.gate_log_entries,
+            gate_job_log_bytes=ended.gate_log_bytes - idle.gate_log_bytes,
             link_memory=memory[0],
             state_memory=memory[1],
             report_memory=memory[2],
@@ -356,8 +365,12 @@ def deep_size(root: object, but: tuple[object, ...] = ()) -> int:
     return total
 
 
-def _submission(name: str, workers: int) -> Submission:
-    users = USERS_PER_WORKER * workers
+def _log_bytes(ledger: Ledger) -> int:
+    return ledger.wal.counters.bytes if isinstance(ledger, GroupLedger) else 0
+
+
+def _submission(datacenters: list[str], workers: int) -> Submission:
+    users = USERS_PER_WORKER * workers * len(datacenters)
     flow = WorkflowManifest(
         name="load",
         profile=Profile(model="closed", vus=users, max_vus=users, duration_s=RUN_S),
@@ -367,9 +380,10 @@ def _submission(name: str, workers: int) -> Submission:
         bundle="",
         bundle_size=0,
         contents=BundleManifest(entry="", python="3.11"),
-        manifest=FileManifest(path=f"{name}.py", workflows=[flow]),
+        manifest=FileManifest(path="scale.py", workflows=[flow]),
         options=RunOptions(url="http://target/", seed=1),
         timeout_s=300.0,
+        targets=Targets(weights=tuple((name, 1.0 / len(datacenters)) for name in datacenters)),
     )
 
 
@@ -393,7 +407,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "sizes",
         nargs="*",
-        default=["1x1x10", "1x1x100", "1x1x1000", "1x3x100", "5x1x20", "20x1x50"],
+        default=["1x1x10", "1x1x100", "1x1x1000", "1x3x100", "5x1x10", "20x1x10", "20x1x50"],
         metavar="DCxMANAGERSxWORKERS",
         help="datacenters, managers of each and workers of each, for example 20x1x50",
     )

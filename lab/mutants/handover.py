@@ -33,8 +33,8 @@ from squall.cluster.gate.steward import waiting_jobs
 from squall.cluster.gate.steward.effects import StewardEffect
 from squall.cluster.gate.steward.policy import Steward
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import PartReport, PartStored, StartPart
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.gate_messages import PartReport, PartStored, StartPart
+from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.job_commands import Purge
 from squall.cluster.protocol.job_keys import JobId
 

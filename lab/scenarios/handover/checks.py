@@ -19,8 +19,8 @@ from squall.cluster.assignments.records import GateJobRecord
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.datacenter import commands
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import OVER
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.gate_messages import OVER
+from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.job_commands import FinishJob, Purge
 from squall.cluster.protocol.job_keys import JobId
 

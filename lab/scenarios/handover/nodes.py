@@ -32,14 +32,14 @@ from squall.cluster.gate.timers import GateTimers
 from squall.cluster.manager.gates import part_api
 from squall.cluster.manager.gates.report_outbox import ReportOrder, ReportOutbox
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import (
+from squall.cluster.protocol.gates.gate_messages import (
     AcceptPart,
     AnnounceGates,
     GatesKnown,
     PartReport,
     PartStored,
 )
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.handover_keys import GateFence
 
 TIMERS = GateTimers(
     hold_s=4.0,

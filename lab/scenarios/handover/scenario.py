@@ -27,7 +27,7 @@ from squall.cluster.datacenter import commands
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import PartReport
+from squall.cluster.protocol.gates.gate_messages import PartReport
 from squall.cluster.protocol.job_commands import ExtendJob, StopJob
 from squall.cluster.protocol.submission import BundleManifest, Submission, Targets
 from squall.engine.run_options import RunOptions
@@ -105,8 +105,8 @@ class Handover:
             self._lead_datacenter(name)
         self._lead_gates(self.gates)
         for group in (self.gates, *self.datacenters.values()):
-            group.slow = draw.choice((0.0, 0.1))
-        if draw.random() < 0.5:
+            group.slow = draw.choice((0.0, 0.3))
+        if draw.random() < 0.3:
             # Some datacenters hear of the gates only after clients have submitted there.
             for name in self.names:
                 self.network.cut("gates", name, draw.uniform(0.0, 3.0))
@@ -326,8 +326,9 @@ class Handover:
                     )
             else:
                 where = draw.choice(self.names)
+                # Around the moment at which the datacenter hears of the gates.
                 self.timeline.after(
-                    draw.uniform(0.0, 4.0),
+                    draw.uniform(0.0, draw.choice((0.5, 4.0))),
                     lambda k=key, n=where: self.submit_to_datacenter(n, k, direct=False),
                 )
 

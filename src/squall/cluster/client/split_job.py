@@ -20,8 +20,8 @@ from squall.cluster.client.connection import ClientConnection
 from squall.cluster.client.datacenter_options import Weights
 from squall.cluster.client.errors import JobLost, Unreachable
 from squall.cluster.client.submission_journal import SubmissionEntry
+from squall.cluster.protocol.gates.job_split import part_of
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_split import part_of
 from squall.cluster.protocol.messages import (
     Followed,
     NodeView,

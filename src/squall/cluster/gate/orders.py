@@ -14,7 +14,7 @@ from squall.cluster.assignments.commands import GateCommand
 from squall.cluster.gate.datacenter_links import DatacenterLinks
 from squall.cluster.gate.outbox import GateOutbox, PartOrder
 from squall.cluster.group.committer import Committer
-from squall.cluster.protocol.gate_messages import AcceptPart, PartAnswer
+from squall.cluster.protocol.gates.gate_messages import AcceptPart, PartAnswer
 from squall.cluster.wire.errors import RemoteError, WireError
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log

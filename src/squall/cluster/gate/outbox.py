@@ -17,7 +17,7 @@ from squall.cluster.assignments.commands import ForgetTries, GateCommand, PartFa
 from squall.cluster.assignments.records import GateJobRecord, PartRecord, PartTry
 from squall.cluster.assignments.tables import AssignmentTables
 from squall.cluster.control.redelivery import Redelivery
-from squall.cluster.protocol.gate_messages import (
+from squall.cluster.protocol.gates.gate_messages import (
     OVER,
     AcceptPart,
     AdjustPart,
@@ -29,7 +29,7 @@ from squall.cluster.protocol.gate_messages import (
     StartPart,
     WorkflowAdjustment,
 )
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.submission import Submission
 from squall.runtime.backoff import Backoff
 

@@ -115,7 +115,7 @@ def group_metrics(
 
 
 def region_metrics(registry: Registry, view: Callable[[], GroupView]) -> None:
-    """Of gates, which say where they are."""
+    """Reports where the members are; only gates say so."""
     registry.gauge(
         "squall_group_degraded_durability", "1 while one region holds a quorum of the members"
     ).follow(lambda: float(bool(view().degraded_durability)))

@@ -292,6 +292,22 @@ class ManagerNode:
             results=self._results,
             on_refused=refusal_counter(self.registry),
         )
+        self._transfers.register(handlers)
+        workers.register_handlers(handlers)
+        self.clients.register(handlers)
+        ClientRelay(
+            handlers,
+            machine=self.machine,
+            ledger=ledger,
+            leaders=self._leaders,
+            clock=self._clock,
+        )
+        self._group.register(handlers)
+        self._answer_gates(ledger, parts)
+
+    def _answer_gates(self, ledger: Ledger, parts: GroupParts[Command]) -> None:
+        """Registers the handlers for gates: their probes, and the parts that they hand over."""
+        plan, committer, handlers = self._plan, parts.committer, self._wire.board.handlers
         self._reports = ReportDriver(
             datacenter=plan.datacenter,
             machine=self.machine,
@@ -313,17 +329,6 @@ class ManagerNode:
             queue_max=plan.settings.jobs.queue_max,
             on_order=self._reports.ordered,
         ).register(handlers)
-        self._transfers.register(handlers)
-        workers.register_handlers(handlers)
-        self.clients.register(handlers)
-        ClientRelay(
-            handlers,
-            machine=self.machine,
-            ledger=ledger,
-            leaders=self._leaders,
-            clock=self._clock,
-        )
-        self._group.register(handlers)
         DatacenterStateApi(
             datacenter=plan.datacenter,
             machine=self.machine,

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from squall.cluster.protocol.encoded_reports import decode_windows
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.engine.run.live_stats import LiveStats
 from squall.engine.run_options import RunOptions
 from squall.reporting.number_format import plural

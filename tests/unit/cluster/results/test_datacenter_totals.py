@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from squall.cluster.protocol.encoded_reports import raw
-from squall.cluster.protocol.job_reports import JobReports, WorkflowReports
+from squall.cluster.protocol.gates.job_reports import JobReports, WorkflowReports
 from squall.cluster.results.datacenter_totals import SILENT_S, MergedTotals
 from squall.engine.run_options import RunOptions
 from squall.stats.manifest import Profile

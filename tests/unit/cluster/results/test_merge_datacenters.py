@@ -9,7 +9,7 @@ import pytest
 
 from squall.api.errors import ExitCode
 from squall.cluster.protocol.encoded_reports import raw
-from squall.cluster.protocol.job_reports import JobReports, WorkflowReports
+from squall.cluster.protocol.gates.job_reports import JobReports, WorkflowReports
 from squall.cluster.results.assemble import assemble
 from squall.cluster.results.datacenter_totals import DatacenterTotals, MergedTotals
 from squall.cluster.results.job_result import (

@@ -28,9 +28,9 @@ from squall.cluster.group.clients.job_requests import (
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
 from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
-from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
+from squall.cluster.protocol.gates.federation_messages import DatacenterList, ListDatacenters
+from squall.cluster.protocol.gates.job_split import part_of_change
 from squall.cluster.protocol.job_commands import ExtendJob, StopJob
-from squall.cluster.protocol.job_split import part_of_change
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,

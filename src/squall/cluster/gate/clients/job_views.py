@@ -112,12 +112,17 @@ def why(job: GateJobRecord, group_ms: int, steward: Steward | None) -> list[str]
 
 
 def _part_lines(part: PartRecord, *, is_over: bool) -> list[str]:
+    """The tries of a part: "us part, try 2, started: chosen of ap, us for 40 %", then a line for
+    each datacenter that was compared."""
     lines: list[str] = []
     for number, tried in enumerate(part.tries, start=1):
+        chosen, *candidates = tried.why.splitlines() or [""]
+        state = tried.outcome or tried.state
         reason = tried.reason or tried.cancel_reason
-        text = f"{tried.datacenter} part ({part.weight:.0%}), try {number}: {tried.state}"
-        lines.append(text + (f", {reason}" if reason else ""))
-        lines += [f"  {line}" for line in tried.why.splitlines()]
+        notes = [text for text in (chosen, reason) if text]
+        text = f"{tried.datacenter} part, try {number}, {state}"
+        lines.append(": ".join([text, "; ".join(notes)] if notes else [text]))
+        lines += candidates
         if tried.cancel and not tried.settled and not is_over:
             lines.append(f"  {tried.datacenter} has not confirmed yet that it stopped")
     return lines

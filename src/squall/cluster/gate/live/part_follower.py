@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from squall.cluster.assignments.records import GateJobRecord, PartTry
 from squall.cluster.gate.datacenter_links import DatacenterLinks
-from squall.cluster.protocol.handover_keys import part_job_id
+from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_records import TERMINAL
 from squall.cluster.protocol.messages import (
     Follow,

@@ -425,7 +425,8 @@ def _profile(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> Pr
     try:
         profile = resolve_profile(attributes, flags, is_test=plan.is_test)
     except ConfigError as error:
-        plan.problem(plan.line, "", str(error))
+        # The message begins with the attribute that is wrong.
+        plan.problem(plan.line_of(str(error).partition(" ")[0]), "", str(error))
         return Profile()
     if options.once and plan.is_test:
         return Profile(

@@ -19,6 +19,8 @@ _MODULES = {
     "job-api": "lab.scenarios.job_api",
     "store-log": "lab.scenarios.store_log.scenario",
     "agents": "lab.scenarios.agents",
+    "handover": "lab.scenarios.handover.scenario",
+    "gates": "lab.scenarios.gates.scenario",
 }
 
 

@@ -15,6 +15,7 @@ from lab.sim.clock import SimClock, WallClock
 from lab.sim.disk.disk import NodeDisk, SimDisk
 from lab.sim.errors import OutsideWorldError
 from lab.sim.loop import SimLoop
+from lab.sim.network.names import NameTable, SimResolver
 from lab.sim.network.network import NodeNetwork, SimNetwork
 from lab.sim.process import SimProcess
 from squall.runtime.interfaces import (
@@ -25,6 +26,7 @@ from squall.runtime.interfaces import (
     NodeId,
     Process,
     Processes,
+    Resolver,
     Runtime,
 )
 
@@ -52,6 +54,7 @@ class SimRuntime:
         clock: Clock,
         draw: random.Random,
         network: Network,
+        resolver: Resolver,
         disk: Disk,
         processes: Processes,
     ) -> None:
@@ -60,6 +63,7 @@ class SimRuntime:
         self.clock = clock
         self.random = draw
         self.network = network
+        self.resolver = resolver
         self.disk = disk
         self.processes = processes
 
@@ -124,7 +128,7 @@ class Node:
         """Its code runs, now."""
         return self.state is State.RUNNING
 
-    def boot(self, loop: SimLoop, network: SimNetwork) -> None:
+    def boot(self, loop: SimLoop, network: SimNetwork, names: NameTable) -> None:
         """Starts the next process of this machine; its task begins in the next turn."""
         self.boots += 1
         seed = f"{self._seed}/boot {self.boots}"
@@ -136,12 +140,14 @@ class Node:
         )
         process.suspended_s = self._suspended_s
         draw = random.Random(seed)
+        clock = SimClock(loop, process, self.wall, f"{self.name} kernel {self.power_losses}")
         self.runtime = SimRuntime(
             self.name,
             f"{self.name}.{self.boots}.{draw.getrandbits(32):08x}",
-            SimClock(loop, process, self.wall, f"{self.name} kernel {self.power_losses}"),
+            clock,
             draw,
             NodeNetwork(network, process, self.name),
+            SimResolver(names, clock),
             NodeDisk(self.disk, loop, process),
             self._processes(process) if self._processes else NoProcesses(),
         )

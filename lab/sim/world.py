@@ -23,6 +23,7 @@ from lab.sim.disk.disk import SimDisk
 from lab.sim.errors import NodeFailed, NotLive, SimulationError
 from lab.sim.loop import SimLoop, silence
 from lab.sim.network.links import LinkProfile, Links
+from lab.sim.network.names import NameTable
 from lab.sim.network.network import SimNetwork
 from lab.sim.node import Node, Program, State
 from lab.sim.process import OWNER, SimProcess
@@ -53,6 +54,7 @@ class World:
         self.network = SimNetwork(
             self.loop, self.trace, self.random("network"), self.links, hosts=self
         )
+        self.names = NameTable()
         # What the scenario counted; summed over all seeds of a campaign.
         self.tally: dict[str, int] = {}
         self._checks: list[Check] = []
@@ -120,7 +122,7 @@ class World:
             if node.state not in (State.OFF, State.ENDED):
                 raise SimulationError(f"{name} runs already")
             was_off = not node.is_up
-            node.boot(self.loop, self.network)
+            node.boot(self.loop, self.network, self.names)
             self.trace.note(name, f"starts, boot {node.boots}")
             process, main = node.process, node.main
             assert process is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from squall.cluster.manager.job_leaders.choice import chosen
+from squall.cluster.group.job_leaders.choice import chosen
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import GetJob, JobView
 from tests.cluster.lab.chaos_cases import RATE_PER_S, USERS

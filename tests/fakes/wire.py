@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
+from lab.sim.network.names import NameTable, SimResolver
 from squall.cluster.wire.catalogue import Catalogue, SizeClass
 from squall.cluster.wire.header import MessageClass
 from squall.cluster.wire.links.dispatch import Handlers
@@ -23,6 +24,7 @@ from squall.cluster.wire.seal.secrets import Secrets
 from squall.runtime.interfaces import (
     Address,
     BootId,
+    Clock,
     Connection,
     DatagramHandler,
     DatagramSocket,
@@ -190,6 +192,7 @@ class FakeNetwork:
         self.datagram_sockets: dict[Address, FakeDatagrams] = {}
         self.datagrams_sent: list[bytes] = []
         self.dials = 0
+        self.names = NameTable()
         self._ports = 5_000
 
     def thaw(self) -> None:
@@ -250,6 +253,7 @@ class FakeRuntime:
         self.clock = FakeClock()
         self.random = random.Random(f"{node} {boot}")
         self.network = network
+        self.resolver = SimResolver(network.names, cast("Clock", self.clock))
 
     def entropy(self, size: int) -> bytes:
         return self.random.randbytes(size)

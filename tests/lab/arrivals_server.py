@@ -168,6 +168,6 @@ def _delay_s(query: bytes) -> float:
 
 
 if __name__ == "__main__":
-    server = ArrivalsServer()
+    server = ArrivalsServer(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     print(f"listening on http://127.0.0.1:{server.port}", flush=True)
     server.serve()

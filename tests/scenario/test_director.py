@@ -29,8 +29,8 @@ from pathlib import Path
 import pytest
 
 from squall.cluster.datacenter.commands import DrainWorker, ExtendJob
+from squall.cluster.group.job_deadlines import extension_cap_ms
 from squall.cluster.manager.director.core_pool import position
-from squall.cluster.manager.sessions.time_limits import extension_cap_ms
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.protocol.messages import AttemptStatus
 from squall.stats.manifest import WorkflowManifest

@@ -109,6 +109,7 @@ class ModelCore:
         self.order = order
         self.key = order.key
         self.ready_at = ready_at
+        self.loaded = False
         self.ready = False
         # The reading of the worker's clock at which the workflow's clock was zero.
         self.began: float | None = None
@@ -367,6 +368,9 @@ class ModelEngine:
         if core.stop_at is not None and now >= core.stop_at:
             host.end(core, core.cut)
             return
+        if not core.loaded and now >= core.ready_at:
+            core.loaded = True
+            host.post(lambda events: events.on_loaded(core.key))
         if not core.ready:
             if now >= core.ready_at and (now < core.until or core.order.spec.profile.is_open):
                 core.ready = True

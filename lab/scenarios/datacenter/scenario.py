@@ -100,13 +100,15 @@ class DatacenterLab:
     members: tuple[str, ...]
     asked: list[SubmittedJob] = field(default_factory=list[SubmittedJob])
     managers: dict[str, ManagerNode] = field(default_factory=dict[str, ManagerNode])
+    datacenter: str = DATACENTER
+    make_host: Callable[[ModelEngine, Runtime], ModelHost] = ModelHost
 
 
 async def manager(runtime: Runtime, lab: DatacenterLab, machine: Datacenter | None = None) -> None:
     """Runs a manager, with another state machine than its own if a test gives one."""
     tasks = TaskRunner(runtime.clock, runtime.random)
     plan = ManagerPlan(
-        datacenter=DATACENTER,
+        datacenter=lab.datacenter,
         listen=("", PORT),
         members={name: (name, PORT) for name in lab.members},
         secrets=Secrets.of_node(SECRET),
@@ -124,14 +126,14 @@ async def worker(runtime: Runtime, lab: DatacenterLab, name: str = "") -> None:
     """Runs a worker under the name of its machine, or under another name."""
     tasks = TaskRunner(runtime.clock, runtime.random)
     settings = WorkerSettings(
-        datacenter=DATACENTER,
+        datacenter=lab.datacenter,
         managers=tuple((name, PORT) for name in lab.members),
         cores=2,
         secrets=Secrets.of_credential(worker_credential(SECRET)),
         cluster=CLUSTER,
         timers=lab.timers,
     )
-    host = ModelHost(lab.engine, runtime)
+    host = lab.make_host(lab.engine, runtime)
     machine = ModelMachine(lab.world, runtime.node)
     named = cast("Runtime", NamedRuntime(runtime, name)) if name else runtime
     node = WorkerNode(named, host, machine, settings, tasks=tasks)

@@ -50,17 +50,18 @@ COMMANDS = {
     "adjust": Command("cluster", "jobs", "change the load of a running job"),
     "nodes": Command("cluster", "nodes", "list the managers and workers of a datacenter"),
     "drain": Command("cluster", "nodes", "give a worker no new work"),
-    "dev": Command("dev", "datacenter", "run a whole datacenter on this machine, until Ctrl-C"),
+    "dev": Command("dev", "datacenter", "run datacenters and gates on this machine, until Ctrl-C"),
     "manager": Command("cluster", "manager", "run a manager of a datacenter", is_node=True),
+    "gate": Command("cluster", "gate", "run a gate in front of datacenters", is_node=True),
     "worker": Command("cluster", "worker", "run a worker of a datacenter", is_node=True),
     "agent": Command(
         "store", "agent", "run load on this machine, with others through a store", is_node=True
     ),
     "secret": Command("cluster", "secret", "make the cluster's secret, or credentials from it"),
-    "group": Command("cluster", "group", "show and change the managers of a datacenter"),
+    "group": Command("cluster", "group", "show and change a group of managers or gates"),
     "wal": Command("cluster", "wal", "examine the write-ahead log of a stopped node"),
     "recover": Command("cluster", "recover", "make a new group from one disk, after a lost quorum"),
-    "backup": Command("cluster", "backup", "copy the data directory of a manager and check it"),
+    "backup": Command("cluster", "backup", "copy the data of a manager or gate and check it"),
     "restore": Command("cluster", "backup", "make a data directory from a backup and check it"),
     "coord": Command("coord", "command", "inspect and operate a group of services in a store"),
 }

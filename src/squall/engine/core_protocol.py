@@ -17,7 +17,7 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.engine.run_options import RunOptions
-from squall.stats.manifest import FileManifest, Profile
+from squall.stats.manifest import FileManifest, Profile, WorkflowPart
 from squall.stats.reports import ErrorSample, ExchangeReport, HealthReport, WindowReport
 
 FRAME_MAX = 256 * 1024 * 1024
@@ -57,6 +57,8 @@ class ShareSpec(msgspec.Struct, kw_only=True):
     refill: bool = False
     """Earlier attempts, or the losses of the result, count what was planned until it joins. Without
     them a share that begins late plans from the start: its late starts are made or dropped."""
+    part: WorkflowPart | None = None
+    """Set if other datacenters run the rest of the workflow. `profile` is this datacenter's."""
 
     @property
     def name(self) -> ShareName:

@@ -91,6 +91,8 @@ class Loss:
     """Feed rows that were given to iterations which did not finish."""
     is_last_heard: bool = False
     """Nothing tells when it died; `at_s` is when it was last heard."""
+    datacenter: str = ""
+    """In a run of several datacenters: its name. Without a worker, all of it was lost."""
 
 
 @dataclass(kw_only=True)
@@ -107,6 +109,26 @@ class RunInfo:
     memory_mb: int
     started_at: datetime
     warmup_s: float = 0.0
+
+
+@dataclass(kw_only=True)
+class DatacenterOutcome:
+    """The part of one datacenter in a run of several."""
+
+    name: str
+    part: float
+    """Its share of the load, from 0 to 1."""
+    tries: int
+    """How often the part was handed over until it ran."""
+    state: str
+    """The terminal state of its job, or `lost`."""
+    reason: str
+    stats: RunStats
+    verdict: Verdict
+    losses: list[Loss]
+    elapsed_s: float
+    later_s: float = 0.0
+    """How long after the first datacenter it began, by the clocks of the datacenters."""
 
 
 @dataclass(kw_only=True)
@@ -127,6 +149,8 @@ class RunOutcome:
     """The threshold that ended the run, if one did."""
     losses: list[Loss] = field(default_factory=list[Loss])
     notes: list[str] = field(default_factory=list[str])
+    datacenters: list[DatacenterOutcome] = field(default_factory=list[DatacenterOutcome])
+    """Empty unless several datacenters ran it."""
 
     @property
     def passed(self) -> bool:

@@ -15,13 +15,17 @@ STARTED_LATE = "it started late"
 
 def loss_line(loss: Loss) -> str:
     """`worker w2 restarted at 12.3 s: Shop, 25 users missing for 1.9 s, refilled by w1`."""
-    if not loss.worker:
+    if not loss.worker and not loss.datacenter:
         return f"process {loss.process} lost at {loss.at_s:.1f} s: {loss.reason}"
-    happened = what_was_lost(loss.worker, loss.reason, loss.refilled_by)
+    where = f"{loss.datacenter}/" if loss.datacenter else ""
+    takers = ", ".join(where + each for each in loss.refilled_by.split(", ") if each)
+    happened = what_was_lost(where + loss.worker, loss.reason, takers)
+    if not loss.worker:
+        happened = f"datacenter {loss.datacenter} lost"
     parts = [f"{happened}{when_lost(loss.at_s, loss.is_last_heard)}: {loss.workflow}"]
     parts.append(f"{_amount(loss)} {loss.below_target_s:.1f} s")
     if loss.reason != STARTED_LATE:
-        parts.append(f"refilled by {loss.refilled_by}" if loss.refilled_by else "not refilled")
+        parts.append(f"refilled by {takers}" if takers else "not refilled")
     if loss.unknown_requests:
         about = " (estimate)" if loss.is_estimate else ""
         parts.append(f"0 to {plural(loss.unknown_requests, 'request')} not known{about}")

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 NodeId = NewType("NodeId", str)
 BootId = NewType("BootId", str)
 """One start of a node; a restart is a new boot."""
 
 Address = tuple[str, int]
+"""Host and port. A host "dns:NAME" or "srv:NAME" is a name that stands for several addresses
+(`squall.runtime.addresses`)."""
 
 
 class Clock(Protocol):
@@ -156,6 +158,39 @@ class Network(Protocol):
     ) -> DatagramSocket: ...
 
 
+class ResolvedTarget(NamedTuple):
+    """One address behind a name. Lower priorities are dialled first; among equal ones, those with
+    more weight more often (RFC 2782)."""
+
+    address: Address
+    priority: int = 0
+    weight: int = 0
+
+
+class Resolved(NamedTuple):
+    targets: tuple[ResolvedTarget, ...]
+    ttl_s: float
+    """How long the answer holds."""
+
+
+class NotResolved(OSError):
+    """A name has no address. The text is one line with the name, the reason, and the server that
+    was asked; `ttl_s` is how long that holds."""
+
+    def __init__(self, text: str, ttl_s: float) -> None:
+        super().__init__(text)
+        self.ttl_s = ttl_s
+
+
+class Resolver(Protocol):
+    """Looks up names. It remembers nothing: `squall.runtime.names` does."""
+
+    async def resolve(self, name: Address) -> Resolved:
+        """The addresses of a "dns:" or "srv:" name, at least one. Raises `NotResolved`, also if no
+        server answers in time."""
+        ...
+
+
 class File(Protocol):
     """An open file for appending, with one writer."""
 
@@ -251,6 +286,8 @@ class Runtime(Protocol):
     def random(self) -> random.Random: ...
     @property
     def network(self) -> Network: ...
+    @property
+    def resolver(self) -> Resolver: ...
     @property
     def disk(self) -> Disk: ...
     @property

@@ -40,13 +40,16 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     accepted_secret_files: tuple[str, ...] = ()
     """Files of further secrets that it accepts while the secret is changed."""
     managers: tuple[str, ...] = ()
-    """host:port of the managers for clients and workers; a flag overrides it."""
+    """Where clients and workers find managers: host:port, dns:NAME or srv:NAME; a flag overrides
+    it."""
+    dns_server: str = ""
+    """The DNS server for dns: and srv: names, such as "10.0.0.53"; empty: those of the system."""
 
 
 class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Timers of a control group; `profile` sets the defaults of all of them."""
 
-    profile: Annotated[Literal["lan", "fast"], Meta(extra=SHARED)] = "lan"
+    profile: Annotated[Literal["lan", "wan", "fast"], Meta(extra=SHARED)] = "lan"
     heartbeat_round_s: SharedSeconds = 0.25
     check_quorum_s: SharedSeconds = 1.5
     follower_timeout_s: SharedSeconds = 2.0
@@ -78,6 +81,18 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 TIMER_PROFILES: Mapping[str, Mapping[str, object]] = {
     "lan": {},
+    # For gates, which are regions apart. They grant no leases; the lease only has to pass the check
+    # that it outlasts two failovers.
+    "wan": {
+        "timers.heartbeat_round_s": 1.0,
+        "timers.check_quorum_s": 6.0,
+        "timers.follower_timeout_s": 8.0,
+        "timers.stagger_s": 1.0,
+        "timers.jitter_s": 1.0,
+        "timers.failover_bound_s": 14.0,
+        "timers.execution_lease_s": 40.0,
+        "timers.execution_lease_alone_s": 40.0,
+    },
     "fast": {
         "timers.heartbeat_round_s": 0.05,
         "timers.check_quorum_s": 0.3,

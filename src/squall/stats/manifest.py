@@ -55,6 +55,22 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return self.model in ("open", "open-ramp")
 
 
+class WorkflowPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of one datacenter's part in the load of a workflow that several datacenters run.
+    With it, rows and user ids are disjoint over the datacenters."""
+
+    index: int
+    """The datacenter's number, from 0."""
+    weights: tuple[int, ...]
+    """The weights of all datacenters."""
+    users_before: int = 0
+    """Planned users of the datacenters before it."""
+    users_in_all: int = 0
+    """Planned users of all datacenters."""
+    iterations_before: int = 0
+    """Planned iterations of the datacenters before it, in the `iterations` model."""
+
+
 class StepManifest(msgspec.Struct, kw_only=True):
     name: str
     after: list[str] = []

@@ -112,6 +112,36 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The most frequent first."""
 
 
+class DatacenterSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of one datacenter in a run of several."""
+
+    name: str
+    part: float
+    """Its share of the load, from 0 to 1."""
+    tries: int = 1
+    state: str = ""
+    """The state of its job; `lost` if it is given up."""
+    workers: int = 0
+    users: int = 0
+    executions: int = 0
+    """Finished executions of all rows so far."""
+    executions_now_per_s: float = 0.0
+    iterations_now_per_s: float = 0.0
+    target_per_s: float | None = None
+    """Planned starts per second at this time; None if nothing plans them."""
+    failed: int = 0
+    failed_now_share: float = 0.0
+    p50_now_s: float = 0.0
+    p95_now_s: float = 0.0
+    p99_now_s: float = 0.0
+    samples_now: int = 0
+    verdict: VerdictState = "VALID"
+    silent_s: float = 0.0
+    """How long nothing was heard of it, if that is too long."""
+    note: str = ""
+    """Why it is where it is, or why nothing is heard of it."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     workflows: tuple[WorkflowSnapshot, ...]
@@ -132,6 +162,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a cluster that runs it, `2 dc  12 workers  leader m2`; empty on one machine."""
     losses: tuple[str, ...] = ()
     """One line for each worker that was lost or refilled."""
+    datacenters: tuple[DatacenterSnapshot, ...] = ()
+    """The parts of a run in several datacenters, in their order."""
     final: bool = False
     """The totals are those of the result; no other snapshot follows."""
 

@@ -20,6 +20,7 @@ from squall.cluster.client.access import (
     ClusterAccess,
     client_secrets,
     cluster_id,
+    dns_server,
     file_settings,
     given_addresses,
     link_tls,
@@ -39,7 +40,13 @@ def client_access(options: AccessOptions, *, comes_first: bool = False) -> Clust
     lines = [options.secret] if options.secret else secret_lines(options.secret_file, settings)
     if url:
         return _store_access(url, store_prefix(options.prefix), lines, cluster, comes_first)
-    return ClusterAccess(addresses, client_secrets(lines), cluster, tls=link_tls(loaded.tls))
+    return ClusterAccess(
+        addresses,
+        client_secrets(lines),
+        cluster,
+        tls=link_tls(loaded.tls),
+        dns_server=dns_server(settings),
+    )
 
 
 def store_url(store: str | None, to: str | None = None) -> str:

@@ -9,7 +9,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from squall.runtime.interfaces import BootId, Clock, Disk, Network, NodeId, Processes, Runtime
+from squall.runtime.interfaces import (
+    BootId,
+    Clock,
+    Disk,
+    Network,
+    NodeId,
+    Processes,
+    Resolver,
+    Runtime,
+)
 
 BOOT_ID_BYTES = 8
 
@@ -37,6 +46,10 @@ class StoreRuntime:
     @property
     def random(self) -> random.Random:
         return self.base.random
+
+    @property
+    def resolver(self) -> Resolver:
+        return self.base.resolver
 
     @property
     def disk(self) -> Disk:

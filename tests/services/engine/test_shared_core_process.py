@@ -119,6 +119,9 @@ class Attempts:
 
     # `AttemptEvents`.
 
+    def on_loaded(self, key: str) -> None:
+        pass
+
     def on_ready(self, key: str) -> None:
         self.ready.add(key)
 

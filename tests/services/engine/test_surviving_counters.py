@@ -50,6 +50,9 @@ class Events:
     def reported_sent(self) -> int:
         return sum(r.requests.sent for r in self.reports if isinstance(r, WindowReport))
 
+    def on_loaded(self, key: str) -> None:
+        pass
+
     def on_ready(self, key: str) -> None:
         self.ready.set()
 

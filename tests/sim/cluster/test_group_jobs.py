@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from squall.cluster.datacenter.workflow_states import WorkflowState
-from squall.cluster.manager.job_leaders.report_copies import MemberCopies
+from squall.cluster.group.job_leaders.report_copies import MemberCopies
 from tests.sim.cluster.lab.group_jobs import (
     PER_TICK,
     WORKERS,

@@ -18,7 +18,7 @@ from lab.scenarios.datacenter.scenario import (
 )
 from lab.sim.run import Scenario, run_seed
 from lab.sim.world import World
-from squall.cluster.manager.clients.operator_api import IN_A_STORE
+from squall.cluster.group.clients.operator_api import IN_A_STORE
 from squall.cluster.manager.node import ManagerNode, ManagerPlan
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.seal.secrets import Secrets

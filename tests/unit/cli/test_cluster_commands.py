@@ -10,7 +10,7 @@ import pytest
 
 from squall.api.errors import ConfigError, UsageError
 from squall.cli.cluster.jobs import adjustment_of, status_lines
-from squall.cli.cluster.manager import members_of
+from squall.cli.cluster.members import members_of
 from squall.cli.main import build_parser, main
 from squall.cli.shared.cluster_run import destination_of
 from squall.cli.shared.node_settings import node_settings

@@ -19,7 +19,7 @@ from squall.cli.cluster.group import (
     status_lines,
     unheard_lines,
 )
-from squall.cli.cluster.manager import members_of
+from squall.cli.cluster.members import members_of
 from squall.cli.cluster.recover import RecoveredGroup, lines_of
 from squall.cli.main import build_parser, main
 from squall.cluster.client.access import ClusterAccess
@@ -95,11 +95,14 @@ def member(name: str, state: str, **more: object) -> MemberView:
     return MemberView(name=name, address=f"{name}:7400", state=state, **(facts | more))  # pyright: ignore[reportArgumentType]
 
 
-def shown(*members: MemberView, leader: str = "m1", alarms: tuple[str, ...] = ()) -> str:
+def shown(
+    *members: MemberView, leader: str = "m1", alarms: tuple[str, ...] = (), region: str = ""
+) -> str:
     stored = [each for each in members if each.is_member]
     view = GroupView(
         group="lab/eu", reported_by="m1", leader=leader, epoch=2, view=7,
         quorum=len(stored) // 2 + 1, members=list(members), alarms=list(alarms),
+        degraded_durability=region,
     )  # fmt: skip
     return "\n".join(status_lines(view))
 
@@ -119,6 +122,15 @@ def test_what_is_missing_is_said_with_what_may_still_fail() -> None:
     text = shown(*lost, leader="")
     assert "no leader" in text
     assert "NO QUORUM: 1 of 3 answer, 2 are needed" in text and "squall recover" in text
+
+
+def test_a_region_that_holds_a_quorum_is_named() -> None:
+    follows = (member("g2", "follows", region="eu"), member("g3", "follows", region="us"))
+    text = shown(member("g1", "leads", region="eu"), *follows, region="eu")
+    assert (
+        "DEGRADED DURABILITY: region eu holds 2 of 3, a quorum: without it the group stops, and "
+        "may lose its last jobs"
+    ) in text
 
 
 def test_a_waiting_manager_gets_advice_how_to_be_admitted_and_does_not_count() -> None:

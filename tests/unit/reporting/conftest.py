@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from squall.engine.outcome import ProcessInfo, RunInfo, RunOutcome, WorkflowOutcome
+from squall.engine.outcome import (
+    DatacenterOutcome,
+    Loss,
+    ProcessInfo,
+    RunInfo,
+    RunOutcome,
+    WorkflowOutcome,
+)
 from squall.stats.histogram import Histogram
 from squall.stats.manifest import (
     FileManifest,
@@ -238,6 +245,58 @@ def make_outcome() -> MakeOutcome:
         return RunOutcome(**(fields | replaced))  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def in_two_datacenters(make_outcome: MakeOutcome) -> RunOutcome:
+    """The same run, half of it in eu and half in us, which was lost."""
+    manifest = FileManifest(path="shop.py", workflows=[shop_manifest()])
+    eu, us = RunStats(manifest), RunStats(manifest)
+    for window in range(10):
+        (eu if window % 2 else us).add(shop_window(window))
+    for stats in (eu, us):
+        stats.workflows["Shop"].elapsed_s = 10.0
+    lost = Loss(
+        process=0,
+        workflow="Shop",
+        at_s=8.0,
+        reason="no manager answers",
+        users=0,
+        starts=40,
+        below_target_s=2.0,
+        is_last_heard=True,
+        datacenter="us",
+    )
+    broken = Verdict(state="INVALID", reasons=["datacenter us lost"])
+    return make_outcome(
+        verdict=broken,
+        losses=[lost],
+        datacenters=[
+            DatacenterOutcome(
+                name="eu",
+                part=0.6,
+                tries=2,
+                state="completed",
+                reason="",
+                stats=eu,
+                verdict=Verdict(),
+                losses=[],
+                elapsed_s=10.0,
+            ),
+            DatacenterOutcome(
+                name="us",
+                part=0.4,
+                tries=1,
+                state="lost",
+                reason="no manager answers",
+                stats=us,
+                verdict=broken,
+                losses=[lost],
+                elapsed_s=8.0,
+                later_s=1.5,
+            ),
+        ],
+    )
 
 
 def mixed_manifest() -> FileManifest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from squall.engine.outcome import Loss
@@ -59,3 +61,23 @@ def test_the_line_says_how_much_is_missing(amount: dict[str, int], says: str) ->
         iterations=amount.get("iterations"),
     )
     assert says in loss_line(loss)
+
+
+def test_a_loss_names_its_datacenter() -> None:
+    whole = Loss(
+        process=0,
+        workflow="Shop",
+        at_s=12.0,
+        reason="no manager answers",
+        users=40,
+        below_target_s=48.0,
+        is_last_heard=True,
+        datacenter="us",
+    )
+    assert loss_line(whole) == (
+        "datacenter us lost, last heard at 12.0 s: Shop, 40 users missing for 48.0 s, not refilled"
+    )
+    worker = replace(whole, worker="w2", refilled_by="w1, w3", is_last_heard=False)
+    assert loss_line(worker) == (
+        "worker us/w2 lost at 12.0 s: Shop, 40 users missing for 48.0 s, refilled by us/w1, us/w3"
+    )

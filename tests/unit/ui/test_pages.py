@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from squall.stats.snapshot import ErrorLine, ThresholdState
+from squall.stats.snapshot import DatacenterSnapshot, ErrorLine, ThresholdState
 from squall.ui.controls import Controls
 from squall.ui.pages.layout import draw
 from squall.ui.pages.step_table import stat_of
@@ -211,3 +211,53 @@ def test_a_narrow_header_gives_up_the_model_the_file_and_the_bar_but_not_the_ver
     narrow = drawn(state, 44)[0]
     assert narrow.startswith(" Shop  01:12/05:00 ") and "%" not in narrow
     assert narrow.rstrip().endswith("DEGRADED: loop lag")
+
+
+def in_datacenters(*names: str, silent: str = "") -> RunState:
+    parts = tuple(
+        DatacenterSnapshot(
+            name=name,
+            part=1 / len(names),
+            state="running",
+            workers=2,
+            users=60,
+            iterations_now_per_s=249.0,
+            target_per_s=250.0,
+            p95_now_s=0.044,
+            samples_now=249,
+            silent_s=7.0 if name == silent else 0.0,
+        )
+        for name in names
+    )
+    return state_of(snapshot(datacenters=parts, where="2 dc  4 workers"))
+
+
+def test_each_datacenter_has_a_line_under_the_plots() -> None:
+    for size in ((80, 24), (200, 60)):
+        text = drawn(in_datacenters("eu", "us"), *size)
+        at = next(place for place, line in enumerate(text) if "datacenter" in line)
+        assert "rate/s" in text[1] and at > 5
+        assert text[at + 1].split()[:6] == ["eu", "50", "%", "249", "250", "0"]
+        assert text[at + 2].startswith(" us ")
+        assert "step" in text[at + 3] or "users" in text[at + 3]
+
+
+def test_a_silent_datacenter_is_red_and_says_for_how_long() -> None:
+    state = in_datacenters("eu", "us", silent="us")
+    lines = draw(state, ViewSelection(), Controls(lambda: None, lambda: None), (80, 24), COLOUR)
+    row = next(line for line in lines if any(span.text.strip() == "us" for span in line))
+    assert [span.style for span in row if span.text.strip()] == ["bad", "bad"]
+    assert "silent for 7 s" in "".join(span.text for span in row)
+
+
+def test_datacenters_that_do_not_fit_are_counted_and_the_silent_ones_shown() -> None:
+    names = [f"dc{number}" for number in range(20)]
+    text = "\n".join(drawn(in_datacenters(*names, silent="dc19")))
+    assert "17 more datacenters" in text
+    assert "silent for 7 s" in text
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_datacenters_fit_every_size(size: tuple[int, int]) -> None:
+    text = drawn(in_datacenters("eu-central-1", "us-east-1", "ap"), *size)
+    assert len(text) == size[1] and all(len(line) == size[0] for line in text)

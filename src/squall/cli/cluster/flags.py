@@ -65,6 +65,13 @@ def _finish(parser: Parser, *, store: bool = True) -> None:
     add_access(parser, store=store)
 
 
+def _add_nodes(parser: Parser) -> None:
+    parser.add_argument(
+        "--dc", metavar="NAME", help="asked of a gate: list the nodes of this datacenter"
+    )
+    _finish(parser)
+
+
 def _add_manager(parser: Parser) -> None:
     parser.add_argument("--dc", required=True, metavar="NAME", help="the datacenter")
     parser.add_argument("--name", required=True, metavar="NAME", help="name of this manager: m1")
@@ -87,9 +94,44 @@ def _add_manager(parser: Parser) -> None:
     _add_node(parser)
 
 
+def _add_gate(parser: Parser) -> None:
+    parser.add_argument("--name", required=True, metavar="NAME", help="name of this gate: g1")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="address to listen on")
+    parser.add_argument(
+        "--members",
+        required=True,
+        action="append",
+        metavar="NAME=HOST:PORT[,...]",
+        help="all gates, including this one (1, 3 or 5)",
+    )
+    parser.add_argument(
+        "--datacenter",
+        required=True,
+        action="append",
+        metavar="NAME=HOST:PORT[;HOST:PORT][,...]",
+        help="the datacenters, each with one or more of its managers",
+    )
+    parser.add_argument(
+        "--data", required=True, metavar="DIR", help="directory for its log and blobs"
+    )
+    parser.add_argument(
+        "--region", metavar="NAME", help="where this gate is: gates of one region fail together"
+    )
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="start with an empty directory and wait to be added by squall group",
+    )
+    _add_node(parser)
+
+
 def _add_worker(parser: Parser) -> None:
     parser.add_argument("--dc", required=True, metavar="NAME", help="the datacenter")
-    parser.add_argument("--managers", metavar="HOST:PORT[,...]", help="or SQUALL_TO")
+    parser.add_argument(
+        "--managers",
+        metavar="HOST:PORT[,...]",
+        help="also dns:NAME:PORT or srv:NAME; SQUALL_TO does the same",
+    )
     parser.add_argument("--cores", metavar="N", help="default: all of this machine")
     parser.add_argument("--name", metavar="NAME", help="default: the name of this machine")
     parser.add_argument("--data", metavar="DIR", help="keep unsent results across restarts")
@@ -151,7 +193,7 @@ def _add_wal(parser: Parser) -> None:
 
 
 def _add_recover(parser: Parser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="data directory of a stopped manager")
+    parser.add_argument("directory", metavar="DIR", help="data of a stopped manager or gate")
     parser.add_argument(
         "--force", action="store_true", help="make the change; without it only explain"
     )
@@ -159,7 +201,7 @@ def _add_recover(parser: Parser) -> None:
 
 
 def _add_backup(parser: Parser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="data directory of a manager")
+    parser.add_argument("directory", metavar="DIR", help="data directory of a manager or gate")
     parser.add_argument("to", metavar="TO", help="an empty or new directory")
 
 
@@ -175,9 +217,10 @@ FLAGS: dict[str, Flags] = {
     "cancel": _add_cancel,
     "why": _add_job,
     "adjust": _add_adjust,
-    "nodes": _finish,
+    "nodes": _add_nodes,
     "drain": _add_drain,
     "manager": _add_manager,
+    "gate": _add_gate,
     "worker": _add_worker,
     "secret": _add_secret,
     "group": _add_group,

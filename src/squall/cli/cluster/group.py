@@ -7,12 +7,14 @@ the managers: a credential made from it is refused before anything is sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from argparse import Namespace
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from squall.api.errors import ConfigError, UsageError
+from squall.api.errors import ConfigError, SquallError, UsageError
 from squall.cli.shared.cluster_access import client_access
 from squall.cluster.client.access import (
     CREDENTIAL,
@@ -39,6 +41,7 @@ from squall.cluster.wire.seal.secrets import Secrets
 from squall.reporting.number_format import plural
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.standard_streams import print_json, print_or_drop
+from squall.runtime.addresses import shown_address
 
 EACH_S = 2.0
 """How long each manager has to answer when all are asked."""
@@ -79,10 +82,17 @@ async def _answered(arguments: Namespace, access: ClusterAccess) -> int:
 async def _status(client: ClusterClient, arguments: Namespace) -> int:
     views = await _views(client)
     view = best_view(views)
+    await _learn(client, view)
     if arguments.json:
         return print_json(view)
     print_or_drop("\n".join([*status_lines(view), *unheard_lines(view, views)]))
     return 0
+
+
+async def _learn(client: ClusterClient, view: GroupView) -> None:
+    """The next command finds these members, although its flags may name none of them."""
+    if not client.managers.is_store and all(each.address for each in view.members):
+        await client.learn(sorted(each.address for each in view.members))
 
 
 async def _views(client: ClusterClient) -> list[GroupView]:
@@ -147,6 +157,8 @@ async def _change(client: ClusterClient, arguments: Namespace) -> int:
     change = change_of(arguments)
     assert change is not None
     answer: MembersChanged = await _ask(client, change, CHANGE_S)
+    with contextlib.suppress(SquallError):
+        await _learn(client, best_view(await _views(client)))
     if arguments.json:
         return print_json(answer)
     members = f"epoch {answer.epoch}: {', '.join(answer.members)}"
@@ -186,8 +198,7 @@ def _named(words: list[str]) -> dict[str, str]:
             raise UsageError(f"{word}: write NAME=HOST:PORT, such as m4=10.0.0.4:7400")
         if name in found:
             raise UsageError(f"{name} is named twice")
-        host, port = address_of(text, f"{name}=")
-        found[name] = f"{host}:{port}"
+        found[name] = shown_address(address_of(text, f"{name}="))
     return found
 
 
@@ -202,14 +213,14 @@ def status_lines(view: GroupView) -> list[str]:
     here = _here(view)
     led = f"led by {view.leader}" if view.leader else "no leader"
     lines = [
-        f"group {view.group or '(not formed yet)'}: {plural(len(members), 'manager')}, {led}, "
+        f"group {view.group or '(not formed yet)'}: {plural(len(members), view.role)}, {led}, "
         f"epoch {view.epoch}, view {view.view}, as {view.reported_by} knows it"
     ]
     rows = [("NAME", "ADDRESS", "STATE", "DISK", "APPLIED", "COMMITTED", "BEHIND", "HEARD", "FREE")]
     rows += [_row(each, view.reported_by) for each in view.members]
     lines += aligned(rows)
     if not view.group:
-        lines.append("the group forms once all managers have started with empty directories")
+        lines.append(f"the group forms once all {view.role}s have started with empty directories")
     elif here < view.quorum:
         lines.append(
             f"NO QUORUM: {here} of {len(members)} answer, {view.quorum} are needed; start the "
@@ -219,6 +230,13 @@ def status_lines(view: GroupView) -> list[str]:
         left = here - view.quorum
         rest = f"{left} more may fail" if left else "no other may fail"
         lines.append(f"DEGRADED: {len(members) - here} of {len(members)} are missing; {rest}")
+    if view.degraded_durability:
+        held = sum(each.region == view.degraded_durability for each in members)
+        lines.append(
+            f"DEGRADED DURABILITY: region {view.degraded_durability} holds {held} of "
+            f"{len(members)}, a quorum: without it the group stops, and may lose its last jobs"
+        )
+    lines += durability_lines(members, view.quorum)
     waiting = [each for each in view.members if each.state == "waits"]
     lines += [f"{each.name} waits to be admitted: {_admit(each)}" for each in waiting]
     lines += clock_lines({each.name: each.clock_s for each in view.members})
@@ -226,6 +244,18 @@ def status_lines(view: GroupView) -> list[str]:
     told = [each for each in view.members if each.alarms and each.name != view.reported_by]
     lines += [f"{each.name} raised {plural(each.alarms, 'alarm')}: see its log" for each in told]
     return lines
+
+
+def durability_lines(members: Sequence[MemberView], quorum: int) -> list[str]:
+    """A line if the loss of one region would cost the quorum. Members without a region are taken
+    to be apart."""
+    regions = Counter(each.region for each in members if each.region)
+    return [
+        f"DEGRADED DURABILITY: {count} of {len(members)} are in region {region}; without it there "
+        f"is no quorum of {quorum}"
+        for region, count in sorted(regions.items())
+        if len(members) > 1 and len(members) - count < quorum
+    ]
 
 
 def clock_lines(clocks: Mapping[str, float]) -> list[str]:

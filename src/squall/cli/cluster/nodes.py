@@ -1,9 +1,13 @@
-"""`squall nodes` and `squall drain NODE`: lists the nodes of a datacenter and drains a worker."""
+"""`squall nodes` and `squall drain NODE`: lists the nodes of a datacenter and drains a worker.
+
+Asked of a gate, `squall nodes` shows the datacenters; `--dc NAME` lists the nodes of one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from collections.abc import Sequence
 
 from squall.cli.cluster.group import clock_lines
 from squall.cli.shared.cluster_access import client_access
@@ -11,7 +15,8 @@ from squall.cli.shared.node_settings import drain_flag
 from squall.cluster.client.access import file_settings
 from squall.cluster.client.cluster_client import ClusterClient
 from squall.cluster.client.connection import connected
-from squall.cluster.protocol.messages import WorkerLoad
+from squall.cluster.protocol.messages import NodeList, NodeView, WorkerLoad
+from squall.cluster.protocol.views import DatacenterView
 from squall.reporting.number_format import plural
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.standard_streams import print_json, print_or_drop
@@ -30,6 +35,9 @@ COLUMNS = (
     "LAG",
     "HEARD",
 )
+DATACENTER_COLUMNS = (
+    "DC", "STATE", "MANAGERS", "WORKERS", "CORES", "FREE", "QUEUE", "RTT", "WHY",
+)  # fmt: skip
 
 
 def execute(arguments: Namespace) -> int:
@@ -45,9 +53,16 @@ async def _answered(arguments: Namespace) -> int:
 
 
 async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
-    answer = await client.nodes()
+    answer = await client.nodes(datacenter=arguments.dc or "")
     if arguments.json:
         return print_json(answer)
+    lines = datacenter_lines(answer) if answer.datacenters else node_lines(answer)
+    print_or_drop("\n".join(lines))
+    return 0
+
+
+def node_lines(answer: NodeList) -> list[str]:
+    """The nodes of one datacenter."""
     rows: list[tuple[str, ...]] = [COLUMNS]
     for node in answer.nodes:
         is_worker = node.role == "worker"
@@ -67,8 +82,41 @@ async def _nodes(client: ClusterClient, arguments: Namespace) -> int:
         )
     head = f"datacenter {answer.datacenter}"
     clocks = clock_lines({node.name: node.clock_s for node in answer.nodes})
-    print_or_drop("\n".join([head, *aligned(rows), *clocks]))
-    return 0
+    return [head, *aligned(rows), *clocks]
+
+
+def datacenter_lines(answer: NodeList) -> list[str]:
+    """The datacenters of a gate, and the gates."""
+    rows: list[tuple[str, ...]] = [DATACENTER_COLUMNS]
+    rows += [_datacenter_row(each) for each in answer.datacenters]
+    first = answer.datacenters[0].name
+    hint = f"squall nodes --dc {first} lists its nodes"
+    clocks = clock_lines({node.name: node.clock_s for node in answer.nodes})
+    return [*aligned(rows), *_gate_lines(answer.nodes), hint, *clocks]
+
+
+def _datacenter_row(each: DatacenterView) -> tuple[str, ...]:
+    """What a datacenter last said is not shown once it is out of reach: it is not true any more."""
+    known = each.health not in ("unreachable", "unknown")
+    numbers = (each.workers, each.cores, each.free, each.queued)
+    measured = known and each.rtt_ms >= 0
+    return (
+        each.name,
+        each.health,
+        f"{each.managers_heard if known else 0}/{each.managers_total}",
+        *(str(number) if known else "-" for number in numbers),
+        f"{each.rtt_ms:.0f} +-{each.rtt_deviation_ms:.0f} ms" if measured else "-",
+        each.reason,
+    )
+
+
+def _gate_lines(gates: Sequence[NodeView]) -> list[str]:
+    if not gates:
+        return []
+    shown = ", ".join(f"{each.name} {each.state}" for each in gates)
+    regions = list(dict.fromkeys(each.region for each in gates if each.region))
+    where = f" (regions {', '.join(regions)})" if regions else ""
+    return [f"gates: {shown}{where}"]
 
 
 def _shown_load(load: WorkerLoad | None) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ from squall.api.quantities import parse_count
 from squall.cli.shared.node_settings import checked_name, metrics_address, node_settings
 from squall.cluster.client.access import (
     cluster_id,
+    dns_server,
     given_addresses,
     link_tls,
     secret_lines,
@@ -32,6 +33,7 @@ def execute(arguments: Namespace) -> int:
             secrets=worker_secrets(secret_lines(arguments.secret_file, settings.cluster)),
             cluster=cluster_id(arguments.cluster, settings.cluster),
             tls=link_tls(settings.tls),
+            dns_server=dns_server(settings.cluster),
             cores=_cores(arguments.cores),
             data_dir=Path(arguments.data) if arguments.data else None,
             name=checked_name(arguments.name, "--name") if arguments.name else "",

@@ -1,4 +1,5 @@
-"""`squall dev`: runs a whole datacenter of real processes on this machine until Ctrl-C.
+"""`squall dev`: runs a whole datacenter, or several behind gates, of real processes on this machine
+until Ctrl-C.
 
 The secret is made for this datacenter and lies in its folder, which is removed at the end unless
 `--data` names it. Every process dies with this one, however it ends.
@@ -9,98 +10,93 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from squall.api.errors import ConfigError, SquallError, UsageError
-from squall.api.quantities import parse_count
+from squall.api.errors import SquallError, UsageError
+from squall.cli.dev.layout import (
+    ClusterLayout,
+    NodeAddresses,
+    addresses_of,
+    datacenter_names,
+    delays_of,
+    gate_count,
+    manager_count,
+    nodes_of,
+    positive,
+)
 from squall.cli.dev.node_process import NodeProcess
-from squall.cluster.ledger.replica.types import FORMED_SIZES
 from squall.reporting.text.standard_streams import print_json
+from squall.runtime.addresses import shown_address
 from squall.settings.shared_sections import DEFAULT_CLUSTER
+from squall.target.delayed_line import DelayedLine
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from squall.cluster.client.cluster_client import ClusterClient
     from squall.runtime.interfaces import Address
+
+    IsReady = Callable[[ClusterClient, ClusterLayout], Awaitable[bool]]
 
 READY_S = 30.0
 POLL_S = 0.05
 STOP_S = 15.0
-DATACENTER = "dev"
+ASK_S = 2.0
 HEARD = ("active", "idle", "busy")
 """States of a worker that can be given work."""
 
 
-@dataclass
-class DatacenterLayout:
-    """The processes to start and their common settings."""
-
-    managers: int
-    workers: int
-    cores: int
-    folder: Path
-    timers: str
-    cluster: str
-    secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
-
-    @property
-    def secret_file(self) -> Path:
-        return self.folder / "secret"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        own = {"SQUALL_SECRET_FILE": str(self.secret_file), "SQUALL_CLUSTER_ID": self.cluster}
-        kept = {k: v for k, v in os.environ.items() if k not in ("SQUALL_SECRET", "SQUALL_TO")}
-        return kept | own
-
-
 def execute(arguments: Namespace) -> int:
-    managers = _number(arguments.managers, "--managers")
-    if managers not in FORMED_SIZES:
-        raise UsageError(f"--managers {managers}: a group has 1, 3 or 5")
+    managers = manager_count(arguments.managers)
+    datacenters = datacenter_names(arguments.datacenters)
+    gates = gate_count(arguments.gates, datacenters)
+    far = delays_of(arguments.far, datacenters)
     began = time.monotonic()
     with _folder(arguments.data) as folder:
-        layout = DatacenterLayout(
+        layout = ClusterLayout(
             managers=managers,
-            workers=_number(arguments.workers, "--workers"),
-            cores=_number(arguments.cores, "--cores"),
+            workers=positive(arguments.workers, "--workers"),
+            cores=positive(arguments.cores, "--cores"),
             folder=folder,
             timers=arguments.timers or "lan",
             cluster=os.environ.get("SQUALL_CLUSTER_ID") or DEFAULT_CLUSTER,
+            datacenters=datacenters,
+            gates=gates,
+            far=far,
         )
         return asyncio.run(_serve(layout, began, as_json=arguments.json))
 
 
-async def _serve(layout: DatacenterLayout, began: float, *, as_json: bool) -> int:
+async def _serve(layout: ClusterLayout, began: float, *, as_json: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     _settle_secret(layout)
-    addresses = _free_addresses(layout.managers)
-    nodes = _nodes(layout, addresses)
+    at = addresses_of(layout)
+    nodes = nodes_of(layout, at)
+    lines: list[DelayedLine] = []
     try:
+        lines = await _delayed(layout, at)
         for node in nodes:
             node.start()
         stopped = asyncio.ensure_future(stop.wait())
-        ready = asyncio.ensure_future(_ready(layout, addresses, nodes))
+        ready = asyncio.ensure_future(_ready(layout, at, nodes))
         await asyncio.wait((stopped, ready), return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             ready.cancel()
             return 0
         ready.result()
-        to = ",".join(f"{host}:{port}" for host, port in addresses)
+        to = _entrance(layout, at)
         with _announced(layout, to) as is_found:
             took_s = time.monotonic() - began
             _print_ready(layout, to, nodes, took_s, is_found=is_found, as_json=as_json)
@@ -108,10 +104,32 @@ async def _serve(layout: DatacenterLayout, began: float, *, as_json: bool) -> in
         return 0
     finally:
         await asyncio.shield(_end(nodes))
+        for line in lines:
+            await line.close()
+
+
+async def _delayed(layout: ClusterLayout, at: NodeAddresses) -> list[DelayedLine]:
+    """The lines in front of datacenters that are far away."""
+    lines: list[DelayedLine] = []
+    for name, delay_s in layout.far.items():
+        for own, reached in zip(at.managers[name], at.reached[name], strict=True):
+            lines.append(DelayedLine(own, delay_s))
+            await lines[-1].listen(reached)
+    return lines
+
+
+def _entrance(layout: ClusterLayout, at: NodeAddresses) -> str:
+    """What to give to `--to`: the gates, or the managers; of several datacenters without gates,
+    one of each by its name."""
+    if layout.gates:
+        return ",".join(map(shown_address, at.gates))
+    if len(layout.datacenters) == 1:
+        return ",".join(map(shown_address, at.reached[layout.datacenters[0]]))
+    return ",".join(f"{n}={shown_address(at.reached[n][0])}" for n in layout.datacenters)
 
 
 @contextmanager
-def _announced(layout: DatacenterLayout, to: str) -> Generator[bool]:
+def _announced(layout: ClusterLayout, to: str) -> Generator[bool]:
     """Lets `--to dev` find this datacenter while it runs; yields whether that works."""
     from squall.cluster.client.local_datacenter import LocalDatacenter, announce, withdraw
 
@@ -122,78 +140,70 @@ def _announced(layout: DatacenterLayout, to: str) -> Generator[bool]:
         withdraw()
 
 
-def _nodes(layout: DatacenterLayout, addresses: list[Address]) -> list[NodeProcess]:
-    shown = [f"{host}:{port}" for host, port in addresses]
-    members = ",".join(f"m{i + 1}={address}" for i, address in enumerate(shown))
-    found: list[NodeProcess] = []
-    for index, address in enumerate(shown):
-        name = f"m{index + 1}"
-        words = ["manager", "--dc", DATACENTER, "--name", name, "--listen", address]
-        words += ["--members", members, "--data", str(layout.folder / name)]
-        found.append(_node(layout, name, "manager", words, address))
-    for index in range(layout.workers):
-        name = f"w{index + 1}"
-        words = ["worker", "--dc", DATACENTER, "--name", name, "--managers", ",".join(shown)]
-        words += ["--cores", str(layout.cores), "--data", str(layout.folder / name)]
-        # They all stop together: there is no other worker that could continue their shares.
-        words += ["--drain-timeout", "0"]
-        found.append(_node(layout, name, "worker", words, ""))
-    return found
-
-
-def _node(
-    layout: DatacenterLayout, name: str, role: str, words: list[str], address: str
-) -> NodeProcess:
-    return NodeProcess(
-        name=name,
-        role=role,
-        words=[*words, "--timers", layout.timers],
-        log=layout.folder / f"{name}.log",
-        environment=layout.environment,
-        address=address,
-    )
-
-
-async def _ready(
-    layout: DatacenterLayout, addresses: list[Address], nodes: list[NodeProcess]
-) -> None:
-    """Returns when a manager answers and every worker is registered."""
+async def _ready(layout: ClusterLayout, at: NodeAddresses, nodes: list[NodeProcess]) -> None:
+    """Returns when every datacenter has a manager that answers and all its workers, and the gates
+    know that."""
     # Imported while the nodes start: that is what they wait for themselves.
     from squall.cluster.client.access import ClusterAccess, file_settings, link_tls
     from squall.cluster.client.connection import connected
     from squall.cluster.wire.seal.secrets import Secrets, client_credential
 
-    credential = client_credential(layout.secret, "dev")
-    access = ClusterAccess(
-        tuple(addresses),
-        Secrets.of_credential(credential),
-        layout.cluster,
-        tls=link_tls(file_settings().tls),
-    )
+    secrets_ = Secrets.of_credential(client_credential(layout.secret, "dev"))
+    tls = link_tls(file_settings().tls)
     until = time.monotonic() + READY_S
-    async with connected(access) as connection:
-        while not await _workers_ready(connection.client, layout.workers):
-            for node in nodes:
-                node.check()
-            if time.monotonic() > until:
-                raise SquallError(
-                    f"the datacenter is not ready after {READY_S:.0f} s; see the logs in "
-                    f"{layout.folder}"
-                )
-            await asyncio.sleep(POLL_S)
+
+    async def wait(addresses: list[Address], is_ready: IsReady) -> None:
+        access = ClusterAccess(tuple(addresses), secrets_, layout.cluster, tls=tls)
+        async with connected(access) as connection:
+            while not await is_ready(connection.client, layout):
+                for node in nodes:
+                    node.check()
+                if time.monotonic() > until:
+                    raise SquallError(
+                        f"the datacenter is not ready after {READY_S:.0f} s; see the logs in "
+                        f"{layout.folder}"
+                    )
+                await asyncio.sleep(POLL_S)
+
+    if layout.gates:
+        await wait(at.gates, _datacenters_ready)
+        return
+    for addresses in at.managers.values():
+        await wait(addresses, _workers_ready)
 
 
-async def _workers_ready(client: ClusterClient, workers: int) -> bool:
+async def _workers_ready(client: ClusterClient, layout: ClusterLayout) -> bool:
     try:
         answer = await client.nodes()
     except SquallError:
         return False
     active = [node for node in answer.nodes if node.state in ("idle", "busy")]
-    return len(active) >= workers
+    return len(active) >= layout.workers
+
+
+async def _datacenters_ready(client: ClusterClient, layout: ClusterLayout) -> bool:
+    from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
+
+    try:
+        answer: DatacenterList = await client.managers.ask(
+            ListDatacenters(), timeout_s=ASK_S, reconnect_timeout_s=ASK_S
+        )
+        ready = [
+            each
+            for each in answer.datacenters
+            if each.health in ("healthy", "busy") and each.workers >= layout.workers
+        ]
+        if len(ready) < len(layout.datacenters):
+            return False
+        # Any gate answers the list; jobs are answered by a group that has formed.
+        await client.jobs(limit=1)
+    except SquallError:
+        return False
+    return True
 
 
 def _print_ready(
-    layout: DatacenterLayout,
+    layout: ClusterLayout,
     to: str,
     nodes: list[NodeProcess],
     took_s: float,
@@ -207,7 +217,8 @@ def _print_ready(
                 "to": to,
                 "addresses": to.split(","),
                 "cluster": layout.cluster,
-                "datacenter": DATACENTER,
+                "datacenter": layout.datacenters[0],
+                "datacenters": list(layout.datacenters),
                 "secret_file": str(layout.secret_file),
                 "data": str(layout.folder),
                 "pid": os.getpid(),
@@ -238,7 +249,7 @@ async def _until_stopped(stop: asyncio.Event, nodes: list[NodeProcess]) -> None:
 
 async def _end(nodes: list[NodeProcess]) -> None:
     """Stops workers first, so that they can leave in order; kills what does not end."""
-    for role in ("worker", "manager"):
+    for role in ("worker", "manager", "gate"):
         chosen = [node for node in nodes if node.role == role]
         for node in chosen:
             node.terminate()
@@ -248,7 +259,7 @@ async def _end(nodes: list[NodeProcess]) -> None:
             node.kill()
 
 
-def _settle_secret(layout: DatacenterLayout) -> None:
+def _settle_secret(layout: ClusterLayout) -> None:
     """Keeps the secret of an existing folder: its stored jobs are sealed with it, and a
     datacenter that already runs there must stay reachable."""
     with contextlib.suppress(OSError):
@@ -278,22 +289,3 @@ def _folder(given: str | None) -> Generator[Path]:
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(made)
-
-
-def _free_addresses(count: int) -> list[Address]:
-    """All sockets are held until the last is bound, so that no port comes twice."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [("127.0.0.1", int(each.getsockname()[1])) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def _number(text: str, flag: str) -> int:
-    try:
-        return parse_count(text, flag)
-    except ConfigError as error:
-        raise UsageError(str(error)) from None

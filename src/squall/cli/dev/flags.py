@@ -29,9 +29,29 @@ def _add_demo(parser: Parser) -> None:
 
 
 def _add_dev(parser: Parser) -> None:
-    parser.add_argument("--managers", default="1", metavar="N", help="1, 3 or 5; default 1")
-    parser.add_argument("--workers", default="2", metavar="N", help="default 2")
+    parser.add_argument(
+        "--managers", default="1", metavar="N", help="of each datacenter: 1, 3 or 5; default 1"
+    )
+    parser.add_argument("--workers", default="2", metavar="N", help="of each datacenter, default 2")
     parser.add_argument("--cores", default="1", metavar="N", help="of each worker, default 1")
+    parser.add_argument(
+        "--datacenters",
+        default="1",
+        metavar="N|NAME,...",
+        help="how many, or their names: eu,us; default 1",
+    )
+    parser.add_argument(
+        "--gates",
+        metavar="N",
+        help="0, 1, 3 or 5 gates in front of them; default 1 for several datacenters",
+    )
+    parser.add_argument(
+        "--far",
+        action="append",
+        default=[],
+        metavar="NAME=TIME",
+        help="the round trip to a datacenter: us=80ms (repeatable)",
+    )
     parser.add_argument(
         "--data", metavar="DIR", help="keep the data here; default: a temporary directory"
     )

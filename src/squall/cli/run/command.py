@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from squall.reporting.outputs.delivery import PreparedOutput
 
 CLUSTER_FLAGS = (
-    *("to", "store", "prefix", "key", "patience"),
-    *("on_agent_loss", "on_control_loss"),
+    *("to", "store", "prefix", "key", "patience", "split", "dc", "dc_fallback"),
+    *("on_agent_loss", "on_control_loss", "on_dc_loss"),
 )
 EXIT_ZERO_CODES = (ExitCode.INVALID, ExitCode.THRESHOLDS)
 """Exit codes that `--exit-zero` turns into 0: the run completed, but its judgement was bad."""
@@ -81,7 +81,11 @@ def _source(arguments: Namespace) -> Callable[[RunOptions, Presenter], RunOutcom
     if not any(vars(arguments)[flag] for flag in CLUSTER_FLAGS):
         return perform
     from squall.cli.shared.cluster_run import destination_of, perform_remote
+    from squall.cli.shared.split_run import perform_split, split_destination_of
 
+    split = split_destination_of(arguments)
+    if split is not None:
+        return lambda options, presenter: perform_split(options, presenter, split)
     destination = destination_of(arguments)
     assert destination is not None, "without a cluster its flags are refused"
     return lambda options, presenter: perform_remote(options, presenter, destination)

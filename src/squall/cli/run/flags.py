@@ -140,6 +140,34 @@ def _add_columns(parser: Parser | Group) -> None:
 def _add_destination(parser: Parser) -> None:
     """Where a run goes."""
     group = add_access(parser)
+    group.add_argument(
+        "--split",
+        metavar="DC=PART,...",
+        help="with --to eu=HOST:PORT,us=HOST:PORT: their parts of the load, eu=60%%,us=40%%; "
+        "default equal",
+    )
+    group.add_argument(
+        "--dc",
+        metavar="DC=PART,...",
+        help="of the gate in --to: eu=60%%,us=40%%; eu,us in equal parts; any:2 of its choice",
+    )
+    group.add_argument(
+        "--dc-fallback",
+        nargs="?",
+        const="any",
+        metavar="DC,...",
+        help="a part whose datacenter cannot run it may move to these, or to any other",
+    )
+    group.add_argument(
+        "--on-dc-loss",
+        choices=("wait", "drop"),
+        help="when the gates lose a datacenter that runs: wait for it (default), or drop its part",
+    )
+    group.add_argument(
+        "--direct",
+        action="store_true",
+        help="to a datacenter that takes its jobs from gates, when none of them lives",
+    )
     group.add_argument("--key", metavar="KEY", help="submit once: the same key gives the same job")
     group.add_argument(
         "--patience", metavar="TIME", help="how long to wait for lost managers, default 60s"

@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from squall.cli.shared.cluster_run import destination_of, submit_only
 from squall.cli.shared.run_options import run_options
+from squall.cli.shared.split_run import refuse_split
 from squall.reporting.text.standard_streams import print_json, print_or_drop
 
 
@@ -16,6 +17,7 @@ def execute(arguments: Namespace) -> int:
 
 def submit(arguments: Namespace, *, as_json: bool) -> int:
     arguments.detach = True
+    refuse_split(arguments)
     options = run_options(arguments)
     destination = destination_of(arguments)
     assert destination is not None, "a detached run has a destination"

@@ -10,23 +10,28 @@ import asyncio
 import math
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from squall.api.errors import UsageError
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import JobFollower, LeftJob
 from squall.cli.shared.run_options import seconds
 from squall.cluster.client.access import ClusterAccess
-from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, cores_of, outcome_from
+from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, cluster_cores, outcome_from
 from squall.cluster.client.connection import ClientConnection, connected
+from squall.cluster.client.datacenter_options import targets_of
 from squall.cluster.client.pack import packed
 from squall.cluster.client.submission_journal import SubmissionEntry
 from squall.cluster.protocol.bundle import Bundle
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.submission import Submission
+from squall.cluster.protocol.submission import Submission, Targets
 from squall.engine.plan.author_file import refuse_no_python_file
+from squall.engine.run.local_run import OnLog
 from squall.engine.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -44,6 +49,10 @@ class Destination:
     quiet: bool = False
     waits_s: float = math.inf
     """How long to wait for a first agent behind a store."""
+    targets: Targets | None = None
+    """The datacenters that a gate is asked for."""
+    direct: bool = False
+    """Go to a datacenter although it takes its jobs from gates."""
 
     @property
     def asked_for_s(self) -> float | None:
@@ -57,13 +66,21 @@ def destination_of(arguments: Namespace) -> Destination | None:
     that is set for `squall jobs` must not move a run that was meant to be local."""
     given = vars(arguments)
     if not (given.get("to") or given.get("store") or given.get("detach")):
-        for flag in ("key", "patience", "prefix", "on_agent_loss", "on_control_loss"):
+        for flag in (
+            *("key", "patience", "prefix", "on_agent_loss", "on_control_loss"),
+            *("split", "dc", "dc_fallback", "on_dc_loss", "direct"),
+        ):
             if given.get(flag):
                 shown = flag.replace("_", "-")
                 raise UsageError(
                     f"--{shown} is for a run on a cluster: add --to HOST:PORT or --store URL"
                 )
         return None
+    targets = targets_of(given.get("dc"), given.get("dc_fallback"), given.get("on_dc_loss"))
+    if targets is not None and given.get("store"):
+        raise UsageError("--dc chooses datacenters of a gate, and a store has none: use --to GATE")
+    if given.get("split"):
+        raise UsageError("--split needs the datacenters: write --to eu=HOST:PORT,us=HOST:PORT")
     if given.get("once"):
         raise UsageError("--once runs on this machine only; leave out --to and --store")
     patience: str | None = given.get("patience")
@@ -74,6 +91,8 @@ def destination_of(arguments: Namespace) -> Destination | None:
         patience_s,
         bool(given.get("quiet")),
         math.inf if patience is None else patience_s,
+        targets,
+        bool(given.get("direct")),
     )
 
 
@@ -89,7 +108,7 @@ def submit_only(options: RunOptions, destination: Destination) -> tuple[JobId, b
     return asyncio.run(_submitted(options, destination))
 
 
-def _check_file(options: RunOptions) -> None:
+def check_file(options: RunOptions) -> None:
     """Reports a mistyped name before the cluster is contacted."""
     if options.file:
         refuse_no_python_file(Path(options.file), options.file)
@@ -99,13 +118,14 @@ async def _performed(
     options: RunOptions, presenter: Presenter, destination: Destination
 ) -> RunOutcome:
     try:
-        _check_file(options)
+        check_file(options)
         async with connected(destination.access, destination.patience_s) as connection:
             await connection.ready(lambda text: presenter.on_log("", text), destination.waits_s)
             # Asked before the file is loaded, so that an absent cluster is reported at once.
             nodes = await connection.client.nodes(destination.asked_for_s)
-            submission, bundle = await packed(options, presenter.on_log)
-            cores = cores_of(nodes.nodes)
+            datacenters = await connection.client.datacenters_of(destination.targets, nodes)
+            submission, bundle = await _packed(options, destination, datacenters, presenter.on_log)
+            cores = cluster_cores(nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_manifest(submission.manifest, cores)
             following = JobFollower(
@@ -124,11 +144,28 @@ async def _performed(
         await presenter.close()
 
 
+async def _packed(
+    options: RunOptions,
+    destination: Destination,
+    datacenters: Sequence[str],
+    on_log: OnLog | None = None,
+) -> tuple[Submission, Bundle]:
+    """`datacenters` are those that a threshold may name."""
+    submission, bundle = await packed(options, on_log, datacenters)
+    if destination.targets is not None:
+        submission = msgspec.structs.replace(submission, targets=destination.targets)
+    return submission, bundle
+
+
 async def _submit(
     connection: ClientConnection, submission: Submission, bundle: Bundle, destination: Destination
 ) -> tuple[JobId, SubmissionEntry]:
     accepted, entry = await connection.client.submit(
-        submission, bundle.data, connection.journal, destination.key
+        submission,
+        bundle.data,
+        connection.journal,
+        destination.key,
+        direct=destination.direct,
     )
     if not destination.quiet:
         known = "" if accepted.created else " (already submitted with this key)"
@@ -141,15 +178,20 @@ def _print_notice(text: str) -> None:
 
 
 async def _submitted(options: RunOptions, destination: Destination) -> tuple[JobId, bool]:
-    _check_file(options)
+    check_file(options)
     async with connected(destination.access, destination.patience_s) as connection:
         await connection.ready(_print_notice, destination.waits_s)
-        await connection.client.nodes(destination.asked_for_s)
-        submission, bundle = await packed(options)
+        nodes = await connection.client.nodes(destination.asked_for_s)
+        datacenters = await connection.client.datacenters_of(destination.targets, nodes)
+        submission, bundle = await _packed(options, destination, datacenters)
         for text in submission.manifest.all_warnings:
             _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(
-            submission, bundle.data, connection.journal, destination.key
+            submission,
+            bundle.data,
+            connection.journal,
+            destination.key,
+            direct=destination.direct,
         )
         await connection.journal.close(entry)
         return accepted.job, accepted.created

@@ -17,7 +17,7 @@ def add_no_color(parser: Parser | Group) -> None:
 
 def add_timers(parser: Parser) -> None:
     """For tests: shorter timers than a real network wants."""
-    parser.add_argument("--timers", choices=("lan", "fast"), help=argparse.SUPPRESS)
+    parser.add_argument("--timers", choices=("lan", "wan", "fast"), help=argparse.SUPPRESS)
 
 
 def add_launcher(parser: Parser) -> None:
@@ -178,8 +178,8 @@ def add_access(parser: Parser, *, to: bool = True, store: bool = True) -> Group:
         group.add_argument(
             "--to",
             metavar="HOST:PORT[,...]",
-            help="the managers, or dev: the squall dev of this machine; SQUALL_TO does the same, "
-            "except for run",
+            help="the managers, also dns:NAME:PORT or srv:NAME; or dev: the squall dev of this "
+            "machine; SQUALL_TO does the same, except for run",
         )
     if to and store:
         add_store(group, "where the agents meet; SQUALL_STORE does the same, except for run")

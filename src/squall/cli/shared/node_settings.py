@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from argparse import Namespace
 from pathlib import Path
 
 from squall.api.errors import ConfigError, UsageError
 from squall.api.quantities import parse_duration
-from squall.cluster.client.access import address_of, file_settings, secret_file
+from squall.cluster.client.access import file_settings, listen_address, secret_file
+from squall.cluster.client.datacenter_options import NAME, NAME_RULE
 from squall.cluster.settings_tree import Settings
 from squall.runtime.interfaces import Address
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def checked_name(text: str, flag: str) -> str:
     """Checks the name of a node or datacenter, which every node shows, logs and compares."""
     if not NAME.fullmatch(text):
-        raise UsageError(
-            f"{flag} {text!r}: a name has 1 to 63 letters, digits, dots, dashes or underscores "
-            "and begins with a letter or digit"
-        )
+        raise UsageError(f"{flag} {text!r}: {NAME_RULE}")
     return text
 
 
@@ -63,4 +58,4 @@ def _warn_of_open_secrets(arguments: Namespace, settings: Settings) -> None:
 
 def metrics_address(arguments: Namespace, settings: Settings) -> Address | None:
     text: str = arguments.metrics or settings.metrics.listen
-    return address_of(text, "--metrics", zero_ok=True) if text else None
+    return listen_address(text, "--metrics", zero_ok=True) if text else None

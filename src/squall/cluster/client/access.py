@@ -28,12 +28,14 @@ from squall.cluster.settings_tree import Settings, load_settings
 from squall.cluster.wire.links.switchboard import LinkTLS
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.secrets import Secrets, client_credential, worker_credential
+from squall.runtime.addresses import address_fault, address_in, is_name, is_numeric
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.tasks import TaskRunner
 from squall.settings.loader import Sources
 from squall.settings.shared_sections import DEFAULT_CLUSTER, ClusterSettings, TLSSettings
 
 CREDENTIAL = "squall1:"
+DNS_PORT = 53
 SETTINGS_FILE = "squall.toml"
 NO_SECRET = (
     "no secret of the cluster: name its file with --secret-file or SQUALL_SECRET_FILE "
@@ -96,6 +98,8 @@ class ClusterAccess:
     route: Route | None = None
     """None: the addresses are dialled directly."""
     tls: LinkTLS | None = None
+    dns_server: Address | None = None
+    """None: the DNS servers of the system."""
 
 
 def file_settings(flags: Mapping[str, str] | None = None) -> Settings:
@@ -188,12 +192,36 @@ def given_addresses(
     return tuple(dict.fromkeys(found))
 
 
-def address_of(text: str, name: str, *, zero_ok: bool = False) -> Address:
-    host, colon, port = text.strip().rpartition(":")
-    usable = bool(host and colon) and port.isdecimal() and int(port) < 65536
-    if not usable or (int(port) == 0 and not zero_ok):
+def address_of(text: str, name: str) -> Address:
+    """The address of a manager or gate: HOST:PORT, dns:NAME[:PORT] or srv:NAME."""
+    text = text.strip()
+    address = address_in(text)
+    fault = address_fault(text)
+    if fault or address is None:
+        raise UsageError(f"{name} {text}: {fault}")
+    return address
+
+
+def listen_address(text: str, name: str, *, zero_ok: bool = False) -> Address:
+    """An address of this machine; port 0 takes a free one."""
+    address = address_in(text.strip())
+    if address is None or is_name(address) or (address[1] == 0 and not zero_ok):
         raise UsageError(f"{name} {text.strip()}: write HOST:PORT, such as 127.0.0.1:7400")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return address
+
+
+def dns_server(settings: ClusterSettings) -> Address | None:
+    """The DNS server for the names of managers and gates; None: those of the system."""
+    text = settings.dns_server.strip()
+    if not text:
+        return None
+    address = address_in(text if text.rpartition("]")[2].count(":") else f"{text}:{DNS_PORT}")
+    if address is None or not is_numeric(address[0]):
+        raise ConfigError(
+            f"[cluster] dns_server {text}: write the address of a DNS server, such as 10.0.0.53 or "
+            "127.0.0.1:5353"
+        )
+    return address
 
 
 def user_name() -> str:

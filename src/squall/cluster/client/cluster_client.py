@@ -14,10 +14,12 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.client.errors import JobLost, RequestRefused, Unreachable
-from squall.cluster.client.manager_connections import ManagerConnections, address_in
+from squall.cluster.client.manager_connections import ManagerConnections
 from squall.cluster.client.submission_journal import SubmissionEntry, SubmissionJournal
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
+from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_reports import ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -39,12 +41,13 @@ from squall.cluster.protocol.messages import (
     NodeList,
     NodeView,
     OfferBlob,
+    StreamSnapshot,
     SubmitJob,
     WhyJob,
     WorkflowResultHeld,
 )
 from squall.cluster.protocol.read_facts import ReadFacts
-from squall.cluster.protocol.submission import Submission, fingerprint
+from squall.cluster.protocol.submission import Submission, Targets, fingerprint
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.results.counters import final_counters
 from squall.cluster.results.job_result import JobResult, decode_result, outcome_of
@@ -54,10 +57,12 @@ from squall.cluster.wire.links.dispatch import Handlers
 from squall.cluster.wire.links.switchboard import LinkTLS
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.seal.secrets import Secrets
+from squall.runtime.addresses import address_in
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.tasks import TaskRunner
 from squall.settings.shared_sections import DRAIN_TIMEOUT_S
+from squall.stats.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
@@ -140,14 +145,20 @@ class ClusterClient:
     # Jobs.
 
     async def submit(
-        self, submission: Submission, bundle: bytes, journal: SubmissionJournal, key: str = ""
+        self,
+        submission: Submission,
+        bundle: bytes,
+        journal: SubmissionJournal,
+        key: str = "",
+        *,
+        direct: bool = False,
     ) -> tuple[JobAccepted, SubmissionEntry]:
         """Writes the key to disk before the first byte is sent. The caller closes the entry when
-        it has seen the end of the job."""
+        it has seen the end of the job. `direct`: past the gates of the datacenter."""
         asked = f"{fingerprint(submission)} {self.managers.shown}"
         entry = await journal.open(asked, key)
         try:
-            accepted = await self._submitted(SubmitJob(entry.key, submission), bundle)
+            accepted = await self._submitted(SubmitJob(entry.key, submission, direct), bundle)
         except RequestRefused:
             await journal.close(entry)
             raise
@@ -171,13 +182,21 @@ class ClusterClient:
                     raise
 
     async def follow(
-        self, job: JobId, after: int = 0, *, known: bool = False
+        self,
+        job: JobId,
+        after: int = 0,
+        *,
+        known: bool = False,
+        cursor: Callable[[], ReportCursor] | None = None,
     ) -> AsyncIterator[Followed]:
         """Yields answers with what is new; the last has a terminal state. Raises `JobLost` if the
-        cluster no longer knows a job that was `known`."""
-        wait_s = min(FOLLOW_S, self._reconnect_timeout_s / 2.0)
+        cluster no longer knows a job that was `known`. With `cursor`, which returns what the caller
+        has, the answers also have the reports of a datacenter's part."""
+        longest_s = min(FOLLOW_S, self._reconnect_timeout_s / 2.0)
+        wait_s = longest_s
         while True:
-            ask = Follow(job=job, after=after, wait_s=wait_s, seen=self._seen)
+            has = cursor() if cursor is not None else None
+            ask = Follow(job=job, after=after, wait_s=wait_s, seen=self._seen, reports=has)
             try:
                 answer: Followed = await self._job_leader.ask(
                     ask,
@@ -189,11 +208,19 @@ class ClusterClient:
             known = True
             await self._note(answer)
             after = max(after, answer.upto)
+            wait_s = 0.0 if answer.reports is not None and answer.reports.more else longest_s
             yield answer
             if answer.state in TERMINAL and not answer.more:
                 return
             if self._timeouts.follow_pause_s and not answer.more:
                 await self._runtime.clock.sleep(self._timeouts.follow_pause_s)
+
+    async def latest(self, job: JobId) -> Snapshot | None:
+        """The last snapshot of a running job; None before its first and after its end."""
+        async for answer in self.follow(job, -1):
+            shown = [item.snapshot for item in answer.items if isinstance(item, StreamSnapshot)]
+            return shown[-1] if shown and answer.state not in TERMINAL else None
+        return None
 
     async def result(self, job: JobId, *, known: bool = False) -> JobResult:
         """The result of a job that has ended; raises `SquallError` with the reason if it left
@@ -254,9 +281,24 @@ class ClusterClient:
 
     # Nodes.
 
-    async def nodes(self, within_s: float | None = None) -> NodeList:
-        """`within_s` is how long to wait for a manager, if the user said so."""
-        return await self._ask(ListNodes(), within_s)
+    async def datacenters_of(
+        self, targets: Targets | None, nodes: NodeList | None = None
+    ) -> list[str]:
+        """The datacenters that may run a job with these targets, which its thresholds may name;
+        none if the managers of one datacenter run it. `nodes` are asked for if not given."""
+        if targets is not None and targets.weights:
+            return [name for name, _ in targets.weights]
+        if nodes is None:
+            nodes = await self.nodes()
+        if not any(node.role == "gate" for node in nodes.nodes):
+            return []
+        answer: DatacenterList = await self._ask(ListDatacenters())
+        return [each.name for each in answer.datacenters]
+
+    async def nodes(self, within_s: float | None = None, datacenter: str = "") -> NodeList:
+        """`within_s` is how long to wait for a manager, if the user said so. A gate answers with
+        its datacenters, or with the nodes of the one that is named."""
+        return await self._ask(ListNodes(datacenter), within_s)
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S
@@ -300,13 +342,18 @@ class ClusterClient:
         group, op = self._seen
         # Another group: the former one was recovered or restored, with other op numbers.
         self._seen = (read.group, max(op, read.op) if read.group == group else read.op)
-        if read.managers and read.managers != self._managers_named:
-            self._managers_named = read.managers
-            managers = [each for text in read.managers if (each := address_in(text)) is not None]
-            self.managers.learn(managers)
-            if self._on_managers is not None:
-                await self._on_managers(managers)
+        await self.learn(read.managers)
         return answer
+
+    async def learn(self, named: list[str]) -> None:
+        """Remembers where the members of the group are, also for the next run."""
+        if not named or named == self._managers_named:
+            return
+        self._managers_named = named
+        managers = [each for text in named if (each := address_in(text)) is not None]
+        self.managers.learn(managers)
+        if self._on_managers is not None:
+            await self._on_managers(managers)
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:
         try:
@@ -347,6 +394,13 @@ def _unknown_job(error: RequestRefused, job: JobId) -> RequestRefused:
     if error.code != ErrorCode.NOT_FOUND:
         return error
     return RequestRefused(f"no job {job} here; squall jobs lists them", error.code, error.exit_code)
+
+
+def cluster_cores(answer: NodeList) -> int:
+    """Cores that can be given work, of one datacenter or of all datacenters of a gate."""
+    usable = ("healthy", "busy", "degraded")
+    far = sum(each.cores for each in answer.datacenters if each.health in usable)
+    return far + cores_of(answer.nodes)
 
 
 def cores_of(nodes: Iterable[NodeView]) -> int:

@@ -22,7 +22,7 @@ from squall.cluster.client.cluster_client import RECONNECT_TIMEOUT_S, ClusterCli
 from squall.cluster.client.known_managers import KnownManagers
 from squall.cluster.client.submission_journal import SubmissionJournal
 from squall.cluster.protocol.timeouts import RequestTimeouts
-from squall.runtime.interfaces import Runtime
+from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskRunner
 
@@ -47,10 +47,13 @@ class ClientConnection:
 
 
 @asynccontextmanager
-async def client_runtime() -> AsyncGenerator[tuple[Runtime, TaskRunner]]:
+async def client_runtime(
+    dns_server: Address | None = None,
+) -> AsyncGenerator[tuple[Runtime, TaskRunner]]:
     """The machine's runtime under a new client id, with its data in the state directory."""
+    node = f"client-{secrets.token_hex(6)}"
     try:
-        runtime = RealRuntime(f"client-{secrets.token_hex(6)}", data_dir=state_folder())
+        runtime = RealRuntime(node, data_dir=state_folder(), dns_server=dns_server)
     except OSError as error:
         raise UsageError(
             f"{state_folder()}: cannot keep the keys of jobs there: {error.strerror}; "
@@ -70,7 +73,7 @@ async def connected(
     """Links are made when they are first needed. `reconnect_timeout_s` None: a lost cluster is
     waited for as long as a query waits for an answer."""
     async with AsyncExitStack() as stack:
-        runtime, tasks = await stack.enter_async_context(client_runtime())
+        runtime, tasks = await stack.enter_async_context(client_runtime(access.dns_server))
         # The journal stays on the machine's disk, whatever network the route brings.
         journal = SubmissionJournal(runtime, process_name(os.getpid()), is_alive)
         known = KnownManagers(runtime, access.cluster, access.addresses)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from squall.cluster.client.manager_connections import address_in
+from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.interfaces import Address, Runtime
 
 FOLDER = "managers"
@@ -29,7 +29,7 @@ class KnownManagers:
     def __init__(self, runtime: Runtime, cluster: str, given: Sequence[Address]) -> None:
         self._runtime = runtime
         self._given = set(given)
-        words = [cluster, *sorted(f"{host}:{port}" for host, port in given)]
+        words = [cluster, *sorted(map(shown_address, given))]
         self._name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:32] + ".json"
 
     async def read(self) -> list[Address]:
@@ -48,7 +48,7 @@ class KnownManagers:
         disk, path = self._runtime.disk, f"{FOLDER}/{self._name}"
         # A name of its own, then a rename: two clients may write at the same time.
         own = f"{path}.{self._runtime.boot}"
-        texts = [f"{host}:{port}" for host, port in managers]
+        texts = [shown_address(each) for each in managers]
         try:
             await disk.make_directory(FOLDER)
             await disk.write_atomic(own, msgspec.json.encode(texts))

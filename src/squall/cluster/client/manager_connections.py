@@ -6,6 +6,8 @@ next manager, until one answers or the timeout ends. A manager that does not lea
 a busy manager says when to retry.
 
 If no manager accepts the secret, the request fails at once: waiting would not help.
+
+Names ("dns:", "srv:") are looked up before the first request, and again when no manager answers.
 """
 
 from __future__ import annotations
@@ -39,17 +41,20 @@ from squall.cluster.wire.errors import (
 )
 from squall.cluster.wire.header import MessageClass
 from squall.cluster.wire.links.dispatch import Handlers
+from squall.cluster.wire.links.named_addresses import NamedAddresses
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_keyring
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.seal.keyring import Identity
 from squall.cluster.wire.seal.secrets import Secrets
+from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.backoff import Backoff
-from squall.runtime.interfaces import Address, Runtime
+from squall.runtime.interfaces import Address, NotResolved, Runtime
 from squall.runtime.tasks import TaskRunner
 
 ASK_RETRY = Backoff(0.05, cap_s=1.0)
 """A failover takes about a second: the first tries are quick, later ones spare the managers."""
+LOOKUP_POLL_S = 0.01
 LINK_POLL_S = 0.1
 """How often a wait for a link checks whether its dial has failed."""
 AWAY_S = 10.0
@@ -94,8 +99,11 @@ class ManagerConnections:
             on_heard=self._heard.now,
         )
         self._given = tuple(dict.fromkeys(addresses))
-        # The given ones, those that managers named, and those of former runs.
-        self._addresses = list(dict.fromkeys((*addresses, *remembered)))
+        self._names = NamedAddresses(self._board, addresses, self._names_changed)
+        # The given ones, those that managers named, and those of former runs. A name itself is
+        # among them only as long as there is nothing else to dial.
+        known = dict.fromkeys((*self._names.plain, *remembered))
+        self._addresses = list(known or self._names.names)
         self._peers: dict[Address, Peer] = {}
         self._at = 0
         # Addresses that have had a session: they accept our secret, whatever a later dial reports.
@@ -132,7 +140,7 @@ class ManagerConnections:
 
     @property
     def shown(self) -> str:
-        return self._shown or ", ".join(f"{host}:{port}" for host, port in self._given)
+        return self._shown or ", ".join(map(shown_address, self._given))
 
     async def ask(
         self, message: msgspec.Struct, *, timeout_s: float = 10.0, reconnect_timeout_s: float = 10.0
@@ -178,6 +186,7 @@ class ManagerConnections:
     ) -> dict[Address, Any]:
         """Asks all managers, or those in `of`, once and at the same time, whether or not they
         lead; returns the answers that came in time."""
+        await self._looked_up()
         addresses = list(dict.fromkeys(of or self._addresses))
         answers = await asyncio.gather(
             *(self._once(each, message, timeout_s) for each in addresses)
@@ -215,7 +224,7 @@ class ManagerConnections:
         relay = Relay(number=row.number, body=body)
         answer: RelayAnswer = await self.current.request(relay, timeout_s)
         if not self._is_away(self._relayed_to):
-            self._follow(f"{self._relayed_to[0]}:{self._relayed_to[1]}")
+            self._follow(shown_address(self._relayed_to))
         return CATALOGUE.decode(CATALOGUE.by_number[answer.number], answer.body)
 
     async def _answered(self, asking: Awaitable[Any], silence_s: float) -> Any:
@@ -266,6 +275,7 @@ class ManagerConnections:
         """Returns when the current manager, or a later one, has a link."""
         clock = self._runtime.clock
         problems: dict[Address, Exception] = {}
+        await self._looked_up()
         while True:
             peer = self.current
             left_s = max(until - clock.now(), 0.0)
@@ -278,11 +288,30 @@ class ManagerConnections:
                 problems[peer.address] = self._plainly(error, peer.address)
                 self._note_loss(clock.now())
             self._leave()
-            if all(_is_wrong_secret(problems.get(each)) for each in self._given):
+            if all(each in problems for each in self._addresses):
+                self._names.failed()
+            expected = (*self._names.plain, *self._names.found) or self._names.names
+            if all(_is_wrong_secret(problems.get(each)) for each in expected):
                 raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
             if clock.now() >= until:
                 raise Unreachable(self._all_failed(problems))
             await asyncio.sleep(0)
+
+    async def _looked_up(self) -> None:
+        """Looks the names up for the first time; does not wait if there is something to dial."""
+        if not self._names.names or self._names.found:
+            return
+        self._names.look_up()
+        while self._names.is_busy and set(self._addresses) <= set(self._names.names):
+            await self._runtime.clock.sleep(LOOKUP_POLL_S)
+
+    def _names_changed(self) -> None:
+        """In place: every copy of this object has the same list."""
+        self._addresses += [each for each in self._names.found if each not in self._addresses]
+        for name in [each for each in self._addresses if each in self._names.names]:
+            self._addresses.remove(name)
+            if (peer := self._peers.pop(name, None)) is not None:
+                self._board.tasks.start("close", peer.close())
 
     async def _up(self, peer: Peer, timeout_s: float) -> None:
         """Waits for a link to this manager, or turns to another one that answers first. A dial that
@@ -321,7 +350,7 @@ class ManagerConnections:
             peer = self._peers.get(address)
             session = peer.control.session if peer is not None else None
             named = session is not None and session.peer.node == primary
-            if primary and (named or f"{address[0]}:{address[1]}" == primary):
+            if primary and (named or shown_address(address) == primary):
                 self._at = index
                 return
         if hinted is None:
@@ -340,9 +369,11 @@ class ManagerConnections:
     def _plainly(self, error: HandshakeFailed, address: Address) -> Exception:
         """The error in one wording: operating systems have many."""
         cause = error.__cause__
-        shown = self._shown or f"{address[0]}:{address[1]}"
+        shown = self._shown or shown_address(address)
         if isinstance(cause, ConnectionRefusedError):
             return ConnectionError(f"{shown}: connection refused: nothing listens there")
+        if isinstance(cause, NotResolved):
+            return cause
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
             return ConnectionError(f"{shown}: {cause.strerror or cause}")
         if self._shown and isinstance(cause, TimeoutError):
@@ -353,7 +384,8 @@ class ManagerConnections:
 
     def _all_failed(self, problems: dict[Address, Exception]) -> str:
         # Each problem already names its address or its store.
-        reasons = "; ".join(dict.fromkeys(str(problem) for problem in problems.values()))
+        found = (*problems.values(), *self._names.errors.values())
+        reasons = "; ".join(dict.fromkeys(map(str, found)))
         if self._shown and reasons:
             return reasons
         return f"no manager answers: {reasons or self.shown}"
@@ -365,13 +397,6 @@ class ManagerConnections:
 
 def _is_wrong_secret(error: Exception | None) -> bool:
     return error is not None and WRONG_SECRET in str(error)
-
-
-def address_in(text: str) -> Address | None:
-    host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-        return None
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class _LastHeard:

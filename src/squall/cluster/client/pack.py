@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 
 import msgspec
 
@@ -18,17 +19,24 @@ from squall.stats.manifest import FileManifest
 from squall.stats.thresholds.binding import bind_all
 
 
-async def packed(options: RunOptions, on_log: OnLog | None = None) -> tuple[Submission, Bundle]:
+async def packed(
+    options: RunOptions, on_log: OnLog | None = None, datacenters: Sequence[str] = ()
+) -> tuple[Submission, Bundle]:
+    """`datacenters` are those of the run, which a threshold may name."""
     loaded = await load_with_imports(options, on_log)
-    return pack(loaded, read_bundle_inputs(loaded, options))
+    return pack(loaded, read_bundle_inputs(loaded, options), datacenters=datacenters)
 
 
 def pack(
-    loaded: Loaded, contents: BundleInputs, *, max_bytes: int = BUNDLE_MAX_BYTES
+    loaded: Loaded,
+    contents: BundleInputs,
+    *,
+    max_bytes: int = BUNDLE_MAX_BYTES,
+    datacenters: Sequence[str] = (),
 ) -> tuple[Submission, Bundle]:
     """Reports every mistake that can be found on this machine, before anything is sent."""
     options = contents.options
-    bind_all(loaded.manifest, options.thresholds)
+    bind_all(loaded.manifest, options.thresholds, datacenters)
     _check_warmup(loaded.manifest, options.warmup_s)
     bundle = make_bundle(
         contents.files,

@@ -17,8 +17,20 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.records import RecordFacts, StopKind
+from squall.cluster.protocol.command_outcomes import Accepted as Accepted
+from squall.cluster.protocol.command_outcomes import CommandOutcome as CommandOutcome
+from squall.cluster.protocol.command_outcomes import Rejected as Rejected
+from squall.cluster.protocol.command_outcomes import decode_outcome as decode_outcome
+from squall.cluster.protocol.command_outcomes import encode_outcome as encode_outcome
+from squall.cluster.protocol.gate_messages import WorkflowAdjustment
+from squall.cluster.protocol.handover_keys import GateFence, HandoverNumber
+from squall.cluster.protocol.job_commands import ExtendJob as ExtendJob
+from squall.cluster.protocol.job_commands import FailJob as FailJob
+from squall.cluster.protocol.job_commands import FinishJob as FinishJob
+from squall.cluster.protocol.job_commands import LeadJobs as LeadJobs
+from squall.cluster.protocol.job_commands import Purge as Purge
+from squall.cluster.protocol.job_commands import StopJob as StopJob
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
-from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.protocol.submission_limits import DESCRIPTION_MAX_BYTES, description_fault
 from squall.engine.outcome import WorkflowStatus
@@ -26,7 +38,7 @@ from squall.stats.manifest import Profile
 
 COMMAND_MAX_BYTES = DESCRIPTION_MAX_BYTES
 CONTEXT_INLINE_MAX = 16 * 1024
-VERSION = 2
+VERSION = 3
 """Raise it with every new command, with every new field, and with every change of what apply does
 with a command."""
 
@@ -88,6 +100,107 @@ class CreateJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """The names of the workflows by layer, in the order in which layers run."""
     timeout_ms: int = 0
     """Counts from the creation; 0: the deadline is set when the job is first placed."""
+    direct: bool = False
+    """The client wants it here although gates hand jobs over to this datacenter."""
+
+
+class AcceptJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="accept"):
+    """Creates a held job for a part of a job of the gates, or stores why it is refused (R15)."""
+
+    gate_job: JobId
+    datacenter: str
+    handover: HandoverNumber
+    fence: GateFence
+    create: CreateJob
+    """Its principal and key are those of the gates' job: they make no entry in the keys here."""
+    refusal: str = ""
+    """Why the primary refuses it; "" if it does not."""
+    exit_code: int = 0
+    is_final: bool = False
+    """Another datacenter would refuse it too."""
+
+
+class StartHeld(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="start_held"):
+    """The gates start a held job. Without one it does nothing."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+    timeout_ms: int = 0
+    """From now on; 0: the deadline stays."""
+
+
+class ReadyHeld(msgspec.Struct, frozen=True, kw_only=True, tag="ready_held"):
+    """All shares of the first phase of a held job have loaded their code."""
+
+    job: JobId
+    loaded: tuple[Started, ...]
+
+
+class CancelHeld(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_held"):
+    """The gates cancel a handover, held or started; an unknown one leaves a tombstone."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+    kind: Literal["cancelled", "timeout", "aborted", "failed"] = "cancelled"
+    reason: str = ""
+    now: bool = False
+    exit_code: int = 0
+
+
+class AdjustHeld(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="adjust_held"):
+    """The load and the extensions of a part, as the gates want them now."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+    adjust_seq: int
+    workflows: tuple[WorkflowAdjustment, ...] = ()
+    by: str = ""
+    extension_ms: int = 0
+
+
+class MarkDelivered(msgspec.Struct, frozen=True, kw_only=True, tag="delivered"):
+    """The gates have committed the report of this revision."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    revision: int
+    group: str
+    """The gates that answered. An answer of gates that were replaced meanwhile does not count."""
+
+
+class DisownHeld(msgspec.Struct, frozen=True, kw_only=True, tag="disown"):
+    """The gates do not know this handover: it ends, and nothing is reported of it."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    group: str
+    """The gates that answered."""
+    reason: str
+
+
+class ForgetGated(msgspec.Struct, frozen=True, kw_only=True, tag="forget_gated"):
+    """The gates are done with a job: only its highest handover number is kept."""
+
+    gate_job: JobId
+    handover: HandoverNumber
+    fence: GateFence
+
+
+class KnowGates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="gates"):
+    """The gates that hand jobs over to this datacenter."""
+
+    group: str
+    former: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
+class PurgeGated(msgspec.Struct, frozen=True, kw_only=True, tag="purge_gated"):
+    """Removes records of forgotten jobs whose day is over."""
+
+    jobs: tuple[JobId, ...]
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True):
@@ -197,25 +310,6 @@ class ConcludeWorkflows(msgspec.Struct, frozen=True, kw_only=True, tag="conclude
     conclusions: tuple[Conclusion, ...]
 
 
-class StopJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop"):
-    """Stops a job that was cancelled, timed out, was aborted by a threshold, or cannot run. The
-    first reason stays; `now` may be added later."""
-
-    job: JobId
-    kind: Literal["cancelled", "timeout", "aborted", "failed"]
-    reason: str
-    now: bool = False
-    exit_code: int = 0
-
-
-class FailJob(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
-    """Ends a job at once because the primary's rules for it raised (R3): what it would do next is
-    not known, and no other job may suffer from it."""
-
-    job: JobId
-    error: str
-
-
 class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="adjust"):
     job: JobId
     workflows: tuple[str, ...]
@@ -225,46 +319,6 @@ class AdjustLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     by: str = ""
     request_id: str = ""
     """Of the client's request; a command with an id that the job has seen changes nothing."""
-
-
-class ExtendJob(msgspec.Struct, frozen=True, kw_only=True, tag="extend"):
-    """Extends the deadline by `by_ms`, until the sum of all extensions of the job is `cap_ms`. The
-    answer holds that sum."""
-
-    job: JobId
-    by_ms: int
-    cap_ms: int
-    by: str = ""
-
-
-class LeadJobs(msgspec.Struct, frozen=True, kw_only=True, tag="lead"):
-    """Names other leaders for these jobs."""
-
-    leaders: tuple[tuple[JobId, str], ...]
-
-
-class FinishJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
-    """Sets the one terminal state of a job."""
-
-    job: JobId
-    status: JobState
-    reason: str = ""
-    exit_code: int = 0
-    result: str = ""
-    result_size: int = 0
-    history: str = ""
-    history_size: int = 0
-    keep_ms: int = 0
-
-
-class Purge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="purge"):
-    """Removes jobs that have ended, and idempotency keys of jobs that were removed."""
-
-    jobs: tuple[JobId, ...] = ()
-    keys: tuple[tuple[str, str], ...] = ()
-    key_keep_ms: int = 0
-    early: bool = False
-    """There are more than the group keeps: remove them although their retention is not over."""
 
 
 Command = (
@@ -289,27 +343,20 @@ Command = (
     | LeadJobs
     | FinishJob
     | Purge
+    | AcceptJob
+    | StartHeld
+    | ReadyHeld
+    | CancelHeld
+    | AdjustHeld
+    | MarkDelivered
+    | DisownHeld
+    | ForgetGated
+    | KnowGates
+    | PurgeGated
 )
-
-
-class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
-    job: JobId = JobId("")
-    changed: bool = True
-    """False: the command was a repeat and changed nothing."""
-    value: int = 0
-    """The adjust sequence, the sum of the extensions, or the lease length."""
-
-
-class Rejected(msgspec.Struct, frozen=True, kw_only=True, tag="no"):
-    text: str
-    """One line that says why."""
-
-
-CommandOutcome = Accepted | Rejected
 
 _encoder = msgspec.msgpack.Encoder()
 _commands = msgspec.msgpack.Decoder(Command)
-_outcomes = msgspec.msgpack.Decoder(CommandOutcome)
 
 
 def encode(command: Command) -> bytes:
@@ -328,12 +375,3 @@ def encode(command: Command) -> bytes:
 def decode(body: bytes) -> Command:
     """Raises msgspec's ValueError for anything that is not a command."""
     return _commands.decode(body)
-
-
-def encode_outcome(outcome: CommandOutcome) -> bytes:
-    return _encoder.encode(outcome)
-
-
-def decode_outcome(result: bytes) -> CommandOutcome:
-    """Decodes `Committed.result`."""
-    return _outcomes.decode(result)

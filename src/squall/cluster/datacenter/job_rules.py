@@ -36,6 +36,7 @@ from squall.cluster.datacenter.records import (
 )
 from squall.cluster.datacenter.tables import Tables, replace
 from squall.cluster.datacenter.workflow_states import WorkflowState
+from squall.cluster.protocol.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission_limits import (
@@ -44,6 +45,8 @@ from squall.cluster.protocol.submission_limits import (
     key_fault,
     submission_fault,
 )
+
+NEVER_MS = 2**62
 
 
 def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
@@ -57,23 +60,49 @@ def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
                 "choose another key"
             )
         return Accepted(job=entry.job, changed=False)
-    fault = _creation_fault(command) or submission_fault(command.submission)
+    if tables.gates and not command.direct:
+        # The client is sent to the gates, which create a job for its key. A command that was under
+        # way while the gates became known must not create a second one.
+        return Rejected(text="this datacenter takes its jobs from gates")
+    fault = new_job_fault(command)
     if fault:
         return Rejected(text=fault)
+    job = JobId(f"{tables.group}-{tables.op}")
+    add_job(tables, command, job)
+    tables.keys[(command.principal, command.key)] = KeyEntry(command.fingerprint, job)
+    return Accepted(job=job)
+
+
+def new_job_fault(command: CreateJob) -> str:
+    """Returns why no job can be created from the command, or ""."""
+    fault = _creation_fault(command) or submission_fault(command.submission)
+    if fault:
+        return fault
     names = [name for layer in command.layers for name in layer]
     manifest = command.submission.manifest
     if not names or sorted(names) != sorted(each.name for each in manifest.workflows):
-        return Rejected(text="the layers do not hold every workflow once")
+        return "the layers do not hold every workflow once"
     if len(set(names)) != len(names):
-        return Rejected(text="two workflows have the same name")
-    layer_of = {name: i for i, layer in enumerate(command.layers) for name in layer}
+        return "two workflows have the same name"
+    layer_of = _layers(command)
     for workflow in manifest.workflows:
         for needed in workflow.depends:
             if layer_of.get(needed, len(names)) >= layer_of[workflow.name]:
-                return Rejected(text=f"{workflow.name} does not come after {needed}")
-    job = JobId(f"{tables.group}-{tables.op}")
+                return f"{workflow.name} does not come after {needed}"
+    return ""
+
+
+def add_job(
+    tables: Tables,
+    command: CreateJob,
+    job: JobId,
+    gate_job: str = "",
+    handover: int = 0,
+) -> None:
+    """Adds a job that was checked; one of the gates is held until they start it."""
     tables.wall_s = max(tables.wall_s, command.created_at)
     first = Transition(tables.group_ms, WorkflowState.PENDING, "created")
+    layer_of = _layers(command)
     tables.put_job(
         JobRecord(
             job=job,
@@ -90,13 +119,19 @@ def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
             limited=command.timeout_ms > 0,
             workflows=tuple(
                 WorkflowRecord(name=each.name, layer=layer_of[each.name], history=(first,))
-                for each in manifest.workflows
+                for each in command.submission.manifest.workflows
             ),
+            gate_job=gate_job,
+            handover=HandoverNumber(handover),
+            held=bool(gate_job),
+            undelivered=bool(gate_job),
         )
     )
-    tables.keys[(command.principal, command.key)] = KeyEntry(command.fingerprint, job)
     tables.event(job, f"created by {command.principal}")
-    return Accepted(job=job)
+
+
+def _layers(command: CreateJob) -> dict[str, int]:
+    return {name: i for i, layer in enumerate(command.layers) for name in layer}
 
 
 def _creation_fault(command: CreateJob) -> str:
@@ -245,7 +280,9 @@ def end(tables: Tables, job: JobRecord, command: FinishJob) -> None:
             reason=command.reason or job.reason,
             exit_code=command.exit_code,
             ended_ms=tables.group_ms,
-            purge_ms=tables.group_ms + command.keep_ms,
+            # The retention of a gated job starts when the gates have its result (R9).
+            purge_ms=NEVER_MS if job.undelivered else tables.group_ms + command.keep_ms,
+            keep_ms=command.keep_ms if job.undelivered else 0,
             result=command.result,
             result_size=command.result_size,
             history=command.history,
@@ -266,7 +303,7 @@ def purge(tables: Tables, command: Purge) -> CommandOutcome:
     changed = False
     for name in command.jobs:
         job = tables.jobs.get(name)
-        if job is None or not job.over:
+        if job is None or not job.over or job.undelivered:
             continue
         if tables.group_ms < job.purge_ms and not command.early:
             continue

@@ -11,21 +11,24 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.datacenter.workflow_states import WorkflowState
+from squall.cluster.protocol.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
+from squall.cluster.protocol.job_records import ADJUSTMENTS_MAX as ADJUSTMENTS_MAX
+from squall.cluster.protocol.job_records import EVENTS_MAX as EVENTS_MAX
+from squall.cluster.protocol.job_records import TERMINAL as TERMINAL
+from squall.cluster.protocol.job_records import AdjustEvent as AdjustEvent
+from squall.cluster.protocol.job_records import Adjustment as Adjustment
+from squall.cluster.protocol.job_records import JobEvent as JobEvent
+from squall.cluster.protocol.job_records import KeyEntry as KeyEntry
+from squall.cluster.protocol.job_records import StopKind as StopKind
 from squall.cluster.protocol.messages import Counters, JobState
 from squall.cluster.protocol.submission import Submission
 from squall.engine.outcome import WorkflowStatus
 from squall.stats.manifest import Profile
 
-TERMINAL: tuple[JobState, ...] = ("completed", "partial", "failed", "cancelled", "timeout")
-StopKind = Literal["", "cancelled", "timeout", "aborted", "failed"]
-"""Why a job or workflow is being stopped; "" while it is not."""
 AttemptState = Literal["live", "ended", "lost", "returned"]
 """`returned`: it never started, or its worker refused it; it may not run any more."""
-EVENTS_MAX = 400
-"""Events of a job: the first and the last are kept, those between are counted and dropped."""
 HISTORY_MAX = 64
-ADJUSTMENTS_MAX = 200
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,28 +124,6 @@ class Transition(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
-class Adjustment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The latest adjustment of a workflow's load (R16)."""
-
-    adjust_seq: int = 0
-    paused: bool = False
-    rate_per_s: float | None = None
-    vus: int | None = None
-
-
-class AdjustEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One adjustment, as it was requested."""
-
-    at_ms: int
-    workflow: str
-    paused: bool | None = None
-    rate_per_s: float | None = None
-    vus: int | None = None
-    by: str = ""
-    request_id: str = ""
-    adjust_seq: int = 0
-
-
 class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     layer: int
@@ -231,6 +212,17 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     adjustments: tuple[AdjustEvent, ...] = ()
     touched: int = 0
     """The op of the last change that its workers should learn of at once."""
+    gate_job: str = ""
+    """The job of the gates of which this is a part; "" if a client submitted it here (R15)."""
+    handover: HandoverNumber = HandoverNumber(0)
+    held: bool = False
+    """The gates have not started it: it prepares, but no attempt of it ever got a lease."""
+    released_ms: int = 0
+    """When the gates started it."""
+    undelivered: bool = False
+    """The gates do not have its result yet: it is not purged."""
+    keep_ms: int = 0
+    """Of a gated job that is over: its retention, which starts with the delivery."""
 
     @property
     def over(self) -> bool:
@@ -250,22 +242,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
 
-class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
-    """The job that a client's idempotency key created; kept for a day longer than the job (R13)."""
-
-    fingerprint: str
-    job: JobId
-    expires_ms: int = 0
-    """0 while the job exists."""
-
-
 class SlotUse(msgspec.Struct, frozen=True, array_like=True):
     """One core of a worker that a job has taken for one or several attempts."""
 
     job: JobId
     attempts: tuple[AttemptKey, ...]
-
-
-class JobEvent(msgspec.Struct, frozen=True, array_like=True):
-    at_ms: int
-    text: str

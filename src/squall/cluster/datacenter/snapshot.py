@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from squall.cluster.datacenter.gated_records import GatedRecord, KnownGates
 from squall.cluster.datacenter.records import (
     AttemptFacts,
     JobEvent,
@@ -67,7 +68,15 @@ class EventsRow(msgspec.Struct, frozen=True, array_like=True, tag="events"):
     row: tuple[JobEvent, ...]
 
 
-Row = WorkerRow | JobRow | AttemptsRow | SlotRow | KeyRow | EventsRow
+class GatedRow(msgspec.Struct, frozen=True, array_like=True, tag="gated"):
+    row: GatedRecord
+
+
+class GatesRow(msgspec.Struct, frozen=True, array_like=True, tag="gates"):
+    row: KnownGates
+
+
+Row = WorkerRow | JobRow | AttemptsRow | SlotRow | KeyRow | EventsRow | GatedRow | GatesRow
 
 _encode = msgspec.msgpack.Encoder().encode
 _head = msgspec.msgpack.Decoder(Head)
@@ -93,6 +102,8 @@ class TablesCapture:
         self._slots = dict(tables.slots)
         self._keys = dict(tables.keys)
         self._events = dict(tables.events)
+        self._gated = dict(tables.gated)
+        self._gates = dict(tables.gates)
 
     def slices(self) -> Iterator[bytes]:
         yield _encode(self._head)
@@ -113,6 +124,8 @@ class TablesCapture:
         yield from (SlotRow(node, slot, each) for (node, slot), each in self._slots.items())
         yield from (KeyRow(who, key, each) for (who, key), each in self._keys.items())
         yield from (EventsRow(job, each) for job, each in self._events.items())
+        yield from (GatedRow(each) for each in self._gated.values())
+        yield from (GatesRow(each) for each in self._gates.values())
 
 
 def load_tables(slices: Iterable[bytes]) -> Tables:
@@ -145,3 +158,7 @@ def _add(tables: Tables, row: Row) -> Any:
             tables.keys[(row.principal, row.key)] = row.row
         case EventsRow():
             tables.events[row.job] = row.row
+        case GatedRow():
+            tables.gated[row.row.job] = row.row
+        case GatesRow():
+            tables.gates[row.row.group] = row.row

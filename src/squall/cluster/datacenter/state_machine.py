@@ -12,7 +12,13 @@ from typing import Any, cast
 
 import msgspec
 
-from squall.cluster.datacenter import attempt_rules, commands, job_rules, worker_rules
+from squall.cluster.datacenter import (
+    attempt_rules,
+    commands,
+    gated_rules,
+    job_rules,
+    worker_rules,
+)
 from squall.cluster.datacenter.commands import Accepted, Command, CommandOutcome, Rejected
 from squall.cluster.datacenter.job_rules import broken, settle_state
 from squall.cluster.datacenter.snapshot import TablesCapture, load_tables
@@ -42,6 +48,16 @@ _RULES: dict[type[Any], Callable[[Tables, Any], CommandOutcome]] = {
     commands.RefillShares: attempt_rules.refill_shares,
     commands.StopWorkflow: attempt_rules.stop_workflow,
     commands.ConcludeWorkflows: attempt_rules.conclude_workflows,
+    commands.AcceptJob: gated_rules.accept_job,
+    commands.StartHeld: gated_rules.start_held,
+    commands.ReadyHeld: gated_rules.ready_held,
+    commands.CancelHeld: gated_rules.cancel_held,
+    commands.AdjustHeld: gated_rules.adjust_held,
+    commands.MarkDelivered: gated_rules.mark_delivered,
+    commands.DisownHeld: gated_rules.disown_held,
+    commands.ForgetGated: gated_rules.forget_gated,
+    commands.KnowGates: gated_rules.know_gates,
+    commands.PurgeGated: gated_rules.purge_gated,
 }
 
 
@@ -75,9 +91,11 @@ class Datacenter:
             outcome = _RULES[type(command)](tables, command)
             for job in named:
                 settle_state(tables, job)
+                gated_rules.settle_gated(tables, job)
         except Exception as error:
             for job in named:
                 broken(tables, job, f"{type(command).__name__}: {error}")
+                gated_rules.settle_gated(tables, job)
             outcome = Rejected(text=f"internal error: {error}")
         if isinstance(outcome, Accepted) and outcome.job:
             named.append(outcome.job)
@@ -142,6 +160,11 @@ def jobs_of(command: Command, tables: Tables) -> list[JobId]:
             return [job for job, _ in command.leaders]
         case commands.Purge():
             return list(command.jobs)
+        case commands.PurgeGated():
+            return []
         case _:
+            gated = tables.gated.get(getattr(command, "gate_job", JobId("")))
+            if gated is not None:
+                return [each.job for each in gated.tries if each.job]
             job = cast("JobId | None", getattr(command, "job", None))
             return [job] if job else []

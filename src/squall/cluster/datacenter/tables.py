@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from squall.cluster.datacenter.gated_records import GatedRecord, KnownGates
 from squall.cluster.datacenter.records import (
     EVENTS_MAX,
     HISTORY_MAX,
@@ -61,6 +62,9 @@ class Tables:
         self.slots: dict[CoreSlot, SlotUse] = {}
         self.keys: dict[tuple[str, str], KeyEntry] = {}
         self.events: dict[JobId, tuple[JobEvent, ...]] = {}
+        # Jobs of the gates, and the gates that are known, by the id of their group (R15).
+        self.gated: dict[JobId, GatedRecord] = {}
+        self.gates: dict[str, KnownGates] = {}
         # The last broken job invariants.
         self.alarms: tuple[str, ...] = ()
 

@@ -21,12 +21,12 @@ class ChangeRefused(SquallError):
 
 
 class NoSuchMember(ChangeRefused):
-    """The change names a manager that is not in the group."""
+    """The change names a member that is not in the group."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The managers that leave and join in one epoch."""
+    """The members that leave and join in one epoch."""
 
     gone: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
@@ -37,14 +37,15 @@ def steps_of(
     gone: Collection[str],
     added: Collection[str],
     storages: Mapping[str, str],
+    role: str = "manager",
 ) -> list[Step]:
     """The steps that lead to the requested members; none if the group has them already.
     `storages` are the storage ids that nodes reported: a member whose disk was wiped has a new
-    one and must be replaced in a change of its own."""
+    one and must be replaced in a change of its own. A refusal calls the members by their `role`."""
     now = {str(member.node): str(member.storage) for member in members}
     fresh = [n for n in added if n not in now or _other_disk(now[n], storages.get(n))]
     if gone and added:
-        return _replacement(now, list(gone), list(added), fresh)
+        return _replacement(now, list(gone), list(added), fresh, role)
     leaving = [name for name in gone if name in now]
     size = len(now) - len(leaving) + len([name for name in fresh if name not in now])
     wiped = [name for name in fresh if name in now]
@@ -57,7 +58,7 @@ def steps_of(
         return []
     if size not in SIZES:
         raise ChangeRefused(
-            f"that makes {size} managers, but a group has 1, 3 or 5: "
+            f"that makes {size} {role}s, but a group has 1, 3 or 5: "
             f"{'add' if fresh else 'remove'} two in one command, or replace one"
         )
     if len(now) == 1 and len(fresh) == 2:
@@ -68,19 +69,19 @@ def steps_of(
 
 
 def _replacement(
-    now: Mapping[str, str], gone: list[str], added: list[str], fresh: list[str]
+    now: Mapping[str, str], gone: list[str], added: list[str], fresh: list[str], role: str
 ) -> list[Step]:
     if len(gone) != 1 or len(added) != 1:
-        raise ChangeRefused("managers are replaced one at a time")
+        raise ChangeRefused(f"{role}s are replaced one at a time")
     old, new = gone[0], added[0]
     if old == new:
         if old not in now:
-            raise NoSuchMember(f"no manager {old} in this group; squall group status lists them")
+            raise NoSuchMember(f"no {role} {old} in this group; squall group status lists them")
         return [Step(gone=(old,), added=(new,))] if fresh else []
     if old not in now:
         if new in now and not fresh:
             return []
-        raise NoSuchMember(f"no manager {old} in this group; squall group status lists them")
+        raise NoSuchMember(f"no {role} {old} in this group; squall group status lists them")
     if new in now:
         raise ChangeRefused(f"{new} is a member already; {old} can only be removed")
     return [Step(gone=(old,), added=(new,))]

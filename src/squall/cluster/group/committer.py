@@ -1,24 +1,17 @@
 """Submits commands to the group's log for requests from the wire.
 
-Every API of a manager uses it. It translates the log's errors into answers that the sender
-can act on, with the primary's address if another member leads.
+Every API of a member uses it. It translates the log's errors into answers that the sender
+can act on, with the primary's address if another member leads. The commands are those of the
+group's state machine, which a `CommandCodec` encodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from squall.api.errors import SquallError
-from squall.cluster.datacenter.commands import (
-    VERSION,
-    Accepted,
-    Command,
-    Rejected,
-    decode_outcome,
-    encode,
-)
 from squall.cluster.ledger.interface import (
     Ledger,
     LedgerFailed,
@@ -28,6 +21,7 @@ from squall.cluster.ledger.interface import (
     ReadLevel,
     TryLater,
 )
+from squall.cluster.protocol.command_outcomes import Accepted, Rejected, decode_outcome
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
@@ -44,27 +38,41 @@ Address = Callable[[NodeId | None], str]
 """Returns host:port of a member, or "" if it is unknown."""
 
 
-class Committer:
+Command = TypeVar("Command")
+
+
+class CommandCodec(NamedTuple, Generic[Command]):
+    """Encodes the commands of a state machine."""
+
+    version: int
+    """Commands are proposed with it, and so only after all members announced it (R3)."""
+    encode: Callable[[Command], bytes]
+    """Raises `SquallError` for a command that is too large."""
+
+
+class Committer(Generic[Command]):
     """Commits commands and confirms reads, and raises every failure as `RemoteError`."""
 
     def __init__(
         self,
         ledger: Ledger,
+        codec: CommandCodec[Command],
         address: Address,
         managers: Callable[[], list[str]] = lambda: [],
     ) -> None:
         """`managers` returns the addresses of the group's members, for the answers to clients."""
         self._ledger = ledger
+        self._codec = codec
         self._address = address
         self._managers = managers
 
     async def commit(self, command: Command) -> Accepted:
         try:
-            body = encode(command)
+            body = self._codec.encode(command)
         except SquallError as error:
             raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None
         try:
-            committed = await self._ledger.submit(body, version=VERSION)
+            committed = await self._ledger.submit(body, version=self._codec.version)
         except SquallError as error:
             raise self.answer(error) from None
         outcome = decode_outcome(committed.result)

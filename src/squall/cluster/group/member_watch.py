@@ -17,6 +17,7 @@ from squall.cluster.ledger.interface import Fence
 from squall.cluster.ledger.replica.effects import Effect, EnteredEpoch, SteppedDown
 from squall.cluster.protocol.group_messages import MemberNote
 from squall.cluster.wire.links.dispatch import Incoming
+from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.interfaces import Address, Clock, NodeId
 from squall.runtime.log import Log
 
@@ -146,12 +147,3 @@ class GroupWatch:
             for node, heard in self.heard.items()
             if heard.note.storage and now - heard.at <= within_s
         }
-
-
-def shown_address(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
-
-
-def address_in(text: str) -> Address | None:
-    host, _, port = text.rpartition(":")
-    return (host, int(port)) if host and port.isdecimal() else None

@@ -1,14 +1,14 @@
-"""Opens a manager's log, as this node's member of the group of managers."""
+"""Opens the log of a control group, as this node's member of the group."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Protocol
 
-from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.ledger.group_member.open_group_ledger import open_group_ledger
 from squall.cluster.ledger.group_member.wire_transport import WireTransport
-from squall.cluster.ledger.interface import Digest, Ledger
+from squall.cluster.ledger.interface import Digest, Ledger, StateMachine
 from squall.cluster.ledger.replica.types import NO_GROUP, GroupId
 from squall.cluster.ledger.replica.types import Timers as ReplicaTimers
 from squall.cluster.ledger.settings import LedgerSettings
@@ -17,14 +17,23 @@ from squall.runtime.interfaces import Address, NodeId, Runtime
 from squall.runtime.tasks import TaskRunner
 from squall.settings.shared_sections import TimerSettings
 
-LogOpener = Callable[[Runtime, TaskRunner, Datacenter], Awaitable[Ledger]]
+
+class BlobNamingMachine(StateMachine, Protocol):
+    """A state machine whose state names blobs."""
+
+    def referenced(self) -> Iterator[str]:
+        """The digests of the blobs that the state names; a digest may come twice."""
+        ...
+
+
+LogOpener = Callable[[Runtime, TaskRunner, BlobNamingMachine], Awaitable[Ledger]]
 """Opens a log that is in a store instead of on this node's disk."""
 
 
 async def open_log(
     runtime: Runtime,
     tasks: TaskRunner,
-    machine: Datacenter,
+    machine: BlobNamingMachine,
     board: Switchboard,
     *,
     members: dict[str, Address],

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import msgspec
 
-from squall.cluster.group.member_watch import GroupWatch, shown_address
+from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.ledger.replica.types import MENDING, Status
 from squall.cluster.protocol.group_messages import GroupView, MemberNote, MemberView
+from squall.runtime.addresses import shown_address
 
 SILENT_S = 2.0
 """A manager without a note for this long is shown as silent: it missed four notes."""
@@ -38,7 +42,9 @@ def own_note(own: MemberNote, ledger: Ledger, watch: GroupWatch, speaks: int) ->
     )
 
 
-def group_view(ledger: Ledger, watch: GroupWatch, own: MemberNote) -> GroupView:
+def group_view(
+    ledger: Ledger, watch: GroupWatch, own: MemberNote, role: str = "manager"
+) -> GroupView:
     storages = _stored(ledger, watch)
     notes = {name: heard.note for name, heard in watch.heard.items()}
     notes[watch.node] = own
@@ -52,6 +58,7 @@ def group_view(ledger: Ledger, watch: GroupWatch, own: MemberNote) -> GroupView:
     newest = max((notes[name].committed for name in names if name in notes), default=0)
     quorum = len(storages) // 2 + 1
     clocks = watch.clock_offsets()
+    regions = [notes[name].region for name in storages if name in notes]
     return GroupView(
         group=own.group,
         reported_by=watch.node,
@@ -65,7 +72,18 @@ def group_view(ledger: Ledger, watch: GroupWatch, own: MemberNote) -> GroupView:
             for name in names
         ],
         alarms=list(watch.alarms),
+        role=role,
+        degraded_durability=quorum_region(regions, len(storages)),
     )
+
+
+def quorum_region(regions: Sequence[str], members: int) -> str:
+    """The region that holds a quorum of a group of so many members by itself; "" if none does.
+    `regions` are those of the members that said so. A single member is not reported: it has no
+    other region to be in."""
+    counts = Counter(region for region in regions if region)
+    region, most = max(counts.items(), key=lambda each: (each[1], each[0]), default=("", 0))
+    return region if members > 1 and most >= members // 2 + 1 else ""
 
 
 def _member(
@@ -103,6 +121,7 @@ def _member(
         pid=note.pid,
         boot=heard.boot if heard is not None else "",
         clock_s=round(clocks.get(name, 0.0), 3),
+        region=note.region,
     )
 
 

@@ -86,7 +86,7 @@ async def recover_alone(
     try:
         lock = disk.lock()
     except BlockingIOError:
-        raise LedgerFailed("a manager runs with this directory: stop it first") from None
+        raise LedgerFailed(f"a {storage.role} runs with this directory: stop it first") from None
     try:
         return await _recover(runtime, tasks, machine, settings)
     except WalError as error:
@@ -107,7 +107,7 @@ async def _recover(
     if await disk.list(FRESH):
         raise LedgerFailed(f"{FRESH} is left over from an interrupted recovery: remove it")
     await make_directories(disk, FRESH)
-    storage = await own_storage(runtime, FRESH)
+    storage = await own_storage(runtime, FRESH, settings.role)
     fence = Fence(_new_epoch(runtime, max(durable_state.recovered.fence.epoch, former.epoch)), 0)
     member = Member(runtime.node, StorageId(storage.storage_id))
     group = GroupId(runtime.entropy(GROUP_ID_BYTES).hex())

@@ -58,6 +58,8 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str = "ledger"
     """Path relative to the node's data directory."""
+    role: str = "manager"
+    """Of the node: a data directory serves one role only."""
     wal: WalSettings = WalSettings()
     max_command_bytes: Bytes = 256 * 1024
     max_in_flight: Count = 8192

@@ -3,54 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
+from squall.cluster.group.process import run_member
 from squall.cluster.manager.node import ManagerNode, ManagerPlan
-from squall.runtime.log import Log, StreamSink
-from squall.runtime.real.disk import PRIVATE, warn_of_open_directory
-from squall.runtime.real.launcher import Attached, log_restart
-from squall.runtime.real.node_process import Frame, run
-from squall.runtime.real.runtime import RealRuntime
-from squall.runtime.tasks import TaskFailure, TaskInfo, TaskRunner
-
-SHUTDOWN_S = 10.0
+from squall.runtime.interfaces import Runtime
+from squall.runtime.log import Log
+from squall.runtime.real.launcher import Attached
+from squall.runtime.tasks import TaskRunner
 
 
 def run_manager(
     plan: ManagerPlan, *, name: str, data: Path, launched: Attached | None = None
 ) -> int:
     """Runs until SIGTERM; returns the exit code of the process."""
-    logs: list[Log] = []
 
-    def failed(failure: TaskFailure) -> None:
-        for log in logs:
-            log.error("task_failed", task=failure.name, error=failure.error)
-
-    def unfinished(tasks: tuple[TaskInfo, ...]) -> None:
-        for log in logs:
-            log.error("did_not_stop", tasks=", ".join(task.name for task in tasks))
-
-    async def main(runtime: RealRuntime, tasks: TaskRunner, stop: asyncio.Event) -> int:
-        settings = plan.settings.log
-        log = Log(
-            StreamSink(sys.stderr, as_json=settings.json),
-            runtime.clock,
-            level=settings.level,
-            events_per_s=settings.events_per_s,
-            burst=settings.burst,
-        ).bind(node=runtime.node, boot=runtime.boot)
-        logs.append(log)
-        log_restart(log, launched or Attached())
-        warn_of_open_directory(log, data)
+    async def node(runtime: Runtime, tasks: TaskRunner, log: Log, stop: asyncio.Event) -> int:
         return await ManagerNode(runtime, tasks, plan, log).run(stop)
 
-    data.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-    frame = Frame(
-        node=name,
-        data_dir=data,
-        shutdown_s=SHUTDOWN_S,
-        on_failure=failed,
-        on_unfinished=unfinished,
+    return run_member(
+        node,
+        name=name,
+        data=data,
+        settings=plan.settings.log,
+        dns_server=plan.dns_server,
+        launched=launched,
     )
-    return run(main, frame)

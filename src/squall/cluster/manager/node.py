@@ -18,65 +18,60 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from squall.cluster.control.admission import Admission
-from squall.cluster.control.execution import BoundedExecution
-from squall.cluster.control.load import Filling
+from squall.cluster.datacenter import commands
+from squall.cluster.datacenter.commands import Command
 from squall.cluster.datacenter.records import JobRecord
 from squall.cluster.datacenter.state_machine import Datacenter
-from squall.cluster.group.blob_transfers import Transfers
-from squall.cluster.group.committer import Committer
-from squall.cluster.group.handshake import GroupHandshake
-from squall.cluster.group.member_watch import GroupWatch, shown_address
-from squall.cluster.group.open_log import LogOpener, open_log
+from squall.cluster.group.clients.job_requests import Views, event_lines
+from squall.cluster.group.clients.operator_api import NOTE_S
+from squall.cluster.group.clients.relay import ClientRelay
+from squall.cluster.group.committer import CommandCodec
+from squall.cluster.group.job_leaders.report_copies import MemberCopies
+from squall.cluster.group.job_leaders.rpc import JobLeaderRpc
+from squall.cluster.group.member import (
+    GroupParts,
+    MemberWire,
+    open_group,
+    open_member_log,
+    serve_metrics,
+)
+from squall.cluster.group.metrics import refusal_counter, report_metrics
+from squall.cluster.group.open_log import LogOpener
+from squall.cluster.group.telemetry.job_leader import JobLeader
+from squall.cluster.group.telemetry.silent_shares import SILENT_S
 from squall.cluster.ledger.interface import Blobs, Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
-from squall.cluster.manager.clients.api import ClientApi, Views
+from squall.cluster.manager.clients.api import ClientApi
+from squall.cluster.manager.clients.datacenter_state import DatacenterStateApi
 from squall.cluster.manager.clients.job_views import (
     detailed_view,
-    events,
     job_view,
     node_views,
     why,
 )
-from squall.cluster.manager.clients.operator_api import NOTE_S, OperatorApi
-from squall.cluster.manager.clients.relay import ClientRelay
 from squall.cluster.manager.command_log import CommandLog, EventCounts, event_counts
 from squall.cluster.manager.director.effect_runner import EffectRunner, FindCut
 from squall.cluster.manager.director.policy import Director
-from squall.cluster.manager.job_leaders.choice import JobLeaders
-from squall.cluster.manager.job_leaders.report_copies import MemberCopies
-from squall.cluster.manager.job_leaders.rpc import JobLeaderRpc
-from squall.cluster.manager.metrics import (
-    admission_metrics,
-    group_metrics,
-    manager_metrics,
-    refusal_counter,
-    report_metrics,
-)
-from squall.cluster.manager.overload_response import OverloadResponse
+from squall.cluster.manager.gates.part_api import PartApi
+from squall.cluster.manager.gates.report_driver import TICK_S, ReportDriver
+from squall.cluster.manager.lost_shares import lost_lines
+from squall.cluster.manager.metrics import manager_metrics
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.results.assembler import ResultAssembler
-from squall.cluster.manager.sealed_secrets import SecretSealer
-from squall.cluster.manager.telemetry.job_leader import JobLeader
-from squall.cluster.manager.telemetry.silent_shares import SILENT_S
 from squall.cluster.manager.worker_api import WorkerApi
-from squall.cluster.protocol.group_messages import MemberNote
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.messages import JobView, NodeView
+from squall.cluster.protocol.messages import JobView, NodeList
 from squall.cluster.protocol.timers import Timers, timers_of
 from squall.cluster.settings_tree import Settings
-from squall.cluster.wire.counters import wire_metrics
+from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.channel import Channel
-from squall.cluster.wire.links.dispatch import Handlers
-from squall.cluster.wire.links.endpoint import Endpoint
-from squall.cluster.wire.links.switchboard import LinkTLS, Switchboard, make_keyring
+from squall.cluster.wire.links.switchboard import LinkTLS
+from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.engine.run_options import RunOptions
 from squall.runtime.interfaces import Address, BootId, NodeId, Runtime
 from squall.runtime.log import Log
-from squall.runtime.metrics import Registry
-from squall.runtime.metrics_http import MetricsServer, Probes
 from squall.runtime.tasks import TaskRunner
 from squall.stats.attempt_record import AttemptRecord
 
@@ -86,6 +81,7 @@ SHOW_S = 0.1
 IDLE_S = 1.0
 """The director is driven at least this often. It treats a gap of 3 s as a standstill of its own
 process (`STOOD_STILL_S`)."""
+CODEC: CommandCodec[Command] = CommandCodec(commands.VERSION, commands.encode)
 GROUP_ID_BYTES = 2
 STEP_ASIDE_S = 1.0
 
@@ -104,6 +100,8 @@ class ManagerPlan:
     tls: LinkTLS | None = None
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     metrics: Address | None = None
+    dns_server: Address | None = None
+    """For names in `members`; None: the servers of the system."""
     timers: Timers | None = None
     """None: derived from the settings and the size of the group."""
     joins: bool = False
@@ -135,7 +133,6 @@ class ManagerNode:
         self._wake = asyncio.Event()
         self._over = asyncio.Event()
         self._failed = False
-        self._watch = GroupWatch(runtime.node, plan.members, runtime.clock, log)
         self.machine = Datacenter()
         self.director: Director | None = None
         self.address: Address = plan.listen
@@ -143,19 +140,26 @@ class ManagerNode:
 
     async def run(self, stop: asyncio.Event) -> int:
         """Runs until `stop` is set or the log fails; returns the exit code."""
-        self._open_wire()
-        ledger = await self._open_log()
-        # Before the first link, so that a manager with the directory of another group is
-        # refused with the reason.
-        self._handshake.refresh(ledger)
+        plan = self._plan
+        wire = self._wire = MemberWire(
+            self._runtime, self._tasks, plan, self._log, group=f"{plan.cluster}/{plan.datacenter}"
+        )
+        self._watch, self._overload, self.registry = wire.watch, wire.overload, wire.registry
+        self._commands = CommandLog(self._log, plan.job_events or event_counts(wire.registry))
+        ledger = await open_member_log(self._runtime, self._tasks, plan, wire, self.machine)
         self._compose(ledger)
         ledger.on_applied(self._applied)
         ledger.on_role(self._role_changed)
         # Not before the handlers are registered: a request that arrived earlier would be
         # refused as unknown.
-        await self._endpoint.listen(self._plan.listen)
-        self.address = self._endpoint.address
-        metrics = await self._serve_metrics()
+        await wire.listen(plan.listen)
+        self.address = wire.address
+        if plan.metrics is not None:
+            manager_metrics(wire.registry, self.machine, ledger)
+            report_metrics(wire.registry, self._leader.memory)
+        metrics = await serve_metrics(
+            self._runtime, plan, wire, self._parts, not_leading="this manager does not lead"
+        )
         host, port = self.address
         self._log.info("manager_ready", address=f"{host}:{port}", op=ledger.applied)
         self._tasks.start("director", self._drive(), group="manager", essential=True)
@@ -166,81 +170,43 @@ class ManagerNode:
         self._tasks.every("job leaders", NOTE_S, self._leaders.replace_lost, group="manager")
         copy_s = self._timers_now().copy_s
         self._tasks.every("copies", copy_s, self._copies.give, group="manager")
+        self._tasks.every("reports", TICK_S, self._reports.tick, jitter=0.0, group="manager")
         self.ready.set()
         try:
             await self._until(stop)
             await ledger.step_aside(STEP_ASIDE_S)
         finally:
-            await self._endpoint.close(drain_s=0.5)
+            await self._reports.close()
+            await wire.endpoint.close(drain_s=0.5)
             if metrics is not None:
                 await metrics.close()
             await ledger.close()
         return 1 if self._failed else 0
 
-    async def _open_log(self) -> Ledger:
-        plan = self._plan
-        if plan.opener is not None:
-            return await plan.opener(self._runtime, self._tasks, self.machine)
-        return await open_log(
+    def _compose(self, ledger: Ledger) -> None:
+        plan, wire = self._plan, self._wire
+        self._ledger = ledger
+        parts = self._parts = open_group(
             self._runtime,
             self._tasks,
+            plan,
+            self._log,
+            wire,
+            ledger,
             self.machine,
-            self._board,
-            members=plan.members,
-            timers=plan.settings.timers,
-            settings=plan.ledger,
-            group=self._group_name,
-            joins=plan.joins,
-            watch=self._watch,
+            role="manager",
+            codec=CODEC,
+            lead_jobs=lambda leaders: commands.LeadJobs(leaders=leaders),
+            speaks=self.machine.version,
+            is_unused=lambda: not self.machine.tables.group,
         )
-
-    @property
-    def _group_name(self) -> str:
-        return f"{self._plan.cluster}/{self._plan.datacenter}"
-
-    def _open_wire(self) -> None:
-        runtime, plan = self._runtime, self._plan
-        admission = Admission(plan.settings.admission, runtime.random.uniform)
-        execution = BoundedExecution(admission, runtime.clock, self._admission_fills)
-        self._overload = OverloadResponse(admission, runtime.clock, self._log)
-        self._board = Switchboard(
-            runtime=runtime,
-            keyring=make_keyring(runtime, plan.secrets, plan.cluster),
-            admit=execution.enter,
-            passes=execution.passes,
-            tasks=self._tasks,
-            handlers=Handlers(),
-            limits=plan.settings.wire,
-            tls=plan.tls,
-            on_refused=self._peer_refused,
-            on_error=lambda error: self._log.error("handler_failed", error=error),
-        )
-        self._endpoint = Endpoint(self._board)
-        self.registry = Registry()
-        self._commands = CommandLog(self._log, plan.job_events or event_counts(self.registry))
-        wire_metrics(self.registry, self._board.counters)
-        admission_metrics(self.registry, admission)
-        self._handshake = GroupHandshake(
-            self._board, self._watch, name=self._group_name, timers=plan.settings.timers
-        )
-
-    def _compose(self, ledger: Ledger) -> None:
-        runtime, plan = self._runtime, self._plan
-        self._ledger = ledger
-        self._sealer = SecretSealer(plan.secrets, plan.cluster, runtime.entropy)
-        self._transfers = Transfers(ledger.blobs, self._board.counters, self._tasks)
-        committer = Committer(ledger, self._address_of, self._manager_addresses)
-        self._leaders = JobLeaders(
-            machine=self.machine,
-            ledger=ledger,
-            watch=self._watch,
-            committer=committer,
-            log=self._log,
-        )
+        self._sealer, self._transfers, self._leaders = parts.sealer, parts.transfers, parts.leaders
+        self._group = parts.operators
+        handlers = wire.board.handlers
         led = JobLeaderRpc(
             machine=self.machine,
             ledger=ledger,
-            committer=committer,
+            committer=parts.committer,
             leaders=self._leaders,
             clock=self._clock,
             tasks=self._tasks,
@@ -259,10 +225,11 @@ class ManagerNode:
             on_broken=lambda job, error: self._log.error("job_not_shown", job=job, error=error),
             has_link=lambda node, boot: self._channel_of(node, boot, False) is not None,
             lost_after_s=lambda: self._timers_now().lost_after_s,
+            lost_lines=lambda job: lost_lines(self.machine.tables, job),
         )
         self._copies = MemberCopies(self.machine, self._leader, self._leaders)
-        self._copies.register(self._board.handlers)
-        led.register(self._board.handlers, self._leader, self._copies)
+        self._copies.register(handlers)
+        led.register(handlers, cut=self._copies.encoded, judged=self._leader.judged)
         self._results = ResultAssembler(
             self.machine,
             self._transfers,
@@ -284,11 +251,11 @@ class ManagerNode:
             on_done=self._wake.set,
             find_cut=plan.find_cut or self._copies.find,
         )
-        self._answer(ledger, committer)
+        self._answer(ledger, parts)
 
-    def _answer(self, ledger: Ledger, committer: Committer) -> None:
+    def _answer(self, ledger: Ledger, parts: GroupParts[Command]) -> None:
         """Registers the handlers for workers, clients and operators."""
-        plan = self._plan
+        plan, committer, handlers = self._plan, parts.committer, self._wire.board.handlers
         workers = WorkerApi(
             datacenter=plan.datacenter,
             ledger=ledger,
@@ -302,7 +269,7 @@ class ManagerNode:
             log=self._log,
             director=lambda: self.director,
             on_heard=self._wake.set,
-            managers=self._manager_addresses,
+            managers=parts.addresses,
             pace=lambda: self._overload.pace,
         )
         self.clients = ClientApi(
@@ -310,7 +277,8 @@ class ManagerNode:
             machine=self.machine,
             ledger=ledger,
             committer=committer,
-            leader=self._leader,
+            stream=self._leader.stream,
+            reports=self._leader.reports,
             views=self._views(),
             sealer=self._sealer,
             clock=self._clock,
@@ -324,34 +292,52 @@ class ManagerNode:
             results=self._results,
             on_refused=refusal_counter(self.registry),
         )
-        self._transfers.register(self._board.handlers)
-        workers.register_handlers(self._board.handlers)
-        self.clients.register(self._board.handlers)
+        self._transfers.register(handlers)
+        workers.register_handlers(handlers)
+        self.clients.register(handlers)
         ClientRelay(
-            self._board.handlers,
+            handlers,
             machine=self.machine,
             ledger=ledger,
             leaders=self._leaders,
             clock=self._clock,
         )
-        self._group = OperatorApi(
-            ledger=ledger,
-            watch=self._watch,
+        self._group.register(handlers)
+        self._answer_gates(ledger, parts)
+
+    def _answer_gates(self, ledger: Ledger, parts: GroupParts[Command]) -> None:
+        """Registers the handlers for gates: their probes, and the parts that they hand over."""
+        plan, committer, handlers = self._plan, parts.committer, self._wire.board.handlers
+        self._reports = ReportDriver(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            board=self._wire.board,
             committer=committer,
             clock=self._clock,
+            tasks=self._tasks,
             log=self._log,
-            speaks=self.machine.version,
-            is_unused=lambda: not self.machine.tables.group,
-            own=self._own_note,
+            leads=lambda: ledger.is_primary,
         )
-        self._group.register(self._board.handlers)
-
-    def _peer_refused(self, address: Address, error: Exception) -> None:
-        host, port = address
-        self._log.warning("peer_refused", peer=f"{host}:{port}", error=str(error))
-
-    def _admission_fills(self, filling: Filling) -> None:
-        self._log.warning("admission_fills", limit=filling.limit, percent=filling.percent)
+        PartApi(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            ledger=ledger,
+            committer=committer,
+            transfers=self._transfers,
+            leaders=self._leaders,
+            wall_s=self._watch.wall_s,
+            queue_max=plan.settings.jobs.queue_max,
+            on_order=self._reports.ordered,
+        ).register(handlers)
+        DatacenterStateApi(
+            datacenter=plan.datacenter,
+            machine=self.machine,
+            ledger=ledger,
+            group=self._group.view,
+            addresses=parts.addresses,
+            state=self._state,
+            overload=lambda: self._overload.level,
+        ).register(handlers)
 
     # Callbacks of the log.
 
@@ -368,11 +354,13 @@ class ManagerNode:
     def _role_changed(self, fence: Fence | None) -> None:
         if fence is None:
             self.director = None
+            self._reports.end_term()
             self._log.warning("stepped_down")
             return
         self._log.info("leads", epoch=fence.epoch, view=fence.view)
         # At once, because no command of this version can be proposed before.
         self._group.activate()
+        self._reports.begin_term()
         self.director = Director(
             self.machine,
             self._timers_now(),
@@ -390,7 +378,7 @@ class ManagerNode:
 
     def _check_group(self) -> None:
         self._group.tick()
-        self._handshake.refresh(self._ledger)
+        self._wire.handshake.refresh(self._ledger)
 
     def _watch_ledger(self) -> None:
         if self._ledger.failure is not None and not self._failed:
@@ -476,9 +464,12 @@ class ManagerNode:
         interval_s = self._timers_now().telemetry_interval_s(workers) * self._overload.pace
         return max(SILENT_S, 3.0 * interval_s)
 
-    def _views(self) -> Views:
-        def state() -> VolatileState | None:
-            return self.director.state if self.director is not None else None
+    def _state(self) -> VolatileState | None:
+        """What this member knows beyond the log while it leads."""
+        return self.director.state if self.director is not None else None
+
+    def _views(self) -> Views[JobRecord]:
+        state = self._state
 
         def job(record: JobRecord) -> JobView:
             return job_view(self.machine.tables, record, self._ledger.group_ms(), state())
@@ -486,65 +477,22 @@ class ManagerNode:
         def explained(record: JobRecord) -> tuple[list[str], list[str]]:
             known = state()
             lines = why(known, record) if known is not None else []
-            lines.append(self._led_by())
-            return lines, events(record, self.machine.tables.shown_events(record))
+            lines.append(self._parts.led_by("managers"))
+            return lines, event_lines(record, self.machine.tables.shown_events(record))
 
-        def nodes() -> list[NodeView]:
-            managers = self._group.managers(self._runtime.boot)
-            return [*managers, *node_views(self.machine.tables, state())]
+        async def nodes(datacenter: str) -> NodeList:
+            here = self._plan.datacenter
+            if datacenter not in ("", here):
+                text = f"no datacenter {datacenter} here: this is a manager of {here}"
+                raise RemoteError(ErrorCode.NOT_FOUND, text)
+            managers = self._group.members(self._runtime.boot)
+            return NodeList(here, [*managers, *node_views(self.machine.tables, state())])
 
         def detailed(record: JobRecord) -> JobView:
             return detailed_view(job(record), self.machine.tables, record, state())
 
         return Views(job, nodes, explained, detailed)
 
-    def _own_note(self) -> MemberNote:
-        """What this member reports of its process to the group."""
-        free = self._plan.disk_free
-        return MemberNote(
-            address=shown_address(self._advertised()),
-            pid=self._plan.pid,
-            version=self._plan.version,
-            disk_free=free() if free is not None else -1,
-            wall_s=self._clock.wall(),
-        )
-
-    def _advertised(self) -> Address:
-        given = self._watch.addresses.get(self._runtime.node, self.address)
-        return given if given[1] else self.address
-
-    def _led_by(self) -> str:
-        fence = self._ledger.fence
-        leader = self._ledger.primary or "no member"
-        return f"{leader} leads the managers (epoch {fence.epoch}, view {fence.view})"
-
     def _channel_of(self, node: str, boot: str, bulk: bool) -> Channel | None:
         kind = LinkKind.BULK if bulk else LinkKind.CONTROL
-        return self._endpoint.channel(NodeId(node), BootId(boot), kind)
-
-    def _manager_addresses(self) -> list[str]:
-        """The addresses of all members; empty while one is unknown, or if the log is in a store."""
-        node, watch = self._runtime.node, self._watch
-        found = [
-            shown_address(self._advertised()) if name == node else watch.address_of(name)
-            for name in self._ledger.standing().members or ()
-        ]
-        return sorted(found) if all(found) else []
-
-    def _address_of(self, node: NodeId | None) -> str:
-        return self._watch.address_of(node)
-
-    def _readiness(self) -> str:
-        return "" if self._ledger.is_primary else "this manager does not lead"
-
-    async def _serve_metrics(self) -> MetricsServer | None:
-        if self._plan.metrics is None:
-            return None
-        registry = self.registry
-        manager_metrics(registry, self.machine, self._ledger)
-        report_metrics(registry, self._leader.memory)
-        self._overload.show(registry)
-        group_metrics(registry, self._ledger, self._watch, self._group.view)
-        server = MetricsServer(self._runtime.network, registry, Probes(ready=self._readiness))
-        await server.start(self._plan.metrics)
-        return server
+        return self._wire.endpoint.channel(NodeId(node), BootId(boot), kind)

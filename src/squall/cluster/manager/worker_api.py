@@ -17,15 +17,16 @@ from typing import Any
 import msgspec
 
 from squall.api.errors import SquallError
-from squall.cluster.datacenter.records import RecordFacts
+from squall.cluster.datacenter.commands import Command
+from squall.cluster.datacenter.records import JobRecord, RecordFacts
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+from squall.cluster.group.job_leaders.choice import JobLeaders
+from squall.cluster.group.telemetry.job_leader import JobLeader
 from squall.cluster.ledger.interface import Fence, Ledger, NotPrimary
 from squall.cluster.manager.director.effect_runner import EffectRunner
 from squall.cluster.manager.director.policy import Director
-from squall.cluster.manager.job_leaders.choice import JobLeaders
 from squall.cluster.manager.results.record_facts import facts_of
-from squall.cluster.manager.telemetry.job_leader import JobLeader
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
     Registered,
@@ -53,10 +54,10 @@ class WorkerApi:
         *,
         datacenter: str,
         ledger: Ledger,
-        committer: Committer,
+        committer: Committer[Command],
         machine: Datacenter,
-        leader: JobLeader,
-        leaders: JobLeaders,
+        leader: JobLeader[JobRecord],
+        leaders: JobLeaders[Command],
         runner: EffectRunner,
         timers: Callable[[], Timers],
         clock: Clock,

@@ -45,6 +45,8 @@ class MemberNote(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     alarms: int = 0
     wall_s: float = 0.0
     """Its wall clock, to be compared with the others' (R10)."""
+    region: str = ""
+    """Where it is, as its flags say: members of one region are lost together."""
 
 
 class MemberView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -73,6 +75,7 @@ class MemberView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     boot: str = ""
     clock_s: float = 0.0
     """Seconds that its wall clock is ahead of the median of the managers'; 0: not known."""
+    region: str = ""
 
 
 @message(161, MessageClass.DATA, senders=FROM_CLIENT)
@@ -92,7 +95,12 @@ class GroupView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     active_version: int = 1
     members: list[MemberView] = []
     alarms: list[str] = []
+    role: str = "manager"
+    """What its members are: managers or gates."""
     """The last alarms of the answering manager."""
+    degraded_durability: str = ""
+    """The region that holds a quorum of the members by itself: what is committed may be lost with
+    it. Empty: no region does (R15)."""
 
 
 @message(163, MessageClass.CONTROL)

@@ -13,8 +13,16 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
+from squall.cluster.protocol.views import (
+    Counters,
+    DatacenterView,
+    PartView,
+    WorkerLoad,
+    WorkflowView,
+)
 from squall.cluster.wire.catalogue import SizeClass, message
 from squall.cluster.wire.header import MessageClass
 from squall.cluster.wire.roles import Role
@@ -33,23 +41,6 @@ DRAINED = "its worker was drained"
 Phase = Literal["preparing", "ready", "running", "ended", "refused", "unknown"]
 """`ended`: its record is in the worker's outbox. `unknown`: the worker does not have it, and a
 tombstone makes sure that it never will."""
-
-
-class Counters(msgspec.Struct, frozen=True, array_like=True):
-    """The cumulative counters of one attempt."""
-
-    planned: int = 0
-    made: int = 0
-    finished: int = 0
-    """Iterations that ended, counted or interrupted."""
-    sent: int = 0
-    answered: int = 0
-    failed: int = 0
-    """Failed executions of steps, as in the step table. Exchanges without an answer are among
-    them, but their own number is only in the results document."""
-    users: int = 0
-    actions: int = 0
-    """Executed steps: they measure progress."""
 
 
 class AttemptStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -73,6 +64,8 @@ class AttemptStatus(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     """Preparing: its progress, a count of bytes and steps that only rises."""
     wants_more_s: bool = False
     """Preparing: it will not be ready in time and asks for more time."""
+    loaded: bool = False
+    """Preparing: its code is loaded; no user is open, and no request was sent."""
 
 
 class HeldRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -117,17 +110,6 @@ class Registered(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     if that boot is gone, it is no longer heard."""
     lease_s: float = 0.0
     interval_s: float = 1.0
-
-
-class WorkerLoad(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How busy the machine of a worker is, since its last report."""
-
-    cpu: float | None = None
-    """The share of all its processors in use, from 0 to 1; None: unknown."""
-    memory: float | None = None
-    """The share of its memory in use."""
-    lag_s: float = 0.0
-    """The longest delay of the loop of its main process."""
 
 
 @message(102, MessageClass.CONTROL, senders=FROM_WORKER)
@@ -185,6 +167,9 @@ class Preparation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """The longest execution, counted from Go."""
     ready_within_s: float = 0.0
     """The preparation is given up after this time, unless it is extended; 0: it has no limit."""
+    held: bool = False
+    """The gates have not started its job: it gets no lease yet, and its worker reports at once when
+    the code is loaded (R15)."""
 
 
 class MoreTime(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -339,24 +324,6 @@ JobState = Literal[
 """The last five are terminal. `stopping`: cancelled, aborted or timed out, not yet over."""
 
 
-class WorkflowView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    name: str
-    state: str
-    layer: int = 0
-    cores: int = 0
-    attempts: int = 0
-    lost: int = 0
-    error: str = ""
-    adjusted: str = ""
-    """The adjustment of its load while it runs: "paused", "300/s", "20 users"."""
-    priority: str = "auto"
-    workers: list[str] = []
-    """The workers that run it now; in the view of one job."""
-    counters: Counters | None = None
-    """Summed over its attempts, as their last reports say; in the view of one job that is not
-    over. Of one that is, clients take them from its result."""
-
-
 class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What clients see of a job."""
 
@@ -384,12 +351,16 @@ class JobView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was changed by hand, when and by whom; in the view of one job."""
     silent: list[str] = []
     """A line for each worker that runs shares of it and is not heard."""
+    datacenters: list[PartView] = []
+    """Of a job of the gates: its parts."""
 
 
 @message(140, MessageClass.DISPATCH, size=SizeClass.BULK, senders=FROM_CLIENT)
-class SubmitJob(msgspec.Struct, frozen=True):
+class SubmitJob(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     submission: Submission
+    direct: bool = False
+    """Create the job in this datacenter, although gates hand jobs over to it."""
 
 
 @message(141, MessageClass.DISPATCH)
@@ -481,7 +452,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str
-    role: Literal["manager", "worker"]
+    role: Literal["manager", "worker", "gate"]
     address: str
     pid: int
     state: str
@@ -495,11 +466,14 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     version: str = ""
     clock_s: float = 0.0
     """Of a manager: seconds that its wall clock is ahead of the median of the managers'."""
+    region: str = ""
+    """Of a gate: where it is."""
 
 
 @message(152, MessageClass.DATA, senders=FROM_CLIENT)
-class ListNodes(msgspec.Struct, frozen=True):
-    pass
+class ListNodes(msgspec.Struct, frozen=True, omit_defaults=True):
+    datacenter: str = ""
+    """Asked of a gate: the nodes of this datacenter; empty: the gates."""
 
 
 @message(153, MessageClass.DATA, size=SizeClass.BULK)
@@ -507,6 +481,8 @@ class NodeList(msgspec.Struct, frozen=True, omit_defaults=True):
     datacenter: str
     nodes: list[NodeView]
     read: ReadFacts | None = None
+    datacenters: list[DatacenterView] = []
+    """Of a gate that was asked for no datacenter: all of them."""
 
 
 @message(154, MessageClass.CONTROL, senders=FROM_CLIENT)
@@ -553,6 +529,8 @@ class Follow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     wait_s: float = 10.0
     seen: tuple[str, int] = ("", 0)
     """The group, and the highest op of its answers that the client got."""
+    reports: ReportCursor | None = None
+    """Also asks for the reports after this, to merge them with those of other datacenters."""
 
 
 @message(157, MessageClass.DATA, size=SizeClass.BULK)
@@ -571,6 +549,8 @@ class Followed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     result_size: int = 0
     reason: str = ""
     read: ReadFacts | None = None
+    reports: JobReports | None = None
+    """Of a job that is a datacenter's part and has started, if asked for."""
 
 
 @message(158, MessageClass.DATA, senders=FROM_CLIENT)

@@ -7,11 +7,12 @@ secrets are in `options`: they travel encrypted, and a manager stores secrets on
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 import msgspec
 
 from squall.engine.run_options import RunOptions
-from squall.stats.manifest import FileManifest
+from squall.stats.manifest import FileManifest, WorkflowPart
 
 BUNDLE_MAX_BYTES = 64 * 1024 * 1024
 
@@ -37,6 +38,32 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Names, never values."""
 
 
+class Targets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The datacenters that a job asks a gate for: those of `weights`, or the `count` best ones."""
+
+    weights: tuple[tuple[str, float], ...] = ()
+    """The named datacenters with their parts of the load, which add up to 1."""
+    count: int = 0
+    """Any so many datacenters, in equal parts."""
+    fallback: tuple[str, ...] | bool = False
+    """The datacenters that may run a part whose own datacenter cannot; True: any."""
+    on_loss: Literal["wait", "drop"] = "wait"
+    """If a datacenter is lost that runs a part, the job waits for it to its deadline, or counts
+    the part as lost once the datacenter is unreachable."""
+
+
+class SubmissionPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of one datacenter in a job that several datacenters run."""
+
+    datacenter: str
+    index: int
+    """Its number among the datacenters of the job, from 0."""
+    weights: tuple[int, ...]
+    """The weights of all of them."""
+    workflows: dict[str, WorkflowPart]
+    """The place of each workflow of the manifest, which has only this datacenter's load."""
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     bundle: str
     """Digest of the bundle blob; empty for a URL run."""
@@ -49,6 +76,16 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     on_control_loss: str = "stop"
     """Or "continue": run on without a manager to the execution timeout, which the result reports
     as "may overlap"."""
+    # Unset in other jobs, so that the digest of a state does not depend on the version that knows
+    # these fields.
+    targets: Targets | msgspec.UnsetType = msgspec.UNSET
+    """The datacenters to run it in; only gates take such a job."""
+    part: SubmissionPart | msgspec.UnsetType = msgspec.UNSET
+    """Set if the manifest is one datacenter's part of a job."""
+
+    @property
+    def split(self) -> SubmissionPart | None:
+        return self.part if self.part else None
 
 
 def fingerprint(submission: Submission) -> str:
@@ -58,11 +95,16 @@ def fingerprint(submission: Submission) -> str:
     they do not count.
     """
     options = msgspec.structs.replace(submission.options, seed=0, command=())
-    asked = (
+    asked: list[object] = [
         submission.bundle,
         submission.contents.entry,
         msgspec.to_builtins(options),
         submission.timeout_s,
         submission.on_control_loss,
-    )
+    ]
+    # Only where they are set: the fingerprints of other jobs stay what they were.
+    if submission.targets:
+        asked.append(msgspec.to_builtins(submission.targets))
+    if submission.part:
+        asked.append((submission.part.index, submission.part.weights))
     return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()

@@ -13,7 +13,13 @@ import math
 import re
 from collections.abc import Collection, Mapping
 
-from squall.cluster.protocol.submission import BUNDLE_MAX_BYTES, Submission
+from squall.cluster.protocol.submission import (
+    BUNDLE_MAX_BYTES,
+    Submission,
+    SubmissionPart,
+    Targets,
+)
+from squall.engine.load.datacenter_split import DATACENTERS_MAX, WEIGHTS_SUM_MAX
 from squall.engine.run_options import ProfileFlags, RunOptions
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 
@@ -124,6 +130,47 @@ def _check(submission: Submission) -> None:
     _choice("on_control_loss", submission.on_control_loss, ("stop", "continue"))
     _options(submission.options)
     _manifest(submission.manifest)
+    if submission.targets:
+        _targets(submission.targets)
+    if submission.part:
+        _part(submission.part)
+
+
+def _targets(targets: Targets) -> None:
+    _count("targets.weights", targets.weights, DATACENTERS_MAX)
+    for name, weight in targets.weights:
+        _name("targets.weights", name)
+        _number(f"targets.weights.{_shown(name)}", weight, 0.0, 1.0, above=True)
+    whole = math.fsum(weight for _, weight in targets.weights)
+    if targets.weights and abs(whole - 1.0) > 1e-6:
+        raise LimitExceeded(f"targets.weights add up to {whole:g}; they must add up to 1")
+    if len({name for name, _ in targets.weights}) < len(targets.weights):
+        raise LimitExceeded("targets.weights name a datacenter twice")
+    _number("targets.count", targets.count, 0, DATACENTERS_MAX)
+    if targets.weights and targets.count:
+        raise LimitExceeded("targets have weights and a count; they must have one of them")
+    if not isinstance(targets.fallback, bool):
+        _names("targets.fallback", targets.fallback)
+
+
+def _part(part: SubmissionPart) -> None:
+    _name("part.datacenter", part.datacenter)
+    _weights("part", part.index, part.weights)
+    _count("part.workflows", part.workflows, WORKFLOWS_MAX)
+    for name, place in part.workflows.items():
+        _name("part.workflows", name)
+        _weights("part.workflows", place.index, place.weights)
+        _number("part.workflows.users_before", place.users_before, 0, USERS_MAX)
+        _number("part.workflows.users_in_all", place.users_in_all, 0, USERS_MAX)
+        _number("part.workflows.iterations_before", place.iterations_before, 0, ITERATIONS_MAX)
+
+
+def _weights(field: str, index: int, weights: tuple[int, ...]) -> None:
+    _count(f"{field}.weights", weights, DATACENTERS_MAX)
+    _number(f"{field}.index", index, 0, len(weights) - 1)
+    for weight in weights:
+        _number(f"{field}.weights", weight, 1, WEIGHTS_SUM_MAX)
+    _number(f"{field}.weights in all", sum(weights), 1, WEIGHTS_SUM_MAX)
 
 
 def _options(options: RunOptions) -> None:

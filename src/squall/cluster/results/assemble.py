@@ -24,6 +24,7 @@ from squall.cluster.results.losses import (
 )
 from squall.cluster.results.parts import AppliedAdjustment, AttemptPart, JobParts
 from squall.cluster.results.record_sums import RecordSums
+from squall.cluster.results.replay import judged_while_running, replay
 from squall.engine.outcome import Loss, ProcessInfo, RunStatus, WorkflowOutcome, cores_at_once
 from squall.engine.run.metadata import squall_version
 from squall.engine.run_options import RunOptions
@@ -31,12 +32,11 @@ from squall.reporting.loss_lines import loss_line
 from squall.reporting.redaction import Redactor
 from squall.stats.attempt_record import AttemptRecord
 from squall.stats.manifest import FileManifest, WorkflowManifest
-from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.reports import ErrorSample, HealthReport
 from squall.stats.run_notes import notes_of
 from squall.stats.snapshot import VerdictState
-from squall.stats.thresholds.binding import BoundThreshold, bind_all
-from squall.stats.thresholds.judge import ThresholdJudge, ThresholdResult
-from squall.stats.totals.generator_health_summary import fill_health
+from squall.stats.thresholds.binding import bind_all
+from squall.stats.thresholds.judge import ThresholdJudge
 from squall.stats.totals.run import RunStats
 from squall.stats.verdict import judge
 
@@ -224,9 +224,9 @@ def _judged(
     bound = bind_all(result.manifest, options.thresholds)
     stats = RunStats(result.manifest, options.warmup_s)
     judge_of_run = ThresholdJudge(bound, stats)
-    _replay(stats, judge_of_run, result)
+    replay([(stats, result)], judge_of_run)
     close(stats, result)
-    thresholds = _thresholds(judge_of_run.final(), bound, result.width_s, parts.judged)
+    thresholds = judged_while_running(judge_of_run.final(), bound, result.width_s, parts.judged)
     over = [] if _was_stopped(parts) else result.workflows
     completed = {each.name: 0 for each in over if each.status == "completed"}
     for loss in result.losses:
@@ -246,41 +246,6 @@ def _taken_away(workflow: WorkflowManifest, parts: JobParts) -> int:
     profile = workflow.profile
     least = min((each.vus for each in changes if each.vus is not None), default=profile.vus)
     return max(profile.vus - least, 0) * profile.iterations_per_vu
-
-
-def _replay(stats: RunStats, judge_of_run: ThresholdJudge, result: JobResult) -> None:
-    """Repeats the run: adds the reports of each second, then judges."""
-    offsets: dict[str, int] = {}
-    for outcome in result.workflows:
-        stats.workflows[outcome.name].started_at_s = outcome.started_at_s
-        offsets[outcome.name] = round(outcome.started_at_s)
-    seconds: dict[int, list[WindowReport]] = {}
-    for report in result.reports:
-        seconds.setdefault(report.window + offsets[report.workflow], []).append(report)
-    fill_health(stats.health, result.generator)
-    for error in result.errors:
-        stats.add(error)
-    for second in sorted(seconds):
-        for outcome in result.workflows:
-            # The workflow is over: its last, shorter second is not awaited.
-            if 0 < outcome.started_at_s + outcome.elapsed_s <= second:
-                stats.workflows[outcome.name].elapsed_s = outcome.elapsed_s
-        for report in seconds[second]:
-            stats.add(report)
-        judge_of_run.judge_live(float(second + 1))
-
-
-def _thresholds(
-    final: list[ThresholdResult],
-    bound: Sequence[BoundThreshold],
-    width_s: int,
-    judged: Sequence[ThresholdResult],
-) -> list[ThresholdResult]:
-    if width_s == 1:
-        return final
-    sliding = {str(each) for each in bound if each.threshold.over_s is not None}
-    live = {each.expression: each for each in judged if each.expression in sliding}
-    return [live.get(each.expression, each) for each in final]
 
 
 def _findings(

@@ -15,6 +15,7 @@ import msgspec
 
 from squall.api.errors import SquallError
 from squall.engine.outcome import (
+    DatacenterOutcome,
     Loss,
     ProcessInfo,
     RunInfo,
@@ -79,6 +80,23 @@ class JobResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Planned starts that are in no report, by workflow."""
     refusal: str = ""
     refusal_code: int = 0
+    datacenters: list[DatacenterResult] = []
+    """The parts of a job that several datacenters ran, in their order."""
+
+
+class DatacenterResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The part of one datacenter."""
+
+    name: str
+    part: float
+    """Its share of the load, from 0 to 1."""
+    tries: int = 1
+    state: str
+    """The terminal state of its job, or `lost`."""
+    later_s: float = 0.0
+    """How long after the first datacenter it began, by the clocks of the datacenters."""
+    result: JobResult
+    """Without what the whole has anyway: errors and the health of processes."""
 
 
 def encode_result(result: JobResult) -> bytes:
@@ -127,6 +145,21 @@ def outcome_of(result: JobResult) -> RunOutcome:
         aborted_by=result.aborted_by,
         losses=list(result.losses),
         notes=list(result.notes),
+        datacenters=[
+            DatacenterOutcome(
+                name=each.name,
+                part=each.part,
+                tries=each.tries,
+                state=each.state,
+                reason=each.result.reason,
+                stats=stats_of(each.result),
+                verdict=each.result.verdict,
+                losses=list(each.result.losses),
+                elapsed_s=each.result.elapsed_s,
+                later_s=each.later_s,
+            )
+            for each in result.datacenters
+        ],
     )
 
 

@@ -273,6 +273,9 @@ class Attempts:
 
     # What the host reports (`HostEvents`).
 
+    def on_loaded(self, key: AttemptKey) -> None:
+        self.perform(self._session.on_loaded(key))
+
     def on_ready(self, key: AttemptKey) -> None:
         self.perform(self._session.on_ready(key))
 

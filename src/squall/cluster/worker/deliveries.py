@@ -25,8 +25,9 @@ from squall.cluster.wire.errors import NotSent, OutcomeUnknown, RemoteError, Wir
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.worker.attempt_records import AttemptRecorder
 from squall.cluster.worker.attempts import Attempts
-from squall.cluster.worker.manager_links import ManagerLinks, address_in
+from squall.cluster.worker.manager_links import ManagerLinks
 from squall.cluster.worker.session import WorkerSession
+from squall.runtime.addresses import address_in
 from squall.runtime.interfaces import Address, Runtime
 
 OFFER_AGAIN_S = 5.0

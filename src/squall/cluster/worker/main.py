@@ -46,6 +46,7 @@ class WorkerOptions:
     secrets: Secrets
     cluster: str
     tls: LinkTLS | None = None
+    dns_server: Address | None = None
     cores: int | None = None
     data_dir: Path | None = None
     name: str = ""
@@ -144,6 +145,7 @@ def run_worker(options: WorkerOptions) -> int:
         frame = Frame(
             node,
             data_dir=folder,
+            dns_server=options.dns_server,
             drain_s=options.drain_s,
             shutdown_s=SHUTDOWN_S,
             on_failure=failed,

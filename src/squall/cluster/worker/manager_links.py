@@ -6,6 +6,9 @@ as there is no link to the primary, or it did not answer a moment ago, the manag
 asked to relay. At the start the worker dials all managers and takes the first that answers: a
 machine that is gone does not answer, and waiting for each would take seconds.
 
+Names ("dns:", "srv:") are looked up at the start, and again when no known manager answers. Between
+these the worker uses the group's own list of its managers, which its answers bring.
+
 A lease is as short as a change of the primary allows. A worker that waits long between two
 tries, or asks dead managers again and again, loses its leases although there is a primary.
 """
@@ -18,9 +21,11 @@ from dataclasses import replace
 from squall.cluster.wire.errors import RemoteError, WireError
 from squall.cluster.wire.header import MessageClass
 from squall.cluster.wire.links.handshake import Session
+from squall.cluster.wire.links.named_addresses import NamedAddresses
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.links.switchboard import Switchboard
 from squall.cluster.wire.messages import ErrorCode
+from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address
 
@@ -59,12 +64,17 @@ class ManagerLinks:
         """`longest_s` returns the longest wait between two tries: the session interval."""
         self._board = board
         self._longest_s = longest_s
-        self._addresses = list(dict.fromkeys(addresses))
         # Given at the start, and asked again for ever: the list of managers may be outdated.
-        self._given = tuple(self._addresses)
-        # These and the managers of the group. Others were named as a primary; one of them that does
-        # not answer is forgotten.
-        self._known = frozenset(self._given)
+        self._given = NamedAddresses(board, addresses, self._names_changed)
+        # What the names stand for, from their lookup until the group sends its list.
+        self._found: tuple[Address, ...] = ()
+        # The group's own list.
+        self._managers: tuple[Address, ...] = ()
+        # A name itself is dialled only while nothing else is known.
+        self._addresses = list(self._given.plain or self._given.names)
+        # All but those that were named as a primary; one of these that does not answer is
+        # forgotten.
+        self._known = frozenset(self._addresses)
         self._peers: dict[Address, Peer] = {}
         self._at = 0
         self._failures = 0
@@ -94,8 +104,9 @@ class ManagerLinks:
         if it can; the other dials are closed. If none answers in time it turns back to one that has
         a link, or nothing changes. Returns the errors of the others by address."""
         clock = self._board.runtime.clock
+        await self._first_lookup()
         if len(self._addresses) == 1 or self.current.control.session is not None:
-            return {}
+            return dict(self._given.errors)
         until = clock.now() + self._board.limits.dial_timeout_s
         # A manager with a link was asked before and does not lead. To turn back to it would end
         # the dial of the primary that it names, and so for ever if a dial takes longer than a poll.
@@ -119,12 +130,29 @@ class ManagerLinks:
             for each in order:
                 if each != reached[0]:
                     await self._peers.pop(each).close()
-        return {f"{host}:{port}": error for (host, port), error in errors.items() if error}
+        named = {shown_address(each): error for each, error in errors.items() if error}
+        return {**self._given.errors, **named}
+
+    async def _first_lookup(self) -> None:
+        """Returns when the names are looked up, or a manager answers that needed no lookup."""
+        self._given.look_up()
+        clock = self._board.runtime.clock
+        while self._given.is_busy and not self._found:
+            await clock.sleep(DIAL_POLL_S)
+            dialled = [self.at(each) for each in self._addresses if each not in self._given.names]
+            if any(each.control.session is not None for each in dialled):
+                return
+
+    def _names_changed(self) -> None:
+        self._found = self._given.found
+        self._rebuild()
+        for name in [each for each in self._peers if each in self._given.names]:
+            # It leads to one of the managers that are dialled directly from now on.
+            self._board.tasks.start("close", self._peers.pop(name).close())
 
     @property
     def shown(self) -> str:
-        host, port = self._addresses[self._at]
-        return f"{host}:{port}"
+        return shown_address(self._addresses[self._at])
 
     def worked(self) -> None:
         self._failures = 0
@@ -151,6 +179,8 @@ class ManagerLinks:
         since = self._board.runtime.clock.now()
         failed = self._addresses[self._at]
         self._away[failed] = (since, self.current.control.session)
+        if all(self._is_away(each) for each in self._addresses):
+            self._given.failed()
         self._turn_to("")
         if failed not in self._known:
             now = self._addresses[self._at]
@@ -160,15 +190,23 @@ class ManagerLinks:
 
     async def learn(self, managers: Sequence[Address]) -> None:
         """Takes over the list of the group's managers; links to former ones are closed."""
-        now = self._addresses[self._at]
-        kept = list(dict.fromkeys((*self._given, *managers)))
-        self._known = frozenset(kept)
-        if now not in kept:
-            kept.append(now)
-        self._addresses, self._at = kept, kept.index(now)
-        for former in [each for each in self._peers if each not in kept]:
+        self._managers = tuple(managers)
+        self._found = ()
+        self._rebuild()
+        for former in [each for each in self._peers if each not in self._addresses]:
             self._away.pop(former, None)
             await self._peers.pop(former).close()
+
+    def _rebuild(self) -> None:
+        """The current manager stays the current one."""
+        now = self._addresses[self._at]
+        known = dict.fromkeys((*self._given.plain, *self._found, *self._managers))
+        kept = list(known or self._given.names)
+        self._known = frozenset(kept)
+        if now not in kept and now not in self._given.names:
+            kept.append(now)
+        self._addresses = kept
+        self._at = kept.index(now) if now in kept else 0
 
     async def close(self) -> None:
         for peer in self._peers.values():
@@ -215,11 +253,6 @@ class ManagerLinks:
         if now is None:
             return True
         return now is link and self._board.runtime.clock.now() - since < AWAY_S
-
-
-def address_in(text: str) -> Address | None:
-    host, _, port = text.rpartition(":")
-    return (host, int(port)) if host and port.isdecimal() else None
 
 
 def addresses_in(texts: Sequence[str]) -> list[Address]:

@@ -137,6 +137,12 @@ class HeldAttempt:
     # Steps of its preparation that are done.
     steps: int = 0
 
+    # Its job waits for the gates: it gets no lease until they start it.
+    waits_for_gates: bool = False
+
+    # Its code is loaded; never cleared.
+    loaded: bool = False
+
     # When the primary gives up its preparation, as far as this boot knows.
     due: float = inf
 
@@ -158,6 +164,7 @@ class HeldAttempt:
             record_size=self.record_size,
             work=work,
             wants_more_s=wants_more,
+            loaded=self.loaded and self.phase == "preparing",
         )
 
 
@@ -331,6 +338,15 @@ class WorkerSession:
         if held is not None:
             held.steps += 1
 
+    def on_loaded(self, key: AttemptKey) -> list[SessionEffect]:
+        """Reports it at once if the gates wait for it; otherwise users open next, and `on_ready`
+        follows."""
+        held = self.held.get(key)
+        if held is None or held.loaded:
+            return []
+        held.loaded = True
+        return [AskNow()] if held.waits_for_gates and held.phase == "preparing" else []
+
     def on_ready(self, key: AttemptKey) -> list[SessionEffect]:
         held = self.held.get(key)
         if held is None or held.phase != "preparing":
@@ -401,6 +417,7 @@ class WorkerSession:
             continues=brief.on_control_loss == "continue",
             lease_min_s=brief.options.lease_min_s,
             due=now + preparation.ready_within_s if preparation.ready_within_s else inf,
+            waits_for_gates=preparation.held,
         )
         refusal = self._cannot(preparation)
         if refusal is not None:

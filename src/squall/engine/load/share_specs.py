@@ -9,8 +9,9 @@ import msgspec
 
 from squall.api.errors import ConfigError
 from squall.engine.core_protocol import ShareSpec
+from squall.engine.load.stripes import stripe_position
 from squall.engine.load.user_split import split_iterations, split_users
-from squall.stats.manifest import FileManifest, Profile, WorkflowManifest
+from squall.stats.manifest import FileManifest, Profile, WorkflowManifest, WorkflowPart
 
 
 def share_specs(
@@ -22,13 +23,18 @@ def share_specs(
     received: dict[str, bytes],
     exports: list[str],
     place: tuple[int, int] = (0, 1),
+    part: WorkflowPart | None = None,
 ) -> list[ShareSpec]:
     """Makes one spec per process; share k takes starts and users k, k + n, k + 2n ...
 
     `place` is the index of the workflow and the number of workflows: their user ids
-    interleave.
+    interleave. So do those of the datacenters, if this is the `part` of one of them.
     """
     number, count = place
+    if part is not None:
+        # An id says its datacenter by its remainder, so each datacenter chooses its own number of
+        # shares, also a new one after a loss.
+        number, count = number + count * part.index, count * len(part.weights)
     profile = workflow.profile
     users = _users_at_start(profile, shares)
     iterations = iterations_of_shares(profile, users)
@@ -47,6 +53,7 @@ def share_specs(
             values=values,
             received=received,
             exports=exports,
+            part=part,
         )
         for share in range(shares)
     ]
@@ -75,16 +82,27 @@ def user_number(spec: ShareSpec, place: int) -> int:
     """The number of a user over all shares, from 0; it decides which rows the user gets.
 
     `place` counts the users of the share. The numbers of planned users have no gaps, however uneven
-    the shares are. Users beyond the plan, which an operator added, are numbered after them.
+    the shares are. Users beyond the plan, which an operator added, are numbered after them. The
+    numbers are those of the whole workflow, also if several datacenters run it.
     """
-    profile = spec.profile
+    profile, part = spec.profile, spec.part
     if profile.is_open or profile.model == "ramp":
-        return spec.share + place * spec.shares
+        number = spec.share + place * spec.shares
+        if part is None:
+            return number
+        if not part.users_in_all:
+            return stripe_position(part.weights, part.index, number)
+        # The plan has no users here, so an operator added them.
+        return part.users_in_all + part.index + number * len(part.weights)
     parts = split_users(profile.vus, spec.shares)
     own = parts[spec.share] if spec.share < len(parts) else 0
     if place < own:
-        return sum(parts[: spec.share]) + place
-    return profile.vus + spec.share + (place - own) * spec.shares
+        before = 0 if part is None else part.users_before
+        return before + sum(parts[: spec.share]) + place
+    beyond = spec.share + (place - own) * spec.shares
+    if part is None:
+        return profile.vus + beyond
+    return part.users_in_all + part.index + beyond * len(part.weights)
 
 
 def fit_descriptors(manifest: FileManifest, processes: int, descriptors: int) -> FileManifest:

@@ -88,6 +88,8 @@ class CoreHost(Generic[K]):
             self._hosting.append(process)
             self.spawn(process.begin(load))
         self._attempts[key] = HostedAttempt(self, key, process, spec, load, counters)
+        if process.loaded:
+            self.post(lambda events: events.on_loaded(key))
 
     def go(self, key: K, elapsed_s: float, run_elapsed_s: float) -> None:
         if (attempt := self._attempts.get(key)) is not None:
@@ -255,6 +257,8 @@ class HostedAttempt(Generic[K]):
     # What the process reports.
 
     def on_loaded(self) -> None:
+        key = self._key
+        self._host.post(lambda events: events.on_loaded(key))
         self._ask()
 
     def on_held(self, why: str, silent_s: float) -> None:

@@ -24,10 +24,15 @@ class LiveStats:
     """Adds up what the core processes report and judges it, each second and at the end."""
 
     def __init__(
-        self, manifest: FileManifest, thresholds: Sequence[BoundThreshold], warmup_s: float
+        self,
+        manifest: FileManifest,
+        thresholds: Sequence[BoundThreshold],
+        warmup_s: float,
+        scopes: Mapping[str, RunStats] | None = None,
     ) -> None:
+        """`scopes` has the statistics of each datacenter, for thresholds that name one."""
         self.stats = RunStats(manifest, warmup_s)
-        self._judge = ThresholdJudge(thresholds, self.stats)
+        self._judge = ThresholdJudge(thresholds, self.stats, scopes)
 
     def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
         self.stats.add(report)

@@ -17,6 +17,7 @@ from typing import Any
 from squall.api.feeds import Feed, FeedCursor, FeedExhausted
 from squall.engine.core_protocol import ShareSpec
 from squall.engine.load.share_specs import user_number
+from squall.engine.load.stripes import rows_of_part
 
 
 def tickets(spec: ShareSpec) -> range:
@@ -33,6 +34,14 @@ def ticket_names(spec: ShareSpec) -> dict[str, Any]:
     if spec.profile.iterations_per_vu:
         names["EACH"] = spec.profile.iterations_per_vu
     return names
+
+
+def random_of(spec: ShareSpec) -> random.Random:
+    """The share's source of random choices. A later attempt must not draw the numbers of the
+    first one again, nor two datacenters the same ones."""
+    again = f":{spec.attempt}" if spec.attempt > 1 else ""
+    where = f":dc{spec.part.index}" if spec.part is not None else ""
+    return random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}{again}{where}")
 
 
 def first_user(spec: ShareSpec) -> int:
@@ -56,7 +65,10 @@ def iteration_rows(
         before = spec.profile.iterations_per_vu * user_number(spec, 0)
     for name, feed in feeds.items():
         if feed.per == "iteration":
-            cursor = FeedCursor(rows[name], feed.take, share, shares, draw)
+            own = rows[name]
+            if spec.part is not None and not spec.profile.iterations_per_vu:
+                own = rows_of_part(own, feed.take, spec.profile, spec.part)
+            cursor = FeedCursor(own, feed.take, share, shares, draw)
             cursor.skip(before + spec.iterations_done)
             sources[name] = cursor.next
     return sources

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -85,9 +84,7 @@ class Share:
         http.on_named = self.recorder.record_named
         http.siblings = any(len(slots_of(layer)) > 1 for layer in self.plan.layers)
         self.failures = StepFailures(self.recorder, step_places(self.plan))
-        # A later attempt must not draw the numbers of the first one again.
-        again = f":{spec.attempt}" if spec.attempt > 1 else ""
-        self._random = random.Random(f"{spec.seed}:{spec.workflow}:{spec.share}{again}")
+        self._random = resume_point.random_of(spec)
         self._callbacks = CheckCallbacks(self.recorder, self.failures, self._random)
         self._load_pause = Pause()
         self._cut = ""

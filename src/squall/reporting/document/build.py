@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from squall.engine.outcome import RunOutcome, WorkflowOutcome
+from squall.reporting.document.datacenters import datacenter_entry
 from squall.reporting.document.rows import (
     histogram_entry,
     histogram_summary,
@@ -40,7 +41,7 @@ SCHEMA_PATH = Path(__file__).parents[1] / "schema" / "results-1.json"
 def build_document(outcome: RunOutcome) -> dict[str, Any]:
     stats = outcome.stats
     failures = failures_of(stats)
-    return {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "status": outcome.status,
         "passed": outcome.passed,
@@ -73,6 +74,9 @@ def build_document(outcome: RunOutcome) -> dict[str, Any]:
         "losses": [asdict(loss) for loss in outcome.losses],
         "notes": list(outcome.notes),
     }
+    if outcome.datacenters:
+        document["datacenters"] = [datacenter_entry(each) for each in outcome.datacenters]
+    return document
 
 
 def encode_document(document: dict[str, Any]) -> bytes:

@@ -36,6 +36,7 @@ from squall.stats.verdict import Verdict
 _VERDICTS: tuple[VerdictState, ...] = ("VALID", "DEGRADED", "INVALID")
 _STATUSES: tuple[RunStatus, ...] = ("completed", "partial", "timeout", "interrupted", "failed")
 _IDS_MAX = 3
+BY_DATACENTER = "the numbers by datacenter are in the documents of the runs and are not merged"
 APART = "these runs did not overlap; rates and users are sums as if they had"
 
 
@@ -108,7 +109,8 @@ def _notes(parts: Sequence[RunOutcome]) -> list[str]:
     head = f"merged from {len(parts)} runs: {', '.join(part.info.id for part in parts)}"
     notes = dict.fromkeys(note for part in parts for note in part.notes)
     apart = [APART] if _are_apart(parts) else []
-    return [head, *apart, *differences(parts), *notes]
+    split = [BY_DATACENTER] if any(part.datacenters for part in parts) else []
+    return [head, *apart, *split, *differences(parts), *notes]
 
 
 def _are_apart(parts: Sequence[RunOutcome]) -> bool:

@@ -67,6 +67,8 @@ class OutcomeDoc(msgspec.Struct):
 class RowDoc(msgspec.Struct, kw_only=True):
     """A step, a named call, or (without name) the iteration."""
 
+    workflow: str = ""
+    """Only by datacenter."""
     name: str = ""
     protocol: str = ""
     started: int
@@ -271,6 +273,31 @@ class VerdictDoc(msgspec.Struct):
     reasons: list[str]
 
 
+class DatacenterRequestsDoc(msgspec.Struct, kw_only=True):
+    sent: int
+    answered: int
+    failed: int
+    bytes_sent: int
+    bytes_received: int
+
+
+class DatacenterDoc(msgspec.Struct, kw_only=True):
+    """The part of one datacenter."""
+
+    name: str
+    part: float
+    tries: int
+    state: str
+    reason: str | None
+    later_s: float
+    elapsed_s: float
+    verdict: VerdictDoc
+    requests: DatacenterRequestsDoc
+    steps: list[RowDoc]
+    """With the iteration of each workflow."""
+    losses: list[Loss]
+
+
 class ResultsDoc(msgspec.Struct, kw_only=True):
     """A whole document of `squall run --json`."""
 
@@ -290,6 +317,7 @@ class ResultsDoc(msgspec.Struct, kw_only=True):
     generator: GeneratorDoc
     losses: list[Loss] = []
     notes: list[str]
+    datacenters: list[DatacenterDoc] = []
 
 
 def typed(document: dict[str, Any]) -> ResultsDoc:

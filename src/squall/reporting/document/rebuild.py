@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from squall.engine.outcome import ProcessInfo, RunInfo, RunOutcome, WorkflowOutcome
+from squall.reporting.document.datacenters import datacenter_outcome
 from squall.reporting.document.model import (
     Buckets,
     CheckDoc,
@@ -96,6 +97,10 @@ def rebuild_outcome(results: ResultsDoc) -> RunOutcome:
         aborted_by=results.aborted_by or "",
         losses=list(results.losses),
         notes=list(results.notes),
+        datacenters=[
+            datacenter_outcome(each, manifest, run.warmup_s, _fill_row)
+            for each in results.datacenters
+        ],
     )
 
 

@@ -94,6 +94,8 @@ def _loss(loss: dict[str, Any]) -> Markup:
         loss["reason"],
     ]
     owner = loss.get("worker") or f"process {loss['process']}"
+    if loss.get("datacenter"):
+        owner = "/".join(filter(None, (loss["datacenter"], loss.get("worker"))))
     return tag("tr", tag("th", owner, scope="row"), [tag("td", cell) for cell in cells])
 
 

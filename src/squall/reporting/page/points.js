@@ -133,6 +133,42 @@ const ratePoints = (row, flow) => {
     planned: p.planned / p.span,
   }));
 };
+// One series for each datacenter, on the workflow's clock of each: keys dc0, dc1 ...
+const datacenterRows = (flow, name) =>
+  (doc.datacenters || []).map((each) =>
+    each.steps.find((step) => step.workflow === flow.name && step.name === name),
+  );
+const datacenterPoints = (rows, flow, width, value) => {
+  const every = most(rows.map((row) => (row ? row.windows.every_s : 0))) || 1;
+  const length = most(
+    rows.map((row) => (row ? Math.ceil((row.windows.count.length * row.windows.every_s) / every) : 0)),
+  );
+  const to = flow.started_at_s + flow.elapsed_s;
+  return joined(length, every, flow.started_at_s, to, width, (a, b) =>
+    Object.fromEntries(
+      rows.map((row, place) => {
+        if (!row) return [`dc${place}`, null];
+        const finer = every / row.windows.every_s;
+        return [`dc${place}`, value(row, a * finer, b * finer, (b - a) * every)];
+      }),
+    ),
+  );
+};
+const datacenterRates = (rows, flow) => {
+  const length = most(rows.map((row) => (row ? row.windows.count.length : 0)));
+  return datacenterPoints(rows, flow, coarse(length), (row, a, b, span) =>
+    a < row.windows.count.length ? sum(row.windows.count.slice(a, b)) / span : null,
+  );
+};
+const datacenterLatencies = (rows, flow) => {
+  const width = most(rows.map((row) => (row ? latencyWidth(row.windows.count) : 1)));
+  return datacenterPoints(rows, flow, width, (row, a, b) => {
+    const count = sum(row.windows.count.slice(a, b));
+    return count < LEAST_SAMPLES
+      ? null
+      : quantile(merged(row.windows.buckets.slice(a, b)), count, 0.95);
+  });
+};
 const loadPoints = (flow) => {
   const w = flow.windows;
   const to = flow.started_at_s + flow.elapsed_s;

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from squall.reporting.page.datacenters import datacenters_section
 from squall.reporting.page.head import head_section, page_title, thresholds_section
 from squall.reporting.page.last_sections import closing_sections
 from squall.reporting.page.markup import Markup, joined, tag
@@ -47,6 +48,7 @@ def render_html(document: dict[str, Any], summary: str = "") -> str:
             [workflow_section(document, workflow, index) for index, workflow in enumerate(shown)],
             id="workflows",
         ),
+        datacenters_section(document),
         closing_sections(document, summary),
     )
     parts = {

@@ -6,6 +6,43 @@ const chosen = (flow) =>
     ? state.step[flow.name]
     : "iteration";
 
+// A line for each datacenter: its rate, and its p95.
+const datacenterSpecs = (flow, name) => {
+  const rows = datacenterRows(flow, name);
+  if (!rows.some((row) => row)) return [];
+  const marks = (show, whole) =>
+    rows.map((row, place) => ({
+      kind: "line",
+      key: `dc${place}`,
+      label: doc.datacenters[place].name,
+      show: (v) => (v === null ? "-" : show(v)),
+      whole: row ? whole(row) : "-",
+    }));
+  return [
+    {
+      name: "rates",
+      title: `Rate of ${name} by datacenter`,
+      note: "per second",
+      height: 90,
+      points: datacenterRates(rows, flow),
+      marks: marks(
+        (v) => `${digits(v)}/s`,
+        (row) => `${digits(row.rps)}/s`,
+      ),
+    },
+    {
+      name: "latencies",
+      title: `p95 of ${name} by datacenter`,
+      note: "ms",
+      height: 120,
+      points: datacenterLatencies(rows, flow),
+      log: state.log,
+      empty: `no window has ${LEAST_SAMPLES} samples`,
+      marks: marks(time, (row) => time((row.latency_ms || {}).p95)),
+    },
+  ];
+};
+
 const specs = (flow, row) => {
   const whole = row.latency_ms || {};
   const latency = latencyPoints(row, flow);
@@ -45,6 +82,7 @@ const specs = (flow, row) => {
       empty: `no window has ${LEAST_SAMPLES} samples`,
       marks: QUANTILES.map(([q]) => mark("line", q, q, time, time(whole[q]))),
     },
+    ...datacenterSpecs(flow, name),
     {
       name: "users",
       title: "Users",

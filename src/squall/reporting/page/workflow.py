@@ -87,13 +87,9 @@ def _facts(workflow: dict[str, Any]) -> Markup:
 
 
 def _steps(workflow: dict[str, Any]) -> Markup:
-    keys = [("name", "step"), ("count", "count"), ("rate", "rate"), ("failed", "failed")]
-    head = [
-        tag("th", name, scope="col", data_key=key, class_="number" if key != "name" else None)
-        for key, name in (*keys, *_TIMES)
-    ]
-    rows = [_step_row(step["name"], step) for step in workflow["steps"]]
-    foot = _step_row("iteration", workflow["iteration"])
+    head = step_titles("step")
+    rows = [step_row(step["name"], step) for step in workflow["steps"]]
+    foot = step_row("iteration", workflow["iteration"])
     open_model = workflow["profile"]["model"].startswith("open")
     return joined(
         tag("h3", "Steps"),
@@ -102,7 +98,16 @@ def _steps(workflow: dict[str, Any]) -> Markup:
     )
 
 
-def _step_row(name: str, row: dict[str, Any]) -> Markup:
+def step_titles(first: str) -> list[Markup]:
+    """The titles of a table of `step_row`s."""
+    keys = [("name", first), ("count", "count"), ("rate", "rate"), ("failed", "failed")]
+    return [
+        tag("th", name, scope="col", data_key=key, class_="number" if key != "name" else None)
+        for key, name in (*keys, *_TIMES)
+    ]
+
+
+def step_row(name: str, row: dict[str, Any]) -> Markup:
     times = row["latency_ms"]
     failed = row["failed"] / row["count"] if row["count"] else 0.0
     cells = [

@@ -22,7 +22,13 @@ from squall.reporting.number_format import (
 )
 from squall.reporting.text.layout import VERDICT_SHADES, Paint
 from squall.stats.manifest import FileManifest, WorkflowManifest
-from squall.stats.snapshot import NewError, Snapshot, ThresholdState, WorkflowSnapshot
+from squall.stats.snapshot import (
+    DatacenterSnapshot,
+    NewError,
+    Snapshot,
+    ThresholdState,
+    WorkflowSnapshot,
+)
 
 # For this long there is a line each second: users first check whether the run works at all.
 _EAGER_S = 10
@@ -77,6 +83,8 @@ class LiveLines:
                 if self._seen_s.get(workflow.name) != workflow.elapsed_s:
                     self._seen_s[workflow.name] = workflow.elapsed_s
                     self._write(self._progress(workflow, snapshot))
+            if snapshot.datacenters:
+                self._write(self._by_datacenter(snapshot))
         reported = ""
         if snapshot.verdict != self._verdict:
             self._verdict = snapshot.verdict
@@ -162,6 +170,25 @@ class LiveLines:
             self._paint(snapshot.verdict, VERDICT_SHADES[snapshot.verdict]),
         ]
         return "  ".join(parts)
+
+    def _by_datacenter(self, snapshot: Snapshot) -> str:
+        """`00:12  eu 300/s failed 0% p95 44.0ms  us silent for 5 s`."""
+        parts = [self._datacenter(each) for each in snapshot.datacenters]
+        return "  ".join([clock(round(snapshot.elapsed_s)), " | ".join(parts)])
+
+    def _datacenter(self, part: DatacenterSnapshot) -> str:
+        if part.silent_s:
+            return self._paint(f"{part.name} silent for {part.silent_s:.0f} s", "bad")
+        if part.state in ("lost", "failed"):
+            return self._paint(f"{part.name} {part.state}", "bad")
+        if not part.samples_now:
+            return f"{part.name} {part.state}"
+        target = "" if part.target_per_s is None else f" of {_planned_rate(part.target_per_s)}"
+        return (
+            f"{part.name} {rate(part.iterations_now_per_s)}{target} "
+            f"failed {percent_number(part.failed_now_share)}% "
+            f"p95 {tight_duration(part.p95_now_s)}"
+        )
 
     def _ended(self, workflow: WorkflowSnapshot, snapshot: Snapshot) -> str:
         name = [workflow.name] if len(self._manifest.workflows) > 1 else []

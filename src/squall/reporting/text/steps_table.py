@@ -24,7 +24,7 @@ def steps_block(
     """`named` adds the workflow's name to the header, for files with several workflows."""
     rows = [*workflow.rows.values(), workflow.iteration]
     rated_s = workflow.rated_s if workflow.has_rates else None
-    table = [_cells(row, rated_s, columns) for row in rows]
+    table = [step_cells(row, rated_s, columns) for row in rows]
     head = ["count", "rate", "failed", *columns]
     widths = [
         max(
@@ -53,7 +53,8 @@ def quantile_value(histogram: Histogram, column: str) -> float:
     return {"min": histogram.min_s, "mean": histogram.mean, "max": histogram.max_s}[column]
 
 
-def _cells(row: RowStats, rated_s: float | None, columns: Sequence[str]) -> list[str]:
+def step_cells(row: RowStats, rated_s: float | None, columns: Sequence[str]) -> list[str]:
+    """Count, rate, failed share and times of a row; `rated_s` None: it has no rate."""
     latency = row.latency
     per_s = "-" if rated_s is None else rate(row.count / rated_s)
     # A dash without samples: 0 would read as "very fast".

@@ -23,6 +23,7 @@ from squall.reporting.number_format import (
     rate,
 )
 from squall.reporting.text.columns import DEFAULT_COLUMNS
+from squall.reporting.text.datacenters_block import datacenters_block
 from squall.reporting.text.errors_block import errors_block, workflows_block
 from squall.reporting.text.layout import VERDICT_SHADES, Paint, aligned, section
 from squall.reporting.text.load_block import generator_block, http_block, load_block
@@ -49,6 +50,7 @@ def render_summary(
     lines += _thresholds(outcome.thresholds, paint)
     for workflow in _with_rows(outcome):
         lines += steps_block(workflow, columns or DEFAULT_COLUMNS, paint, named=named)
+    lines += datacenters_block(outcome.datacenters, columns or DEFAULT_COLUMNS, paint)
     lines += _checks(outcome, paint, named=named)
     lines += _metrics(list(stats.workflows.values()), paint, named=named)
     everything = totals_of(stats, list(stats.workflows.values()))

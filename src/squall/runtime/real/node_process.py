@@ -24,6 +24,7 @@ from typing import Any
 import uvloop
 
 from squall.api.errors import ExitCode
+from squall.runtime.interfaces import Address
 from squall.runtime.real.runtime import RealRuntime
 from squall.runtime.tasks import TaskFailure, TaskInfo, TaskRunner
 
@@ -46,6 +47,8 @@ class Frame:
     boot: str | None = None
     data_dir: Path | None = None
     seed: int | None = None
+    dns_server: Address | None = None
+    """None: the servers of the system."""
     shutdown_s: float = 10.0
     drain_s: float = 0.0
     """How much longer the node may take for itself, because it finishes work that it has."""
@@ -82,7 +85,7 @@ def _rare_collections() -> Generator[None]:
 async def _frame(main: Main, frame: Frame) -> tuple[int, bool]:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    runtime = RealRuntime(frame.node, frame.boot, frame.data_dir, frame.seed)
+    runtime = RealRuntime(frame.node, frame.boot, frame.data_dir, frame.seed, frame.dns_server)
     tasks = TaskRunner(runtime.clock, runtime.random, on_failure=frame.on_failure)
     body = loop.create_task(main(runtime, tasks, stop), name="main")
     fatal = loop.create_task(tasks.fatal(), name="fatal")

@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 
 from squall.api.errors import ConfigError
-from squall.runtime.interfaces import BootId, NodeId
+from squall.runtime.interfaces import Address, BootId, NodeId
 from squall.runtime.real.disk import RealDisk
 from squall.runtime.real.network import RealNetwork
 from squall.runtime.real.processes import RealProcesses
+from squall.runtime.real.resolver import RealResolver
 
 BOOT_ID_BYTES = 8
 
@@ -55,7 +56,8 @@ CLOCK = RealClock()
 
 class RealRuntime:
     """The runtime of one process. Make it on a running loop and close it at the end. Without
-    `data_dir` there is no disk; without `seed` each boot draws other random numbers."""
+    `data_dir` there is no disk; without `seed` each boot draws other random numbers;
+    without `dns_server` the system's are asked."""
 
     def __init__(
         self,
@@ -63,12 +65,14 @@ class RealRuntime:
         boot: str | None = None,
         data_dir: Path | None = None,
         seed: int | None = None,
+        dns_server: Address | None = None,
     ) -> None:
         self.node = NodeId(node)
         self.boot = BootId(boot or secrets.token_hex(BOOT_ID_BYTES))
         self.clock = CLOCK
         self.random = random.Random(seed)
         self.network = RealNetwork()
+        self.resolver = RealResolver(dns_server)
         self.processes = RealProcesses()
         self._disk = None if data_dir is None else RealDisk(data_dir)
 

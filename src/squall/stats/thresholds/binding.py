@@ -12,7 +12,7 @@ counts exchanges, `http_req_*` cover only HTTP rows and mean service time, as in
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import Literal, NoReturn, TypeAlias
 
@@ -31,6 +31,7 @@ from squall.stats.thresholds.grammar import (
     Threshold,
     did_you_mean,
     parse_threshold,
+    scope_hint,
     threshold_error,
 )
 
@@ -114,6 +115,11 @@ class BoundThreshold(msgspec.Struct, frozen=True, kw_only=True):
         return self.expression or self.threshold.text
 
     @property
+    def scope(self) -> str:
+        """The datacenter that it is about; empty: all of the run."""
+        return self.threshold.scope
+
+    @property
     def row(self) -> str:
         """The row of the step table that it is about, if there is one."""
         if self.target == "iteration":
@@ -138,9 +144,12 @@ class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
     failures_only: bool = False
 
 
-def bind(threshold: Threshold, manifest: FileManifest) -> BoundThreshold:
-    """Looks up the names. Raises a `ConfigError` that names an unknown one."""
-    binder = _Binder(threshold, manifest)
+def bind(
+    threshold: Threshold, manifest: FileManifest, scopes: Collection[str] = ()
+) -> BoundThreshold:
+    """Looks up the names. Raises a `ConfigError` that names an unknown one; `scopes` are the
+    datacenters to name there."""
+    binder = _Binder(threshold, manifest, scopes)
     chosen = binder.k6() if threshold.k6 else binder.squall()
     base, limit, unit, scale = binder.limit(chosen)
     return BoundThreshold(
@@ -160,14 +169,17 @@ def bind(threshold: Threshold, manifest: FileManifest) -> BoundThreshold:
     )
 
 
-def bind_all(manifest: FileManifest, extra: Sequence[str] = ()) -> list[BoundThreshold]:
-    """Thresholds of the file in its order, then those of the command line, then the built-in."""
+def bind_all(
+    manifest: FileManifest, extra: Sequence[str] = (), scopes: Collection[str] = ()
+) -> list[BoundThreshold]:
+    """Thresholds of the file in its order, then those of the command line, then the built-in.
+    `scopes` are the datacenters of the run, which a threshold may name."""
     bound = [
-        _bind_of_file(text, workflow, manifest)
+        _bind_of_file(text, workflow, manifest, scopes)
         for workflow in manifest.workflows
         for text in workflow.thresholds
     ]
-    bound += [bind(parse_threshold(text), manifest) for text in extra]
+    bound += [bind(parse_threshold(text, scopes=scopes), manifest, scopes) for text in extra]
     if any(workflow.is_test for workflow in manifest.workflows):
         builtin = bind(parse_threshold(BUILTIN_TEXT), manifest)
         bound.append(msgspec.structs.replace(builtin, builtin=True))
@@ -180,17 +192,23 @@ def needs_load(bound: BoundThreshold) -> bool:
     return bound.base == "rate" or grows
 
 
-def _bind_of_file(text: str, workflow: WorkflowManifest, manifest: FileManifest) -> BoundThreshold:
+def _bind_of_file(
+    text: str, workflow: WorkflowManifest, manifest: FileManifest, scopes: Collection[str]
+) -> BoundThreshold:
     """Binds a threshold of the file; a mistake names the file and line."""
     try:
-        return bind(parse_threshold(text, default_workflow=workflow.name), manifest)
+        parsed = parse_threshold(text, default_workflow=workflow.name, scopes=scopes)
+        return bind(parsed, manifest, scopes)
     except ConfigError as error:
         where = f"{PurePath(manifest.path).name}:{workflow.line}  {workflow.name}"
         raise ConfigError(f"{where}: {error}") from None
 
 
 class _Binder:
-    def __init__(self, threshold: Threshold, manifest: FileManifest) -> None:
+    def __init__(
+        self, threshold: Threshold, manifest: FileManifest, scopes: Collection[str]
+    ) -> None:
+        self.scopes = scopes
         self.threshold = threshold
         self.manifest = manifest
         self.known = {workflow.name: workflow for workflow in manifest.workflows}
@@ -206,7 +224,9 @@ class _Binder:
         is_scoped = len(threshold.names) > 1 and threshold.names[0] in self.known
         if owner is None or is_scoped or len(self.known) < 2:
             return threshold.text
-        return f"{owner}.{threshold.text}"
+        if not threshold.scope:
+            return f"{owner}.{threshold.text}"
+        return f"{threshold.scope}: {owner}.{threshold.text.partition(':')[2].strip()}"
 
     def squall(self) -> _Chosen:
         """`[workflow.]name[.field][.stat]`"""
@@ -245,8 +265,11 @@ class _Binder:
         if name not in _K6:
             metric = self._metric(name, scope, 0, is_qualified=default is not None)
             if metric is None:
-                known = [*_K6, *(m.name for w in scope for m in w.metrics)]
-                self.fail(0, f'no metric "{name}"', did_you_mean(name, known))
+                known = [*_K6, *(m.name for w in scope for m in w.metrics), *self.scopes]
+                hint = did_you_mean(name, known)
+                if self.threshold.scope:
+                    self.fail(0, f'no metric "{name}"', hint)
+                self.fail(0, f'no metric or datacenter "{name}"', hint or scope_hint(self.scopes))
             if step is not None:
                 self.fail(0, f'metric "{name}" is not kept per step', "leave out {step:...}")
             return self._of_metric(*metric, list(self.threshold.names[1:]), 0)

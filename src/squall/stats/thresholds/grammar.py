@@ -1,6 +1,7 @@
 """Parses thresholds: from an author's text to its parts.
 
-    threshold = subject op value [" over " duration] [", abort" [" after " duration]]
+    threshold = [scope ":"] subject op value [" over " duration] [", abort" [" after " duration]]
+    scope     = the name of a datacenter of the run
     subject   = name {"." name} ["." "p(" number ")"]
     k6 form   = metric ["{step:" step "}"] ":" stat op value [over] [abort]
     op        = < <= > >= == !=
@@ -13,6 +14,7 @@ only exception is a `ConfigError` that quotes the text and names the column.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Literal, NoReturn, TypeAlias
 
@@ -36,6 +38,9 @@ _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _UNIT = re.compile(r"[a-zA-Z%/µμ]+")
 _DURATION = re.compile(r"[0-9][0-9a-zA-Z.]*")
 _K6 = re.compile(r"\s*([^\W\d]\w*)\s*(\{[^{}]*\})?\s*:")
+_SCOPE = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*:")
+# After the colon of the k6 form comes a statistic, which has no parts.
+_DOTTED = re.compile(r"\s*[^\W\d]\w*\s*[.:]")
 _TAG = re.compile(r"\{\s*step\s*:\s*([^{}]*?)\s*\}")
 _WRONG_OPS = {"=<": "<=", "=>": ">=", "=": "==", "<>": "!=", "!": "!="}
 _QUOTED_LENGTH = 160
@@ -45,6 +50,8 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed threshold. `str()` returns the author's text."""
 
     text: str
+    scope: str = ""
+    """The datacenter that it is about; empty: all of the run."""
     default_workflow: str | None = None
     """The workflow whose class holds the text; None for one from the command line."""
     names: tuple[str, ...]
@@ -82,10 +89,14 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
                 return measured != limit
 
 
-def parse_threshold(text: str, *, default_workflow: str | None = None) -> Threshold:
-    """Parses a threshold. Raises a `ConfigError` that says where and why it fails."""
+def parse_threshold(
+    text: str, *, default_workflow: str | None = None, scopes: Collection[str] = ()
+) -> Threshold:
+    """Parses a threshold of a run in the datacenters `scopes`. Raises a `ConfigError` that says
+    where and why it fails."""
     reader = _Reader(text)
-    k6 = _K6.match(text)
+    scope = _scope(reader, scopes)
+    k6 = _K6.match(text, reader.at)
     step: str | None = None
     if k6 is not None:
         step = _k6_head(reader, k6)
@@ -98,6 +109,7 @@ def parse_threshold(text: str, *, default_workflow: str | None = None) -> Thresh
     reader.expect_end()
     return Threshold(
         text=text,
+        scope=scope,
         default_workflow=default_workflow,
         names=names,
         columns=columns,
@@ -194,6 +206,27 @@ class _Reader:
         match = _SPACE.match(self.text, self.at)
         if match is not None:
             self.at = match.end()
+
+
+def _scope(reader: _Reader, scopes: Collection[str]) -> str:
+    """Reads `eu:`. A name that is no datacenter may be a metric of the k6 form."""
+    head = _SCOPE.match(reader.text)
+    if head is None:
+        return ""
+    name = head.group(1)
+    if name in scopes:
+        reader.at = head.end()
+        return name
+    if _K6.match(reader.text) is None or _DOTTED.match(reader.text, head.end()) is not None:
+        reader.fail(f'no datacenter "{name}"', scope_hint(scopes), column=head.start(1) + 1)
+    return ""
+
+
+def scope_hint(scopes: Collection[str]) -> str:
+    """Ends an error about an unknown datacenter."""
+    if scopes:
+        return f"there are {', '.join(scopes)}"
+    return "this run has no datacenters: name them with --to eu=HOST:PORT,... or --dc"
 
 
 def _k6_head(reader: _Reader, head: re.Match[str]) -> str | None:

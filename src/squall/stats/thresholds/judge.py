@@ -18,7 +18,7 @@ code; a threshold on checks decides for checks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -79,11 +79,21 @@ class LiveJudgement(msgspec.Struct, frozen=True, kw_only=True):
 class ThresholdJudge:
     """Judges bound thresholds against the numbers of a run, second by second."""
 
-    def __init__(self, thresholds: Sequence[BoundThreshold], stats: RunStats) -> None:
+    def __init__(
+        self,
+        thresholds: Sequence[BoundThreshold],
+        stats: RunStats,
+        scopes: Mapping[str, RunStats] | None = None,
+    ) -> None:
+        """`scopes` has the numbers of each datacenter that a threshold names."""
         self._stats = stats
-        self._tracks = [_Track(bound, stats) for bound in thresholds]
+        scoped = scopes or {}
+        self._tracks = [
+            _Track(bound, scoped[bound.scope] if bound.scope else stats) for bound in thresholds
+        ]
         longest = max((bound.threshold.over_s or 0 for bound in thresholds), default=0)
-        stats.keep_seconds(longest)
+        for each in (stats, *scoped.values()):
+            each.keep_seconds(longest)
 
     def judge_live(self, now_s: float) -> LiveJudgement:
         """Judges during the run; call it once a second. The built-in threshold is left out."""
@@ -311,7 +321,7 @@ class _Track:
 
 def _is_about_errors(bound: BoundThreshold, step: RaisingStep) -> bool:
     """Whether a threshold of the author's own says how many of these failures are too many."""
-    if bound.builtin or step.workflow not in bound.workflows:
+    if bound.builtin or bound.scope or step.workflow not in bound.workflows:
         return False
     if bound.target == "checks":
         return step.is_check

@@ -111,16 +111,19 @@ class WorkflowStats:
         self._share_second: dict[int, int] = {}
         self._share_users: dict[int, int] = {}
 
-    def add(self, report: WindowReport) -> None:
+    def add(self, report: WindowReport, later_s: int = 0) -> None:
+        """`later_s`: the share's clock started so much later than the workflow's, which is the
+        clock of another datacenter. Its own clock says what belongs to the warm-up."""
         counted = report.window >= self.warmup_s
-        second = self._second(report.window)
+        window = report.window + later_s
+        second = self._second(window)
         for delta in report.rows:
-            made = self._row(delta).add(delta, report.window, counted=counted)
+            made = self._row(delta).add(delta, window, counted=counted)
             second.rows.setdefault(delta.name, RowSlice()).merge(made)
-        made = self.iteration.add(report.iteration, report.window, counted=counted)
+        made = self.iteration.add(report.iteration, window, counted=counted)
         second.iteration.merge(made)
-        self._add_users(report, second)
-        self.windows.at(report.window).add(report.starts)
+        self._add_users(report, window, second)
+        self.windows.at(window).add(report.starts)
         connect = Packed.from_data(report.connect) if report.connect is not None else None
         if connect is not None:
             second.connect.append(connect)
@@ -219,11 +222,11 @@ class WorkflowStats:
                 del self.seconds[gone]
         return second
 
-    def _add_users(self, report: WindowReport, second: Second) -> None:
+    def _add_users(self, report: WindowReport, at: int, second: Second) -> None:
         """Users are a level, not an amount: a later report of a share replaces its earlier one."""
         share = report.share
-        if report.window >= self._share_second.get(share, -1):
-            self._share_second[share] = report.window
+        if at >= self._share_second.get(share, -1):
+            self._share_second[share] = at
             self._share_users[share] = report.users
             self.users.now = sum(self._share_users.values())
         second.users[share] = report.users
@@ -231,7 +234,7 @@ class WorkflowStats:
         users, busy = sum(second.users.values()), sum(second.busy.values())
         self.users.max = max(self.users.max, users)
         self.busy_max = max(self.busy_max, busy)
-        window = self.windows.at(report.window)
+        window = self.windows.at(at)
         window.users = max(window.users, users)
         window.busy = max(window.busy, busy)
 

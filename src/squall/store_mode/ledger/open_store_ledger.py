@@ -24,8 +24,7 @@ from typing import TypeVar
 
 import msgspec
 
-from squall.cluster.datacenter.state_machine import Datacenter
-from squall.cluster.group.open_log import LogOpener
+from squall.cluster.group.open_log import BlobNamingMachine, LogOpener
 from squall.cluster.ledger.apply import Applier
 from squall.cluster.ledger.interface import Digest, Fence, LedgerFailed, StateMachine
 from squall.cluster.ledger.replica.group_clock import away_ms, running_from
@@ -83,7 +82,9 @@ def open_store_log(
     suit the store, which the caller still owns. The opener retries while the term is valid,
     returns when this leader serves, and raises `LedgerFailed` with a one-line reason."""
 
-    async def opened(runtime: Runtime, tasks: TaskRunner, machine: Datacenter) -> StoreLedger:
+    async def opened(
+        runtime: Runtime, tasks: TaskRunner, machine: BlobNamingMachine
+    ) -> StoreLedger:
         return await open_store_ledger(
             runtime,
             tasks,

@@ -16,6 +16,7 @@ from squall.ui.pages.chart_selection import main_charts, more_charts
 from squall.ui.pages.charts import (
     titled,
 )
+from squall.ui.pages.datacenter_table import datacenter_table
 from squall.ui.pages.header import header
 from squall.ui.pages.help import help_pane, log_pane
 from squall.ui.pages.overview import workflow_table
@@ -43,6 +44,8 @@ _CHART_LEAST = 5
 _CHART_USUAL = 7
 _CHART_MOST = 17
 _ERRORS_LEAST = 2
+_DATACENTERS_USUAL = 4
+_DATACENTERS_MOST = 12
 _ERRORS_MOST = 12
 
 
@@ -114,15 +117,27 @@ def _stacked(
         + any(m.checks_passed + m.checks_failed for m in moments),
         _ERRORS_LEAST,
     )
+    parts = state.snapshot.datacenters if state.snapshot is not None else ()
+    room = height - 3 - len(health)
+    between = _datacenter_rows(len(parts), room, is_wide=is_wide)
     charts, second, table, errors = _heights(
-        height - 3 - len(health), rows, min(wanted_errors, _ERRORS_MOST), is_wide=is_wide
+        room - between, rows, min(wanted_errors, _ERRORS_MOST), is_wide=is_wide
     )
     lines = main_charts(state, view, name, (width, charts), terminal) if charts else []
+    lines += datacenter_table(parts, (width, between), terminal) if between else []
     lines += more_charts(state, view, name, (width, second), terminal) if second else []
     lines += _table(state, view, name, (width, table + 1), terminal)
     lines += _judgements(state, moments, name, (width, errors), terminal)
     lines.append(titled([Span("generator", "strong")], (), width, terminal))
     return [*lines, *health]
+
+
+def _datacenter_rows(count: int, room: int, *, is_wide: bool) -> int:
+    """Rows for the title and the lines of the datacenters; plots give way to them."""
+    if not count:
+        return 0
+    most = _DATACENTERS_MOST if is_wide else _DATACENTERS_USUAL
+    return min(count + 1, most + 1, max(room - _ERRORS_LEAST - 2, 0))
 
 
 def _heights(

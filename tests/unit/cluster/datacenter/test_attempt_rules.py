@@ -32,7 +32,7 @@ from squall.cluster.datacenter.commands import (
 )
 from squall.cluster.datacenter.records import RecordFacts
 from squall.cluster.datacenter.state_machine import Datacenter
-from squall.cluster.manager.clients.job_views import events
+from squall.cluster.group.clients.job_requests import event_lines
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId, ShareKey
 from squall.cluster.protocol.messages import Counters
 from tests.fakes.datacenter import Log, creation, submission, workflow
@@ -237,7 +237,7 @@ def test_the_event_of_a_loss_has_the_time_of_the_death(
     world.ok(LoseAttempts(lost=(LostAttempt(key(world.job), "w1 is gone", cut, 15.0),)))
     tables = world.log.machine.tables
     job = tables.jobs[world.job]
-    shown = events(job, tables.shown_events(job))
+    shown = event_lines(job, tables.shown_events(job))
     assert f"    17.0 s  A share 0 on w1 lost, {when}: w1 is gone" in shown
 
 

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from squall.cluster.datacenter import commands
 from squall.cluster.group import committer
-from squall.cluster.group.committer import Committer
+from squall.cluster.group.committer import CommandCodec, Committer
 from squall.cluster.ledger.interface import Fence, ReadLevel, Standing
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
@@ -40,8 +41,10 @@ class Follower:
         self.grown.set()
 
 
-def made(ledger: Follower) -> Committer:
-    return Committer(cast(Any, ledger), lambda node: "")
+def made(ledger: Follower) -> Committer[commands.Command]:
+    return Committer(
+        cast(Any, ledger), CommandCodec(commands.VERSION, commands.encode), lambda node: ""
+    )
 
 
 async def test_an_answer_says_how_recent_it_is() -> None:

@@ -13,6 +13,7 @@ from squall.cluster.group.committer import Committer
 from squall.cluster.ledger.interface import Digest, TryLater
 from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.director.effect_runner import EffectRunner
+from squall.cluster.manager.node import CODEC
 from squall.cluster.protocol.messages import SubmitJob
 from squall.cluster.wire.counters import WireCounters
 from squall.cluster.wire.errors import RemoteError
@@ -51,8 +52,9 @@ async def test_a_job_is_not_accepted_while_only_one_manager_has_its_bundle() -> 
         datacenter="dc",
         machine=bench.machine,
         ledger=log,
-        committer=Committer(log, lambda node: ""),
-        leader=unused,
+        committer=Committer(log, CODEC, lambda node: ""),
+        stream=unused,
+        reports=unused,
         views=unused,
         sealer=unused,
         clock=unused,

@@ -32,6 +32,19 @@ def test_the_summary_of_a_document_is_that_of_the_run(make_outcome: Any, make_mi
         assert render_summary(again, columns=COLUMNS) == render_summary(outcome, columns=COLUMNS)
 
 
+def test_the_parts_of_datacenters_are_read_back(in_two_datacenters: Any) -> None:
+    again = rebuild(through_json(in_two_datacenters))
+    assert render_summary(again, columns=COLUMNS) == render_summary(
+        in_two_datacenters, columns=COLUMNS
+    )
+    eu, us = again.datacenters
+    assert (eu.name, eu.part, eu.tries, eu.state) == ("eu", 0.6, 2, "completed")
+    assert (us.state, us.reason, us.later_s) == ("lost", "no manager answers", 1.5)
+    assert [loss.datacenter for loss in us.losses] == ["us"]
+    assert eu.stats.workflows["Shop"].rows["pay"].failed == 15
+    assert [w.count for w in us.stats.workflows["Shop"].iteration.windows][:2] == [50, 0]
+
+
 def test_errors_of_hooks_and_of_several_lines_are_shown_again(make_outcome: Any) -> None:
     outcome = make_outcome(notes=["a note"], aborted_by="errors < 5%")
     for line, at_s in (("shop.py:44 in pay", 0.9), ("shop.py:45 in pay", 1.9)):

@@ -255,3 +255,11 @@ def test_markup_escapes_all_that_is_not_markup() -> None:
     assert made == '<td class="a" data-x="&quot;" hidden>&lt;b&gt;1<i></i></td>'
     assert joined("a & b", ("<",)) == "a &amp; b&lt;"
     assert tag("rect", x=1) == '<rect x="1"/>'
+
+
+def test_the_page_has_a_section_by_datacenter(in_two_datacenters: Any) -> None:
+    page = render_html(build_document(in_two_datacenters))
+    texts = " ".join(Reader(page).texts)
+    for shown in ("Datacenters", "60 %", "lost", "no manager answers", "1.5 s later"):
+        assert shown in texts
+    assert "by datacenter" in page, "the script draws a line for each"

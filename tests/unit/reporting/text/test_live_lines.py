@@ -7,7 +7,13 @@ from typing import Any
 
 from squall.reporting.text.live_lines import LiveLines
 from squall.stats.manifest import FileManifest, Profile, WorkflowManifest
-from squall.stats.snapshot import NewError, Snapshot, ThresholdState, WorkflowSnapshot
+from squall.stats.snapshot import (
+    DatacenterSnapshot,
+    NewError,
+    Snapshot,
+    ThresholdState,
+    WorkflowSnapshot,
+)
 
 
 def shop(model: str = "open", **more: Any) -> WorkflowManifest:
@@ -222,3 +228,22 @@ def test_a_workflow_that_ended_says_so_once() -> None:
     assert [line for line in shown if "Shop" in line] == [
         "00:02/05:00  Shop  ended, 40 iterations  failed 0%"
     ]
+
+
+def test_a_line_by_datacenter_follows_the_line_of_the_run() -> None:
+    eu = DatacenterSnapshot(
+        name="eu",
+        part=0.6,
+        state="running",
+        iterations_now_per_s=298.0,
+        target_per_s=300.0,
+        p95_now_s=0.044,
+        samples_now=298,
+    )
+    us = DatacenterSnapshot(name="us", part=0.4, state="running", silent_s=5.2, samples_now=9)
+    lost = DatacenterSnapshot(name="ap", part=0.1, state="lost", note="gave up")
+    waits = DatacenterSnapshot(name="sa", part=0.1, state="queued")
+    lines = lines_of(snapshot(datacenters=(eu, us, lost, waits)))
+    assert lines[-1] == (
+        "00:12  eu 298/s of 300 failed 0% p95 44.0ms | us silent for 5 s | ap lost | sa queued"
+    )

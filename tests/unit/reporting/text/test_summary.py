@@ -177,3 +177,19 @@ def test_the_last_two_lines_are_transfer_and_requests(make_outcome: Any, make_mi
         last = render_summary(outcome).splitlines()[-2:]
         assert last[0].startswith("Transfer/sec: ")
         assert last[1].startswith("Requests/sec: ")
+
+
+def test_the_numbers_by_datacenter_follow_the_steps(in_two_datacenters: Any) -> None:
+    lines = render_summary(in_two_datacenters, columns=("p50", "p99")).splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("BY DATACENTER"))
+    assert lines[at].split() == ["BY", "DATACENTER", "count", "rate", "failed", "p50", "p99"]
+    assert lines[at + 1] == "  eu  60 %  completed  VALID  515 requests sent  try 2"
+    assert lines[at + 2].split()[:3] == ["login", "250", "25.0/s"]
+    assert lines[at + 5] == (
+        "  us  40 %  lost  INVALID  515 requests sent  began 1.5 s later  no manager answers"
+    )
+    assert lines[at + 9].startswith("CHECKS")
+
+
+def test_a_run_in_one_place_has_no_section_by_datacenter(make_outcome: Any) -> None:
+    assert "BY DATACENTER" not in render_summary(make_outcome())

@@ -29,6 +29,8 @@ class Storage(msgspec.Struct, frozen=True):
     member that lost its disk does not count as its former self (R2)."""
     wal_identity: bytes
     format: int = FORMAT
+    role: str = "manager"
+    """Whose log it is, "manager" or "gate": the two have different commands."""
 
 
 async def load_storage(disk: Disk, directory: str) -> Storage | None:

@@ -69,7 +69,7 @@ async def open_durable_state(
     """Opens the files and replays the log; the caller holds the lock of the directory. With
     `mends`, other members can repair damage, so a damaged log does not stop the start."""
     disk, directory = runtime.disk, settings.directory
-    storage = await own_storage(runtime, directory)
+    storage = await own_storage(runtime, directory, settings.role)
     checkpoints = Checkpoints(disk, f"{directory}/checkpoints", storage.storage_id)
     newest = await checkpoints.newest()
     head, slices = newest if newest is not None else (None, None)

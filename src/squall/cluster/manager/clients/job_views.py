@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from squall.cluster.datacenter.records import JobEvent, JobRecord, WorkerRecord, WorkflowRecord
+from squall.cluster.datacenter.records import JobRecord, WorkerRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.datacenter.workflow_states import WorkflowState, public
+from squall.cluster.group.job_deadlines import deadline_ms
 from squall.cluster.manager.director.core_pool import NO_WORKERS, position, usable, waiting_jobs
 from squall.cluster.manager.director.layers import next_phase
 from squall.cluster.manager.director.worker_health import standing
@@ -20,7 +21,7 @@ from squall.cluster.manager.primary.lease_rules import elapsed_s
 from squall.cluster.manager.primary.placement import profile_of
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.results.committed_parts import applied
-from squall.cluster.manager.sessions.time_limits import deadline_ms, standstills
+from squall.cluster.manager.sessions.time_limits import standstills
 from squall.cluster.protocol.messages import Counters, JobView, NodeView, WorkerLoad, WorkflowView
 from squall.cluster.results.assemble import adjustment_line
 from squall.reporting.number_format import plural
@@ -160,11 +161,6 @@ def silent_lines(state: VolatileState, job: JobRecord) -> list[str]:
                 "its shares are lost"
             )
     return lines
-
-
-def events(job: JobRecord, happened: Iterable[JobEvent]) -> list[str]:
-    """The events of a job, each with the seconds since its creation."""
-    return [f"{(event.at_ms - job.created_ms) / 1000.0:8.1f} s  {event.text}" for event in happened]
 
 
 def _workflow_view(job: JobRecord, workflow: WorkflowRecord) -> WorkflowView:

@@ -14,6 +14,7 @@ from collections import Counter
 from squall.api.errors import ExitCode
 from squall.cluster.datacenter.commands import PlaceWorkflows, StopJob, StopWorkflow
 from squall.cluster.datacenter.records import JobRecord, WorkerRecord
+from squall.cluster.group.job_deadlines import longest_run_ms
 from squall.cluster.manager.director.layers import is_exclusive, next_phase
 from squall.cluster.manager.director.worker_health import offered
 from squall.cluster.manager.primary.effects import StoreValues
@@ -34,7 +35,6 @@ from squall.cluster.manager.primary.queue_order import (
 )
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.sessions.answers import inline_values
-from squall.cluster.manager.sessions.time_limits import run_ms
 from squall.stats.manifest import WorkflowManifest
 
 VALUES_INLINE_MAX = 2048
@@ -173,7 +173,7 @@ def _place(state: VolatileState, job: JobRecord) -> bool:
     command = PlaceWorkflows(
         job=job.job,
         placements=tuple(placements),
-        run_ms=run_ms(job.submission.manifest, state, done) + extra_ms,
+        run_ms=longest_run_ms(job.submission.manifest, state.timers, done) + extra_ms,
     )
     return state.submit("place", command)
 

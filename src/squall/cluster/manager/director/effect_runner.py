@@ -17,9 +17,11 @@ from squall.api.errors import ExitCode, SquallError
 from squall.cluster.datacenter.commands import (
     CONTEXT_INLINE_MAX,
     VERSION,
+    Command,
     decode_outcome,
     encode,
 )
+from squall.cluster.datacenter.records import JobRecord
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.workflow_contexts import (
     Context,
@@ -29,9 +31,10 @@ from squall.cluster.datacenter.workflow_contexts import (
     handed_over,
 )
 from squall.cluster.group.blob_transfers import Transfers
+from squall.cluster.group.job_leaders.choice import JobLeaders
+from squall.cluster.group.telemetry.job_leader import JobLeader
 from squall.cluster.ledger.interface import Digest, Ledger
 from squall.cluster.manager.director.policy import Director
-from squall.cluster.manager.job_leaders.choice import JobLeaders
 from squall.cluster.manager.primary.effects import (
     AssembleResult,
     CollectContext,
@@ -45,7 +48,6 @@ from squall.cluster.manager.primary.effects import (
 )
 from squall.cluster.manager.results.assembler import ResultAssembler
 from squall.cluster.manager.results.record_facts import facts_of
-from squall.cluster.manager.telemetry.job_leader import JobLeader
 from squall.cluster.protocol.group_messages import AskCut, AskJudged, Cut, Judged
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.protocol.messages import SessionPush
@@ -77,8 +79,8 @@ class EffectRunner:
         *,
         ledger: Ledger,
         machine: Datacenter,
-        leader: JobLeader,
-        leaders: JobLeaders,
+        leader: JobLeader[JobRecord],
+        leaders: JobLeaders[Command],
         transfers: Transfers,
         tasks: TaskRunner,
         clock: Clock,

@@ -10,12 +10,14 @@ import math
 from collections import Counter
 
 from squall.cluster.datacenter.commands import (
+    ReadyHeld,
     ReturnWorkflows,
     Started,
     StartWorkflows,
     StopJob,
     StopWorkflow,
 )
+from squall.cluster.datacenter.gated_rules import try_of
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
 from squall.cluster.datacenter.workflow_states import WorkflowState
 from squall.cluster.manager.primary.placement import extra_prepare_s
@@ -54,7 +56,9 @@ def check_phase(state: VolatileState, job: JobRecord) -> float:
                 text = (status.text if status else "") or attempt.reason or "a share ended early"
                 _return(state, job, waiting, text)
                 return state.now + 1.0
-            ready = ready and status is not None and status.phase == "ready"
+            ready = ready and _is_prepared(job, status)
+    if ready and job.held:
+        return _await_gates(state, job, waiting)
     if ready:
         started = tuple(_started(state, job, each) for each in waiting)
         ahead_ms = round(_start_ahead_s(state, job, waiting) * 1000)
@@ -62,6 +66,22 @@ def check_phase(state: VolatileState, job: JobRecord) -> float:
         state.submit(f"start {job.job}", command)
         return state.now + 1.0
     return _too_late(state, job, waiting)
+
+
+def _is_prepared(job: JobRecord, status: AttemptStatus | None) -> bool:
+    """Ready to begin; in a held job, which may not open users, all code is loaded."""
+    if status is None:
+        return False
+    return status.phase == "ready" or (job.held and status.loaded)
+
+
+def _await_gates(state: VolatileState, job: JobRecord, waiting: list[WorkflowRecord]) -> float:
+    """Commits that the part is ready. The gates start it when all parts are (R15)."""
+    tried = try_of(state.tables, job)
+    if tried is not None and tried.state == "accepted":
+        loaded = tuple(_started(state, job, each) for each in waiting)
+        state.submit(f"ready {job.job}", ReadyHeld(job=job.job, loaded=loaded))
+    return state.now + 1.0
 
 
 def _start_ahead_s(state: VolatileState, job: JobRecord, waiting: list[WorkflowRecord]) -> float:
@@ -86,14 +106,16 @@ def _too_late(state: VolatileState, job: JobRecord, waiting: list[WorkflowRecord
     placed = state.tables.live_of(job.job)
     extra_s = extra_prepare_s(state.shares_on(attempt) for _, attempt in placed)
     timeout_s = state.timers.prepare_timeout_s + extra_s
-    due_ms = min(w.placed_ms for w in waiting) + round(timeout_s * 1000)
+    # The users of a held job open only after the gates have started it.
+    since_ms = max(min(w.placed_ms for w in waiting), job.released_ms)
+    due_ms = since_ms + round(timeout_s * 1000)
     due_ms += extra_ms(state, job, waiting)
     if state.group_ms < due_ms:
         return state.at(due_ms)
     late = _unready(state, job, waiting)
     for workflow in waiting:
         for _key, attempt, status in _statuses(state, job, workflow):
-            if status is None or status.phase != "ready":
+            if not _is_prepared(job, status):
                 _avoid(state, job, attempt, timeout_s)
     _return(state, job, waiting, f"not ready in time on {', '.join(late)}")
     return state.now + 1.0
@@ -104,7 +126,7 @@ def _unready(state: VolatileState, job: JobRecord, waiting: list[WorkflowRecord]
         attempt.node
         for workflow in waiting
         for _, attempt, status in _statuses(state, job, workflow)
-        if status is None or status.phase != "ready"
+        if not _is_prepared(job, status)
     }
     return sorted(nodes)
 
@@ -146,7 +168,7 @@ def _return(
 ) -> None:
     """Returns the phase to the queue, unless it was tried for too long."""
     limit_s = state.timers.dispatch_timeout_s
-    first_ms = min(w.first_placed_ms for w in waiting)
+    first_ms = max(min(w.first_placed_ms for w in waiting), job.released_ms)
     if state.group_ms >= first_ms + limit_s * 1000:
         text = f"could not be started within {limit_s:g} s: {reason}"
         for workflow in waiting:
@@ -191,7 +213,9 @@ def _harmless(state: VolatileState, job: JobRecord, workflow: WorkflowRecord) ->
         gone = status is not None and status.phase in ("refused", "unknown")
         empty = status is not None and status.phase == "ended" and not status.record
         known = state.attempt(key)
-        never = known.granted is None and attempt.created_ms > state.began_ms
+        # Of a held job no primary ever granted anything, so its cores are free at once, also after
+        # a failover.
+        never = job.held or (known.granted is None and attempt.created_ms > state.began_ms)
         if never and not (gone or empty):
             known.withheld = True
         if gone or empty or never:

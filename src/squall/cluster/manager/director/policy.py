@@ -60,7 +60,7 @@ from squall.cluster.manager.director.loss_decisions import (
     forget_records,
 )
 from squall.cluster.manager.director.phases import check_phase, return_unstarted
-from squall.cluster.manager.director.retention import PURGE_MAX, next_purge
+from squall.cluster.manager.director.retention import PURGE_MAX, next_gated_purge, next_purge
 from squall.cluster.manager.primary.effects import (
     ContextFacts,
     DirectorEffect,
@@ -400,6 +400,9 @@ class Director:
             if max(len(purge.jobs), len(purge.keys)) == PURGE_MAX:
                 # There may be more than one command holds.
                 self._sweep_at = state.now + SWEEP_AGAIN_S
+        forgotten = next_gated_purge(tables, state.group_ms)
+        if forgotten is not None:
+            state.submit("purge gated", forgotten)
 
     def _declare_gone(self) -> None:
         """Declares workers gone that were silent for so long that none of their attempts can still

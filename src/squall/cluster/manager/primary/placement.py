@@ -227,6 +227,7 @@ def specs_of(job: JobRecord, workflow: WorkflowRecord, values: SpecValues) -> li
         manifest.workflow(workflow.name), profile=profile_of(job, workflow.name)
     )
     names = [each.name for each in manifest.workflows]
+    split = job.submission.split
     return share_specs(
         plan,
         workflow.shares,
@@ -235,6 +236,7 @@ def specs_of(job: JobRecord, workflow: WorkflowRecord, values: SpecValues) -> li
         received=values.received,
         exports=exports_of(manifest, workflow.name),
         place=(names.index(workflow.name), len(names)),
+        part=split.workflows.get(workflow.name) if split is not None else None,
     )
 
 

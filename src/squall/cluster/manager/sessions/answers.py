@@ -134,7 +134,7 @@ def _store_report(
     goes_on = len(statuses) == len(before.statuses)
     for key, status in statuses.items():
         known = before.statuses.get(key)
-        if known is None or known.phase != status.phase:
+        if known is None or known.phase != status.phase or known.loaded != status.loaded:
             state.touch(key.job)
             goes_on = False
         elif status.phase != "running" or status.adjust_seq != known.adjust_seq:
@@ -195,8 +195,9 @@ def _live_attempt(
     stop = stop_of(state, job, workflow)
     ends_ms = math.inf if stop is None else grants_end_ms(state, job, workflow)
     # One that is being declared lost never gets a lease again: its next attempt may begin as
-    # soon as the loss is committed (R5).
-    if not known.is_given_up and state.group_ms < ends_ms:
+    # soon as the loss is committed (R5). One of a held job gets none before the gates have started
+    # the job: without a lease no user opens, and nothing is sent (R15).
+    if not known.is_given_up and not job.held and state.group_ms < ends_ms:
         known.grant(arrived)
         answer.granted.append(key)
     if status is not None and status.phase == "ended":
@@ -326,7 +327,9 @@ def _preparation(
         values_size=workflow.values_size,
         iterations_done=attempt.iterations_done,
         timeout_s=profile.duration_s + profile.grace_s + state.timers.stop_grace_s,
-        ready_within_s=0.0 if attempt.refill else ready_within_s,
+        # A held one waits for the other datacenters, for as long as the gates want.
+        ready_within_s=0.0 if attempt.refill or job.held else ready_within_s,
+        held=job.held,
     )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from squall.cluster.control.extensions import Extensions
 from squall.cluster.datacenter.commands import ExtendJob
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
+from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
 from squall.cluster.manager.primary.placement import extra_prepare_s
 from squall.cluster.manager.primary.volatile_state import VolatileState
-from squall.cluster.manager.sessions.time_limits import deadline_ms, extension_cap_ms
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
 from squall.cluster.protocol.messages import AttemptStatus, MoreTime
 

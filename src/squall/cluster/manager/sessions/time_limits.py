@@ -9,40 +9,13 @@ from __future__ import annotations
 
 from squall.cluster.datacenter.commands import StopJob, StopWorkflow
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
+from squall.cluster.group.job_deadlines import deadline_ms, timeout_text
 from squall.cluster.manager.primary.lease_rules import elapsed_s
 from squall.cluster.manager.primary.placement import profile_of
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.sessions.stops import is_always
-from squall.engine.plan.layers import topological_layers
-from squall.stats.manifest import FileManifest, Profile
+from squall.stats.manifest import Profile
 from squall.stats.snapshot import target_rate_per_s
-
-
-def deadline_ms(job: JobRecord) -> int | None:
-    """The deadline with its extensions; None while the job has none."""
-    return job.deadline_ms + job.extension_ms if job.deadline_ms else None
-
-
-def extension_cap_ms(job: JobRecord) -> int:
-    """The limit for all extensions of a job together: a quarter of its time, at least a
-    minute."""
-    base_ms = job.deadline_ms - (job.created_ms if job.limited else 0)
-    return max(60_000, base_ms // 4) if job.limited else 60_000
-
-
-def run_ms(manifest: FileManifest, state: VolatileState, done: set[str]) -> int:
-    """The longest time that the workflows which are not over may take."""
-    timers = state.timers
-    total_s = timers.job_margin_s
-    layers = topological_layers({w.name: w.depends for w in manifest.workflows}, "workflow")
-    for layer in layers:
-        left = [manifest.workflow(name) for name in layer if name not in done]
-        each_s = [w.profile.duration_s + w.profile.grace_s + timers.stop_grace_s for w in left]
-        alone_s = sum(
-            s for w, s in zip(left, each_s, strict=True) if w.is_test and w.priority == "exclusive"
-        )
-        total_s += max(each_s, default=0.0) + alone_s + timers.last_loss_s
-    return round(total_s * 1000)
 
 
 def check_limits(state: VolatileState, job: JobRecord) -> float:
@@ -53,11 +26,7 @@ def check_limits(state: VolatileState, job: JobRecord) -> float:
     check_at = float("inf")
     if limit_ms is not None:
         if state.group_ms >= limit_ms:
-            base_s = (limit_ms - job.extension_ms - job.created_ms) / 1000.0
-            text = f"timeout after {base_s:g} s"
-            if job.extension_ms:
-                text += f" and extensions of {job.extension_ms / 1000.0:g} s"
-            _stop(state, job, text)
+            _stop(state, job, timeout_text(job))
             return state.now + 1.0
         check_at = state.at(limit_ms)
     # The deadline holds even if this primary was away. Whether load is stuck or late, it can

@@ -4,6 +4,9 @@ The control link is kept up from `start` on; the bulk link is dialled at its fir
 size class of a message decides which link carries it. Redials back off (`WireLimits.redial`).
 When a dial fails, queued messages fail with `NotSent`: the caller knows best whether to ask
 another peer.
+
+An address may be a name ("dns:", "srv:") of one node, whose addresses are tried in turn. A name of
+several nodes is first taken apart by `NamedAddresses`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 import msgspec
 
 from squall.cluster.wire.catalogue import LIGHT_MAX_BYTES, SizeClass
-from squall.cluster.wire.errors import WRONG_SECRET, HandshakeFailed, UnknownType
+from squall.cluster.wire.errors import WRONG_SECRET, HandshakeFailed, UnknownType, WireError
 from squall.cluster.wire.links.channel import Channel
 from squall.cluster.wire.links.dispatch import TASK_GROUP
 from squall.cluster.wire.links.handshake import DiallerHandshake, Session
@@ -23,8 +26,9 @@ from squall.cluster.wire.links.link import Link
 from squall.cluster.wire.links.switchboard import Switchboard
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.roles import Role
+from squall.runtime.addresses import is_name, shown_address
 from squall.runtime.backoff import Retries
-from squall.runtime.interfaces import Address, NodeId
+from squall.runtime.interfaces import Address, NodeId, NotResolved
 from squall.runtime.tasks import TaskToken
 
 DRAIN_POLL_S = 0.01
@@ -49,6 +53,8 @@ class Peer:
         on_disconnected: Callable[[LinkKind, Exception | None], None] = _ignore,
     ) -> None:
         self.address = address
+        # The one that the control link was dialled with last, if `address` is a name.
+        self.dialled = address
         self._board = board
         self._diallers = tuple(
             _LinkDialler(board, self, kind, expects, node, on_connected, on_disconnected)
@@ -101,10 +107,11 @@ class Peer:
             async with asyncio.timeout(timeout_s):
                 await dialler.up.wait()
         except TimeoutError:
-            host, port = self.address
             why = dialler.error or TimeoutError("no answer")
             code = why.code if isinstance(why, HandshakeFailed) else ""
-            raise HandshakeFailed(f"{host}:{port}: {why}", code=code) from why
+            # A name that has no address is part of its error.
+            where = "" if isinstance(why, NotResolved) else f"{shown_address(self.address)}: "
+            raise HandshakeFailed(f"{where}{why}", code=code) from why
         session = self.control.session
         if session is None:
             raise HandshakeFailed(WRONG_SECRET)
@@ -149,11 +156,13 @@ class _LinkDialler:
         self._task: TaskToken | None = None
         self._over: asyncio.Future[None] | None = None
         self._redials = Retries(board.limits.redial, board.runtime.random.uniform)
+        # The node that the last link led to, and the addresses of a name that are not tried yet.
+        self._reached: NodeId | None = None
+        self._untried: list[Address] = []
 
     def start(self) -> None:
         if self._task is None:
-            host, port = self._peer.address
-            name = f"{self._kind.name.lower()} link to {host}:{port}"
+            name = f"{self._kind.name.lower()} link to {shown_address(self._peer.address)}"
             self._task = self._board.tasks.start(name, self._keep(), group=TASK_GROUP)
 
     async def stop(self) -> None:
@@ -167,11 +176,45 @@ class _LinkDialler:
         while True:
             if self._kind is LinkKind.BULK:
                 await self.channel.wanted.wait()
-            await self._attempt()
+            if self._is_superseded():
+                # Both would replace each other's link for ever.
+                self.error = WireError("there is a link to the same node over another address")
+            else:
+                await self._attempt()
             self.channel.wanted.clear()
-            host, port = self._peer.address
-            self.channel.abandon(f"no link to {host}:{port}: {self.error or 'closed'}")
+            self.channel.abandon(self._no_link())
             await self._board.runtime.clock.sleep(self._redials.next_delay_s() or 0.0)
+
+    def _no_link(self) -> str:
+        # The error of a name that has no address says all.
+        if isinstance(self.error, NotResolved):
+            return str(self.error)
+        return f"no link to {shown_address(self._peer.address)}: {self.error or 'closed'}"
+
+    def _is_superseded(self) -> bool:
+        """Whether another peer of this process has a link to the node that this one led to."""
+        if self._reached is None:
+            return False
+        newest = self._board.newest.get((self._reached, self._kind))
+        return newest is not None and newest is not self.channel and newest.link is not None
+
+    async def _address(self) -> Address:
+        """The address to dial. Of a name: the next one; the bulk link goes where the control link
+        is."""
+        given = self._peer.address
+        if not is_name(given):
+            return given
+        if self._kind is LinkKind.BULK and not is_name(self._peer.dialled):
+            return self._peer.dialled
+        if not self._untried:
+            self._untried = await self._board.names.addresses(given)
+        found = self._untried.pop(0)
+        if not self._untried:
+            # The last one: if it fails too, they are looked up again.
+            self._board.names.failed(given)
+        if self._kind is LinkKind.CONTROL:
+            self._peer.dialled = found
+        return found
 
     async def _attempt(self) -> None:
         """One link, from the dial to its end."""
@@ -192,7 +235,7 @@ class _LinkDialler:
         over = self._over = asyncio.get_running_loop().create_future()
         try:
             await board.runtime.network.dial(
-                self._peer.address,
+                await self._address(),
                 link,
                 timeout_s=board.limits.dial_timeout_s,
                 tls=board.tls.dial if board.tls is not None else None,
@@ -210,8 +253,11 @@ class _LinkDialler:
         self._redials.succeeded()
         self.error = None
         self.up.set()
+        self._untried = []
         session = channel.session
         if session is not None:
+            self._reached = session.peer.node
+            self._board.newest[(session.peer.node, self._kind)] = channel
             self._on_connected(session)
 
     def _lost(self, channel: Channel, error: Exception | None) -> None:

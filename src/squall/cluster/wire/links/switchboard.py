@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from squall.cluster.wire.catalogue import Catalogue, MessageType
 from squall.cluster.wire.counters import WireCounters
@@ -15,12 +16,16 @@ from squall.cluster.wire.limits import WireLimits
 from squall.cluster.wire.links.dispatch import Admit, Handlers
 from squall.cluster.wire.links.frames import BufferBudget
 from squall.cluster.wire.links.keepalive import KeepAlive
-from squall.cluster.wire.negotiation import Profile
+from squall.cluster.wire.negotiation import LinkKind, Profile
 from squall.cluster.wire.seal.certificate_claims import ClaimCheck, certificate_claims
 from squall.cluster.wire.seal.keyring import Identity, Keyring
 from squall.cluster.wire.seal.secrets import Secrets
-from squall.runtime.interfaces import Address, Runtime, TLSContext
+from squall.runtime.interfaces import Address, NodeId, Runtime, TLSContext
+from squall.runtime.names import Names
 from squall.runtime.tasks import TaskRunner
+
+if TYPE_CHECKING:
+    from squall.cluster.wire.links.channel import Channel
 
 
 def _ignore(*_: object) -> None:
@@ -65,10 +70,16 @@ class Switchboard:
     on_undelivered: Callable[[MessageType, object, str], None] = _ignore
     """A queued one-way message was not sent, and why. Not called for TELEMETRY."""
     budget: BufferBudget = field(init=False)
+    names: Names = field(init=False)
+    newest: dict[tuple[NodeId, LinkKind], Channel] = field(init=False)
+    """The last link that was made to each node. A listener keeps one link of a kind for each
+    process that dials it, whatever address leads there."""
     keepalive: KeepAlive = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = BufferBudget(self.limits.buffers_max)
+        self.names = Names(self.runtime)
+        self.newest = {}
         self.keepalive = KeepAlive(self.runtime.clock, self.limits.ping_interval_s)
 
     @property

@@ -244,6 +244,7 @@ class Person:
         reconnect_timeout_s: float = 20.0,
         timeouts: RequestTimeouts | None = None,
         remembered: Sequence[Address] = (),
+        names: Sequence[Address] = (),
     ) -> None:
         runtime = FakeRuntime(network, f"client-{owner}", f"client-{owner}-boot")
         self.disk = cast("Any", runtime).disk = disk or MemoryDisk()
@@ -254,7 +255,7 @@ class Person:
         self.client = ClusterClient(
             self.world,
             self.tasks,
-            addresses=[manager.address for manager in managers],
+            addresses=[*(manager.address for manager in managers), *names],
             secrets=Secrets.of_credential(client_credential(secret, "ann")),
             cluster=CLUSTER,
             reconnect_timeout_s=reconnect_timeout_s,

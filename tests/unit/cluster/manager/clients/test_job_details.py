@@ -62,7 +62,7 @@ async def test_status_has_layers_priorities_workers_and_counts() -> None:
     bench.until(lambda: bool(bench.wf(job, "Load").started_ms))
     bench.run(2.0)
     clients = api(bench)
-    view = (await clients.get_job(GetJob(job), by("ann"))).view
+    view = (await clients.requests.get_job(GetJob(job), by("ann"))).view
     warm, load = view.workflows
     assert (warm.layer, load.layer, load.priority) == (0, 1, "auto")
     assert warm.workers == [] and load.workers == ["w1", "w2"]
@@ -74,7 +74,7 @@ async def test_status_has_layers_priorities_workers_and_counts() -> None:
     assert load.counters.planned == sum(s.counters.planned for s in states if s is not None)
     assert load.counters.made == sum(s.counters.made for s in states if s is not None)
     # A list of jobs does not look at every attempt.
-    listed = (await clients.list_jobs(ListJobs(), by("ann"))).jobs[0]
+    listed = (await clients.requests.list_jobs(ListJobs(), by("ann"))).jobs[0]
     assert [each.counters for each in listed.workflows] == [None, None]
 
 
@@ -85,7 +85,7 @@ async def test_a_change_is_recorded_with_its_author_and_reason() -> None:
     bench.until(lambda: bench.job(job).state == "running")
     clients, ann = api(bench), by("ann")
     await clients.adjust(AdjustJob(job=job, vus=1, reason="the target is slow"), ann)
-    view = (await clients.get_job(GetJob(job), ann)).view
+    view = (await clients.requests.get_job(GetJob(job), ann)).view
     assert len(view.adjustments) == 1
     assert view.adjustments[0].startswith("Load: users set to 1 at ")
     assert view.adjustments[0].endswith("by ann (the target is slow)")

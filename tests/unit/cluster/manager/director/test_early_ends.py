@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from squall.cluster.datacenter.commands import AdjustLoad, ExtendJob
+from squall.cluster.group.job_deadlines import extension_cap_ms
 from squall.cluster.manager.clients.job_views import job_view, why
-from squall.cluster.manager.sessions.time_limits import extension_cap_ms
 from squall.cluster.protocol.job_keys import AttemptKey, JobId, ShareKey
 from squall.cluster.protocol.messages import AttemptStatus, SessionAnswer
 from tests.fakes.datacenter import FAST, Bench, ModelWorker, workflow

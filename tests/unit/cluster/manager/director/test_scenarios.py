@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from squall.cluster.datacenter.commands import StopJob
-from squall.cluster.manager.clients.api import check_room
+from squall.cluster.group.clients.submissions import check_room
 from squall.cluster.manager.clients.job_views import job_view
 from squall.cluster.manager.primary.effects import DirectorEffect, TakeRecord
 from squall.cluster.protocol.job_keys import JobId, ShareKey

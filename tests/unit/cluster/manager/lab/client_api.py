@@ -7,10 +7,12 @@ from typing import Any, cast
 
 from squall.cluster.control.settings import ClientSettings
 from squall.cluster.datacenter.commands import Accepted, Command
-from squall.cluster.manager.clients.api import ClientApi, Views
+from squall.cluster.group.clients.job_requests import Views
+from squall.cluster.group.metrics import refusal_counter
+from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.clients.job_views import detailed_view, job_view, node_views
-from squall.cluster.manager.metrics import refusal_counter
 from squall.cluster.manager.results.assembler import ResultAssembler
+from squall.cluster.protocol.messages import NodeList
 from squall.cluster.wire.links.dispatch import Incoming
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.keyring import Identity
@@ -63,9 +65,13 @@ def api(
     blobs: object = None,
 ) -> ClientApi:
     tables = bench.machine.tables
+
+    async def nodes(datacenter: str) -> NodeList:
+        return NodeList("dc", node_views(tables))
+
     views = Views(
         lambda job: job_view(tables, job, bench.group_ms),
-        lambda: node_views(tables),
+        nodes,
         lambda job: ([], []),
         lambda job: detailed_view(
             job_view(tables, job, bench.group_ms), tables, job, bench.director.state
@@ -77,7 +83,8 @@ def api(
         machine=bench.machine,
         ledger=cast(Any, SimpleNamespace(blobs=blobs)),
         committer=cast(Any, CommitNow(bench)),
-        leader=unused,
+        stream=unused,
+        reports=unused,
         views=views,
         sealer=unused,
         clock=cast(Any, Clock()),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from squall.cluster.manager.sessions.time_limits import deadline_ms, extension_cap_ms
+from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
 from squall.cluster.protocol.job_keys import AttemptKey
 from squall.cluster.protocol.messages import AttemptStatus, MoreTime, SessionAnswer
 from tests.fakes import datacenter

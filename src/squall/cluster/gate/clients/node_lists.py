@@ -1,0 +1,56 @@
+"""Lists the datacenters and the gates, or the nodes of one datacenter, for `squall nodes`.
+
+A gate has no list of all nodes: a hundred datacenters of a thousand workers fit no message. The
+datacenter that is asked for answers itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
+from squall.cluster.protocol.messages import ListNodes, NodeList, NodeView
+from squall.cluster.wire.errors import RemoteError, WireError
+from squall.cluster.wire.messages import ErrorCode
+
+GATES = "gates"
+"""What a list of gates has in place of the name of its datacenter."""
+
+
+class NodeLists:
+    """Answers `ListNodes` on a gate."""
+
+    def __init__(
+        self,
+        known: KnownDatacenters,
+        now: Callable[[], float],
+        gates: Callable[[], list[NodeView]],
+        ask: Callable[[str, msgspec.Struct], Awaitable[NodeList]],
+    ) -> None:
+        """`ask` asks a datacenter and raises WireError."""
+        self._known = known
+        self._now = now
+        self._gates = gates
+        self._ask = ask
+
+    async def nodes(self, datacenter: str) -> NodeList:
+        if not datacenter:
+            return NodeList(GATES, self._gates(), datacenters=self._known.views(self._now()))
+        if datacenter not in self._known:
+            there = ", ".join(self._known.names)
+            raise RemoteError(ErrorCode.NOT_FOUND, f"no datacenter {datacenter}; there are {there}")
+        try:
+            answer = await self._ask(datacenter, ListNodes())
+        except RemoteError:
+            raise
+        except WireError as error:
+            found = self._known[datacenter].finding(self._now())
+            text = f"{datacenter} does not answer: {found.reason or error}"
+            raise RemoteError(ErrorCode.CONFLICT, text) from None
+        # As they are named everywhere else at a gate: `squall drain eu/w1`.
+        named = [
+            msgspec.structs.replace(each, name=f"{datacenter}/{each.name}") for each in answer.nodes
+        ]
+        return NodeList(datacenter, named)

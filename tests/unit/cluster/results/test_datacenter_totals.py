@@ -152,3 +152,19 @@ def test_a_workflow_is_over_when_it_is_over_everywhere() -> None:
     assert not merged.second(101.5)[0].workflows[0].ended
     merged.take(1, sent(upto=1, elapsed_s=2.0, over_s=1.8), 102.0)
     assert merged.second(102.0)[0].workflows[0].ended
+
+
+def test_a_rate_that_an_operator_set_is_the_target() -> None:
+    open_load = Profile(model="open", rate_per_s=30.0, vus=1, max_vus=9, duration_s=10.0)
+    whole = Profile(model="open", rate_per_s=60.0, vus=1, max_vus=9, duration_s=10.0)
+    parts = [(name, 0.5, manifest(open_load)) for name in ("eu", "us")]
+    merged = MergedTotals(manifest(whole), RunOptions(), parts)
+    for index in (0, 1):
+        merged.take(index, sent(window(0, 0, [0.01] * 30), upto=1, elapsed_s=1.0), 101.0)
+    assert merged.second(101.0)[0].workflows[0].target_per_s == 60.0
+    changed = sent(window(1, 0, [0.01] * 50), upto=2, elapsed_s=2.0)
+    shop = msgspec.structs.replace(changed.workflows[0], adjusted_per_s=50.0)
+    merged.take(0, msgspec.structs.replace(changed, workflows=[shop]), 102.0)
+    found, _ = merged.second(102.0)
+    assert found.workflows[0].target_per_s == 80.0
+    assert [each.target_per_s for each in found.datacenters] == [50.0, 30.0]

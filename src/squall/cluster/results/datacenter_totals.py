@@ -174,11 +174,14 @@ class MergedTotals:
         part = self.parts[index]
         part.heard_at = now
         part.state, part.reason = state, reason
+        if part.is_over:
+            self._end_users(index)
 
     def lose(self, index: int, reason: str) -> None:
         """The datacenter is given up: its part ends with what is known of it."""
         part = self.parts[index]
         part.state, part.reason = "lost", reason
+        self._end_users(index)
 
     def judged(self) -> list[ThresholdResult]:
         """The results of the thresholds, judged second by second up to now."""
@@ -218,6 +221,10 @@ class MergedTotals:
             ),
             abort,
         )
+
+    def _end_users(self, index: int) -> None:
+        for workflow in self.stats.workflows.values():
+            workflow.end_share(index)
 
     def _set_target(self, workflow: str, now: float) -> None:
         """The planned rate of the whole, if an operator changed that of a datacenter."""

@@ -90,8 +90,8 @@ def test_a_datacenter_that_began_later_is_shown_when_it_made_its_load() -> None:
 
 def test_a_silent_datacenter_is_named_and_what_it_did_stays() -> None:
     merged = totals()
-    merged.take(0, sent(window(0, 0, [0.01] * 4), upto=1, elapsed_s=1.0), 101.0)
-    merged.take(1, sent(window(0, 0, [0.01] * 4), upto=1, elapsed_s=1.0), 101.0)
+    merged.take(0, sent(window(0, 0, [0.01] * 4, users=3), upto=1, elapsed_s=1.0), 101.0)
+    merged.take(1, sent(window(0, 0, [0.01] * 4, users=5), upto=1, elapsed_s=1.0), 101.0)
     later = 101.0 + SILENT_S + 1.0
     merged.take(0, sent(upto=1, elapsed_s=5.0), later)
     found, _ = merged.second(later)
@@ -102,6 +102,7 @@ def test_a_silent_datacenter_is_named_and_what_it_did_stays() -> None:
     assert found.verdict == "INVALID"
     assert found.datacenters[1].state == "lost"
     assert count(found) == 8
+    assert found.workflows[0].users == 3, "those of the other datacenter"
 
 
 def test_a_receiver_that_began_late_shows_nothing_before_it_has_read_all() -> None:

@@ -317,7 +317,8 @@ def _judge(
         found += _without_gates(lab, ended.code, ended.err, target)
     if ended.code == 3 and (fault.fatal or moment == "submit"):
         # No gate answered in time; with the key it is safe to ask for the job again.
-        watch = Watch(lab.run("flow.py", "--key", KEY, *fault.words), watch.seconds)
+        again = lab.run("flow.py", "--key", KEY, *fault.words)
+        watch = Watch(again, watch.seconds, watch.struck_s)
         ended = watch.end(ENDS_WITHIN_S)
     evidence = Evidence(
         ended=ended,

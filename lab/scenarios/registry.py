@@ -20,6 +20,7 @@ _MODULES = {
     "store-log": "lab.scenarios.store_log.scenario",
     "agents": "lab.scenarios.agents",
     "handover": "lab.scenarios.handover.scenario",
+    "gates": "lab.scenarios.gates.scenario",
 }
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from squall.cluster.client.submission_journal import SubmissionEntry
     from squall.cluster.protocol.job_keys import JobId
     from squall.cluster.protocol.messages import Followed, JobView, NodeView
+    from squall.cluster.protocol.submission import Targets
     from squall.engine.run_options import RunOptions
     from squall.job_callbacks import Callback, JobCallbacks, UpdateKind
     from squall.reporting.run_result import Result, WorkflowResult
@@ -112,6 +113,9 @@ class Client:
         resolve: Mapping[str, str] | None = None,
         on_agent_loss: str = "replan",
         on_control_loss: str = "",
+        dc: str = "",
+        dc_fallback: bool | Sequence[str] = False,
+        on_dc_loss: str = "",
         on_status_update: Callable[[JobView], Awaitable[None] | None] | None = None,
         on_progress_update: Callable[[Snapshot], Awaitable[None] | None] | None = None,
         on_workflow_result: Callable[[WorkflowResult], Awaitable[None] | None] | None = None,
@@ -123,6 +127,10 @@ class Client:
         manager answers) or "continue" (it runs on, and may overlap with a replacement); without it
         the file decides.
 
+        Gates take a job for several datacenters: `dc` is "eu=60%,us=40%", "eu,us" for equal parts,
+        or "any:2"; `dc_fallback` True, or a list of names, lets a part move to another datacenter.
+        `on_dc_loss` is "wait" (for a datacenter that is lost while it runs) or "drop" (its part).
+
         The callbacks are called while this client is open: with the job's status when its state
         or that of a workflow changes, with a snapshot each second, and with the result of each
         workflow when it ends. `Job.result` returns after all calls. What a callback raises is
@@ -131,6 +139,7 @@ class Client:
             raise UsageError(f'on_agent_loss={on_agent_loss!r}: use "replan" or "continue"')
         if on_control_loss not in ("", "stop", "continue"):
             raise UsageError(f'on_control_loss={on_control_loss!r}: use "stop" or "continue"')
+        targets = _targets(dc, dc_fallback, on_dc_loss)
         options = checked_options(
             "Client.submit",
             workflow,
@@ -138,18 +147,23 @@ class Client:
             on_agent_loss=on_agent_loss,
             on_control_loss=on_control_loss,
         )
-        job = await self._submitted(options, key)
+        job = await self._submitted(options, key, targets)
         callbacks = _given(on_status_update, on_progress_update, on_workflow_result)
         if callbacks:
             self._stack.push_async_callback(_ended, job.call_back(callbacks))
         return job
 
-    async def _submitted(self, options: RunOptions, key: str) -> Job:
+    async def _submitted(self, options: RunOptions, key: str, targets: Targets | None) -> Job:
+        import msgspec
+
         from squall.cluster.client.pack import packed
 
         connection = self._open
         await connection.ready()
-        submission, bundle = await packed(options)
+        names = await connection.client.datacenters_of(targets)
+        submission, bundle = await packed(options, datacenters=names)
+        if targets is not None:
+            submission = msgspec.structs.replace(submission, targets=targets)
         accepted, entry = await connection.client.submit(
             submission, bundle.data, connection.journal, key
         )
@@ -312,6 +326,23 @@ class Job:
             self._after = max(self._after, answer.upto)
             self._ended = answer.state in TERMINAL and not answer.more
             yield answer
+
+
+def _targets(dc: str, fallback: bool | Sequence[str], on_loss: str) -> Targets | None:
+    from squall.cluster.client.datacenter_options import targets_of
+
+    if on_loss not in ("", "wait", "drop"):
+        raise UsageError(f'on_dc_loss={on_loss!r}: use "wait" or "drop"')
+    if isinstance(fallback, bool):
+        text = "any" if fallback else None
+    else:
+        text = fallback if isinstance(fallback, str) else ",".join(fallback)
+    return targets_of(
+        dc or None,
+        text or None,
+        None if on_loss == "" else "drop" if on_loss == "drop" else "wait",
+        flags=("Client.submit: dc", "Client.submit: dc_fallback"),
+    )
 
 
 def _given(

@@ -168,6 +168,7 @@ class Model:
     preparation: Preparation
     phase: Phase = "preparing"
     ready_at: float = math.inf
+    loaded: bool = False
     lease_until: float = -math.inf
     began: float = 0.0
     joined_s: float = 0.0
@@ -515,9 +516,16 @@ class Bench(Log):
             return
         for key, model in worker.held.items():
             if model.phase == "preparing" and self.now >= model.ready_at:
-                model.refusal = worker.refuse(key)
-                model.phase = "refused" if model.refusal is not None else "ready"
-                worker.next_at = self.now
+                if not model.loaded:
+                    model.loaded = True
+                    model.refusal = worker.refuse(key)
+                    worker.next_at = self.now
+                if model.refusal is not None:
+                    model.phase = "refused"
+                elif not model.preparation.held or self.now <= model.lease_until:
+                    # Its users open only under a lease, which a held job does not get.
+                    model.phase = "ready"
+                    worker.next_at = self.now
             if model.phase in ("preparing", "ready") and self.now <= model.lease_until:
                 # Its users are opened, and their start actions may send requests.
                 self._load(key, self.now - step_s, self.now)
@@ -589,6 +597,7 @@ def status_of(key: AttemptKey, model: Model, note: str = "") -> AttemptStatus:
     return AttemptStatus(
         key=key,
         phase=model.phase,
+        loaded=model.loaded and model.phase == "preparing",
         counters=Counters(actions=model.actions),
         text=note if model.phase == "running" else "",
         record=record.digest if record is not None else "",

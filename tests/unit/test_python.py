@@ -59,7 +59,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
         found.append(options)
         return SimpleNamespace(document={})
 
-    async def submitted(_: squall.Client, options: RunOptions, key: str) -> Any:
+    async def submitted(_: squall.Client, options: RunOptions, key: str, targets: Any) -> Any:
         return note(options)
 
     monkeypatch.setattr(python, "_blocking", note)

@@ -101,6 +101,7 @@ class DatacenterLab:
     asked: list[SubmittedJob] = field(default_factory=list[SubmittedJob])
     managers: dict[str, ManagerNode] = field(default_factory=dict[str, ManagerNode])
     datacenter: str = DATACENTER
+    make_host: Callable[[ModelEngine, Runtime], ModelHost] = ModelHost
 
 
 async def manager(runtime: Runtime, lab: DatacenterLab, machine: Datacenter | None = None) -> None:
@@ -132,7 +133,7 @@ async def worker(runtime: Runtime, lab: DatacenterLab, name: str = "") -> None:
         cluster=CLUSTER,
         timers=lab.timers,
     )
-    host = ModelHost(lab.engine, runtime)
+    host = lab.make_host(lab.engine, runtime)
     machine = ModelMachine(lab.world, runtime.node)
     named = cast("Runtime", NamedRuntime(runtime, name)) if name else runtime
     node = WorkerNode(named, host, machine, settings, tasks=tasks)

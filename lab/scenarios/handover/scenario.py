@@ -105,8 +105,8 @@ class Handover:
             self._lead_datacenter(name)
         self._lead_gates(self.gates)
         for group in (self.gates, *self.datacenters.values()):
-            group.slow = draw.choice((0.0, 0.1))
-        if draw.random() < 0.5:
+            group.slow = draw.choice((0.0, 0.3))
+        if draw.random() < 0.3:
             # Some datacenters hear of the gates only after clients have submitted there.
             for name in self.names:
                 self.network.cut("gates", name, draw.uniform(0.0, 3.0))
@@ -326,8 +326,9 @@ class Handover:
                     )
             else:
                 where = draw.choice(self.names)
+                # Around the moment at which the datacenter hears of the gates.
                 self.timeline.after(
-                    draw.uniform(0.0, 4.0),
+                    draw.uniform(0.0, draw.choice((0.5, 4.0))),
                     lambda k=key, n=where: self.submit_to_datacenter(n, k, direct=False),
                 )
 

@@ -1,7 +1,7 @@
-"""`squall backup DIR TO` and `squall restore BACKUP DIR`: the log and blobs of a manager.
+"""`squall backup DIR TO` and `squall restore BACKUP DIR`: the log and blobs of a manager or gate.
 
 A backup is a checked copy of the ledger: every file with its SHA-256, and the whole log is read
-afterwards. The manager may run meanwhile: checkpoints and blobs never change, and only the last
+afterwards. The node may run meanwhile: checkpoints and blobs never change, and only the last
 segment of the log grows, so that the copy looks like a log after a crash.
 
 A restored directory never joins its former group, because it does not know what it promised since
@@ -51,7 +51,7 @@ def execute(arguments: Namespace) -> int:
 
 def _backup(folder: Path, to: Path) -> int:
     if not (folder / LEDGER / "storage").is_file():
-        raise UsageError(f"there is no data directory of a manager in {folder}")
+        raise UsageError(f"there is no data directory of a manager or gate in {folder}")
     _check_empty(to)
     manifest = _copied(folder, to)
     _check_log(to)
@@ -78,7 +78,7 @@ def _restore(backup: Path, folder: Path) -> int:
 
 
 def _copied(folder: Path, to: Path) -> BackupManifest:
-    """A running manager may delete files that it no longer needs: then the copy starts again."""
+    """A running node may delete files that it no longer needs: then the copy starts again."""
     for _ in range(TRIES):
         try:
             return _copy_all(folder, to)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from squall.api.errors import ConfigError, UsageError
@@ -25,17 +25,25 @@ from squall.cluster.client.cluster_client import (
 )
 from squall.cluster.client.connection import connected
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.messages import AdjustJob, JobView, WorkflowView
-from squall.reporting.number_format import length
+from squall.cluster.protocol.messages import AdjustJob, JobView, PartView, WorkflowView
+from squall.reporting.number_format import (
+    duration,
+    length,
+    percent,
+    percent_cell,
+    three_digits,
+)
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.progress_lines import ProgressLines
 from squall.reporting.text.standard_streams import print_json, print_or_drop, value_of
+from squall.stats.snapshot import Snapshot
 
 STATUS_HEAD = (
     "WORKFLOW", "STATE", "LAYER", "PRIORITY", "CORES", "WORKERS", "ITERATIONS", "REQUESTS",
     "FAILED", "ATTEMPTS", "LOST", "",
 )  # fmt: skip
+DATACENTER_HEAD = ("DC", "PART", "TRY", "STATE", "WORKERS", "RATE", "FAILED", "P95", "")
 Answer = Callable[[ClusterClient, Namespace], Coroutine[Any, Any, int]]
 
 
@@ -67,11 +75,14 @@ async def _status(client: ClusterClient, arguments: Namespace) -> int:
     view = await client.counted_status(JobId(arguments.job))
     if arguments.json:
         return print_json(view)
-    print_or_drop("\n".join(status_lines(view)))
+    running = view.state not in TERMINAL and bool(view.datacenters)
+    snapshot = await client.latest(view.job) if running else None
+    print_or_drop("\n".join(status_lines(view, snapshot)))
     return 0
 
 
-def status_lines(view: JobView) -> list[str]:
+def status_lines(view: JobView, snapshot: Snapshot | None = None) -> list[str]:
+    """`snapshot` has the live numbers of the datacenters."""
     head = [view.job, view.state, view.file, f"by {view.principal}" if view.principal else ""]
     head.append(f"submitted {length(view.age_s)} ago")
     head += [f"led by {view.leader}" if view.leader and view.state not in TERMINAL else ""]
@@ -80,6 +91,8 @@ def status_lines(view: JobView) -> list[str]:
     lines = ["  ".join(part for part in head if part)]
     if view.workflows:
         lines += aligned(rows)
+    if view.datacenters:
+        lines += aligned([DATACENTER_HEAD, *datacenter_rows(view.datacenters, snapshot)])
     lines += view.adjustments
     lines += view.silent
     if view.state in TERMINAL:
@@ -102,6 +115,35 @@ def _workflow_row(each: WorkflowView) -> tuple[str, ...]:
         str(each.lost),
         each.error or each.adjusted,
     )
+
+
+def datacenter_rows(parts: Sequence[PartView], snapshot: Snapshot | None) -> list[tuple[str, ...]]:
+    """A row for each part of the job, with what its datacenter does at this moment."""
+    shown = {each.name: each for each in snapshot.datacenters} if snapshot is not None else {}
+    rows: list[tuple[str, ...]] = []
+    for part in parts:
+        now = shown.get(part.datacenter)
+        numbers = ("-", "-", "-", "-")
+        if now is not None and now.samples_now:
+            target = "" if now.target_per_s is None else f" of {three_digits(now.target_per_s)}"
+            numbers = (
+                str(now.workers),
+                f"{three_digits(now.iterations_now_per_s)}{target}",
+                percent_cell(now.failed_now_share),
+                duration(now.p95_now_s),
+            )
+        silent = now.silent_s if now is not None else 0.0
+        rows.append(
+            (
+                part.datacenter or "-",
+                percent(part.part),
+                str(part.tries),
+                part.state,
+                *numbers,
+                f"silent for {silent:.0f} s" if silent else part.reason,
+            )
+        )
+    return rows
 
 
 async def _watch(client: ClusterClient, arguments: Namespace) -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CLUSTER_FLAGS = (
     *("to", "store", "prefix", "key", "patience", "split", "dc", "dc_fallback"),
-    *("on_agent_loss", "on_control_loss"),
+    *("on_agent_loss", "on_control_loss", "on_dc_loss"),
 )
 EXIT_ZERO_CODES = (ExitCode.INVALID, ExitCode.THRESHOLDS)
 """Exit codes that `--exit-zero` turns into 0: the run completed, but its judgement was bad."""

@@ -158,6 +158,16 @@ def _add_destination(parser: Parser) -> None:
         metavar="DC,...",
         help="a part whose datacenter cannot run it may move to these, or to any other",
     )
+    group.add_argument(
+        "--on-dc-loss",
+        choices=("wait", "drop"),
+        help="when the gates lose a datacenter that runs: wait for it (default), or drop its part",
+    )
+    group.add_argument(
+        "--direct",
+        action="store_true",
+        help="to a datacenter that takes its jobs from gates, when none of them lives",
+    )
     group.add_argument("--key", metavar="KEY", help="submit once: the same key gives the same job")
     group.add_argument(
         "--patience", metavar="TIME", help="how long to wait for lost managers, default 60s"

@@ -10,6 +10,7 @@ import asyncio
 import math
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class Destination:
     """How long to wait for a first agent behind a store."""
     targets: Targets | None = None
     """The datacenters that a gate is asked for."""
+    direct: bool = False
+    """Go to a datacenter although it takes its jobs from gates."""
 
     @property
     def asked_for_s(self) -> float | None:
@@ -65,7 +68,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
     if not (given.get("to") or given.get("store") or given.get("detach")):
         for flag in (
             *("key", "patience", "prefix", "on_agent_loss", "on_control_loss"),
-            *("split", "dc", "dc_fallback"),
+            *("split", "dc", "dc_fallback", "on_dc_loss", "direct"),
         ):
             if given.get(flag):
                 shown = flag.replace("_", "-")
@@ -73,7 +76,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
                     f"--{shown} is for a run on a cluster: add --to HOST:PORT or --store URL"
                 )
         return None
-    targets = targets_of(given.get("dc"), given.get("dc_fallback"))
+    targets = targets_of(given.get("dc"), given.get("dc_fallback"), given.get("on_dc_loss"))
     if targets is not None and given.get("store"):
         raise UsageError("--dc chooses datacenters of a gate, and a store has none: use --to GATE")
     if given.get("split"):
@@ -89,6 +92,7 @@ def destination_of(arguments: Namespace) -> Destination | None:
         bool(given.get("quiet")),
         math.inf if patience is None else patience_s,
         targets,
+        bool(given.get("direct")),
     )
 
 
@@ -119,7 +123,8 @@ async def _performed(
             await connection.ready(lambda text: presenter.on_log("", text), destination.waits_s)
             # Asked before the file is loaded, so that an absent cluster is reported at once.
             nodes = await connection.client.nodes(destination.asked_for_s)
-            submission, bundle = await _packed(options, destination, presenter.on_log)
+            datacenters = await connection.client.datacenters_of(destination.targets, nodes)
+            submission, bundle = await _packed(options, destination, datacenters, presenter.on_log)
             cores = cluster_cores(nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_manifest(submission.manifest, cores)
@@ -140,13 +145,15 @@ async def _performed(
 
 
 async def _packed(
-    options: RunOptions, destination: Destination, on_log: OnLog | None = None
+    options: RunOptions,
+    destination: Destination,
+    datacenters: Sequence[str],
+    on_log: OnLog | None = None,
 ) -> tuple[Submission, Bundle]:
-    targets = destination.targets
-    names = [name for name, _ in targets.weights] if targets is not None else []
-    submission, bundle = await packed(options, on_log, names)
-    if targets is not None:
-        submission = msgspec.structs.replace(submission, targets=targets)
+    """`datacenters` are those that a threshold may name."""
+    submission, bundle = await packed(options, on_log, datacenters)
+    if destination.targets is not None:
+        submission = msgspec.structs.replace(submission, targets=destination.targets)
     return submission, bundle
 
 
@@ -154,7 +161,11 @@ async def _submit(
     connection: ClientConnection, submission: Submission, bundle: Bundle, destination: Destination
 ) -> tuple[JobId, SubmissionEntry]:
     accepted, entry = await connection.client.submit(
-        submission, bundle.data, connection.journal, destination.key
+        submission,
+        bundle.data,
+        connection.journal,
+        destination.key,
+        direct=destination.direct,
     )
     if not destination.quiet:
         known = "" if accepted.created else " (already submitted with this key)"
@@ -170,12 +181,17 @@ async def _submitted(options: RunOptions, destination: Destination) -> tuple[Job
     check_file(options)
     async with connected(destination.access, destination.patience_s) as connection:
         await connection.ready(_print_notice, destination.waits_s)
-        await connection.client.nodes(destination.asked_for_s)
-        submission, bundle = await _packed(options, destination)
+        nodes = await connection.client.nodes(destination.asked_for_s)
+        datacenters = await connection.client.datacenters_of(destination.targets, nodes)
+        submission, bundle = await _packed(options, destination, datacenters)
         for text in submission.manifest.all_warnings:
             _print_notice(f"warning: {text}")
         accepted, entry = await connection.client.submit(
-            submission, bundle.data, connection.journal, destination.key
+            submission,
+            bundle.data,
+            connection.journal,
+            destination.key,
+            direct=destination.direct,
         )
         await connection.journal.close(entry)
         return accepted.job, accepted.created

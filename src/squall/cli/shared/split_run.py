@@ -55,7 +55,7 @@ def split_destination_of(arguments: Namespace) -> SplitDestination | None:
     addresses = addresses_of(given.get("to") or "")
     if addresses is None:
         return None
-    for flag in ("dc", "dc_fallback"):
+    for flag in ("dc", "dc_fallback", "on_dc_loss"):
         if given.get(flag):
             shown = flag.replace("_", "-")
             raise UsageError(

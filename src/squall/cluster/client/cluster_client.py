@@ -17,6 +17,7 @@ from squall.cluster.client.errors import JobLost, RequestRefused, Unreachable
 from squall.cluster.client.manager_connections import ManagerConnections
 from squall.cluster.client.submission_journal import SubmissionEntry, SubmissionJournal
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
+from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.job_reports import ReportCursor
 from squall.cluster.protocol.messages import (
@@ -40,12 +41,13 @@ from squall.cluster.protocol.messages import (
     NodeList,
     NodeView,
     OfferBlob,
+    StreamSnapshot,
     SubmitJob,
     WhyJob,
     WorkflowResultHeld,
 )
 from squall.cluster.protocol.read_facts import ReadFacts
-from squall.cluster.protocol.submission import Submission, fingerprint
+from squall.cluster.protocol.submission import Submission, Targets, fingerprint
 from squall.cluster.protocol.timeouts import RequestTimeouts
 from squall.cluster.results.counters import final_counters
 from squall.cluster.results.job_result import JobResult, decode_result, outcome_of
@@ -60,6 +62,7 @@ from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Address, Runtime
 from squall.runtime.tasks import TaskRunner
 from squall.settings.shared_sections import DRAIN_TIMEOUT_S
+from squall.stats.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
@@ -142,14 +145,20 @@ class ClusterClient:
     # Jobs.
 
     async def submit(
-        self, submission: Submission, bundle: bytes, journal: SubmissionJournal, key: str = ""
+        self,
+        submission: Submission,
+        bundle: bytes,
+        journal: SubmissionJournal,
+        key: str = "",
+        *,
+        direct: bool = False,
     ) -> tuple[JobAccepted, SubmissionEntry]:
         """Writes the key to disk before the first byte is sent. The caller closes the entry when
-        it has seen the end of the job."""
+        it has seen the end of the job. `direct`: past the gates of the datacenter."""
         asked = f"{fingerprint(submission)} {self.managers.shown}"
         entry = await journal.open(asked, key)
         try:
-            accepted = await self._submitted(SubmitJob(entry.key, submission), bundle)
+            accepted = await self._submitted(SubmitJob(entry.key, submission, direct), bundle)
         except RequestRefused:
             await journal.close(entry)
             raise
@@ -205,6 +214,13 @@ class ClusterClient:
                 return
             if self._timeouts.follow_pause_s and not answer.more:
                 await self._runtime.clock.sleep(self._timeouts.follow_pause_s)
+
+    async def latest(self, job: JobId) -> Snapshot | None:
+        """The last snapshot of a running job; None before its first and after its end."""
+        async for answer in self.follow(job, -1):
+            shown = [item.snapshot for item in answer.items if isinstance(item, StreamSnapshot)]
+            return shown[-1] if shown and answer.state not in TERMINAL else None
+        return None
 
     async def result(self, job: JobId, *, known: bool = False) -> JobResult:
         """The result of a job that has ended; raises `SquallError` with the reason if it left
@@ -264,6 +280,20 @@ class ClusterClient:
         return await self._ask_about(WhyJob(job), job)
 
     # Nodes.
+
+    async def datacenters_of(
+        self, targets: Targets | None, nodes: NodeList | None = None
+    ) -> list[str]:
+        """The datacenters that may run a job with these targets, which its thresholds may name;
+        none if the managers of one datacenter run it. `nodes` are asked for if not given."""
+        if targets is not None and targets.weights:
+            return [name for name, _ in targets.weights]
+        if nodes is None:
+            nodes = await self.nodes()
+        if not any(node.role == "gate" for node in nodes.nodes):
+            return []
+        answer: DatacenterList = await self._ask(ListDatacenters())
+        return [each.name for each in answer.datacenters]
 
     async def nodes(self, within_s: float | None = None, datacenter: str = "") -> NodeList:
         """`within_s` is how long to wait for a manager, if the user said so. A gate answers with

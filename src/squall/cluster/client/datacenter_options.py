@@ -4,6 +4,7 @@
     --dc eu,us            the same in equal parts
     --dc any:2            two of the gate's choice
     --dc-fallback         a part may move to another datacenter; --dc-fallback ap: only to ap
+    --on-dc-loss drop     a part that has started is given up if its datacenter cannot be reached
     --to eu=HOST:PORT,us=HOST:PORT --split eu=60%,us=40%    without a gate: the client splits
 
 Pure. Every mistake is one line that names the flag.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from typing import Literal
 
 from squall.api.errors import UsageError
 from squall.cluster.protocol.submission import Targets
@@ -32,18 +34,28 @@ Weights = tuple[tuple[str, float], ...]
 """The datacenters with their parts, which add up to 1."""
 
 
-def targets_of(dc: str | None, fallback: str | None) -> Targets | None:
-    """None if neither is given. `fallback` "any" stands for the flag without names."""
+def targets_of(
+    dc: str | None,
+    fallback: str | None,
+    on_loss: Literal["wait", "drop"] | None = None,
+    *,
+    flags: tuple[str, str] = ("--dc", "--dc-fallback"),
+) -> Targets | None:
+    """None if nothing is given. `fallback` "any" stands for the flag without names. `flags` name
+    the first two in messages."""
+    if not dc and fallback is None and on_loss is None:
+        return None
+    may_move = False if fallback is None else _fallback(fallback, flags[1])
+    lost = on_loss or "wait"
     if not dc:
-        return None if fallback is None else Targets(fallback=_fallback(fallback))
-    may_move = False if fallback is None else _fallback(fallback)
+        return Targets(fallback=may_move, on_loss=lost)
     chosen = _ANY.fullmatch(dc.strip())
     if chosen is None:
-        return Targets(weights=weights_of(dc, "--dc"), fallback=may_move)
+        return Targets(weights=weights_of(dc, flags[0]), fallback=may_move, on_loss=lost)
     text = chosen.group(1)
     if not text.isdecimal() or not 1 <= int(text) <= DATACENTERS_MAX:
-        raise UsageError(f"--dc {dc}: write how many datacenters, such as any:2")
-    return Targets(count=int(text), fallback=may_move)
+        raise UsageError(f"{flags[0]} {dc}: write how many datacenters, such as any:2")
+    return Targets(count=int(text), fallback=may_move, on_loss=lost)
 
 
 def weights_of(text: str, flag: str) -> Weights:
@@ -110,11 +122,11 @@ def split_of(split: str | None, names: Sequence[str]) -> Weights:
     return tuple((name, weights[name]) for name in names)
 
 
-def _fallback(text: str) -> tuple[str, ...] | bool:
+def _fallback(text: str, flag: str) -> tuple[str, ...] | bool:
     if text == "any":
         return True
-    names = [_name(word.strip(), "--dc-fallback", text) for word in text.split(",")]
-    _refuse_twice(names, "--dc-fallback", text)
+    names = [_name(word.strip(), flag, text) for word in text.split(",")]
+    _refuse_twice(names, flag, text)
     return tuple(names)
 
 

@@ -338,14 +338,19 @@ class GateNode:
             is_unreachable=self._router.is_unreachable,
             on_broken=self._job_broken,
         )
+        # The fence of this term, not that of the ledger: another gate may lead by the time that an
+        # order of this term is made.
         self._outbox = GateOutbox(
-            lambda: self.machine.tables, self._gate_fence, part_submission, self._parts.addresses
+            lambda: self.machine.tables,
+            lambda: self._gate_fence(fence),
+            part_submission,
+            self._parts.addresses,
         )
         self._wake.set()
 
-    def _gate_fence(self) -> GateFence:
-        """What tells managers this term of this gate from all others."""
-        fence, tables = self._ledger.fence, self.machine.tables
+    def _gate_fence(self, fence: Fence) -> GateFence:
+        """What tells managers one term of this gate from all others."""
+        tables = self.machine.tables
         return GateFence(tables.group, fence.epoch, fence.view, tables.former)
 
     def _job_broken(self, job: JobId, error: Exception) -> None:

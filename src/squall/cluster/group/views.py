@@ -42,7 +42,9 @@ def own_note(own: MemberNote, ledger: Ledger, watch: GroupWatch, speaks: int) ->
     )
 
 
-def group_view(ledger: Ledger, watch: GroupWatch, own: MemberNote) -> GroupView:
+def group_view(
+    ledger: Ledger, watch: GroupWatch, own: MemberNote, role: str = "manager"
+) -> GroupView:
     storages = _stored(ledger, watch)
     notes = {name: heard.note for name, heard in watch.heard.items()}
     notes[watch.node] = own
@@ -70,6 +72,7 @@ def group_view(ledger: Ledger, watch: GroupWatch, own: MemberNote) -> GroupView:
             for name in names
         ],
         alarms=list(watch.alarms),
+        role=role,
         degraded_durability=quorum_region(regions, len(storages)),
     )
 

@@ -95,6 +95,8 @@ class GroupView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     active_version: int = 1
     members: list[MemberView] = []
     alarms: list[str] = []
+    role: str = "manager"
+    """What its members are: managers or gates."""
     """The last alarms of the answering manager."""
     degraded_durability: str = ""
     """The region that holds a quorum of the members by itself: what is committed may be lost with

@@ -249,3 +249,43 @@ def test_all_thresholds_of_a_file_and_the_command_line_are_bound() -> None:
 
 def test_a_file_without_a_test_has_no_built_in_threshold() -> None:
     assert bind_all(file_manifest(workflow_manifest(is_test=False))) == []
+
+
+def scoped(text: str, *scopes: str, manifest: FileManifest | None = None) -> BoundThreshold:
+    return bind(parse_threshold(text, scopes=scopes), manifest or shop(), scopes)
+
+
+def test_a_threshold_may_be_about_one_datacenter() -> None:
+    found = scoped("eu: pay.p(99) < 800ms", "eu", "us-east-1")
+    assert (found.scope, found.row, str(found)) == ("eu", "pay", "eu: pay.p(99) < 800ms")
+    assert scoped("us-east-1: errors < 1%, abort", "us-east-1").threshold.abort
+    assert scoped("eu:rps > 3", "eu").stat == "rps"
+    assert scoped("eu: http_req_duration: p(95) < 500", "eu").threshold.k6
+    assert scoped("pay.p(99) < 800ms", "eu").scope == ""
+    assert scoped("orders: count > 3", "eu").scope == "", "a metric in the k6 form"
+
+
+def test_the_workflow_of_a_class_stands_after_the_scope() -> None:
+    manifest = two_tests()
+    manifest.workflows[2].thresholds = ["eu: pay.p(99) < 800ms"]
+    (found, _) = bind_all(manifest, scopes=["eu", "us"])
+    assert (found.scope, str(found)) == ("eu", "eu: Buy.pay.p(99) < 800ms")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ap: pay.p(99) < 800ms", 'column 1: no datacenter "ap"; there are eu, us'),
+        ("ap: errors < 1%", 'no metric or datacenter "ap"; there are eu, us'),
+        ("ap-1: errors < 1%", 'no datacenter "ap-1"; there are eu, us'),
+        ("eu: http_req_duratoin: p(95) < 5", 'no metric "http_req_duratoin"; did you mean'),
+    ],
+)
+def test_an_unknown_datacenter_is_refused_before_the_start(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        scoped(text, "eu", "us")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_scope_needs_a_run_in_datacenters() -> None:
+    assert "this run has no datacenters" in refusal("eu: pay.p(99) < 800ms")

@@ -118,7 +118,7 @@ def final_status(job: GateJobRecord) -> JobState:
     """The one terminal state. An abort by a threshold is an end in order."""
     if job.stop in _STOPPED:
         return _STOPPED[job.stop]
-    ends = [_end(part) for part in job.parts]
+    ends: list[JobState] = [_end(part) for part in job.parts]
     if len(set(ends)) == 1:
         return ends[0]
     return "partial" if any(each in FINISHED for each in ends) else "failed"

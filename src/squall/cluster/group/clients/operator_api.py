@@ -110,7 +110,7 @@ class OperatorApi:
         return own_note(self._own(), self._ledger, self._watch, self._speaks)
 
     def view(self) -> GroupView:
-        return group_view(self._ledger, self._watch, self.note())
+        return group_view(self._ledger, self._watch, self.note(), self._role)
 
     def members(self, boot: str) -> list[NodeView]:
         """The rows of `squall nodes`."""

@@ -142,7 +142,10 @@ class ClientApi:
 
     async def submit(self, message: SubmitJob, incoming: Incoming) -> JobAccepted:
         self.requests.limit("submits", incoming)
-        return await self.accept(message, principal_of(incoming.peer))
+        who = principal_of(incoming.peer)
+        if message.direct and self._tables.gates and not is_operator(incoming.peer):
+            raise self.requests.forbidden(who, f"{who} may not go past the gates with --direct")
+        return await self.accept(message, who)
 
     async def accept(self, message: SubmitJob, principal: str) -> JobAccepted:
         self._redirect_to_gates(message, principal)

@@ -4,8 +4,6 @@ that stops a job is always accepted.
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import msgspec
 import pytest
 
@@ -15,7 +13,7 @@ from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.roles import Role
 from squall.runtime.metrics import Registry
-from tests.fakes.datacenter import Bench, workflow
+from tests.fakes.datacenter import Bench, submission, workflow
 from tests.unit.cluster.manager.lab.client_api import api, by
 
 QUERY_RATE, SUBMIT_RATE = ClientSettings().queries, ClientSettings().submits
@@ -42,7 +40,7 @@ async def test_a_flood_of_one_client_is_turned_away_and_no_other_notices() -> No
 @pytest.mark.asyncio
 async def test_submissions_have_a_limit_of_their_own() -> None:
     clients = api(Bench(w1=1))
-    nothing = SubmitJob(key="", submission=cast(Any, None))
+    nothing = SubmitJob(key="", submission=submission())
     for number in range(int(SUBMIT_RATE.burst) + 1):
         with pytest.raises(RemoteError) as refused:
             await clients.submit(nothing, by("ann"))
@@ -55,7 +53,7 @@ async def test_submissions_have_a_limit_of_their_own() -> None:
 async def test_who_was_turned_away_is_counted_by_client_and_limit() -> None:
     registry = Registry()
     clients = api(Bench(w1=1), registry)
-    nothing = SubmitJob(key="", submission=cast(Any, None))
+    nothing = SubmitJob(key="", submission=submission())
     for _ in range(int(SUBMIT_RATE.burst) + 3):
         with pytest.raises(RemoteError):
             await clients.submit(nothing, by("ann"))
@@ -73,8 +71,8 @@ async def test_who_was_turned_away_is_counted_by_client_and_limit() -> None:
 async def test_who_finds_the_queue_full_is_counted_too() -> None:
     registry, bench = Registry(), Bench(w1=1)
     job = bench.submit(workflow("Load", vus=1, duration_s=60))
-    submission = msgspec.structs.replace(bench.machine.tables.jobs[job].submission, bundle="")
+    given = msgspec.structs.replace(bench.machine.tables.jobs[job].submission, bundle="")
     clients = api(bench, registry, queue_max=0)
     with pytest.raises(RemoteError, match="the queue is full: 0 jobs wait, at most 0 are allowed"):
-        await clients.accept(SubmitJob(key="other", submission=submission), "ann")
+        await clients.accept(SubmitJob(key="other", submission=given), "ann")
     assert 'squall_client_refusals_total{client="ann",limit="queue"} 1' in registry.exposition()

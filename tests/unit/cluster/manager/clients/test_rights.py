@@ -4,8 +4,10 @@ is recorded with the name of its author.
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from squall.cluster.datacenter.gated_records import KnownGates
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
     AdjustJob,
@@ -14,13 +16,14 @@ from squall.cluster.protocol.messages import (
     GetJob,
     ListJobs,
     ListNodes,
+    SubmitJob,
 )
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.roles import Role
 from squall.runtime.log import LogRecord, MemorySink
 from squall.runtime.metrics import Registry
-from tests.fakes.datacenter import Bench, workflow
+from tests.fakes.datacenter import Bench, submission, workflow
 from tests.unit.cluster.manager.lab.client_api import api, by
 
 
@@ -111,3 +114,19 @@ async def test_an_operator_drains_a_worker_and_its_jobs_record_who_did() -> None
     assert texts(bench, job)[-2:] == ["bob drains w1", "bob resumes w1"]
     fields = [record.fields for record in sink.records if record.event == "worker_drained"]
     assert [(each["by"], each["draining"]) for each in fields] == [("bob", True), ("bob", False)]
+
+
+@pytest.mark.asyncio
+async def test_only_an_operator_goes_past_the_gates() -> None:
+    bench = Bench(w1=1)
+    bench.machine.tables.gates["g"] = KnownGates(group="g", addresses=("g1:7500",))
+    clients = api(bench)
+    given = msgspec.structs.replace(submission(workflow("Load", vus=1, duration_s=60)), bundle="")
+    job = SubmitJob(key="k", submission=given)
+    with pytest.raises(RemoteError, match="submit to g1:7500, or here with --direct"):
+        await clients.submit(job, by("bob"))
+    direct = SubmitJob(key="k", submission=given, direct=True)
+    with pytest.raises(RemoteError, match="bob may not go past the gates") as refused:
+        await clients.submit(direct, by("bob"))
+    assert refused.value.code == ErrorCode.FORBIDDEN
+    assert (await clients.submit(direct, by("bob", operator=True))).created

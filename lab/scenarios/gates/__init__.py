@@ -1,0 +1,3 @@
+"""Gates, datacenters, workers and clients: the real nodes over a model of the engine. Start with
+`scenario`; `checks` watches from outside.
+"""

@@ -23,6 +23,7 @@ from squall.engine.run_options import RunOptions
 from squall.stats.histogram import bucket_index, make_data
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 from squall.stats.reports import (
+    HistogramData,
     OutcomeDelta,
     RequestsDelta,
     RowDelta,
@@ -32,6 +33,7 @@ from squall.stats.reports import (
 
 SECONDS = 20
 DRAWN = 2_000
+HISTOGRAMS = 20
 REQUESTS_PER_STEP = 20_000
 """In a second of one datacenter: enough to fill the buckets that a real step fills."""
 
@@ -49,9 +51,10 @@ def measure(datacenters: int, steps: int) -> dict[str, float]:
         manifest, RunOptions(), [(name, 1.0 / datacenters, manifest) for name in names]
     )
     draw = random.Random(1)
+    samples = [_histogram(draw) for _ in range(HISTOGRAMS)]
     spent_s, size = 0.0, 0
     for second in range(SECONDS):
-        sent = [msgspec.msgpack.encode(_reports(name, second, steps, draw)) for name in names]
+        sent = [msgspec.msgpack.encode(_reports(name, second, steps, samples)) for name in names]
         size += sum(map(len, sent))
         began = time.process_time()
         for index, each in enumerate(sent):
@@ -66,13 +69,14 @@ def measure(datacenters: int, steps: int) -> dict[str, float]:
     }
 
 
-def _reports(stream: str, second: int, steps: int, draw: random.Random) -> JobReports:
+def _reports(stream: str, second: int, steps: int, samples: list[HistogramData]) -> JobReports:
+    rows = [_row(f"step{number}", samples[number % HISTOGRAMS]) for number in range(steps)]
     report = WindowReport(
         workflow="load",
         share=0,
         window=second,
-        rows=[_row(f"step{number}", draw) for number in range(steps)],
-        iteration=_row("iteration", draw),
+        rows=rows,
+        iteration=_row("iteration", samples[0]),
         starts=StartsDelta(planned=REQUESTS_PER_STEP, made=REQUESTS_PER_STEP, dropped=0),
         requests=RequestsDelta(sent=REQUESTS_PER_STEP * steps, answered=REQUESTS_PER_STEP * steps),
         users=100,
@@ -82,22 +86,25 @@ def _reports(stream: str, second: int, steps: int, draw: random.Random) -> JobRe
     return JobReports(stream=stream, elapsed_s=float(second), workers=1000, workflows=[workflow])
 
 
-def _row(name: str, draw: random.Random) -> RowDelta:
+def _row(name: str, histogram: HistogramData) -> RowDelta:
+    count = REQUESTS_PER_STEP
+    outcome = OutcomeDelta("200", True, count, count, histogram)
+    return RowDelta(name, started=count, outcomes=[outcome])
+
+
+def _histogram(draw: random.Random) -> HistogramData:
     """The times of a service with a median of 20 ms and a long tail."""
     times = [draw.lognormvariate(math.log(0.02), 0.6) for _ in range(DRAWN)]
     found = Counter(bucket_index(each) for each in times)
-    times_each, count = REQUESTS_PER_STEP // DRAWN, REQUESTS_PER_STEP
-    buckets = sorted(found)
-    histogram = make_data(
-        count,
-        sum(times) * times_each,
+    repeated = REQUESTS_PER_STEP // DRAWN
+    return make_data(
+        REQUESTS_PER_STEP,
+        sum(times) * repeated,
         min(times),
         max(times),
-        buckets,
-        [found[bucket] * times_each for bucket in buckets],
+        sorted(found),
+        [found[bucket] * repeated for bucket in sorted(found)],
     )
-    outcome = OutcomeDelta("200", True, count, count, histogram)
-    return RowDelta(name, started=count, outcomes=[outcome])
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -65,6 +65,10 @@ class HandoverWorld(Protocol):
     network: LossyNetwork
     random: Random
     route: Route
+    timers: GateTimers
+    run_ms: int
+    # A bug: gates answer reports before they are committed.
+    answers_early: bool
 
     def is_unreachable(self, datacenter: str) -> bool: ...
     def handle_order(self, datacenter: str, message: Any, reply: Reply) -> None: ...
@@ -82,7 +86,7 @@ class GatePrimary:
         self._next_at = 0.0
         self.steward = Steward(
             term.machine,
-            TIMERS,
+            world.timers,
             group=new_group,
             datacenters={name: (f"{name}:1",) for name in datacenters},
             now=world.timeline.now,
@@ -129,6 +133,8 @@ class GatePrimary:
             return
         machine = self.term.machine
         command = reports.stored_report(machine, report)
+        if self._world.answers_early:
+            reply(PartStored(known=reports.is_known(machine, report)))
         if command is None:
             reply(PartStored(known=reports.is_known(machine, report)))
             return
@@ -185,7 +191,7 @@ class DatacenterPrimary:
         self.name = name
         self.term = term
         self._refuses = refuses
-        self.execution = Execution(world.timeline, world.random, term, name, cores)
+        self.execution = Execution(world.timeline, world.random, term, name, cores, world.run_ms)
         self.outbox = ReportOutbox(lambda: term.machine.tables, name)
         world.timeline.after(0.0, self.tick)
 

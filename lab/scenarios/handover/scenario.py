@@ -11,10 +11,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
+
 from lab.mutants.handover import MUTANTS, mutated
 from lab.scenarios.handover.checks import HandoverChecks
 from lab.scenarios.handover.group_model import GroupModel, Term
-from lab.scenarios.handover.nodes import DatacenterPrimary, GatePrimary
+from lab.scenarios.handover.nodes import TIMERS, DatacenterPrimary, GatePrimary
 from lab.scenarios.handover.timeline import LossyNetwork, Reply, Timeline
 from lab.sim.checks import check
 from lab.sim.errors import NotLive
@@ -33,6 +35,7 @@ from squall.cluster.protocol.submission import BundleManifest, Submission, Targe
 from squall.engine.run_options import RunOptions
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 
+replace = msgspec.structs.replace
 GATES = "the gates"
 """The answer to a submission that belongs to the gates."""
 FAULTS_S = 30.0
@@ -72,6 +75,10 @@ class Handover:
         self.route = self._route
         self._world = world
         self._shows = bool(world.parameter("trace", 0))
+        waits = world.mutant == "barrier_hold_and_wait"
+        self.timers = replace(TIMERS, hold_s=1e6) if waits else TIMERS
+        self.run_ms = 10**9 if waits else 60_000
+        self.answers_early = world.mutant == "delivered_before_commit"
         draw = self.random
         self.network.loss = draw.choice((0.0, 0.05, 0.3))
         self.network.duplicate = draw.choice((0.0, 0.2))

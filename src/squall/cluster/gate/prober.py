@@ -22,6 +22,8 @@ from squall.runtime.tasks import TaskRunner
 NEXT_MANAGER_SHARE = 0.1
 """Of the timeout: how long one manager is waited for before the next one is asked too. Half a
 second with the default timeout, more than any round trip on earth."""
+STARTING_SHARE = 0.2
+"""Of the interval between two probes, while a datacenter starts."""
 TASK_GROUP = "probes"
 
 
@@ -43,6 +45,7 @@ class DatacenterProber:
         self._tasks = tasks
         self._log = log
         self._guarded = False
+        self._began = clock.now()
         self.probes = 0
         self.misses = 0
 
@@ -53,7 +56,16 @@ class DatacenterProber:
                 self._tasks.start(f"probe {name}", self.probe(name), group=TASK_GROUP)
             self._report(self._clock.now())
             await self._links.close_former()
-            await self._clock.sleep(self._known.settings.probe_s)
+            await self._clock.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Short while a datacenter that answers has not been usable yet: it is being set up, and
+        somebody waits for it. Only for a while: it may also have no workers for days."""
+        settings, now = self._known.settings, self._clock.now()
+        starting = any(each.is_starting for each in self._known)
+        if starting and now - self._began < settings.unreachable_s:
+            return settings.probe_s * STARTING_SHARE
+        return settings.probe_s
 
     async def probe(self, name: str) -> None:
         """One round of one datacenter."""

@@ -88,7 +88,7 @@ class HealthState:
         self._better_since = math.inf
         # Before its first usable state a datacenter is starting, and every step of that counts at
         # once.
-        self._was_usable = False
+        self.was_usable = False
 
     def reported(self, report: DatacenterState, own_cores: int, now: float) -> None:
         present = self._finding.health
@@ -96,12 +96,12 @@ class HealthState:
         if present is Health.BUSY:
             needed = max(math.ceil(self._settings.free_share * report.cores), 1)
         found = classify(report, own_cores, needed)
-        if self._was_usable and found.health < present:
+        if self.was_usable and found.health < present:
             self._better_since = min(self._better_since, now)
             if now - self._better_since < self._settings.steady_s:
                 return
         self._better_since = math.inf
-        self._was_usable = self._was_usable or found.health.is_usable
+        self.was_usable = self.was_usable or found.health.is_usable
         if found.health is not present:
             self._since = now
         self._finding = found
@@ -110,7 +110,7 @@ class HealthState:
         """The datacenter was unreachable: its next report counts at once."""
         self._finding = HealthFinding(Health.UNKNOWN)
         self._better_since = math.inf
-        self._was_usable = False
+        self.was_usable = False
 
     def now(self, reach: Reach, report_age_s: float, now: float) -> HealthFinding:
         """The state that routing and people see."""

@@ -52,6 +52,12 @@ class KnownDatacenter:
         found = dict.fromkeys((*self._learned, *self._given))
         return [leader, *(each for each in found if each != leader)] if leader else list(found)
 
+    @property
+    def is_starting(self) -> bool:
+        """It answers, or may soon, and could not run a job yet."""
+        silent = self.reach.state in (Reachability.SUSPECTED, Reachability.UNREACHABLE)
+        return not silent and not self._health.was_usable
+
     def answered(
         self, state: DatacenterState, rtt_ms: float | None, asked_at: float, now: float
     ) -> None:

@@ -200,3 +200,11 @@ def test_two_tries_of_a_part_must_not_overlap() -> None:
     assert "g-5.eu2 began 1.000 s before g-5.eu1 ended" in [
         *overlapping_tries(again, is_split=True)
     ]
+
+
+def test_a_datacenter_whose_loss_the_live_output_does_not_name_is_found() -> None:
+    made = document(unknown=7)
+    gone = {"share": 0, "attempt": 1, "worker": "", "datacenter": "eu"}
+    made["losses"] = [{**made["losses"][0], **gone}]
+    assert unsaid(made, "9.1 s  part 0 in eu is lost: eu is unreachable", "") == []
+    assert unsaid(made, "", "") == ["the live output does not name the loss of datacenter eu"]

@@ -76,7 +76,7 @@ class GatesLog:
     def report(
         self, job: JobId, state: PartState, part: int = 0, revision: int = 0, result: str = ""
     ) -> Accepted:
-        """Reports about the current try of a part, with the next revision."""
+        """Reports the current try of a part, with the next revision."""
         tried = self.current(job, part)
         return self.must(
             ReportParts(

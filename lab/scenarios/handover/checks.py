@@ -61,9 +61,9 @@ class HandoverChecks:
             return
         tables = group.machine.tables
         match command:
-            case gate_commands.CreateGateJob() | gate_commands.AssignParts():
+            case gate_commands.CreateGateJob() | gate_commands.AssignParts() if outcome.changed:
                 job: GateJobRecord = tables.jobs[outcome.job]
-                if outcome.changed and isinstance(command, gate_commands.CreateGateJob):
+                if isinstance(command, gate_commands.CreateGateJob):
                     keys = self.gate_keys.setdefault(id(group), {})
                     keys.setdefault(command.key, set()).add(job.job)
                 for part in job.parts:

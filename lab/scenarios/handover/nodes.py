@@ -71,6 +71,7 @@ class HandoverWorld(Protocol):
     answers_early: bool
 
     def is_unreachable(self, datacenter: str) -> bool: ...
+    def hears_of_gates(self, datacenter: str) -> None: ...
     def handle_order(self, datacenter: str, message: Any, reply: Reply) -> None: ...
     def handle_report(self, address: str, report: PartReport, reply: Reply) -> None: ...
 
@@ -211,6 +212,7 @@ class DatacenterPrimary:
             if command is None and self.term.leads:
                 reply(GatesKnown())
             elif command is not None:
+                self._world.hears_of_gates(self.name)
                 self._commit(command, lambda: GatesKnown(), reply)
             return
         if isinstance(message, AcceptPart):

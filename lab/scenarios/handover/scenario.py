@@ -145,6 +145,18 @@ class Handover:
         cut = self.network.cut_s("gates", datacenter), self.network.cut_s(datacenter, "gates")
         return max(cut) > 2.0
 
+    def hears_of_gates(self, datacenter: str) -> None:
+        """A client submits at the very moment, and tries twice: one try may create a job before the
+        gates are known, while the other is sent to the gates."""
+        draw, key = self.random, f"at {datacenter}"
+        if key in self.waiting or draw.random() < 0.5 or self.timeline.now > FAULTS_S:
+            return
+        for longest_s in (0.03, 0.6):
+            self.timeline.after(
+                draw.uniform(0.0, longest_s),
+                lambda: self.submit_to_datacenter(datacenter, key, direct=False),
+            )
+
     def handle_order(self, datacenter: str, message: Any, reply: Reply) -> None:
         self.primary[datacenter].handle_order(message, reply)
 

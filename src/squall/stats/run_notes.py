@@ -144,7 +144,24 @@ def _never_answered_plain(stats: RunStats, workflow: WorkflowStats) -> bool:
     )
 
 
+def _still_waited(workflow: WorkflowStats) -> str:
+    """What users waited for at the end of a run in which no exchange ended; no failure says it."""
+    requests = workflow.requests
+    waiting = any(
+        step.protocol == "http" and workflow.rows[step.name].interrupted
+        for step in workflow.manifest.steps
+    )
+    if not waiting or requests.answered or requests.failed:
+        return ""
+    end = "before the end of the run; a shorter timeout would make failures of them"
+    if requests.sent:
+        return f"no request was answered {end}"
+    return f"no connection was ready {end}; with https://, the port may not speak TLS"
+
+
 def _notes(stats: RunStats, workflow: WorkflowStats) -> Iterator[str]:
+    if waited := _still_waited(workflow):
+        yield f"{workflow.name}: {waited}"
     if _never_answered_plain(stats, workflow):
         yield (
             f"{workflow.name}: every connection was closed before a byte of an answer; {MAYBE_TLS}"

@@ -55,6 +55,32 @@ def test_layers_run_one_after_the_other(lab: Lab) -> None:
     assert {each.status for each in when.values()} == {"completed"}
 
 
+BLOCKING_SETUP = """
+class Setup(Workflow):
+    @step()
+    async def prepare(self) -> str:
+        time.sleep(1.2)
+        return "ready"
+
+@depends("Setup")
+class Shop(Workflow):
+    rate = "50/s"
+    duration = "1s"
+
+    @step()
+    async def home(self, prepare: str, url: URL = "/") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+def test_the_generator_is_judged_only_while_a_test_runs(lab: Lab) -> None:
+    result = lab.run(BLOCKING_SETUP, workers=1)
+    [process] = result.outcome.stats.health.processes.values()
+    # The code of the set-up blocks the loop, and spoils no number.
+    assert not process.blocked_s
+    assert not [reason for reason in result.reasons if "blocked" in reason]
+
+
 WRONG = {
     "cycle": (
         """

@@ -61,3 +61,22 @@ def test_a_port_that_closes_every_plain_connection_may_speak_tls(
     for reason in reasons:
         stats.add(ErrorSample("Shop", "pay", reason, 0.1, request=f"GET {url}"))
     assert any(MAYBE_TLS in note for note in notes_of(stats)) == hinted
+
+
+@pytest.mark.parametrize(
+    ("requests", "said"),
+    [
+        (RequestsDelta(), "Shop: no connection was ready before the end of the run;"),
+        (RequestsDelta(sent=2), "Shop: no request was answered before the end of the run;"),
+        (RequestsDelta(sent=2, failed=1), ""),
+        (RequestsDelta(sent=2, answered=1), ""),
+    ],
+)
+def test_a_run_in_which_no_exchange_ended_says_what_users_waited_for(
+    requests: RequestsDelta, said: str
+) -> None:
+    stats = RunStats(file_manifest())
+    stats.add(window(0, [RowDelta(name="pay", started=2, interrupted=2)], requests=requests))
+    notes = notes_of(stats)
+    assert bool(notes) == bool(said)
+    assert not said or notes[0].startswith(said)

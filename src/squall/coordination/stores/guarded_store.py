@@ -276,7 +276,7 @@ class GuardedStore:
         if not self._is_urgent and not self.breaker.admit(self._clock.now()):
             raise CircuitOpenError(
                 f"{self.url}: not tried, because the last"
-                f" {self.breaker.settings.failures_to_open} operations got no answer"
+                f" {self.breaker.unanswered} calls got no answer"
             )
         if self.breaker.opened_at is not None and not self._is_urgent and self._log is not None:
             self._log.info("store_circuit_half_open", operation=operation, store=self.url)

@@ -215,7 +215,7 @@ def _split_by_weight(bare: ProfileFlags, tests: list[WorkflowPlan]) -> dict[str,
         split = split_by_weight(parse_count(total, load), known)
         for name, part in zip(names, split, strict=True):
             if not part:
-                raise UsageError(f"{total} {load} are too few for {len(names)} workflows")
+                raise UsageError(f"{load} {total} is too few for {len(names)} workflows")
             flags[name] = replace(flags[name], **{load: part})
     if bare.rate is not None:
         rate = parse_rate(bare.rate)
@@ -425,7 +425,8 @@ def _profile(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> Pr
     try:
         profile = resolve_profile(attributes, flags, is_test=plan.is_test)
     except ConfigError as error:
-        plan.problem(plan.line, "", str(error))
+        # The message begins with the attribute that is wrong.
+        plan.problem(plan.line_of(str(error).partition(" ")[0]), "", str(error))
         return Profile()
     if options.once and plan.is_test:
         return Profile(

@@ -34,6 +34,7 @@ from squall.engine.core_protocol import (
     AdjustShare,
     CoreRefused,
     Crashed,
+    Ended,
     Exit,
     Go,
     Load,
@@ -131,9 +132,7 @@ class CoreProcess:
                 for each in self._named(message.share):
                     ended = each.give_up(message.why)
                     self._spawn(each.share.http.close())
-                    self._remove(each)
-                    self._send(ended)
-                    self._rest_if_idle()
+                    self._finish(each, ended)
 
     def _named(self, share: ShareName | None) -> list[CoreShare]:
         return [each for each in self._shares if share is None or each.name == share]
@@ -295,13 +294,16 @@ class CoreProcess:
     def _begin(self, shares: list[CoreShare], message: Go) -> None:
         if shares and not self._timers:
             self._start_timers(message)
+        measured = self._measures
         for each in shares:
             each.go(message)
             each.ending = self._spawn(self._end(each))
+        if self._measures and not measured:
+            self._meter.restart()
+            self._health_at = message.at + message.joined_s
 
     def _start_timers(self, message: Go) -> None:
         self._run_began = message.run_began
-        self._health_at = message.at + message.joined_s
         self._watchdog = Watchdog(
             asyncio.get_running_loop(),
             self._heartbeat,
@@ -311,7 +313,6 @@ class CoreProcess:
         )
         self._watchdog.start()
         self._publish_beat()
-        self._meter.restart()
         self._timers = [
             self._heartbeat.every(FOLD_S, self._keep_house),
             self._heartbeat.every(self._heartbeat.interval_s, self._beat),
@@ -321,9 +322,21 @@ class CoreProcess:
         ended = await each.wait()
         # Every share of the process names them; the result has each note once.
         ended.warnings += self._unawaited.notes
+        self._finish(each, ended)
+
+    def _finish(self, each: CoreShare, ended: Ended) -> None:
+        measured = self._measures
         self._remove(each)
         self._send(ended)
+        if measured and not self._measures:
+            self._report_health(perf_counter())
         self._rest_if_idle()
+
+    @property
+    def _measures(self) -> bool:
+        """Whether a late loop could spoil a number: a share of a test runs. The code of a set-up
+        may block the loop, and its health is not reported."""
+        return any(each.begun and each.share.plan.is_test for each in self._shares)
 
     def _rest_if_idle(self) -> None:
         """After the last share: nothing is measured until others begin."""
@@ -332,7 +345,6 @@ class CoreProcess:
         for end in self._timers:
             end()
         self._timers = []
-        self._report_health(perf_counter())
         if self._watchdog is not None:
             self._watchdog.stop()
         self._heartbeat.stop()
@@ -356,7 +368,8 @@ class CoreProcess:
         if now - self._health_at >= 1.0:
             # After a long block: one report for it, not one for each second that was missed.
             self._health_at = max(self._health_at + 1.0, now - 1.0)
-            self._report_health(now)
+            if self._measures:
+                self._report_health(now)
             self._collector.users = sum(each.share.user_count for each in self._shares)
             self._freeze_when_ramped()
 

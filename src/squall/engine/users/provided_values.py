@@ -11,10 +11,7 @@ from squall.engine.core_protocol import encode_value
 from squall.engine.plan.workflow_plan import WorkflowPlan
 from squall.engine.users.context import Context, HandOverRoom, HandOverTooLarge
 from squall.engine.users.step_failures import reason_of
-from squall.engine.users.virtual_user import UserFactory
-
-# Limit for end actions, and for any other code of the author that runs after the load.
-END_ACTIONS_S = 10.0
+from squall.engine.users.virtual_user import END_ACTIONS_S, UserFactory
 
 
 async def provided_values(

@@ -37,10 +37,17 @@ from squall.engine.users.context import (
 )
 from squall.engine.users.exchange_report import watched
 from squall.engine.users.generated_loop import UserLoop, generate_loop, run_together
-from squall.engine.users.provided_values import END_ACTIONS_S, provided_values
+from squall.engine.users.provided_values import provided_values
 from squall.engine.users.step_failures import StepFailures
 from squall.engine.users.think_time import Pause, ThinkTime
-from squall.engine.users.virtual_user import Prepared, User, UserFactory, prepare_arguments
+from squall.engine.users.virtual_user import (
+    END_ACTIONS_S,
+    Prepared,
+    User,
+    UserFactory,
+    end_users,
+    prepare_arguments,
+)
 from squall.stats.reports import ErrorSample, ExchangeReport, StartsDelta, WindowReport
 
 # Bounds the connections and log-ins that the users make at the same time before the start.
@@ -506,18 +513,9 @@ class Share:
 
     async def _grace(self) -> None:
         """Gives running iterations their grace time, then cancels them."""
-        tasks = {
-            user.task: user
-            for user in [*self._users.values(), *self._leaving.values()]
-            if user.task is not None
-        }
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.spec.profile.grace_s)
-            for task, user in tasks.items():
-                # A user that is leaving runs end actions, which have a limit of their own.
-                if not user.is_leaving:
-                    task.cancel()
-            await asyncio.wait(tasks, timeout=END_ACTIONS_S + 1.0)
+        users = [*self._users.values(), *self._leaving.values()]
+        if deaf := await end_users(users, self.spec.profile.grace_s):
+            self._warnings.append(f"{self.plan.name}: {deaf}")
         self._users.clear()
         self._leaving.clear()
         self._check_over()

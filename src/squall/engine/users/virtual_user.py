@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import CoroutineType
 from typing import Any
 
 from squall.api.errors import ConfigError
@@ -20,8 +21,12 @@ from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.annotations import is_optional
+from squall.engine.plan.author_file import author_place
 from squall.engine.plan.workflow_plan import HookPlan, WorkflowPlan
 from squall.engine.users.context import Context, fresh_maker
+
+# Limit for end actions, and for any other code of the author that runs after the load.
+END_ACTIONS_S = 10.0
 
 # (hook, parameter) -> the value that the hook's calls receive.
 Prepared = dict[tuple[str, str], Any]
@@ -68,6 +73,36 @@ class User:
         self.task: asyncio.Task[None] | None = None
         # Its loop is over; it may still run end actions.
         self.is_leaving = False
+
+
+async def end_users(users: Iterable[User], grace_s: float) -> str:
+    """Gives running iterations their grace time, then cancels them. Returns "", or what to say of
+    users that ignored it: their iterations have no end, and the run waited for them in vain."""
+    tasks = {user.task: user for user in users if user.task is not None}
+    if not tasks:
+        return ""
+    await asyncio.wait(tasks, timeout=grace_s)
+    cancelled = [task for task, user in tasks.items() if not user.is_leaving and task.cancel()]
+    # A user that is leaving runs end actions, which have a limit of their own.
+    _, running = await asyncio.wait(tasks, timeout=END_ACTIONS_S + 1.0)
+    deaf = [task for task in cancelled if task in running]
+    if not deaf:
+        return ""
+    # Without their number: the processes of a run say the same, and it is printed once.
+    place = next((line for task in deaf if (line := _awaiting_line(task))), "")
+    at = f" at {place}" if place else ""
+    advice = "catch Exception there, or raise CancelledError again"
+    return f"users ignored their cancellation{at}; {advice}"
+
+
+def _awaiting_line(task: asyncio.Task[None]) -> str:
+    """`shop.py:31`: the author's deepest line that the task waits in, or ""."""
+    place, awaited = "", task.get_coro()
+    while isinstance(awaited, CoroutineType):
+        if (frame := awaited.cr_frame) is not None:
+            place = author_place(frame.f_code.co_filename, frame.f_lineno) or place
+        awaited = awaited.cr_await
+    return place
 
 
 class UserFactory:

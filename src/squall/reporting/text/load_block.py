@@ -69,13 +69,16 @@ def generator_block(
         max(w.manifest.profile.max_vus, w.manifest.profile.vus, w.users.max) for w in workflows
     )
     cores = cores_at_once(outcome.processes, outcome.workflows) or len(health.processes)
-    lines = [
-        f"cpu {whole_percent(health.cpu)} of {plural(cores, 'core')}, "
-        f"loop lag p99 {brief_duration(health.lag.quantile(0.99))}, "
-        f"gc {brief_duration(health.gc_max_s)}"
-        # Sampled periodically; a very short run may have no sample.
-        + (f", {plural(busy, 'user')} busy at most of {allowed}" if busy else "")
-    ]
+    lines: list[str] = []
+    # Without a report nothing was measured: no test ran, or its process died at once.
+    if health.processes:
+        # `busy` is sampled; a very short run may have no sample.
+        lines.append(
+            f"cpu {whole_percent(health.cpu)} of {plural(cores, 'core')}, "
+            f"loop lag p99 {brief_duration(health.lag.quantile(0.99))}, "
+            f"gc {brief_duration(health.gc_max_s)}"
+            + (f", {plural(busy, 'user')} busy at most of {allowed}" if busy else "")
+        )
     lines += [
         paint(f"process {process.index} ended early: {process.died}", "bad")
         for process in outcome.processes

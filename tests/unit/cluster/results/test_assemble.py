@@ -134,6 +134,7 @@ def test_the_result_says_how_much_the_rows_may_lack_and_how_many_cores_ran_at_on
     known = {"planned": 47, "made": 47, "dropped": 0, "finished": 40, "users": 5, "busy": 5}
     known |= {"sent": 47, "answered": 47, "failed": 0}
     RecordBuilder(lost).add_counters(SurvivingCounters(**known, at_s=4.5, dead_by_s=5.0))
+    lost.health.append(health(1, 1.0))
     made = assemble(file, RunOptions(file="shop.py"), parts(attempts))
     stats = outcome(made).stats.workflows["Shop"]
     assert stats.unmeasured == 5

@@ -217,7 +217,9 @@ async def test_the_circuit_says_when_it_opens_is_tried_and_closes() -> None:
         with pytest.raises(StoreUnavailableError):
             await world.guarded.get("kind/x")
     assert sink.events()[-1] == "store_circuit_open"
-    with pytest.raises(CircuitOpenError):
+    # A number that no setting has: tries that hang open the circuit before the tenth operation.
+    world.guarded.breaker.failures = 13
+    with pytest.raises(CircuitOpenError, match="the last 13 calls got no answer"):
         await world.guarded.get("kind/x")
     world.clock.time += 61.0
     world.faulty.faults.down = False

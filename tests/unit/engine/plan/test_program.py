@@ -136,7 +136,7 @@ def test_iterations_of_each_user_are_not_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (ProfileFlags(vus=2), "2 vus are too few for 3 workflows"),
+        (ProfileFlags(vus=2), "vus 2 is too few for 3 workflows"),
         (
             ProfileFlags(stages=("1s:10",)),
             "stages are not split; say which one",

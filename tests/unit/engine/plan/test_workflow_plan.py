@@ -462,6 +462,19 @@ def test_an_attribute_is_reported_at_its_own_line(tmp_path: Path) -> None:
     ]
 
 
+def test_a_load_that_cannot_be_is_reported_at_its_own_line(tmp_path: Path) -> None:
+    text = """class Shop(Workflow):
+    duration = "9s"
+    vus = 0
+
+    @step()
+    async def a(self, url: URL = "http://127.0.0.1/") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+    [found] = mistakes(tmp_path, text)
+    assert found.startswith("flow.py:4  Shop: vus 0 must be at least 1;")
+
+
 @pytest.mark.parametrize("argument", ["a: str", "zz: str"])
 @pytest.mark.parametrize("decorator", ["check", "metric", "step"])
 def test_a_wrong_name_in_a_decorator_is_one_line(

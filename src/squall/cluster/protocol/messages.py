@@ -400,7 +400,7 @@ class JobAccepted(msgspec.Struct, frozen=True, omit_defaults=True):
     read: ReadFacts | None = None
 
 
-@message(142, MessageClass.DATA, senders=FROM_CLIENT)
+@message(142, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class ListJobs(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int = 100
 
@@ -411,12 +411,12 @@ class JobList(msgspec.Struct, frozen=True, omit_defaults=True):
     read: ReadFacts | None = None
 
 
-@message(144, MessageClass.DATA, senders=FROM_CLIENT)
+@message(144, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class GetJob(msgspec.Struct, frozen=True):
     job: JobId
 
 
-@message(145, MessageClass.DATA)
+@message(145, MessageClass.DATA, size=SizeClass.BULK)
 class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     view: JobView
     manifest: FileManifest | None = None
@@ -497,7 +497,7 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Of a manager: seconds that its wall clock is ahead of the median of the managers'."""
 
 
-@message(152, MessageClass.DATA, senders=FROM_CLIENT)
+@message(152, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class ListNodes(msgspec.Struct, frozen=True):
     pass
 
@@ -544,7 +544,7 @@ class StreamSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 StreamItem = StreamEvent | StreamLine | StreamSnapshot
 
 
-@message(156, MessageClass.DATA, senders=FROM_CLIENT)
+@message(156, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class Follow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Waits up to `wait_s` for items after `after`. `after` < 0: only the latest snapshot."""
 

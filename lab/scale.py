@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import gc
 import json
-import os
 import signal
 import sys
 import time
@@ -412,7 +411,6 @@ def main(argv: list[str] | None = None) -> int:
         help="datacenters, managers of each and workers of each, for example 20x1x50",
     )
     arguments = parser.parse_args(argv)
-    os.nice(15)
     for size in arguments.sizes:
         datacenters, managers, workers = (int(each) for each in size.split("x"))
         print(json.dumps(asdict(measure(datacenters, managers, workers))), flush=True)

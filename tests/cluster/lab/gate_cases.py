@@ -12,10 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from squall.cluster.protocol.timers import timers
 from tests.cluster.lab.chaos_rows import (
     UNNOTICED,
     Evidence,
@@ -25,6 +25,7 @@ from tests.cluster.lab.chaos_rows import (
     left_behind,
     row_of,
 )
+from tests.cluster.lab.gate_judge import overlapping_tries, parts_of, whole_plan
 from tests.cluster.lab.gates import DATACENTERS, GatedDatacenters, wait_for
 from tests.cluster.lab.judge import Load, holes
 from tests.lab.arrivals import ArrivalsTarget
@@ -49,6 +50,7 @@ class Load(Workflow):
     async def get(self) -> HTTPResponse:
         return await self.client.http.get("/?delay=20ms", headers=SENDER)
 """
+FAST_LEASE = timers("fast", 1).execution_lease_s / timers("lan", 1).execution_lease_s
 FAST_PART = 0.75
 """With the fast timers a job may be shorter; the gate of the tests runs them."""
 MID_S = 3.0
@@ -67,6 +69,11 @@ class GateStage:
     lab: GatedDatacenters
     client: int = 0
     """The process id of the command that follows the job."""
+
+    @property
+    def lease_part(self) -> float:
+        """How long the lease of a datacenter's workers is, compared with the one of people."""
+        return FAST_LEASE if self.lab.timers == "fast" else 1.0
 
     @property
     def primary(self) -> str:
@@ -123,7 +130,7 @@ def machine_of(which: Callable[[GateStage], str], back_after_s: float | None = N
         name = which(stage)
         stage.lab.kill(name)
         if back_after_s is not None:
-            time.sleep(back_after_s)
+            time.sleep(back_after_s * stage.lease_part)
             stage.lab.start(name)
 
     return act
@@ -247,7 +254,7 @@ def moments_of(fault: GateFault, *, every: bool = True) -> tuple[str, ...]:
     return MOMENTS if every else ("mid", *fault.also)
 
 
-def play(fault: GateFault, moment: str, target: ArrivalsTarget, *, timers: str = "lan") -> Row:
+def play(fault: GateFault, moment: str, target: ArrivalsTarget, *, profile: str = "lan") -> Row:
     """One case from an empty folder to an empty machine."""
     target.reset()
     began = time.monotonic()
@@ -259,7 +266,7 @@ def play(fault: GateFault, moment: str, target: ArrivalsTarget, *, timers: str =
             gates=fault.gates,
             managers=fault.managers,
             meshed=fault.meshed,
-            timers=timers,
+            timers=profile,
             launcher=fault.launcher,
         )
         with lab:
@@ -317,13 +324,14 @@ def _judge(
         found += _without_gates(lab, ended.code, ended.err, target)
     if ended.code == 3 and (fault.fatal or moment == "submit"):
         # No gate answered in time; with the key it is safe to ask for the job again.
-        watch = Watch(lab.run("flow.py", "--key", KEY, *fault.words), watch.seconds)
+        again = lab.run("flow.py", "--key", KEY, *fault.words)
+        watch = Watch(again, watch.seconds, watch.struck_s)
         ended = watch.end(ENDS_WITHIN_S)
     evidence = Evidence(
         ended=ended,
         watch=watch,
         counts=target.seen(),
-        logs="",
+        logs="\n".join(node.said() for node in lab.nodes.values()),
         load=Load(rate_per_s=RATE_PER_S),
         expected=UNNOTICED if not fault.lost else Expected(float(fault.seconds)),
         shares=len(DATACENTERS),
@@ -335,8 +343,10 @@ def _judge(
             worker_lost=fault.lost, in_time=False, result_within_s=0.0, lease_s=0.0
         )
         found += _one_result(lab, moment, fault, evidence.document)
-        found += _datacenters(evidence.document, fault, moment, watch.seconds)
-        found += _tries(evidence.counts, is_split=fault.words == SPLIT)
+        found += parts_of(evidence.document, DATACENTERS if fault.words == SPLIT else ())
+        if moment != "cancel" and not fault.lost:
+            found += whole_plan(evidence.document, RATE_PER_S * watch.seconds)
+        found += overlapping_tries(evidence.counts, is_split=fault.words == SPLIT)
         found += _held_cores(lab)
         if not fault.lost and moment != "cancel":
             found += holes(evidence.document, evidence.counts)
@@ -372,46 +382,6 @@ def _one_result(
     allowed = {"interrupted"} if moment == "cancel" else {"completed"}
     if not fault.lost and document["status"] not in allowed:
         yield f"status {document['status']}, expected {' or '.join(allowed)}"
-
-
-def _datacenters(
-    document: dict[str, Any], fault: GateFault, moment: str, seconds: int
-) -> Iterator[str]:
-    """The parts of the result add up to the whole, and the whole is the plan."""
-    parts = document["datacenters"]
-    wanted = set(DATACENTERS) if fault.words == SPLIT else None
-    names = {part["name"] for part in parts}
-    if wanted is not None and names != wanted:
-        yield f"the result has the datacenters {sorted(names)}"
-    whole = sum(each["requests"]["sent"] for each in document["workflows"] if each["requests"])
-    sent = sum(part["requests"]["sent"] for part in parts)
-    if sent != whole:
-        yield f"the datacenters sent {sent} requests, the whole job {whole}"
-    starts = [each["starts"] for each in document["workflows"]]
-    planned, dropped = (sum(each[key] for each in starts) for key in ("planned", "dropped"))
-    if moment != "cancel" and not fault.lost and planned != RATE_PER_S * seconds:
-        yield f"{planned} starts were planned, the file says {RATE_PER_S * seconds}"
-    if moment != "cancel" and not fault.lost and whole != planned - dropped:
-        # A machine that has no time for a start drops and counts it.
-        yield f"{whole} requests were sent of {planned}, {dropped} were dropped"
-
-
-def _tries(counts: dict[str, Any], *, is_split: bool) -> Iterator[str]:
-    """Two tries of a part never run at the same time. Senders are called after the part in a
-    datacenter, "JOB.eu1/...": those of a job that was not split are all tries of one part."""
-    spans: dict[str, list[float]] = {}
-    for sender, times in counts["attempt_times"].items():
-        local = sender.partition("/")[0]
-        span = spans.setdefault(local, [times["first_s"], times["last_s"]])
-        span[0], span[1] = min(span[0], times["first_s"]), max(span[1], times["last_s"])
-    by_datacenter: dict[str, list[tuple[float, float, str]]] = {}
-    for local, (first, last) in spans.items():
-        part = local.rpartition(".")[2].rstrip("0123456789") if is_split else ""
-        by_datacenter.setdefault(part, []).append((first, last, local))
-    for tries in by_datacenter.values():
-        for former, later in pairwise(sorted(tries)):
-            if later[0] < former[1]:
-                yield f"{later[2]} began {former[1] - later[0]:.3f} s before {former[2]} ended"
 
 
 def _held_cores(lab: GatedDatacenters) -> Iterator[str]:

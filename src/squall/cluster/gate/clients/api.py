@@ -132,7 +132,8 @@ class GateClientApi:
             there = ", ".join(self._known.names)
             unknown = f"{targets.count} datacenters wanted; there are {there}"
         if unknown:
-            raise RemoteError(ErrorCode.NOT_FOUND, unknown)
+            # Not NOT_FOUND: a client would take that for a bundle that it has to offer first.
+            raise RemoteError(ErrorCode.BAD_MESSAGE, unknown)
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
         read = await self._committer.read()
@@ -215,7 +216,7 @@ class GateClientApi:
         datacenter, slash, worker = message.node.partition("/")
         if not slash or datacenter not in self._known:
             text = f"no worker {message.node}: name its datacenter, as in {self._known.names[0]}/w1"
-            raise RemoteError(ErrorCode.NOT_FOUND, text)
+            raise RemoteError(ErrorCode.BAD_MESSAGE, text)
         who = principal_of(incoming.peer)
         if not is_operator(incoming.peer):
             # A worker runs the jobs of all clients.

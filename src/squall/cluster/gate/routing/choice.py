@@ -218,9 +218,15 @@ class _Comparison:
             )
             for each in self._statuses
         ]
-        notes.sort(key=lambda note: (note.outcome != CHOSEN, note.name))
+        notes.sort(key=_place_in_text)
         rules = ", ".join(text for text in (rule, self._rule) if text)
         return RoutingExplanation(share=share, rule=rules, candidates=tuple(notes))
+
+
+def _place_in_text(note: CandidateNote) -> tuple[bool, float, str]:
+    """The chosen one first, then the best scores, then those that could not be chosen."""
+    score = note.score.total if note.score is not None else math.inf
+    return note.outcome != CHOSEN, score, note.name
 
 
 def _can_run(status: DatacenterStatus) -> bool:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from squall.cluster.gate.routing.scores import Score
 
 CHOSEN = "chosen"
+SHOWN_MAX = 8
+"""Candidates in a text. It is stored with every try of every part, and one command of at most
+256 kB assigns all parts of a job, which may be a hundred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +48,13 @@ class RoutingExplanation:
 
 def explanation_text(explained: RoutingExplanation) -> str:
     """A line that says what was chosen from what, and a line for each candidate."""
-    names = ", ".join(sorted(each.name for each in explained.candidates))
+    shown = explained.candidates[:SHOWN_MAX]
+    names = ", ".join(sorted(each.name for each in shown))
+    others = len(explained.candidates) - len(shown)
+    names += f" and {others} more" if others else ""
     share = f" for {explained.share * 100:.0f} %" if explained.share < 1.0 else ""
     rule = f" ({explained.rule})" if explained.rule else ""
-    return "\n".join([f"chosen of {names}{share}{rule}", *candidate_lines(explained.candidates)])
+    return "\n".join([f"chosen of {names}{share}{rule}", *candidate_lines(shown)])
 
 
 def candidate_lines(candidates: Sequence[CandidateNote]) -> list[str]:

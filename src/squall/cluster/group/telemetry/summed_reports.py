@@ -70,6 +70,7 @@ class SummedReports:
                     name=workflow.name,
                     started_at_s=workflow.started_at_s,
                     elapsed_s=workflow.elapsed_s,
+                    adjusted_per_s=workflow.adjusted_per_s,
                     upto=last,
                     reports=[msgspec.Raw(data) for data in reports],
                 )

@@ -255,3 +255,14 @@ def test_the_explanation_of_a_part_says_its_share_and_what_was_unusable() -> Non
     lines = explanation_text(decision.parts[0].explanation).splitlines()
     assert lines[0].endswith("for 50 %")
     assert "  eu  unreachable  no manager heard for 51 s" in lines
+
+
+def test_the_explanation_of_a_hundred_candidates_stays_short() -> None:
+    known = [status(f"dc{number:02d}", rtt_ms=10.0 + number) for number in range(100)]
+    decision = decide(RoutingRequest(key="k", count=100), *known)
+    texts = [explanation_text(part.explanation) for part in decision.parts]
+    assert len(texts) == 100
+    assert "and 92 more for 1 %" in texts[0].splitlines()[0]
+    assert sum(map(len, texts)) < 100_000
+    scores = [line.partition("score ")[2] for line in texts[0].splitlines()[1:]]
+    assert len(scores) == 8

@@ -7,10 +7,14 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from squall.cluster.gate.clients.api import GateClientApi
+from squall.cluster.gate.reports import PartReports
+from squall.cluster.group.clients.job_requests import JobRequests
+from squall.cluster.group.clients.operator_api import OperatorApi
+from squall.cluster.group.clients.relay import ClientRelay
+from squall.cluster.group.job_leaders.report_copies import MemberCopies
 from squall.cluster.manager.clients.api import ClientApi
-from squall.cluster.manager.clients.operator_api import OperatorApi
-from squall.cluster.manager.clients.relay import ClientRelay
-from squall.cluster.manager.job_leaders.report_copies import MemberCopies
+from squall.cluster.manager.gates.part_api import PartApi
 from squall.cluster.manager.worker_api import WorkerApi
 from squall.cluster.wire.catalogue import CATALOGUE, MessageType
 
@@ -29,15 +33,15 @@ def handlers(owner: type) -> dict[str, tuple[MessageType, MessageType]]:
     return found
 
 
-PAIRS = {
-    name: pair
-    for owner in (ClientApi, OperatorApi, WorkerApi, ClientRelay, MemberCopies)
-    for name, pair in handlers(owner).items()
-}
+OWNERS = (
+    *(ClientApi, JobRequests, OperatorApi, WorkerApi, ClientRelay, MemberCopies),
+    *(PartApi, GateClientApi, PartReports),
+)
+PAIRS = {name: pair for owner in OWNERS for name, pair in handlers(owner).items()}
 
 
 def test_the_handlers_are_found() -> None:
-    assert {"ClientApi.follow", "ClientApi.list_jobs", "ClientApi.get_job"} <= PAIRS.keys()
+    assert {"JobRequests.follow", "JobRequests.list_jobs", "PartApi.accept"} <= PAIRS.keys()
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -110,10 +110,12 @@ sim: $(VENV)/.run ## thousands of seeds of every scenario in the simulation
 	$(BIN)/python -m lab run coordination --seeds 1..1000 --jobs 2
 	$(BIN)/python -m lab run store-log --seeds 1..1000 --jobs 2
 	$(BIN)/python -m lab run agents --seeds 1..100 --jobs 2
+	$(BIN)/python -m lab run handover --seeds 1..20000 --jobs 2
+	$(BIN)/python -m lab run gates --seeds 1..1000 --jobs 2
 
 mutants: $(VENV)/.run ## check that the simulation finds every known bug; ARGS="--seeds 1..200"
 	@status=0; \
-	for scenario in wal group datacenter job-api coordination store-log agents; do \
+	for scenario in wal group datacenter job-api coordination store-log agents handover gates; do \
 		$(BIN)/python -m lab mutants $$scenario --jobs 2 $(ARGS) || status=1; \
 	done; \
 	exit $$status

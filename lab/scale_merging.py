@@ -17,7 +17,7 @@ from collections import Counter
 
 import msgspec
 
-from squall.cluster.protocol.job_reports import JobReports, WorkflowReports
+from squall.cluster.protocol.gates.job_reports import JobReports, WorkflowReports
 from squall.cluster.results.datacenter_totals import MergedTotals
 from squall.engine.run_options import RunOptions
 from squall.stats.histogram import bucket_index, make_data

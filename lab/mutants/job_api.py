@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from squall.cluster.datacenter import commands, job_rules, state_machine
@@ -44,4 +45,4 @@ def _adjusted_by(self: JobRecord, request_id: str) -> int:
     return 0
 
 
-async def _read(self: Committer) -> None: ...
+async def _read(self: Committer[Any]) -> None: ...

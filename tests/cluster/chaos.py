@@ -90,7 +90,7 @@ def gate_choice(options: argparse.Namespace) -> list[Case]:
             played,
             fault.name,
             moment,
-            partial(gate_cases.play, fault, moment, timers=options.timers),
+            partial(gate_cases.play, fault, moment, profile=options.timers),
         )
         for fault in faults
         for moment in gate_cases.moments_of(fault, every=every)

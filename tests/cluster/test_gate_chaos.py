@@ -43,7 +43,7 @@ RowOf = Callable[[str, str], Row]
 def _one(name: str, moment: str) -> Row:
     fault = next(each for each in GATES if each.name == name)
     with running_arrivals_target() as target:
-        return play(fault, moment, target, timers="fast")
+        return play(fault, moment, target, profile="fast")
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from squall.cluster.assignments.records import GateJobRecord, PartTry
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.ledger.interface import Entry, GroupMs, OpNumber
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome, decode_outcome
-from squall.cluster.protocol.gate_messages import PartState
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.gate_messages import PartState
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import Submission
 from tests.fakes.datacenter import submission, workflow
@@ -76,7 +76,7 @@ class GatesLog:
     def report(
         self, job: JobId, state: PartState, part: int = 0, revision: int = 0, result: str = ""
     ) -> Accepted:
-        """Of the current try of a part, with the next revision."""
+        """Reports the current try of a part, with the next revision."""
         tried = self.current(job, part)
         return self.must(
             ReportParts(

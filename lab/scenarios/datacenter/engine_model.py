@@ -273,6 +273,9 @@ class ModelHost:
 
     # Calls of the engine.
 
+    def opened(self, core: ModelCore) -> None:
+        """Its users are open, and may have sent requests."""
+
     def post(self, event: Callable[[HostEvents], None]) -> None:
         self._events_due.append(event)
         self._wake.set()
@@ -339,6 +342,8 @@ class ModelEngine:
         self._lease_rule = lease_rule
         self.lease_extra_s = 0.0
         self.monotonic_only = False
+        # Users open without a lease.
+        self.opens_unleased = False
         # The shortest and the longest preparation of an attempt.
         self.preparation_s = (0.02, 0.4)
         self.hosts: dict[str, ModelHost] = {}
@@ -372,8 +377,11 @@ class ModelEngine:
             core.loaded = True
             host.post(lambda events: events.on_loaded(core.key))
         if not core.ready:
-            if now >= core.ready_at and (now < core.until or core.order.spec.profile.is_open):
+            leased = now < core.until or core.order.spec.profile.is_open
+            if now >= core.ready_at and (leased or self.opens_unleased):
                 core.ready = True
+                if not core.order.spec.profile.is_open:
+                    host.opened(core)
                 host.post(lambda events: events.on_ready(core.key))
             return
         if core.began is not None and now >= core.began:

@@ -37,9 +37,9 @@ class GatesWatch:
     world: World
     # Every boot of every gate.
     boots: list[GateNode] = field(default_factory=list[GateNode])
-    # Users that a share has, by gates' job and workflow: id -> the part that has it.
-    users: dict[tuple[str, str], dict[int, str]] = field(
-        default_factory=dict[tuple[str, str], dict[int, str]]
+    # Users of all shares, by gates' job and workflow: id -> the part that has it.
+    users: dict[tuple[str, str], dict[int, int]] = field(
+        default_factory=dict[tuple[str, str], dict[int, int]]
     )
     # Parts whose start is committed.
     started: set[str] = field(default_factory=set[str])
@@ -61,14 +61,21 @@ class GatesWatch:
     def prepared(self, order: ShareOrder) -> None:
         """The user ids of all parts of a workflow are disjoint."""
         key, spec = order.key, order.spec
+        part = self.part_of(key.job)
         ids = self.users.setdefault((gate_job_of(key.job), key.workflow), {})
         for number in range(spec.users):
             user = spec.first_id + number * spec.id_step
-            other = ids.setdefault(user, key.job)
-            same = other.partition(".")[2].rstrip("0123456789") == (
-                key.job.partition(".")[2].rstrip("0123456789")
-            )
-            check(same, f"user {user} of {key.workflow} is in {other} and in {key.job}")
+            other = ids.setdefault(user, part)
+            check(other == part, f"user {user} of {key.job} is in part {other} and in part {part}")
+
+    def part_of(self, job: str) -> int:
+        """The part that a local job is a try of."""
+        record, local = self.record(gate_job_of(job)), job.partition(".")[2]
+        for part in record.parts if record is not None else ():
+            for tried in part.tries:
+                if local == f"{tried.datacenter}{tried.handover}":
+                    return part.index
+        raise AssertionError(f"no gate has assigned {job}")
 
 
 class GatesTarget(ModelTarget):

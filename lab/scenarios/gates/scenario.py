@@ -185,16 +185,16 @@ async def cut_off_datacenters(lab: GatesLab, draw: random.Random) -> None:
     while draw.random() < 0.5:
         await asyncio.sleep(draw.uniform(1.0, 8.0))
         name = draw.choice(sorted(lab.datacenters))
+        pairs = [(one, member) for one in GATES for member in lab.datacenters[name].members]
         ways = draw.choice(("both", "in", "out"))
         world.trace.note("scenario", f"{name} is cut off from the gates: {ways}")
-        for one in GATES:
-            for member in lab.datacenters[name].members:
-                if ways in ("both", "in"):
-                    world.links.cut(one, member)
-                if ways in ("both", "out"):
-                    world.links.cut(member, one)
+        links = pairs if ways != "out" else []
+        links = [*links, *((b, a) for a, b in pairs)] if ways != "in" else links
+        for source, target in links:
+            world.links.cut(source, target)
         await asyncio.sleep(draw.choice((1.0, 6.0, 15.0)))
-        world.heal()
+        for source, target in links:
+            world.links.mend(source, target)
 
 
 def left_over(lab: GatesLab) -> list[str]:
@@ -245,6 +245,7 @@ def make_lab(world: World) -> GatesLab:
     watch = GatesWatch(world)
     target = GatesTarget(world, watch)
     engine = ModelEngine(world, target)
+    engine.opens_unleased = world.mutant == "accept_opens_users"
     lab = GatesLab(world, watch, target, settings)
     for name in ("eu", "us", "ap")[: world.parameter("datacenters", 2)]:
         lab.datacenters[name] = DatacenterLab(
@@ -264,6 +265,7 @@ def make_lab(world: World) -> GatesLab:
 def draw_gates_submission(draw: random.Random, number: int, names: list[str]) -> Submission:
     """A job of all load models, for named datacenters, for any of them, or routed."""
     submission = draw_submission(draw, number)
+    options = msgspec.structs.replace(submission.options, thresholds=("flow0.get.p(99) < 60s",))
     kind = draw.choice(("named", "named", "any", "routed"))
     if kind == "named":
         chosen = draw.sample(names, draw.randint(1, len(names)))
@@ -282,6 +284,7 @@ def draw_gates_submission(draw: random.Random, number: int, names: list[str]) ->
     return msgspec.structs.replace(
         submission,
         manifest=msgspec.structs.replace(manifest, workflows=flows),
+        options=options,
         targets=targets,
     )
 

@@ -19,8 +19,8 @@ from squall.cluster.assignments.records import GateJobRecord
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.datacenter import commands
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import OVER
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.gate_messages import OVER
+from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.job_commands import FinishJob, Purge
 from squall.cluster.protocol.job_keys import JobId
 
@@ -43,7 +43,8 @@ class HandoverChecks:
         self.disowned: set[TryKey] = set()
         self.over_jobs: dict[tuple[int, str], str] = {}
         self.lost: set[tuple[int, str, int]] = set()
-        self.gate_keys: dict[str, set[str]] = {}
+        # By group: a recovery may have lost a job, whose client then gets another one.
+        self.gate_keys: dict[int, dict[str, set[str]]] = {}
         # From the datacenters' logs.
         self.runs: dict[str, tuple[TryKey, float]] = {}
         self.direct_keys: dict[str, set[str]] = {}
@@ -60,10 +61,11 @@ class HandoverChecks:
             return
         tables = group.machine.tables
         match command:
-            case gate_commands.CreateGateJob() | gate_commands.AssignParts():
+            case gate_commands.CreateGateJob() | gate_commands.AssignParts() if outcome.changed:
                 job: GateJobRecord = tables.jobs[outcome.job]
-                if outcome.changed and isinstance(command, gate_commands.CreateGateJob):
-                    self.gate_keys.setdefault(command.key, set()).add(job.job)
+                if isinstance(command, gate_commands.CreateGateJob):
+                    keys = self.gate_keys.setdefault(id(group), {})
+                    keys.setdefault(command.key, set()).add(job.job)
                 for part in job.parts:
                     for tried in part.tries:
                         key = (str(job.job), tried.datacenter, int(tried.handover))
@@ -92,6 +94,8 @@ class HandoverChecks:
 
     def recovered(self, group: GroupModel[Assignments]) -> None:
         """A group begins with what is in its copy of another log."""
+        entries = group.machine.tables.keys.items()
+        self.gate_keys[id(group)] = {key: {str(entry.job)} for (_, key), entry in entries}
         for job in group.machine.tables.jobs.values():
             for part in job.parts:
                 if part.current is not None and part.current.state == "lost":
@@ -225,8 +229,9 @@ class HandoverChecks:
     # Clients.
 
     def one_job_per_key(self) -> None:
-        for key in sorted({*self.gate_keys, *self.direct_keys}):
-            jobs = {*self.gate_keys.get(key, ()), *self.direct_keys.get(key, ())}
+        gates = self.gate_keys.get(id(self.last_gates()), {})
+        for key in sorted({*gates, *self.direct_keys}):
+            jobs = {*gates.get(key, ()), *self.direct_keys.get(key, ())}
             check(len(jobs) <= 1, f"the key {key} has created {', '.join(sorted(jobs))}")
 
     # Time.

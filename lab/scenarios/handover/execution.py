@@ -36,8 +36,6 @@ from squall.cluster.protocol.messages import JobState
 
 WORKFLOW = "w"
 KEEP_MS = 3_000
-RUN_MS = 60_000
-"""The limit of a placed job without a timeout."""
 
 
 def result_of(job: str) -> str:
@@ -49,8 +47,16 @@ class Execution:
     """Drives all local jobs for one term of a primary."""
 
     def __init__(
-        self, timeline: Timeline, random: Random, term: Term[Datacenter], name: str, cores: int
+        self,
+        timeline: Timeline,
+        random: Random,
+        term: Term[Datacenter],
+        name: str,
+        cores: int,
+        run_ms: int,
     ) -> None:
+        """`run_ms` is the limit of a placed job without a timeout."""
+        self._run_ms = run_ms
         self._timeline = timeline
         self._random = random
         self._term = term
@@ -106,7 +112,9 @@ class Execution:
             shares=1,
             assignments=(Assignment(0, attempt, "w1", "b1", free[0], 0),),
         )
-        self._submit("place", PlaceWorkflows(job=job.job, placements=(placement,), run_ms=RUN_MS))
+        self._submit(
+            "place", PlaceWorkflows(job=job.job, placements=(placement,), run_ms=self._run_ms)
+        )
 
     def _prepare(self, job: JobRecord, workflow: WorkflowRecord) -> None:
         """Loads the code; a held job waits there for the gates."""

@@ -32,14 +32,14 @@ from squall.cluster.gate.timers import GateTimers
 from squall.cluster.manager.gates import part_api
 from squall.cluster.manager.gates.report_outbox import ReportOrder, ReportOutbox
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import (
+from squall.cluster.protocol.gates.gate_messages import (
     AcceptPart,
     AnnounceGates,
     GatesKnown,
     PartReport,
     PartStored,
 )
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.handover_keys import GateFence
 
 TIMERS = GateTimers(
     hold_s=4.0,
@@ -65,8 +65,13 @@ class HandoverWorld(Protocol):
     network: LossyNetwork
     random: Random
     route: Route
+    timers: GateTimers
+    run_ms: int
+    # A bug: gates answer reports before they are committed.
+    answers_early: bool
 
     def is_unreachable(self, datacenter: str) -> bool: ...
+    def hears_of_gates(self, datacenter: str) -> None: ...
     def handle_order(self, datacenter: str, message: Any, reply: Reply) -> None: ...
     def handle_report(self, address: str, report: PartReport, reply: Reply) -> None: ...
 
@@ -82,7 +87,7 @@ class GatePrimary:
         self._next_at = 0.0
         self.steward = Steward(
             term.machine,
-            TIMERS,
+            world.timers,
             group=new_group,
             datacenters={name: (f"{name}:1",) for name in datacenters},
             now=world.timeline.now,
@@ -129,6 +134,8 @@ class GatePrimary:
             return
         machine = self.term.machine
         command = reports.stored_report(machine, report)
+        if self._world.answers_early:
+            reply(PartStored(known=reports.is_known(machine, report)))
         if command is None:
             reply(PartStored(known=reports.is_known(machine, report)))
             return
@@ -185,7 +192,7 @@ class DatacenterPrimary:
         self.name = name
         self.term = term
         self._refuses = refuses
-        self.execution = Execution(world.timeline, world.random, term, name, cores)
+        self.execution = Execution(world.timeline, world.random, term, name, cores, world.run_ms)
         self.outbox = ReportOutbox(lambda: term.machine.tables, name)
         world.timeline.after(0.0, self.tick)
 
@@ -205,6 +212,7 @@ class DatacenterPrimary:
             if command is None and self.term.leads:
                 reply(GatesKnown())
             elif command is not None:
+                self._world.hears_of_gates(self.name)
                 self._commit(command, lambda: GatesKnown(), reply)
             return
         if isinstance(message, AcceptPart):

@@ -11,10 +11,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
+
 from lab.mutants.handover import MUTANTS, mutated
 from lab.scenarios.handover.checks import HandoverChecks
 from lab.scenarios.handover.group_model import GroupModel, Term
-from lab.scenarios.handover.nodes import DatacenterPrimary, GatePrimary
+from lab.scenarios.handover.nodes import TIMERS, DatacenterPrimary, GatePrimary
 from lab.scenarios.handover.timeline import LossyNetwork, Reply, Timeline
 from lab.sim.checks import check
 from lab.sim.errors import NotLive
@@ -27,12 +29,13 @@ from squall.cluster.datacenter import commands
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gate_messages import PartReport
+from squall.cluster.protocol.gates.gate_messages import PartReport
 from squall.cluster.protocol.job_commands import ExtendJob, StopJob
 from squall.cluster.protocol.submission import BundleManifest, Submission, Targets
 from squall.engine.run_options import RunOptions
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 
+replace = msgspec.structs.replace
 GATES = "the gates"
 """The answer to a submission that belongs to the gates."""
 FAULTS_S = 30.0
@@ -72,6 +75,10 @@ class Handover:
         self.route = self._route
         self._world = world
         self._shows = bool(world.parameter("trace", 0))
+        waits = world.mutant == "barrier_hold_and_wait"
+        self.timers = replace(TIMERS, hold_s=1e6) if waits else TIMERS
+        self.run_ms = 10**9 if waits else 60_000
+        self.answers_early = world.mutant == "delivered_before_commit"
         draw = self.random
         self.network.loss = draw.choice((0.0, 0.05, 0.3))
         self.network.duplicate = draw.choice((0.0, 0.2))
@@ -137,6 +144,18 @@ class Handover:
     def is_unreachable(self, datacenter: str) -> bool:
         cut = self.network.cut_s("gates", datacenter), self.network.cut_s(datacenter, "gates")
         return max(cut) > 2.0
+
+    def hears_of_gates(self, datacenter: str) -> None:
+        """A client submits at the very moment, and tries twice: one try may create a job before the
+        gates are known, while the other is sent to the gates."""
+        draw, key = self.random, f"at {datacenter}"
+        if key in self.waiting or draw.random() < 0.5 or self.timeline.now > FAULTS_S:
+            return
+        for longest_s in (0.03, 0.6):
+            self.timeline.after(
+                draw.uniform(0.0, longest_s),
+                lambda: self.submit_to_datacenter(datacenter, key, direct=False),
+            )
 
     def handle_order(self, datacenter: str, message: Any, reply: Reply) -> None:
         self.primary[datacenter].handle_order(message, reply)

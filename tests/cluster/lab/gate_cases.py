@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from squall.cluster.protocol.timers import timers
 from tests.cluster.lab.chaos_rows import (
     UNNOTICED,
     Evidence,
@@ -49,6 +50,7 @@ class Load(Workflow):
     async def get(self) -> HTTPResponse:
         return await self.client.http.get("/?delay=20ms", headers=SENDER)
 """
+FAST_LEASE = timers("fast", 1).execution_lease_s / timers("lan", 1).execution_lease_s
 FAST_PART = 0.75
 """With the fast timers a job may be shorter; the gate of the tests runs them."""
 MID_S = 3.0
@@ -67,6 +69,11 @@ class GateStage:
     lab: GatedDatacenters
     client: int = 0
     """The process id of the command that follows the job."""
+
+    @property
+    def lease_part(self) -> float:
+        """How long the lease of a datacenter's workers is, compared with the one of people."""
+        return FAST_LEASE if self.lab.timers == "fast" else 1.0
 
     @property
     def primary(self) -> str:
@@ -123,7 +130,7 @@ def machine_of(which: Callable[[GateStage], str], back_after_s: float | None = N
         name = which(stage)
         stage.lab.kill(name)
         if back_after_s is not None:
-            time.sleep(back_after_s)
+            time.sleep(back_after_s * stage.lease_part)
             stage.lab.start(name)
 
     return act
@@ -247,7 +254,7 @@ def moments_of(fault: GateFault, *, every: bool = True) -> tuple[str, ...]:
     return MOMENTS if every else ("mid", *fault.also)
 
 
-def play(fault: GateFault, moment: str, target: ArrivalsTarget, *, timers: str = "lan") -> Row:
+def play(fault: GateFault, moment: str, target: ArrivalsTarget, *, profile: str = "lan") -> Row:
     """One case from an empty folder to an empty machine."""
     target.reset()
     began = time.monotonic()
@@ -259,7 +266,7 @@ def play(fault: GateFault, moment: str, target: ArrivalsTarget, *, timers: str =
             gates=fault.gates,
             managers=fault.managers,
             meshed=fault.meshed,
-            timers=timers,
+            timers=profile,
             launcher=fault.launcher,
         )
         with lab:
@@ -317,13 +324,14 @@ def _judge(
         found += _without_gates(lab, ended.code, ended.err, target)
     if ended.code == 3 and (fault.fatal or moment == "submit"):
         # No gate answered in time; with the key it is safe to ask for the job again.
-        watch = Watch(lab.run("flow.py", "--key", KEY, *fault.words), watch.seconds)
+        again = lab.run("flow.py", "--key", KEY, *fault.words)
+        watch = Watch(again, watch.seconds, watch.struck_s)
         ended = watch.end(ENDS_WITHIN_S)
     evidence = Evidence(
         ended=ended,
         watch=watch,
         counts=target.seen(),
-        logs="",
+        logs="\n".join(node.said() for node in lab.nodes.values()),
         load=Load(rate_per_s=RATE_PER_S),
         expected=UNNOTICED if not fault.lost else Expected(float(fault.seconds)),
         shares=len(DATACENTERS),

@@ -18,7 +18,7 @@ from typing import Any
 
 from squall.api.errors import SquallError
 from squall.cluster.client.cluster_client import ClusterClient
-from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
+from squall.cluster.protocol.gates.federation_messages import DatacenterList, ListDatacenters
 from squall.cluster.protocol.group_messages import AskGroup, GroupView
 from squall.cluster.protocol.messages import JobView, NodeView
 from tests.cluster.lab.nodes import SECRET, Cluster

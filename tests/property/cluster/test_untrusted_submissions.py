@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from squall.api.errors import SquallError
 from squall.cluster.datacenter import job_rules
 from squall.cluster.datacenter.commands import Accepted, CreateJob, encode
-from squall.cluster.protocol.submission import BundleFile, BundleManifest, Submission
+from squall.cluster.protocol.submission import (
+    BundleFile,
+    BundleManifest,
+    Submission,
+    SubmissionPart,
+)
 from squall.cluster.protocol.submission_limits import submission_fault
 from squall.engine.run_options import ProfileFlags, RunOptions
 from squall.stats.manifest import (
@@ -23,6 +28,7 @@ from squall.stats.manifest import (
     StepManifest,
     UseManifest,
     WorkflowManifest,
+    WorkflowPart,
 )
 from tests.fakes.datacenter import Bench, creation, submission, workflow
 
@@ -157,6 +163,26 @@ def submissions(most: int) -> st.SearchStrategy[Submission]:
         options=options(most),
         timeout_s=st.one_of(st.none(), floats(20.0)),
         on_control_loss=st.one_of(st.just("stop"), texts("continue")),
+        part=st.one_of(st.just(msgspec.UNSET), st.just(msgspec.UNSET), datacenter_parts(most)),
+    )
+
+
+def datacenter_parts(most: int) -> st.SearchStrategy[SubmissionPart]:
+    weights = st.lists(ints(3, most), max_size=3).map(tuple)
+    places = st.builds(
+        WorkflowPart,
+        index=ints(0, most),
+        weights=weights,
+        users_before=ints(4, most),
+        users_in_all=ints(8, most),
+        iterations_before=ints(4, most),
+    )
+    return st.builds(
+        SubmissionPart,
+        datacenter=texts("eu"),
+        index=ints(0, most),
+        weights=weights,
+        workflows=st.dictionaries(st.sampled_from(["A", "B"]), places, max_size=2),
     )
 
 

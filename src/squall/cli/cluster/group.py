@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -236,7 +235,6 @@ def status_lines(view: GroupView) -> list[str]:
             f"DEGRADED DURABILITY: region {view.degraded_durability} holds {held} of "
             f"{len(members)}, a quorum: without it the group stops, and may lose its last jobs"
         )
-    lines += durability_lines(members, view.quorum)
     waiting = [each for each in view.members if each.state == "waits"]
     lines += [f"{each.name} waits to be admitted: {_admit(each)}" for each in waiting]
     lines += clock_lines({each.name: each.clock_s for each in view.members})
@@ -244,18 +242,6 @@ def status_lines(view: GroupView) -> list[str]:
     told = [each for each in view.members if each.alarms and each.name != view.reported_by]
     lines += [f"{each.name} raised {plural(each.alarms, 'alarm')}: see its log" for each in told]
     return lines
-
-
-def durability_lines(members: Sequence[MemberView], quorum: int) -> list[str]:
-    """A line if the loss of one region would cost the quorum. Members without a region are taken
-    to be apart."""
-    regions = Counter(each.region for each in members if each.region)
-    return [
-        f"DEGRADED DURABILITY: {count} of {len(members)} are in region {region}; without it there "
-        f"is no quorum of {quorum}"
-        for region, count in sorted(regions.items())
-        if len(members) > 1 and len(members) - count < quorum
-    ]
 
 
 def clock_lines(clocks: Mapping[str, float]) -> list[str]:

@@ -45,10 +45,9 @@ def execute(arguments: Namespace) -> int:
     if not (folder / LEDGER).is_dir():
         raise UsageError(f"there is no data directory of a manager or gate in {folder}")
     if not arguments.force:
-        role = asyncio.run(_owner(folder)).role
         raise UsageError(
-            f"this makes a new group of one {role} from this directory alone; whatever only the "
-            f"other {role}s had is lost. Make sure that none of them runs, then add --force"
+            "this makes a new group of one member from this directory alone; whatever only the "
+            "other members had is lost. Make sure that none of them runs, then add --force"
         )
     recovered = asyncio.run(recover(folder))
     if arguments.json:

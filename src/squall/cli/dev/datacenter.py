@@ -182,7 +182,7 @@ async def _workers_ready(client: ClusterClient, layout: ClusterLayout) -> bool:
 
 
 async def _datacenters_ready(client: ClusterClient, layout: ClusterLayout) -> bool:
-    from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
+    from squall.cluster.protocol.gates.federation_messages import DatacenterList, ListDatacenters
 
     try:
         answer: DatacenterList = await client.managers.ask(

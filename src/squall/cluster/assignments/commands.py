@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from squall.api.errors import SquallError
-from squall.cluster.protocol.gate_messages import PartState
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.gate_messages import PartState
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_commands import (
     ExtendJob,
     FailJob,

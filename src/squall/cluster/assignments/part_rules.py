@@ -29,7 +29,7 @@ from squall.cluster.assignments.commands import (
 from squall.cluster.assignments.records import WAITING, GateJobRecord, PartRecord, PartTry
 from squall.cluster.assignments.tables import AssignmentTables, replace
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome, Rejected
-from squall.cluster.protocol.gate_messages import OVER
+from squall.cluster.protocol.gates.gate_messages import OVER
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.job_records import StopKind
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.job_records import TERMINAL, AdjustEvent, Adjustment, StopKind
 from squall.cluster.protocol.messages import JobState

@@ -15,7 +15,7 @@ from squall.cluster.assignments.records import (
     PartRecord,
     PartTry,
 )
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.job_records import EVENTS_MAX, JobEvent, KeyEntry
 

@@ -17,9 +17,9 @@ from squall.cluster.client.errors import JobLost, RequestRefused, Unreachable
 from squall.cluster.client.manager_connections import ManagerConnections
 from squall.cluster.client.submission_journal import SubmissionEntry, SubmissionJournal
 from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
-from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
+from squall.cluster.protocol.gates.federation_messages import DatacenterList, ListDatacenters
+from squall.cluster.protocol.gates.job_reports import ReportCursor
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_reports import ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,

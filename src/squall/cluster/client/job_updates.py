@@ -19,9 +19,9 @@ from squall.cluster.protocol.messages import (
     StreamSnapshot,
     WorkflowView,
 )
-from squall.engine.outcome import WorkflowStatus
+from squall.engine.outcome import DatacenterOutcome, WorkflowStatus
 from squall.reporting.run_result import Result, WorkflowResult
-from squall.stats.snapshot import Snapshot, ThresholdState
+from squall.stats.snapshot import DatacenterSnapshot, Snapshot, ThresholdState
 from squall.stats.thresholds.judge import ThresholdResult
 
 WORKFLOW_ENDS = get_args(WorkflowStatus)
@@ -91,7 +91,24 @@ def final_snapshot(result: Result) -> Snapshot:
         headline=outcome.verdict.headline,
         thresholds=[_state_of(each) for each in outcome.thresholds],
     )
-    return msgspec.structs.replace(snapshot, final=True)
+    return msgspec.structs.replace(
+        snapshot, final=True, datacenters=tuple(map(_ended_part, outcome.datacenters))
+    )
+
+
+def _ended_part(part: DatacenterOutcome) -> DatacenterSnapshot:
+    """The totals of one datacenter; nothing happens there at this moment."""
+    workflows = part.stats.workflows.values()
+    return DatacenterSnapshot(
+        name=part.name,
+        part=part.part,
+        tries=part.tries,
+        state=part.state,
+        executions=sum(workflow.count for workflow in workflows),
+        failed=sum(workflow.failed for workflow in workflows),
+        verdict=part.verdict.state,
+        note=part.reason,
+    )
 
 
 def _state_of(threshold: ThresholdResult) -> ThresholdState:

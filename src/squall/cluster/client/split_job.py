@@ -4,7 +4,7 @@ Each datacenter has a job of its own, under the key of the whole with the datace
 is started unless all datacenters can be reached. The numbers of all of them are merged while they
 run, thresholds are judged on the sums, and at the end there is one result. What only gates can do:
 the datacenters start when each is ready, not at the same moment; and the parts go on without this
-client, but nobody merges them then.
+client, but are not merged then.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from squall.cluster.client.connection import ClientConnection
 from squall.cluster.client.datacenter_options import Weights
 from squall.cluster.client.errors import JobLost, Unreachable
 from squall.cluster.client.submission_journal import SubmissionEntry
+from squall.cluster.protocol.gates.job_split import part_of
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_split import part_of
 from squall.cluster.protocol.messages import (
     Followed,
     NodeView,
@@ -151,20 +151,12 @@ class SplitJob:
         )
         self._aborted_by = ""
         self._cancelled = False
+        self._is_over = False
         self._second = 0
 
     async def run(self, observer: SplitObserver) -> None:
         """Returns when the parts of all datacenters are over, or given up."""
-        following = [
-            asyncio.ensure_future(self._follow(index, observer)) for index in range(len(self.jobs))
-        ]
-        showing = asyncio.ensure_future(self._show(observer))
-        try:
-            await asyncio.gather(*following)
-        finally:
-            for task in (*following, showing):
-                task.cancel()
-            await asyncio.gather(*following, showing, return_exceptions=True)
+        await asyncio.gather(self._follow_all(observer), self._show(observer))
         if all(part.state == "lost" for part in self.totals.parts):
             raise Unreachable(
                 f"no datacenter answers: {self.totals.parts[0].reason}; see squall status "
@@ -214,6 +206,12 @@ class SplitJob:
             judged=self.totals.judged(),
         )
 
+    async def _follow_all(self, observer: SplitObserver) -> None:
+        try:
+            await asyncio.gather(*(self._follow(at, observer) for at in range(len(self.jobs))))
+        finally:
+            self._is_over = True
+
     async def _follow(self, index: int, observer: SplitObserver) -> None:
         each, part = self.jobs[index], self.totals.parts[index]
         client = each.connection.client
@@ -253,8 +251,8 @@ class SplitJob:
             self.totals.take(index, answer.reports, now)
 
     async def _show(self, observer: SplitObserver) -> None:
-        """Shows each second once, when it is complete."""
-        while True:
+        """Shows each second once, when it is complete, until all parts are over."""
+        while not self._is_over:
             await self._clock.sleep(POLL_S)
             now = self._clock.now()
             second = int(self.totals.elapsed_s(now) - SETTLE_S)

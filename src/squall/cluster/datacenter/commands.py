@@ -22,8 +22,8 @@ from squall.cluster.protocol.command_outcomes import CommandOutcome as CommandOu
 from squall.cluster.protocol.command_outcomes import Rejected as Rejected
 from squall.cluster.protocol.command_outcomes import decode_outcome as decode_outcome
 from squall.cluster.protocol.command_outcomes import encode_outcome as encode_outcome
-from squall.cluster.protocol.gate_messages import WorkflowAdjustment
-from squall.cluster.protocol.handover_keys import GateFence, HandoverNumber
+from squall.cluster.protocol.gates.gate_messages import WorkflowAdjustment
+from squall.cluster.protocol.gates.handover_keys import GateFence, HandoverNumber
 from squall.cluster.protocol.job_commands import ExtendJob as ExtendJob
 from squall.cluster.protocol.job_commands import FailJob as FailJob
 from squall.cluster.protocol.job_commands import FinishJob as FinishJob

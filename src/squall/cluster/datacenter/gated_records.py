@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from squall.cluster.protocol.gate_messages import OVER, PartState
-from squall.cluster.protocol.handover_keys import GateFence, HandoverNumber
+from squall.cluster.protocol.gates.gate_messages import OVER, PartState
+from squall.cluster.protocol.gates.handover_keys import GateFence, HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
 

@@ -30,7 +30,7 @@ from squall.cluster.datacenter.gated_records import GatedRecord, GatedTry, Known
 from squall.cluster.datacenter.job_rules import add_job, new_job_fault, stop_job
 from squall.cluster.datacenter.records import ADJUSTMENTS_MAX, AdjustEvent, Adjustment, JobRecord
 from squall.cluster.datacenter.tables import Tables, replace
-from squall.cluster.protocol.handover_keys import (
+from squall.cluster.protocol.gates.handover_keys import (
     GateFence,
     HandoverNumber,
     fence_fault,

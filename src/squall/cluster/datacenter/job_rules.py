@@ -36,7 +36,7 @@ from squall.cluster.datacenter.records import (
 )
 from squall.cluster.datacenter.tables import Tables, replace
 from squall.cluster.datacenter.workflow_states import WorkflowState
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission_limits import (

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.datacenter.workflow_states import WorkflowState
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
 from squall.cluster.protocol.job_records import ADJUSTMENTS_MAX as ADJUSTMENTS_MAX
 from squall.cluster.protocol.job_records import EVENTS_MAX as EVENTS_MAX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from squall.cluster.assignments.records import GateJobRecord, PartRecord
-from squall.cluster.protocol.job_split import part_of
+from squall.cluster.protocol.gates.job_split import part_of
 from squall.cluster.protocol.submission import Submission
 
 

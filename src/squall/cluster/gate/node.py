@@ -62,7 +62,7 @@ from squall.cluster.group.metrics import refusal_counter, region_metrics
 from squall.cluster.group.open_log import LogOpener
 from squall.cluster.ledger.interface import Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
-from squall.cluster.protocol.handover_keys import GateFence
+from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobView
 from squall.cluster.settings_tree import Settings
@@ -345,6 +345,7 @@ class GateNode:
             lambda: self._gate_fence(fence),
             part_submission,
             self._parts.addresses,
+            self.steward.fail_job,
         )
         self._wake.set()
 

@@ -14,7 +14,7 @@ from squall.cluster.assignments.commands import GateCommand
 from squall.cluster.gate.datacenter_links import DatacenterLinks
 from squall.cluster.gate.outbox import GateOutbox, PartOrder
 from squall.cluster.group.committer import Committer
-from squall.cluster.protocol.gate_messages import AcceptPart, PartAnswer
+from squall.cluster.protocol.gates.gate_messages import AcceptPart, PartAnswer
 from squall.cluster.wire.errors import RemoteError, WireError
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
@@ -66,6 +66,10 @@ class OrderDriver:
                 self._log.warning(
                     "order_failed", order=order.tag, datacenter=order.datacenter, error=error.text
                 )
+        except Exception as error:
+            # Without an end the order would stay under way for ever.
+            outbox.failed(order, self._clock.now())
+            self._log.error("order_broken", order=order.tag, error=error)
         finally:
             self._on_done()
 

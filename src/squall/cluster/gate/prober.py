@@ -12,7 +12,7 @@ import asyncio
 from squall.cluster.gate.datacenter_links import DatacenterLinks
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
-from squall.cluster.protocol.federation_messages import AskDatacenter, DatacenterState
+from squall.cluster.protocol.gates.federation_messages import AskDatacenter, DatacenterState
 from squall.cluster.wire.errors import WireError
 from squall.cluster.wire.links.peer import Peer
 from squall.runtime.interfaces import Clock

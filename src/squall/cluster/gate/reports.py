@@ -16,7 +16,7 @@ from squall.cluster.group.blob_transfers import Transfers
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
 from squall.cluster.group.job_leaders.choice import JobLeaders
 from squall.cluster.ledger.interface import Ledger
-from squall.cluster.protocol.gate_messages import PartReport, PartStored
+from squall.cluster.protocol.gates.gate_messages import PartReport, PartStored
 from squall.cluster.wire.errors import BlobError, RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode

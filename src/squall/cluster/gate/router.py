@@ -22,7 +22,7 @@ from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.scores import DatacenterStatus
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
-from squall.cluster.protocol.handover_keys import part_job_id
+from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import Submission, Targets
 from squall.engine.load.core_partition import item_of, thread_range

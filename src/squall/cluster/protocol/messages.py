@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.protocol.views import (

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from squall.cluster.protocol.encoded_reports import decode_windows
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.engine.run.live_stats import LiveStats
 from squall.engine.run_options import RunOptions
 from squall.reporting.number_format import plural
@@ -159,6 +159,7 @@ class MergedTotals:
                     self._add(index, msgspec.structs.replace(report, share=index))
             if each.elapsed_s:
                 self._end(index, each.name, each.elapsed_s)
+            part.stats.workflows[each.name].adjusted_per_s = each.adjusted_per_s
             windows[each.name] = max(each.upto, windows.get(each.name, 0))
         for error in reports.errors:
             if error.workflow in part.stats.workflows:
@@ -173,11 +174,14 @@ class MergedTotals:
         part = self.parts[index]
         part.heard_at = now
         part.state, part.reason = state, reason
+        if part.is_over:
+            self._end_users(index)
 
     def lose(self, index: int, reason: str) -> None:
         """The datacenter is given up: its part ends with what is known of it."""
         part = self.parts[index]
         part.state, part.reason = "lost", reason
+        self._end_users(index)
 
     def judged(self) -> list[ThresholdResult]:
         """The results of the thresholds, judged second by second up to now."""
@@ -189,6 +193,8 @@ class MergedTotals:
         for part in self.parts:
             notes += _notes(part, now)
         now_s = self.elapsed_s(now)
+        for name in self.stats.workflows:
+            self._set_target(name, now)
         snapshot, abort = self._live.second(now_s, ())
         # Each datacenter's leader judges its own generator.
         verdict = judge_live(self._no_load, notes)
@@ -215,6 +221,23 @@ class MergedTotals:
             ),
             abort,
         )
+
+    def _end_users(self, index: int) -> None:
+        for workflow in self.stats.workflows.values():
+            workflow.end_share(index)
+
+    def _set_target(self, workflow: str, now: float) -> None:
+        """The planned rate of the whole, if an operator changed that of a datacenter."""
+        own = [(part, part.stats.workflows[workflow]) for part in self.parts]
+        if all(stats.adjusted_per_s is None for _, stats in own):
+            self.stats.workflows[workflow].adjusted_per_s = None
+            return
+        targets = [
+            stats.target_per_s(now - part.began_at - stats.started_at_s)
+            for part, stats in own
+            if part.began_at is not None and not part.is_over
+        ]
+        self.stats.workflows[workflow].adjusted_per_s = sum(each or 0.0 for each in targets)
 
     def _start(self, index: int, workflow: str, at_s: float) -> None:
         part = self.parts[index]

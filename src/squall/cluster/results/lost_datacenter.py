@@ -78,7 +78,8 @@ def _outcome(
         if any(each in part.started_at_s for each in followers):
             # It was too short for a report, and what waits for it began.
             return WorkflowOutcome(name=name, status="completed")
-        return WorkflowOutcome(name=name, status="skipped", error="the datacenter was lost")
+        # Whether it began is not known.
+        return WorkflowOutcome(name=name, status="failed", error="the datacenter was lost")
     ended_s = part.elapsed_s.get(name)
     return WorkflowOutcome(
         name=name,

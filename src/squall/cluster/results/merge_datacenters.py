@@ -142,13 +142,14 @@ def _judged(result: JobResult, options: RunOptions, judged: Sequence[ThresholdRe
     for own, part in [(stats, result), *parts]:
         close(own, part)
     thresholds = judged_while_running(judge.final(), bound, result.width_s, judged)
-    every = [*result.manifest.all_warnings, *_notes(result), *notes_of(stats)]
+    known = [*result.manifest.all_warnings, *notes_of(stats)]
+    every = [*known, *_notes(result, known)]
     return msgspec.structs.replace(result, thresholds=thresholds, notes=list(dict.fromkeys(every)))
 
 
-def _notes(result: JobResult) -> list[str]:
-    """What the datacenters noted, and how far apart they began."""
-    known = set(result.manifest.all_warnings)
+def _notes(result: JobResult, known: Sequence[str]) -> list[str]:
+    """What the datacenters noted beyond what is `known` of the whole, and how far apart they
+    began."""
     first = next((each.name for each in result.datacenters if not each.later_s), "")
     notes: list[str] = []
     for each in result.datacenters:
@@ -162,9 +163,9 @@ def _notes(result: JobResult) -> list[str]:
 
 
 def _bare(result: JobResult) -> JobResult:
-    """Without what the merged result has: errors, the health of processes, notes."""
+    """Without what the merged result has: errors, the health of processes."""
     return msgspec.structs.replace(
-        result, errors=[], generator=HealthSummary(), processes=[], thresholds=[], notes=[]
+        result, errors=[], generator=HealthSummary(), processes=[], thresholds=[]
     )
 
 

@@ -144,6 +144,12 @@ class WorkflowStats:
             # What is under way at the end of the warm-up is counted where it ends.
             self.requests.sent += report.in_flight
 
+    def end_share(self, share: int) -> None:
+        """The share has no users any more, whatever it reported last."""
+        if share in self._share_users:
+            self._share_users[share] = 0
+            self.users.now = sum(self._share_users.values())
+
     def connect_parts(self) -> Sequence[Part]:
         return [self.connect]
 

@@ -15,7 +15,7 @@ from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.reachability import Reachability
 from squall.cluster.gate.routing.scores import DatacenterStatus, load_factor, score_of
 from squall.cluster.gate.routing.settings import RoutingSettings
-from squall.cluster.protocol.federation_messages import DatacenterState
+from squall.cluster.protocol.gates.federation_messages import DatacenterState
 
 SETTINGS = RoutingSettings()
 NAMES = ("ap", "eu", "sa", "us")

@@ -13,7 +13,7 @@ from squall.cluster.assignments.commands import (
     ReportParts,
 )
 from squall.cluster.protocol.command_outcomes import Accepted, Rejected
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_commands import FinishJob, StopJob
 from tests.fakes.gates_log import GatesLog, choices
 

@@ -25,8 +25,8 @@ from squall.cluster.datacenter.commands import (
 )
 from squall.cluster.datacenter.gated_records import GatedTry
 from squall.cluster.datacenter.gated_rules import CLOSED_KEEP_MS
-from squall.cluster.protocol.gate_messages import WorkflowAdjustment
-from squall.cluster.protocol.handover_keys import GateFence, HandoverNumber
+from squall.cluster.protocol.gates.gate_messages import WorkflowAdjustment
+from squall.cluster.protocol.gates.handover_keys import GateFence, HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from tests.fakes.datacenter import Log, creation, submission, workflow
 

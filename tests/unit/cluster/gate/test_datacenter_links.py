@@ -7,7 +7,7 @@ import asyncio
 from squall.cluster.gate.datacenter_links import DatacenterLinks
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.settings import RoutingSettings
-from squall.cluster.protocol.federation_messages import DatacenterState
+from squall.cluster.protocol.gates.federation_messages import DatacenterState
 from squall.cluster.wire.links.endpoint import Endpoint
 from squall.runtime.interfaces import Address
 from tests.fakes.wire import FakeNetwork, board, run

@@ -13,7 +13,7 @@ from squall.cluster.gate.clients.job_views import why
 from squall.cluster.gate.clients.node_lists import NodeLists
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.settings import RoutingSettings
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import ListNodes, NodeList, NodeView
 from squall.cluster.protocol.submission import BundleManifest, Submission

@@ -9,7 +9,7 @@ from squall.cluster.gate.router import DatacenterRouter, cores_needed, cores_tak
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.settings import RoutingSettings
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import BundleManifest, Submission, Targets
 from squall.engine.run_options import RunOptions

@@ -9,8 +9,12 @@ from typing import cast
 
 import pytest
 
+from squall.cluster.assignments.commands import ConfigureGates
+from squall.cluster.assignments.commands import encode as encode_gates
+from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.datacenter.commands import Accepted, Command, Configure, decode_outcome, encode
 from squall.cluster.datacenter.state_machine import Datacenter
+from squall.cluster.ledger.files.directory_owner import load_storage
 from squall.cluster.ledger.interface import LedgerFailed
 from squall.cluster.ledger.recover import EPOCHS_AHEAD, RecoverableMachine, Recovery, recover_alone
 from squall.cluster.ledger.settings import LedgerSettings
@@ -145,5 +149,37 @@ def test_a_directory_in_use_or_of_another_node_or_of_nobody_is_refused(tmp_path:
         with pytest.raises(LedgerFailed, match="belongs to a"):
             await recovered(tmp_path / "a", "b", Words())
         assert [path.name for path in (tmp_path / "a").iterdir() if "former" in path.name] == []
+
+    run(work())
+
+
+def test_a_gate_does_not_start_with_the_directory_of_a_manager(tmp_path: Path) -> None:
+    async def work() -> None:
+        await opened(tmp_path, "m1")
+        runtime = RealRuntime("m1", data_dir=tmp_path)
+        try:
+            with pytest.raises(LedgerFailed, match="belongs to the manager m1: a gate needs"):
+                await open_alone(cast("Runtime", runtime), Words(), LedgerSettings(role="gate"))
+        finally:
+            await runtime.close()
+
+    run(work())
+
+
+def test_a_recovered_directory_keeps_its_role(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings = LedgerSettings(role="gate")
+        runtime = RealRuntime("g1", data_dir=tmp_path)
+        ledger = await open_alone(cast("Runtime", runtime), Assignments(), settings)
+        await ledger.submit(encode_gates(ConfigureGates(group="g7a1")))
+        await ledger.close()
+        tasks, machine = TaskRunner(runtime.clock, runtime.random), Assignments()
+        made = await recover_alone(cast("Runtime", runtime), tasks, machine, settings)
+        # Managers obey the new group for the jobs of the old one, and never the old one again.
+        assert (machine.tables.group, machine.tables.former) == (made.group, ("g7a1",))
+        storage = await load_storage(runtime.disk, "ledger")
+        assert storage is not None and storage.role == "gate"
+        await tasks.shutdown(5.0)
+        await runtime.close()
 
     run(work())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from squall.cluster.protocol.encoded_reports import raw
-from squall.cluster.protocol.job_reports import JobReports, WorkflowReports
+from squall.cluster.protocol.gates.job_reports import JobReports, WorkflowReports
 from squall.cluster.results.datacenter_totals import SILENT_S, MergedTotals
 from squall.engine.run_options import RunOptions
 from squall.stats.manifest import Profile
@@ -90,8 +90,8 @@ def test_a_datacenter_that_began_later_is_shown_when_it_made_its_load() -> None:
 
 def test_a_silent_datacenter_is_named_and_what_it_did_stays() -> None:
     merged = totals()
-    merged.take(0, sent(window(0, 0, [0.01] * 4), upto=1, elapsed_s=1.0), 101.0)
-    merged.take(1, sent(window(0, 0, [0.01] * 4), upto=1, elapsed_s=1.0), 101.0)
+    merged.take(0, sent(window(0, 0, [0.01] * 4, users=3), upto=1, elapsed_s=1.0), 101.0)
+    merged.take(1, sent(window(0, 0, [0.01] * 4, users=5), upto=1, elapsed_s=1.0), 101.0)
     later = 101.0 + SILENT_S + 1.0
     merged.take(0, sent(upto=1, elapsed_s=5.0), later)
     found, _ = merged.second(later)
@@ -102,6 +102,7 @@ def test_a_silent_datacenter_is_named_and_what_it_did_stays() -> None:
     assert found.verdict == "INVALID"
     assert found.datacenters[1].state == "lost"
     assert count(found) == 8
+    assert found.workflows[0].users == 3, "those of the other datacenter"
 
 
 def test_a_receiver_that_began_late_shows_nothing_before_it_has_read_all() -> None:
@@ -152,3 +153,19 @@ def test_a_workflow_is_over_when_it_is_over_everywhere() -> None:
     assert not merged.second(101.5)[0].workflows[0].ended
     merged.take(1, sent(upto=1, elapsed_s=2.0, over_s=1.8), 102.0)
     assert merged.second(102.0)[0].workflows[0].ended
+
+
+def test_a_rate_that_an_operator_set_is_the_target() -> None:
+    open_load = Profile(model="open", rate_per_s=30.0, vus=1, max_vus=9, duration_s=10.0)
+    whole = Profile(model="open", rate_per_s=60.0, vus=1, max_vus=9, duration_s=10.0)
+    parts = [(name, 0.5, manifest(open_load)) for name in ("eu", "us")]
+    merged = MergedTotals(manifest(whole), RunOptions(), parts)
+    for index in (0, 1):
+        merged.take(index, sent(window(0, 0, [0.01] * 30), upto=1, elapsed_s=1.0), 101.0)
+    assert merged.second(101.0)[0].workflows[0].target_per_s == 60.0
+    changed = sent(window(1, 0, [0.01] * 50), upto=2, elapsed_s=2.0)
+    shop = msgspec.structs.replace(changed.workflows[0], adjusted_per_s=50.0)
+    merged.take(0, msgspec.structs.replace(changed, workflows=[shop]), 102.0)
+    found, _ = merged.second(102.0)
+    assert found.workflows[0].target_per_s == 80.0
+    assert [each.target_per_s for each in found.datacenters] == [50.0, 30.0]

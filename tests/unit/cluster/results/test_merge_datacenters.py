@@ -9,7 +9,7 @@ import pytest
 
 from squall.api.errors import ExitCode
 from squall.cluster.protocol.encoded_reports import raw
-from squall.cluster.protocol.job_reports import JobReports, WorkflowReports
+from squall.cluster.protocol.gates.job_reports import JobReports, WorkflowReports
 from squall.cluster.results.assemble import assemble
 from squall.cluster.results.datacenter_totals import DatacenterTotals, MergedTotals
 from squall.cluster.results.job_result import (
@@ -111,6 +111,18 @@ def test_datacenters_that_began_apart_are_noted() -> None:
     assert "us began 3.0 s after eu; windows count from the start of each" in merged.notes
     assert merged.elapsed_s == pytest.approx(13.1)
     assert [each.later_s for each in merged.datacenters] == [0.0, 3.0]
+
+
+def test_what_a_datacenter_noted_is_noted_once_with_its_name() -> None:
+    noted = msgspec.structs.replace(result(0.01), notes=["Shop: rate set to 60/s", "odd file"])
+    whole = msgspec.structs.replace(WHOLE, warnings=["odd file"])
+    ended_parts = [EndedPart("eu", 0.5, noted), EndedPart("us", 0.5, noted)]
+    merged = merge_results("j", whole, RunOptions(), ended_parts)
+    assert [note for note in merged.notes if "odd" in note or "rate" in note] == [
+        "odd file",
+        "eu: Shop: rate set to 60/s",
+        "us: Shop: rate set to 60/s",
+    ]
 
 
 def test_a_cancelled_part_is_an_interrupted_run_unless_a_threshold_ended_it() -> None:

@@ -28,9 +28,9 @@ from squall.cluster.group.clients.job_requests import (
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
 from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
-from squall.cluster.protocol.federation_messages import DatacenterList, ListDatacenters
+from squall.cluster.protocol.gates.federation_messages import DatacenterList, ListDatacenters
+from squall.cluster.protocol.gates.job_split import part_of_change
 from squall.cluster.protocol.job_commands import ExtendJob, StopJob
-from squall.cluster.protocol.job_split import part_of_change
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -132,7 +132,8 @@ class GateClientApi:
             there = ", ".join(self._known.names)
             unknown = f"{targets.count} datacenters wanted; there are {there}"
         if unknown:
-            raise RemoteError(ErrorCode.NOT_FOUND, unknown)
+            # Not NOT_FOUND: a client would take that for a bundle that it has to offer first.
+            raise RemoteError(ErrorCode.BAD_MESSAGE, unknown)
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
         read = await self._committer.read()
@@ -215,7 +216,7 @@ class GateClientApi:
         datacenter, slash, worker = message.node.partition("/")
         if not slash or datacenter not in self._known:
             text = f"no worker {message.node}: name its datacenter, as in {self._known.names[0]}/w1"
-            raise RemoteError(ErrorCode.NOT_FOUND, text)
+            raise RemoteError(ErrorCode.BAD_MESSAGE, text)
         who = principal_of(incoming.peer)
         if not is_operator(incoming.peer):
             # A worker runs the jobs of all clients.

@@ -17,7 +17,7 @@ from squall.cluster.assignments.tables import AssignmentTables
 from squall.cluster.gate.live.part_follower import AskPart, PartFollower
 from squall.cluster.gate.outbox import PartOf
 from squall.cluster.group.telemetry.job_stream import JobStream
-from squall.cluster.protocol.handover_keys import part_job_id
+from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.protocol.messages import StreamEvent, StreamItem, StreamSnapshot
 from squall.cluster.results.datacenter_totals import MergedTotals

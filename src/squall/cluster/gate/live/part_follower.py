@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from squall.cluster.assignments.records import GateJobRecord, PartTry
 from squall.cluster.gate.datacenter_links import DatacenterLinks
-from squall.cluster.protocol.handover_keys import part_job_id
+from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_records import TERMINAL
 from squall.cluster.protocol.messages import (
     Follow,
@@ -55,7 +55,7 @@ class PartAsker:
         try:
             return await self._asked(peer, message)
         except RemoteError as error:
-            if error.code is not ErrorCode.NOT_PRIMARY or not error.primary:
+            if error.code != ErrorCode.NOT_PRIMARY or not error.primary:
                 raise
             self._led_at[message.job] = error.primary
             found = [each for each in peers if shown_address(each.address) == error.primary]
@@ -107,7 +107,7 @@ class PartFollower:
             try:
                 answer = await self._ask(self._datacenter, message)
             except WireError as error:
-                if isinstance(error, RemoteError) and error.code is ErrorCode.NOT_FOUND:
+                if isinstance(error, RemoteError) and error.code == ErrorCode.NOT_FOUND:
                     return
                 failures += 1
                 await self._clock.sleep(RETRY.delay_s(failures))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from squall.cluster.gate.routing.reachability import Reach, Reachability
 from squall.cluster.gate.routing.settings import RoutingSettings
-from squall.cluster.protocol.federation_messages import DatacenterState
+from squall.cluster.protocol.gates.federation_messages import DatacenterState
 from squall.reporting.number_format import plural
 
 

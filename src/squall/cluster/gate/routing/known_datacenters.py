@@ -21,7 +21,7 @@ from squall.cluster.gate.routing.round_trips import RoundTripEstimate
 from squall.cluster.gate.routing.scores import DatacenterStatus
 from squall.cluster.gate.routing.settings import RoutingSettings
 from squall.cluster.gate.routing.unreported_cores import UnreportedCores
-from squall.cluster.protocol.federation_messages import DatacenterState
+from squall.cluster.protocol.gates.federation_messages import DatacenterState
 from squall.cluster.protocol.views import DatacenterView
 
 

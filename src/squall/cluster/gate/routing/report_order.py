@@ -8,7 +8,7 @@ datacenter was set up anew, or its log was recovered. Then the known one stays u
 
 from __future__ import annotations
 
-from squall.cluster.protocol.federation_messages import DatacenterState
+from squall.cluster.protocol.gates.federation_messages import DatacenterState
 
 
 def replaces(

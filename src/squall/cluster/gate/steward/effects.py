@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from squall.cluster.assignments.commands import GateCommand
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
 

@@ -56,12 +56,18 @@ def check_start(state: StewardState, job: GateJobRecord) -> float:
     if ready:
         waiting = [each for each in tries if each.state != "ready"]
         late += [(min(ready) + hold_ms, each) for each in waiting]
+    gone = [each for each in tries if state.is_unreachable(each.datacenter)]
+    if gone:
+        # It accepted its part and was never heard again. Nothing was started there (R15).
+        text = f"{gone[0].datacenter} is unreachable"
+        state.submit(f"again {job.job}", QueueAgain(job=job.job, reason=text))
+        return state.now + 1.0
     if not late:
         # In the queue of its datacenters, where no other job waits for it.
-        return math.inf
+        return state.now + CHECK_AGAIN_S
     at_ms, first = min(late, key=lambda each: each[0])
     if state.group_ms < at_ms:
-        return state.at(at_ms)
+        return min(state.at(at_ms), state.now + CHECK_AGAIN_S)
     does = "does not answer" if first.state == "assigned" else "is not ready"
     text = f"{first.datacenter} {does} after {state.timers.hold_s:g} s"
     state.submit(f"again {job.job}", QueueAgain(job=job.job, reason=text))

@@ -21,8 +21,8 @@ from squall.cluster.group.committer import RETRY_AFTER_S, Committer
 from squall.cluster.group.job_tables import GroupJob, HoldsJobs, Job, JobEventLine
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Digest, Ledger
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     AdjustJob,
     Explanation,

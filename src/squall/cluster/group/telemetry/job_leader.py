@@ -26,8 +26,8 @@ from squall.cluster.group.telemetry.silent_shares import (
     loss_lines,
     silence_note,
 )
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     StreamEvent,
     StreamLine,

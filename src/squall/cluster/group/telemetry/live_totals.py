@@ -20,8 +20,8 @@ from squall.cluster.protocol.encoded_reports import (
     healths_in,
     windows_in,
 )
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import AttemptKey
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import TelemetryPart
 from squall.engine.run.live_stats import LiveStats, Notes
 from squall.engine.run_options import RunOptions

@@ -12,7 +12,7 @@ import msgspec
 
 from squall.cluster.group.telemetry.report_store import ReportMemory, RunningRecord
 from squall.cluster.protocol.encoded_reports import TimedReport, encode_report
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor, WorkflowReports
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor, WorkflowReports
 from squall.stats.attempt_record import AttemptRecord
 from squall.stats.reports import ErrorSample, WindowReport
 from squall.stats.totals.run import RunStats
@@ -70,6 +70,7 @@ class SummedReports:
                     name=workflow.name,
                     started_at_s=workflow.started_at_s,
                     elapsed_s=workflow.elapsed_s,
+                    adjusted_per_s=workflow.adjusted_per_s,
                     upto=last,
                     reports=[msgspec.Raw(data) for data in reports],
                 )

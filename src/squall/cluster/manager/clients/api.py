@@ -41,7 +41,7 @@ from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.results.assembler import ResultAssembler
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,

@@ -14,7 +14,7 @@ from squall.cluster.datacenter.records import WorkerRecord
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.primary.volatile_state import VolatileState
-from squall.cluster.protocol.federation_messages import AskDatacenter, DatacenterState
+from squall.cluster.protocol.gates.federation_messages import AskDatacenter, DatacenterState
 from squall.cluster.protocol.group_messages import GroupView
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 

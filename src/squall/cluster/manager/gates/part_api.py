@@ -30,7 +30,7 @@ from squall.cluster.group.clients.submissions import QueueFull, check_room
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
 from squall.cluster.group.job_leaders.choice import JobLeaders
 from squall.cluster.ledger.interface import Ledger
-from squall.cluster.protocol.gate_messages import (
+from squall.cluster.protocol.gates.gate_messages import (
     AcceptPart,
     AdjustPart,
     AnnounceGates,
@@ -40,7 +40,7 @@ from squall.cluster.protocol.gate_messages import (
     PartAnswer,
     StartPart,
 )
-from squall.cluster.protocol.handover_keys import part_job_id
+from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import fingerprint
 from squall.cluster.wire.errors import BlobError, RemoteError

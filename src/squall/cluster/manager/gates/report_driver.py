@@ -17,7 +17,7 @@ from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.group.committer import Committer
 from squall.cluster.group.member_watch import address_in
 from squall.cluster.manager.gates.report_outbox import ReportOrder, ReportOutbox
-from squall.cluster.protocol.gate_messages import PartStored
+from squall.cluster.protocol.gates.gate_messages import PartStored
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.wire.errors import RemoteError, WireError
 from squall.cluster.wire.links.peer import Peer

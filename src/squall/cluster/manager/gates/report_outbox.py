@@ -17,7 +17,7 @@ from squall.cluster.datacenter.commands import Command, DisownHeld, MarkDelivere
 from squall.cluster.datacenter.gated_records import GatedTry, KnownGates
 from squall.cluster.datacenter.gated_rules import gates_of
 from squall.cluster.datacenter.tables import Tables
-from squall.cluster.protocol.gate_messages import PartReport, PartStored
+from squall.cluster.protocol.gates.gate_messages import PartReport, PartStored
 from squall.cluster.protocol.job_keys import JobId
 from squall.runtime.backoff import Backoff
 

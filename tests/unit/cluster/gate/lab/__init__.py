@@ -6,7 +6,7 @@ import msgspec
 
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.scores import DatacenterStatus
-from squall.cluster.protocol.federation_messages import DatacenterState
+from squall.cluster.protocol.gates.federation_messages import DatacenterState
 
 GOOD = DatacenterState(
     datacenter="eu",

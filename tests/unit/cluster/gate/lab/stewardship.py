@@ -22,8 +22,8 @@ from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestio
 from squall.cluster.gate.timers import GateTimers
 from squall.cluster.ledger.interface import Entry, GroupMs, OpNumber
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome, decode_outcome
-from squall.cluster.protocol.gate_messages import PartState
-from squall.cluster.protocol.handover_keys import HandoverNumber
+from squall.cluster.protocol.gates.gate_messages import PartState
+from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission import Targets

@@ -49,6 +49,21 @@ def test_a_job_of_one_part_waits_in_its_datacenter_as_long_as_it_takes() -> None
     assert bench.job(job).holds == 0
 
 
+def test_a_part_whose_datacenter_is_gone_before_it_is_ready_moves() -> None:
+    bench = GateBench()
+    job = bench.submit(("eu", 1.0), targets=Targets(weights=(("eu", 1.0),), fallback=True))
+    bench.run(0.5)
+    bench.report(job, "eu", "accepted")
+    bench.run(60.0)
+    assert bench.where(job) == ["eu"], "it waits in the queue of eu"
+    bench.unreachable = bench.closed = {"eu"}
+    bench.run(5.0)
+    assert bench.where(job) == ["ap"] and bench.current(job).handover == 2
+    # eu may come back: it must hear that the part is no longer its own.
+    tried = bench.job(job).parts[0].tries[0]
+    assert tried.datacenter == "eu" and tried.cancel
+
+
 def test_a_datacenter_that_never_answers_is_given_up() -> None:
     bench = GateBench(GateTimers(hold_s=5.0))
     job = bench.submit(("eu", 1.0))

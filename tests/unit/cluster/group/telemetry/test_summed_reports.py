@@ -8,7 +8,7 @@ from squall.cluster.group.telemetry import summed_reports
 from squall.cluster.group.telemetry.report_store import FACTOR, ReportMemory
 from squall.cluster.group.telemetry.summed_reports import SummedReports
 from squall.cluster.protocol.encoded_reports import decode_windows
-from squall.cluster.protocol.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.stats.manifest import FileManifest, StepManifest, WorkflowManifest
 from squall.stats.reports import (
     ErrorSample,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from squall.cluster.datacenter.commands import Accepted, AcceptJob, CancelHeld, StartHeld
 from squall.cluster.datacenter.gated_records import GatedTry
 from squall.cluster.datacenter.gated_rules import try_of
-from squall.cluster.protocol.handover_keys import GateFence, HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import GateFence, HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import AttemptStatus
 from tests.fakes.datacenter import Bench, creation, submission, workflow

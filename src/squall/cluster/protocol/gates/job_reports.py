@@ -29,6 +29,8 @@ class WorkflowReports(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     """On the clock of the job."""
     elapsed_s: float = 0.0
     """Once it is over: its length."""
+    adjusted_per_s: float | None = None
+    """The rate that an operator set; None: the plan's."""
     upto: int = 0
     reports: list[msgspec.Raw] = []
     """An encoded `WindowReport` each, in order; several may be of the same second."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from squall.cluster.protocol.handover_keys import GateFence, HandoverNumber
+from squall.cluster.protocol.gates.handover_keys import GateFence, HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.job_records import StopKind
 from squall.cluster.protocol.messages import JobState

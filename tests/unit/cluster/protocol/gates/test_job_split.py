@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from squall.cluster.datacenter.commands import CreateJob, decode, encode
+from squall.cluster.protocol.gates.job_split import part_of, part_of_change
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_split import part_of, part_of_change
 from squall.cluster.protocol.messages import AdjustJob
 from squall.cluster.protocol.submission import Submission, Targets, fingerprint
 from squall.cluster.protocol.submission_limits import submission_fault

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from squall.reporting.loss_lines import STARTED_LATE
+from tests.cluster.lab.gate_judge import overlapping_tries, parts_of, whole_plan
 from tests.cluster.lab.judge import (
     Load,
     below_target_s,
@@ -159,3 +160,51 @@ def test_the_target_stamps_what_arrives_while_it_stands_still() -> None:
         assert target.seen()["max_concurrent_requests"] == 2
         target.reset()
         assert target.arrivals() == []
+
+
+def split(*, eu: int = 60, us: int = 40, planned: int = 100, dropped: int = 0) -> dict[str, Any]:
+    """The result of a job over two datacenters that sent 100 requests."""
+    made = document()
+    made["workflows"][0]["starts"] = {"planned": planned, "dropped": dropped}
+    parts = (("eu", eu), ("us", us))
+    made["datacenters"] = [{"name": name, "requests": {"sent": sent}} for name, sent in parts]
+    return made
+
+
+def test_the_parts_of_datacenters_must_add_up_to_the_whole() -> None:
+    assert list(parts_of(split(), ("us", "eu"))) == []
+    assert "the datacenters sent 99 requests, the whole job 100" in [*parts_of(split(us=39), ())]
+    assert "the result has the datacenters eu, us" in [*parts_of(split(), ("eu", "us", "ap"))]
+
+
+def test_a_part_of_the_plan_that_nobody_made_is_found() -> None:
+    assert list(whole_plan(split(), 100)) == []
+    assert list(whole_plan(split(planned=110, dropped=10), 110)) == []
+    assert "100 starts were planned, the file says 140" in [*whole_plan(split(), 140)]
+    assert "100 requests were sent of 140, 0 were dropped" in [*whole_plan(split(planned=140), 140)]
+
+
+def test_two_tries_of_a_part_must_not_overlap() -> None:
+    def seen(*spans: tuple[str, float, float]) -> dict[str, Any]:
+        times = {f"{local}/Load/0#1": {"first_s": a, "last_s": b} for local, a, b in spans}
+        return counts(attempt_times=times)
+
+    apart = seen(("g-5.eu1", 1.0, 4.0), ("g-5.us2", 4.5, 9.0))
+    assert list(overlapping_tries(apart, is_split=False)) == []
+    both = seen(("g-5.eu1", 1.0, 4.0), ("g-5.us1", 1.0, 4.0))
+    assert list(overlapping_tries(both, is_split=True)) == []
+    assert "g-5.us1 began 3.000 s before g-5.eu1 ended" in [
+        *overlapping_tries(both, is_split=False)
+    ]
+    again = seen(("g-5.eu1", 1.0, 4.0), ("g-5.eu2", 3.0, 9.0))
+    assert "g-5.eu2 began 1.000 s before g-5.eu1 ended" in [
+        *overlapping_tries(again, is_split=True)
+    ]
+
+
+def test_a_datacenter_whose_loss_the_live_output_does_not_name_is_found() -> None:
+    made = document(unknown=7)
+    gone = {"share": 0, "attempt": 1, "worker": "", "datacenter": "eu"}
+    made["losses"] = [{**made["losses"][0], **gone}]
+    assert unsaid(made, "9.1 s  part 0 in eu is lost: eu is unreachable", "") == []
+    assert unsaid(made, "", "") == ["the live output does not name the loss of datacenter eu"]

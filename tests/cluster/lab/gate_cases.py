@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from tests.cluster.lab.chaos_rows import (
     left_behind,
     row_of,
 )
+from tests.cluster.lab.gate_judge import overlapping_tries, parts_of, whole_plan
 from tests.cluster.lab.gates import DATACENTERS, GatedDatacenters, wait_for
 from tests.cluster.lab.judge import Load, holes
 from tests.lab.arrivals import ArrivalsTarget
@@ -343,8 +343,10 @@ def _judge(
             worker_lost=fault.lost, in_time=False, result_within_s=0.0, lease_s=0.0
         )
         found += _one_result(lab, moment, fault, evidence.document)
-        found += _datacenters(evidence.document, fault, moment, watch.seconds)
-        found += _tries(evidence.counts, is_split=fault.words == SPLIT)
+        found += parts_of(evidence.document, DATACENTERS if fault.words == SPLIT else ())
+        if moment != "cancel" and not fault.lost:
+            found += whole_plan(evidence.document, RATE_PER_S * watch.seconds)
+        found += overlapping_tries(evidence.counts, is_split=fault.words == SPLIT)
         found += _held_cores(lab)
         if not fault.lost and moment != "cancel":
             found += holes(evidence.document, evidence.counts)
@@ -380,46 +382,6 @@ def _one_result(
     allowed = {"interrupted"} if moment == "cancel" else {"completed"}
     if not fault.lost and document["status"] not in allowed:
         yield f"status {document['status']}, expected {' or '.join(allowed)}"
-
-
-def _datacenters(
-    document: dict[str, Any], fault: GateFault, moment: str, seconds: int
-) -> Iterator[str]:
-    """The parts of the result add up to the whole, and the whole is the plan."""
-    parts = document["datacenters"]
-    wanted = set(DATACENTERS) if fault.words == SPLIT else None
-    names = {part["name"] for part in parts}
-    if wanted is not None and names != wanted:
-        yield f"the result has the datacenters {sorted(names)}"
-    whole = sum(each["requests"]["sent"] for each in document["workflows"] if each["requests"])
-    sent = sum(part["requests"]["sent"] for part in parts)
-    if sent != whole:
-        yield f"the datacenters sent {sent} requests, the whole job {whole}"
-    starts = [each["starts"] for each in document["workflows"]]
-    planned, dropped = (sum(each[key] for each in starts) for key in ("planned", "dropped"))
-    if moment != "cancel" and not fault.lost and planned != RATE_PER_S * seconds:
-        yield f"{planned} starts were planned, the file says {RATE_PER_S * seconds}"
-    if moment != "cancel" and not fault.lost and whole != planned - dropped:
-        # A machine that has no time for a start drops and counts it.
-        yield f"{whole} requests were sent of {planned}, {dropped} were dropped"
-
-
-def _tries(counts: dict[str, Any], *, is_split: bool) -> Iterator[str]:
-    """Two tries of a part never run at the same time. Senders are called after the part in a
-    datacenter, "JOB.eu1/...": those of a job that was not split are all tries of one part."""
-    spans: dict[str, list[float]] = {}
-    for sender, times in counts["attempt_times"].items():
-        local = sender.partition("/")[0]
-        span = spans.setdefault(local, [times["first_s"], times["last_s"]])
-        span[0], span[1] = min(span[0], times["first_s"]), max(span[1], times["last_s"])
-    by_datacenter: dict[str, list[tuple[float, float, str]]] = {}
-    for local, (first, last) in spans.items():
-        part = local.rpartition(".")[2].rstrip("0123456789") if is_split else ""
-        by_datacenter.setdefault(part, []).append((first, last, local))
-    for tries in by_datacenter.values():
-        for former, later in pairwise(sorted(tries)):
-            if later[0] < former[1]:
-                yield f"{later[2]} began {former[1] - later[0]:.3f} s before {former[2]} ended"
 
 
 def _held_cores(lab: GatedDatacenters) -> Iterator[str]:

@@ -107,6 +107,11 @@ def unsaid(document: dict[str, Any], live: str, logs: str) -> list[str]:
     found: list[str] = []
     for loss in losses(document):
         number, attempt, worker = loss["share"], loss["attempt"], loss["worker"]
+        if not worker and (lost := loss.get("datacenter")):
+            # The whole part is lost: the gates say so, and the log of the datacenter cannot.
+            if not re.search(rf"part \d+ in {re.escape(lost)} is lost", live):
+                found.append(f"the live output does not name the loss of datacenter {lost}")
+            continue
         if not re.search(rf"share {number} on {re.escape(worker)} (lost|ended early)", live):
             found.append(f"the live output does not name the loss of share {number} on {worker}")
         lost = rf"share_lost .*share={number} attempt={attempt}\b"

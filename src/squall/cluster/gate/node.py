@@ -345,6 +345,7 @@ class GateNode:
             lambda: self._gate_fence(fence),
             part_submission,
             self._parts.addresses,
+            self.steward.fail_job,
         )
         self._wake.set()
 

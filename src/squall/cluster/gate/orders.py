@@ -66,6 +66,10 @@ class OrderDriver:
                 self._log.warning(
                     "order_failed", order=order.tag, datacenter=order.datacenter, error=error.text
                 )
+        except Exception as error:
+            # Without an end the order would stay under way for ever.
+            outbox.failed(order, self._clock.now())
+            self._log.error("order_broken", order=order.tag, error=error)
         finally:
             self._on_done()
 

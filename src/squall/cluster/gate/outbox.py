@@ -30,6 +30,7 @@ from squall.cluster.protocol.gates.gate_messages import (
     WorkflowAdjustment,
 )
 from squall.cluster.protocol.gates.handover_keys import GateFence
+from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import Submission
 from squall.runtime.backoff import Backoff
 
@@ -62,8 +63,11 @@ class GateOutbox:
         fence: Callable[[], GateFence],
         part_of: PartOf,
         gates: Callable[[], list[str]],
+        on_broken: Callable[[JobId, Exception], None] = lambda job, error: None,
     ) -> None:
-        """`gates` returns host:port of all gates."""
+        """`gates` returns host:port of all gates. `on_broken` is called with a job whose orders
+        cannot be made."""
+        self._on_broken = on_broken
         self._tables = tables
         self._fence = fence
         self._part_of = part_of
@@ -83,11 +87,16 @@ class GateOutbox:
                 announcement = AnnounceGates(datacenter=datacenter, fence=fence, gates=gates)
                 orders.append(PartOrder(tag, datacenter, announcement))
         for name in sorted(tables.open):
-            for tag, datacenter, build in self._orders(tables.jobs[name], fence, group_ms):
-                named.append(tag)
-                if self._sending.is_due(tag, now):
-                    self._sending.sent(tag)
-                    orders.append(PartOrder(tag, datacenter, build()))
+            try:
+                for tag, datacenter, build in self._orders(tables.jobs[name], fence, group_ms):
+                    named.append(tag)
+                    if self._sending.is_due(tag, now):
+                        order = PartOrder(tag, datacenter, build())
+                        self._sending.sent(tag)
+                        orders.append(order)
+            except Exception as error:
+                # What raises for one job must not keep the orders of the others back (R3).
+                self._on_broken(name, error)
         self._sending.retain(named)
         return orders
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from squall.cluster.assignments.commands import ForgetTries, LosePart, ReportParts
+from squall.cluster.assignments.records import GateJobRecord, PartRecord
 from squall.cluster.gate.outbox import PART_MARGIN_S, REMIND_S, GateOutbox, PartOrder
 from squall.cluster.protocol.gates.gate_messages import (
     AcceptPart,
@@ -18,6 +19,8 @@ from squall.cluster.protocol.gates.gate_messages import (
 )
 from squall.cluster.protocol.gates.handover_keys import GateFence, HandoverNumber
 from squall.cluster.protocol.job_commands import ExtendJob, FinishJob, StopJob
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.submission import Submission
 from tests.fakes.gates_log import GatesLog
 
 FENCE = GateFence("g1", 0, 3)
@@ -62,6 +65,29 @@ def test_assigned_parts_are_offered_until_they_are_answered() -> None:
     made.failed(first[0], 100.0)
     made.answered(first[1], PartAnswer(state="accepted"), 100.0)
     assert kinds(due(made, log, 200.0)) == [(AcceptPart, "eu")]
+
+
+def test_a_job_whose_part_cannot_be_made_does_not_keep_the_others_back() -> None:
+    log = GatesLog()
+    bad = log.create("eu", key="bad")
+    good = log.create("us", key="good")
+    broken: list[JobId] = []
+
+    def part_of(job: GateJobRecord, part: PartRecord) -> Submission:
+        if job.job == bad:
+            raise ZeroDivisionError("no weights")
+        return job.submission
+
+    made = GateOutbox(
+        lambda: log.machine.tables,
+        lambda: FENCE,
+        part_of,
+        list,
+        lambda job, error: broken.append(job),
+    )
+    (order,) = due(made, log)
+    assert isinstance(order.message, AcceptPart) and order.message.job == good
+    assert broken == [bad]
 
 
 def test_a_start_is_sent_only_after_it_is_committed() -> None:

@@ -61,7 +61,8 @@ def choices_fault(
     for index, choice in chosen.items():
         if not 0 <= index < len(job.parts):
             return f"job {job.job} has no part {index}"
-        if choice.datacenter not in tables.datacenters:
+        record = tables.datacenters.get(choice.datacenter)
+        if record is None or not record.managers:
             return f"there is no datacenter {choice.datacenter}"
         fault = raise_fault(job.parts[index])
         if fault:

@@ -6,11 +6,11 @@ import inspect
 from typing import Any, get_type_hints
 
 import pytest
-
-from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.clients.operator_api import OperatorApi
 from squall.cluster.manager.clients.relay import ClientRelay
 from squall.cluster.manager.job_leaders.report_copies import MemberCopies
+
+from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.worker_api import WorkerApi
 from squall.cluster.wire.catalogue import CATALOGUE, MessageType
 

@@ -80,7 +80,7 @@ def _client_certificate(named: Named, path: str, key_path: str) -> str:
             f"{named('cert')} {path} has no private key; name its file ({named('cert_key')})"
         )
     # Loaded only here: a command line without a certificate is read without the HTTP client.
-    from squall.clients.http.connect import use_certificate
+    from squall.clients.shared.tls_context import use_certificate
 
     try:
         use_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pem)

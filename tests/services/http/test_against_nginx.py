@@ -214,53 +214,6 @@ async def test_connection_policies(nginx: Nginx, policy: str, connections: int) 
 
 
 @on_uvloop
-async def test_tls_with_a_private_authority(nginx: Nginx) -> None:
-    shared = HTTPShared(ca_file=nginx.ca_file)
-    async with swept(shared) as client:
-        url = await prepared(shared, nginx.tls_url + "/")
-        first = await client.get(url)
-        assert first.body == b"hello world\n"
-        assert first.timings.connect_s > 0 and first.timings.tls_s > 0
-        again = await client.get(url)
-        assert again.timings.connect_s == again.timings.tls_s == 0
-        assert len((await client.get(nginx.tls_url + "/files/big.bin")).body) >= BIG_BYTES
-    assert len(shared.connect_samples) == len(shared.tls_samples) == 1
-    assert shared.counters.connections == 1
-
-
-@on_uvloop
-async def test_an_unknown_authority_is_refused_unless_told_otherwise(nginx: Nginx) -> None:
-    shared = HTTPShared()
-    async with swept(shared) as client:
-        with pytest.raises(TransportError, match=r"^TLS: certificate verify failed: "):
-            await client.get(nginx.tls_url + "/")
-    assert (shared.counters.sent, shared.counters.failed, shared.counters.unsent) == (0, 1, 1)
-    trusting = HTTPShared(verify=False)
-    async with swept(trusting) as client:
-        assert (await client.get(nginx.tls_url + "/")).ok
-
-
-@on_uvloop
-async def test_a_certificate_for_another_name_is_refused(nginx: Nginx) -> None:
-    shared = HTTPShared(
-        ca_file=nginx.ca_file, resolve={("other.test", nginx.tls_port): "127.0.0.1"}
-    )
-    async with swept(shared) as client:
-        with pytest.raises(TransportError, match="Hostname mismatch"):
-            await client.get(f"https://other.test:{nginx.tls_port}/")
-
-
-@on_uvloop
-async def test_plain_http_to_a_tls_port_and_back(nginx: Nginx) -> None:
-    shared = HTTPShared()
-    async with swept(shared) as client:
-        answer = await client.get(f"http://127.0.0.1:{nginx.tls_port}/")
-        assert answer.status_code == 400
-        with pytest.raises(TransportError, match=r"^TLS: "):
-            await client.get(nginx.url.replace("http", "https") + "/")
-
-
-@on_uvloop
 async def test_names_are_resolved_by_the_given_map(nginx: Nginx) -> None:
     port = int(nginx.url.rpartition(":")[2])
     shared = HTTPShared(host=f"http://shop.test:{port}", resolve={("shop.test", port): "127.0.0.1"})

@@ -9,21 +9,19 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import tempfile
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from squall.api.errors import CallError, TransportError
+from squall.api.errors import TransportError
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
+from squall.clients.shared.tls_transport import open_tls
 
 if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
 
-# A peer that does not answer the TLS shutdown is cut off after this time.
-_TLS_GOODBYE_S = 1.0
 _LONGEST_TUNNEL_HEAD = 16 * 1024
 
 
@@ -137,13 +135,7 @@ async def _open(
             if origin.proxy is not None:
                 await _tunnel(sock, origin, origin.proxy)
             connected = perf_counter()
-            await loop.create_connection(
-                lambda: conn,
-                sock=sock,
-                ssl=shared.tls_context(),
-                server_hostname=origin.host,
-                ssl_shutdown_timeout=_TLS_GOODBYE_S,
-            )
+            await open_tls(lambda: conn, sock, shared.tls_context(), origin.host)
             ready = perf_counter()
             shared.tls_samples.append(ready - connected)
     except BaseException:
@@ -197,20 +189,3 @@ async def _connected_socket(address: Address, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def use_certificate(context: ssl.SSLContext, pem: str) -> None:
-    """Shows the certificate to servers that ask for one. `pem` holds it with its private key."""
-    # OpenSSL reads files only. This one is private to the user and gone afterwards.
-    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".pem") as file:
-        file.write(pem)
-        file.flush()
-        try:
-            # A password, though empty: without one OpenSSL asks for it in the terminal.
-            context.load_cert_chain(file.name, password="")
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or str(error)
-            raise CallError(
-                f"cannot use the client certificate: {str(reason).replace('_', ' ').lower()}; "
-                "it needs the certificate and its private key, without a password"
-            ) from error

@@ -22,13 +22,15 @@ from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.quantities import parse_duration
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
-from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter, use_certificate
+from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.encode import auth_of, cookies_of, headers_of, opening_of, params_of
 from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.origin import Origin, Origins, proxy_of
 from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.url import PreparedURL, read_url
+from squall.clients.shared.allocator import keep_large_blocks
+from squall.clients.shared.tls_context import client_context
 
 # Plain texts that are used as URLs during the run, kept up to this many.
 _MOST_TEXTS = 1024
@@ -291,16 +293,11 @@ class HTTPShared:
 
     def tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            try:
-                context = ssl.create_default_context(cafile=self._ca_file)
-            except OSError as error:
-                raise CallError(f"cannot use the CA file {self._ca_file}: {error}") from error
-            if not self._verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            if self._certificate:
-                use_certificate(context, self._certificate)
+            context = client_context(
+                verify=self._verify, ca_file=self._ca_file, certificate=self._certificate
+            )
             context.set_alpn_protocols(["http/1.1"])
+            keep_large_blocks()
             self._tls = context
         return self._tls
 

@@ -382,6 +382,9 @@ class ManagerConnections:
         peer = self._peers.get(address)
         if peer is None:
             peer = self._peers[address] = Peer(self._board, address)
+            # Nearly every question takes the bulk link: dialled together with the other one, it
+            # costs no time. Through S3 a dial takes seconds.
+            peer.bulk.wanted.set()
             peer.start()
         return peer
 

@@ -371,7 +371,7 @@ class JobAccepted(msgspec.Struct, frozen=True, omit_defaults=True):
     read: ReadFacts | None = None
 
 
-@message(142, MessageClass.DATA, senders=FROM_CLIENT)
+@message(142, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class ListJobs(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int = 100
 
@@ -382,12 +382,12 @@ class JobList(msgspec.Struct, frozen=True, omit_defaults=True):
     read: ReadFacts | None = None
 
 
-@message(144, MessageClass.DATA, senders=FROM_CLIENT)
+@message(144, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class GetJob(msgspec.Struct, frozen=True):
     job: JobId
 
 
-@message(145, MessageClass.DATA)
+@message(145, MessageClass.DATA, size=SizeClass.BULK)
 class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     view: JobView
     manifest: FileManifest | None = None
@@ -470,7 +470,7 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Of a gate: where it is."""
 
 
-@message(152, MessageClass.DATA, senders=FROM_CLIENT)
+@message(152, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class ListNodes(msgspec.Struct, frozen=True, omit_defaults=True):
     datacenter: str = ""
     """Asked of a gate: the nodes of this datacenter; empty: the gates."""
@@ -520,7 +520,7 @@ class StreamSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 StreamItem = StreamEvent | StreamLine | StreamSnapshot
 
 
-@message(156, MessageClass.DATA, senders=FROM_CLIENT)
+@message(156, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)
 class Follow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Waits up to `wait_s` for items after `after`. `after` < 0: only the latest snapshot."""
 

@@ -74,7 +74,8 @@ class Catalogue:
         senders: Iterable[Role] = (Role.NODE,),
         light: bool = False,
     ) -> Callable[[S], S]:
-        """Registers the decorated struct. Only `senders` may send it unasked; answers are free."""
+        """Registers the decorated struct. Only `senders` may send it unasked; answers are free.
+        An answer takes the link of its request: the request of a BULK answer is BULK, too."""
 
         def register(struct: S) -> S:
             self._register(number, struct, message_class, size, frozenset(senders), light)

@@ -80,9 +80,12 @@ class WireLimits:
         restarts the measured silence, so a broken bulk link is found as fast as any other."""
         return 4.0 * self.dead_after_s
 
-    def frame_cap(self, link: LinkKind) -> int:
+    def body_max(self, link: LinkKind) -> int:
         size = SizeClass.BULK if link is LinkKind.BULK else SizeClass.CONTROL
-        return size.value + OVERHEAD
+        return size.value
+
+    def frame_cap(self, link: LinkKind) -> int:
+        return self.body_max(link) + OVERHEAD
 
     def high_water(self, link: LinkKind) -> int:
         """Bytes handed to the network before messages wait in the outbox instead, where a more

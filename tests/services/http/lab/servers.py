@@ -13,6 +13,7 @@ import functools
 import os
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import time
@@ -191,7 +192,7 @@ class RawServer:
 
 
 @asynccontextmanager
-async def serve(handler: Handler) -> AsyncGenerator[RawServer]:
+async def serve(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncGenerator[RawServer]:
     """Runs `handler(peer)` for every connection; what it leaves open is closed after it."""
     raw = RawServer()
     tasks: set[asyncio.Task[None]] = set()
@@ -209,7 +210,7 @@ async def serve(handler: Handler) -> AsyncGenerator[RawServer]:
             tasks.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     raw.port = server.sockets[0].getsockname()[1]
     try:
         yield raw

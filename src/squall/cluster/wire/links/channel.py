@@ -16,7 +16,14 @@ from typing import Any
 import msgspec
 
 from squall.cluster.wire.catalogue import MessageType
-from squall.cluster.wire.errors import DecodeError, NotSent, OutcomeUnknown, RemoteError, WireError
+from squall.cluster.wire.errors import (
+    DecodeError,
+    MessageTooLarge,
+    NotSent,
+    OutcomeUnknown,
+    RemoteError,
+    WireError,
+)
 from squall.cluster.wire.header import BUDGET_MAX_MS, Kind, MessageClass
 from squall.cluster.wire.links.dispatch import Dispatcher
 from squall.cluster.wire.links.handshake import Session
@@ -182,11 +189,17 @@ class Channel:
         self._on_lost(self, error)
 
     def answer(self, link: Link, correlation: int, kind: Kind, message: msgspec.Struct) -> None:
-        """Sends an answer over the link that its request came on, or not at all."""
+        """Sends an answer over the link that its request came on, or not at all. Raises
+        `MessageTooLarge` for one that the link does not carry: the peer would end the link."""
         if self.link is not link:
             self._board.counters.answers_lost += 1
             return
         row, body = self._encode(message)
+        if len(body) > link.body_max:
+            raise MessageTooLarge(
+                f"{row.name} has {len(body)} bytes, the link of its request carries "
+                f"{link.body_max}: register the request as {row.size.name}"
+            )
         if link.room > 0 and not self._outbox.waiting:
             link.post(row.message_class, kind, row.number, correlation, 0, body)
             return

@@ -118,6 +118,8 @@ class Link:
         self._stamped = True
         self._reading = True
         self._high_water = 0
+        # The largest body that the peer takes on this link; known once it is established.
+        self.body_max = 0
         self._heard_at = 0.0
         self._partial_since: float | None = None
         self._used = True
@@ -297,6 +299,7 @@ class Link:
         self._counters.handshakes += 1
         self.session = session
         self._decoder.cap = self._limits.frame_cap(session.link)
+        self.body_max = self._limits.body_max(session.link)
         self._high_water = self.room = self._limits.high_water(session.link)
         self._heard_at = self._clock.now()
         if self._timer is not None:

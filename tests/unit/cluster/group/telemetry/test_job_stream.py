@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from squall.cluster.group.telemetry.job_stream import (
+    BYTES_PER_ANSWER,
     ITEMS_PER_ANSWER,
     OTHERS_KEPT,
     SNAPSHOTS_KEPT,
@@ -102,3 +103,20 @@ def test_waiting_ends_with_an_item_or_with_the_stream() -> None:
         await last
 
     asyncio.run(follow())
+
+
+def test_an_answer_has_few_large_items_and_the_follower_gets_all_of_them() -> None:
+    stream = JobStream(0)
+    large = [StreamLine("vu 1", str(number) + "x" * (BYTES_PER_ANSWER // 3)) for number in range(7)]
+    huge = StreamLine("vu 1", "x" * (BYTES_PER_ANSWER + 1))
+    for item in (*large, huge):
+        stream.put(item)
+    got: list[object] = []
+    upto = sizes = 0
+    while upto < stream.last:
+        upto, items, _ = stream.after(upto)
+        got += items
+        sizes += 1
+        assert len(items) <= 2
+    assert got == [*large, huge]
+    assert sizes == 5

@@ -145,6 +145,18 @@ def test_an_answer_that_cannot_be_sent_is_an_internal_error() -> None:
     run(main())
 
 
+def test_a_large_answer_to_a_small_request_is_refused_and_the_link_stays() -> None:
+    async def main() -> None:
+        async with World({Echo: lambda echo, _: Parcel(b"x" * 300_000)}) as world:
+            link = world.peer.control.link
+            with pytest.raises(RemoteError, match="internal error"):
+                await world.peer.request(Echo("x"), 1.0)
+            assert isinstance(world.errors[0], MessageTooLarge)
+            assert world.peer.control.link is link
+
+    run(main())
+
+
 def test_an_unknown_type_is_answered_so_and_the_link_stays() -> None:
     async def main() -> None:
         async with World({Echo: lambda echo, _: echo}) as world:

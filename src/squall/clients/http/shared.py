@@ -31,6 +31,7 @@ from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.url import PreparedURL, read_url
 from squall.clients.shared.allocator import keep_large_blocks
 from squall.clients.shared.tls_context import client_context
+from squall.clients.shared.tls_transport import fast_transports
 
 # Plain texts that are used as URLs during the run, kept up to this many.
 _MOST_TEXTS = 1024
@@ -298,6 +299,7 @@ class HTTPShared:
             )
             context.set_alpn_protocols(["http/1.1"])
             keep_large_blocks()
+            fast_transports()
             self._tls = context
         return self._tls
 

@@ -21,6 +21,7 @@ from squall.api.arguments import Prepared
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.quantities import parse_duration
+from squall.clients.http.backlog import AnswerBacklog
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
 from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
@@ -169,6 +170,7 @@ class HTTPShared:
         self.allows: Callable[[float], bool] = _always
 
         self.live: set[HTTPConnection] = set()
+        self.backlog = AnswerBacklog()
         self.heads: dict[bytes, ResponseHead] = {}
         self.caching = True
         self.misses = 0
@@ -247,6 +249,7 @@ class HTTPShared:
         """Closes every connection. Waiting calls fail, and so do later ones: a task that the
         author left behind must not send requests that no report would count."""
         self.closed = True
+        self.backlog.drain()
         for conn in tuple(self.live):
             if conn.future is None:
                 conn.close()

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from squall.api.errors import TransportError
+from squall.clients.http.backlog import CROWD_MIN, CrowdConnection
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
@@ -124,7 +125,8 @@ async def _open(
     shared: HTTPShared, pool: ConnectionPool, origin: Origin, address: Address
 ) -> HTTPConnection:
     loop = asyncio.get_running_loop()
-    conn = HTTPConnection(shared, pool, origin)
+    kind = HTTPConnection if len(shared.live) < CROWD_MIN else CrowdConnection
+    conn = kind(shared, pool, origin)
     try:
         began = perf_counter()
         if not origin.tls:

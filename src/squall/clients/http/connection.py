@@ -154,8 +154,9 @@ class HTTPConnection(asyncio.Protocol):
         self.transport.write(raw)
         return future
 
-    def data_received(self, data: bytes) -> None:
-        now = perf_counter()
+    def data_received(self, data: bytes, arrived: float = 0.0) -> None:
+        """`arrived` is given for bytes that were set aside (`backlog.py`)."""
+        now = arrived or perf_counter()
         if not self.slow:
             source = self.source
             # Most answers to a request have heads of one length, which saves the search.

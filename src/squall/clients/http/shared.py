@@ -21,6 +21,7 @@ from squall.api.arguments import Prepared
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.quantities import parse_duration
+from squall.clients.http.backlog import AnswerBacklog
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
 from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
@@ -31,6 +32,7 @@ from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.url import PreparedURL, read_url
 from squall.clients.shared.allocator import keep_large_blocks
 from squall.clients.shared.tls_context import client_context
+from squall.clients.shared.tls_transport import fast_transports
 
 # Plain texts that are used as URLs during the run, kept up to this many.
 _MOST_TEXTS = 1024
@@ -168,6 +170,7 @@ class HTTPShared:
         self.allows: Callable[[float], bool] = _always
 
         self.live: set[HTTPConnection] = set()
+        self.backlog = AnswerBacklog()
         self.heads: dict[bytes, ResponseHead] = {}
         self.caching = True
         self.misses = 0
@@ -246,6 +249,7 @@ class HTTPShared:
         """Closes every connection. Waiting calls fail, and so do later ones: a task that the
         author left behind must not send requests that no report would count."""
         self.closed = True
+        self.backlog.drain()
         for conn in tuple(self.live):
             if conn.future is None:
                 conn.close()
@@ -298,6 +302,7 @@ class HTTPShared:
             )
             context.set_alpn_protocols(["http/1.1"])
             keep_large_blocks()
+            fast_transports()
             self._tls = context
         return self._tls
 

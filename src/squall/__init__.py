@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         step,
         then,
     )
-    from squall.api.http import HTTPResponse
+    from squall.api.http import HTTP2Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.reporting import Reporter
     from squall.api.resources import Resource
@@ -38,7 +38,7 @@ _HOMES = {
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
-    "squall.api.http": "HTTPResponse",
+    "squall.api.http": "HTTP2Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.reporting": "Reporter",
     "squall.api.resources": "Resource",
@@ -64,6 +64,7 @@ __all__ = [
     "File",
     "Form",
     "Gauge",
+    "HTTP2Response",
     "HTTPResponse",
     "Headers",
     "LocalRunner",

@@ -11,9 +11,10 @@ replaces, each of which CPython looks up by name (7 % fewer instructions for a p
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextvars import ContextVar
 from time import perf_counter
-from typing import Unpack
+from typing import Any, Protocol, Unpack
 
 from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
@@ -39,6 +40,14 @@ class StepCell:
         self.timeout_s = timeout_s
 
 
+class Companion(Protocol):
+    """A client of another protocol that belongs to the same user."""
+
+    def begin_iteration(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 _step: ContextVar[StepCell | None] = ContextVar("_step", default=None)
 
 _METHOD = re.compile(r"[A-Z]+(?:-[A-Z]+)*")
@@ -51,6 +60,7 @@ class HTTPClient:
 
     __slots__ = (
         "_remembered",
+        "companions",
         "counters",
         "dirty",
         "jar",
@@ -72,6 +82,8 @@ class HTTPClient:
         self.last: LastCall | None = None
         self.dirty = shared.connections == "iteration"
         self._remembered: Jar | None = None
+        # The user's clients of other protocols, which stand on this one.
+        self.companions: tuple[Companion, ...] = ()
         self.counters = shared.counters
         self.limit = shared.limit
         self.siblings = shared.siblings
@@ -118,18 +130,15 @@ class HTTPClient:
                 if self.siblings:
                     self.note(response)
                 return response
-        if not _BODY_ONLY.isdisjoint(options):
-            raise _body_refused("get", options)
+        refuse_body("get", options)
         return await call(self, "GET", url, **options)
 
     async def head(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse:
-        if not _BODY_ONLY.isdisjoint(options):
-            raise _body_refused("head", options)
+        refuse_body("head", options)
         return await call(self, "HEAD", url, **options)
 
     async def options(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse:
-        if not _BODY_ONLY.isdisjoint(options):
-            raise _body_refused("options", options)
+        refuse_body("options", options)
         return await call(self, "OPTIONS", url, **options)
 
     async def post(self, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
@@ -145,10 +154,7 @@ class HTTPClient:
         return await call(self, "DELETE", url, **options)
 
     async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
-        word = method.upper() if isinstance(method, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
-        if _METHOD.fullmatch(word) is None or word == "CONNECT":
-            raise CallError(f"{method!r} is not a method this client can send")
-        return await call(self, word, url, **options)
+        return await call(self, checked_method(method), url, **options)
 
     @property
     def timeout_s(self) -> float:
@@ -179,6 +185,8 @@ class HTTPClient:
         self.dirty = shared.connections == "iteration"
         if self.dirty:
             self.pool.close()
+            for companion in self.companions:
+                companion.begin_iteration()
 
     def remember(self) -> None:
         """Makes the present cookies those that every iteration begins with."""
@@ -225,6 +233,16 @@ class HTTPClient:
         """Closes idle connections. A waiting call closes its own when it is cancelled."""
         if self.pool is not self.shared.pool:
             self.pool.close()
+        for companion in self.companions:
+            companion.close()
+
+
+def checked_method(method: Any) -> str:
+    """The method in capitals; raises a `CallError` for what is none."""
+    word = method.upper() if isinstance(method, str) else ""
+    if _METHOD.fullmatch(word) is None or word == "CONNECT":
+        raise CallError(f"{method!r} is not a method this client can send")
+    return word
 
 
 def has_answer(last: LastCall | None) -> bool:
@@ -237,7 +255,9 @@ for _verb in ("get", "head", "options", "post", "put", "patch", "delete", "reque
     getattr(HTTPClient, _verb).__doc__ = getattr(HTTPVerbs, _verb).__doc__
 
 
-def _body_refused(verb: str, options: CallOptions) -> TypeError:
-    """Names the first option that `verb` does not take; `call` sends a body with any method."""
-    option = next(name for name in options if name in _BODY_ONLY)
-    return TypeError(f"{verb}() sends no body and takes no {option}=; request() sends one")
+def refuse_body(verb: str, options: Mapping[str, Any]) -> None:
+    """Raises a `TypeError` that names the first option which `verb` does not take; `call` sends a
+    body with any method."""
+    if not _BODY_ONLY.isdisjoint(options):
+        option = next(name for name in options if name in _BODY_ONLY)
+        raise TypeError(f"{verb}() sends no body and takes no {option}=; request() sends one")

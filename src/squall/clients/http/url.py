@@ -42,6 +42,7 @@ class PreparedURL(Prepared):
         "opening",
         "origin",
         "pieces",
+        "plain_get",
         "requests",
         "target",
     )
@@ -57,6 +58,8 @@ class PreparedURL(Prepared):
         self.lane: Origin | None = None
         self.opening = NO_OPENING
         self.get_raw = b""
+        # The same request for protocols that do not send `get_raw`, once one of them was asked.
+        self.plain_get: Request | None = None
         # Of the plain call that sends `get_raw`; a `Request` has its own.
         self.method = "GET"
         # The size of the head that answered last: a guess at the next one.

@@ -14,6 +14,7 @@ from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
 from squall.engine.measure.recorder import Row
 from squall.engine.users.step_failures import reason_of
+from squall.stats.manifest import HTTP_PROTOCOLS
 from squall.stats.reports import ExchangeReport
 
 BODY_BYTES_MAX = 4000
@@ -62,7 +63,7 @@ def watched(
         return passed
 
     def failed(row: Row, error: BaseException, *rest: Any) -> Any:
-        if row.protocol not in ("", "http"):
+        if row.protocol and row.protocol not in HTTP_PROTOCOLS:
             report = ExchangeReport(workflow, row.name, row.protocol, "", error=reason_of(error))
             send(report)
         return fail(row, error, *rest)

@@ -15,7 +15,7 @@ from typing import Any
 
 from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
-from squall.api.http import HTTPResponse
+from squall.api.http import RESPONSES, HTTPResponse
 from squall.api.results import CustomResult
 from squall.clients.http import HTTPClient
 from squall.clients.http.client import LastCall
@@ -66,8 +66,9 @@ class StepFailures:
             name = getattr(result, "__qualname__", "a coroutine")
             close_coroutine(result)
             reason = f"returned a coroutine ({name}): write await in front of the call"
-        elif row.protocol == "http":
-            reason = f"returned {type(result).__name__} instead of an HTTPResponse"
+        elif row.protocol in RESPONSES:
+            wanted = RESPONSES[row.protocol].__name__
+            reason = f"returned {type(result).__name__} instead of an {wanted}"
         else:
             reason = f"returned {type(result).__name__} instead of its declared result"
         if result is None:

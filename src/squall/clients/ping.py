@@ -15,6 +15,7 @@ from squall.api.http import HTTPResponse
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.shared import Exchange, HTTPShared
+from squall.clients.registry import make_client
 
 PING_TIMEOUT_S = 10.0
 _SHOWN_HEADERS = ("Content-Type", "Content-Encoding", "Location")
@@ -69,6 +70,7 @@ async def ping(
     *,
     resolve: Mapping[tuple[str, int], str] | None = None,
     insecure: bool = False,
+    http2: bool = False,
     ca_file: str | None = None,
     certificate: str = "",
     proxy: str = "",
@@ -98,7 +100,9 @@ async def ping(
         # In a run a sweep enforces timeouts; here nothing else runs, and a resolver may hang too.
         async with asyncio.timeout(timeout_s):
             prepared = await shared.prepare(arguments.argument_kinds()[0], url)
-            response = await HTTPClient(shared, 0).get(prepared)
+            http = HTTPClient(shared, 0)
+            client = make_client("http2", http) if http2 else http
+            response: HTTPResponse = await client.get(prepared)
     except TimeoutError:
         return PingResult(url, "", sum(shared.dns_samples), error=timeout_reason(timeout_s))
     except ConfigError as error:

@@ -177,10 +177,7 @@ class HTTP2Client:
                 refusals += 1
                 refused = isinstance(error, Refused) and refusals <= REFUSALS_MAX
                 if not refused and not (reused and refusals == 1 and request.method in REPEATABLE):
-                    counters.failed += 1
-                    failure = TransportError(error.reason, started=error.started, ended=error.ended)
-                    self._failed(request, peer, failure)
-                    raise failure from None
+                    raise self._lost(request, peer, error) from None
                 spent_s += error.ended - error.started
                 counters.reconnects += 1
                 continue
@@ -218,6 +215,14 @@ class HTTP2Client:
             self._http.counters.unsent += 1
             self._failed(request, "", error)
             raise
+
+    def _lost(self, request: Request, peer: str, error: Unanswered) -> TransportError:
+        """What a call raises that is not repeated. Made here: a frame that holds the error which it
+        raises would keep itself alive."""
+        self._http.counters.failed += 1
+        failure = TransportError(error.reason, started=error.started, ended=error.ended)
+        self._failed(request, peer, failure)
+        return failure
 
     def _failed(self, request: Request, peer: str, error: TransportError) -> None:
         error.protocol = "http2"

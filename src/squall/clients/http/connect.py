@@ -18,7 +18,7 @@ from squall.api.errors import TransportError
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
-from squall.clients.shared.connection import ClientConnection
+from squall.clients.shared.connection import ProtocolConnection
 from squall.clients.shared.tls_transport import open_tls
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LONGEST_TUNNEL_HEAD = 16 * 1024
 
-C = TypeVar("C", bound=ClientConnection)
+C = TypeVar("C", bound=ProtocolConnection)
 
 
 class ConnectLimiter:

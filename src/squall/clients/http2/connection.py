@@ -25,7 +25,7 @@ from squall.clients.http.failure_reasons import NOT_HTTP, no_http_reason, reason
 from squall.clients.http2 import frames
 from squall.clients.http2.header_states import HeaderBlock, HeaderError
 from squall.clients.http2.stream import Stream
-from squall.clients.shared.connection import ClientConnection
+from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
@@ -49,7 +49,7 @@ class Refused(Unanswered):
     """The peer promises that it did not handle the request: safe to repeat, whatever it is."""
 
 
-class HTTP2Connection(ClientConnection):
+class HTTP2Connection(ProtocolConnection):
     """One connection to an origin, with any number of exchanges at a time."""
 
     # The sweep of a share looks at streams, which are beside their connection in `live`.
@@ -573,7 +573,7 @@ class HTTP2Connection(ClientConnection):
         raise asyncio.CancelledError
 
     def fail(self, reason: str, now: float) -> None:
-        """Of a connection in `live`; its streams are there too and fail by themselves."""
+        """Ends the connection with all its streams."""
         self.end(reason)
 
     def close(self) -> None:

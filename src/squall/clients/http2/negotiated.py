@@ -22,14 +22,14 @@ from squall.clients.http.url import PreparedURL
 from squall.clients.http2.client import HTTP2Client
 from squall.clients.http2.connection import HTTP2Connection
 from squall.clients.http2.connections import HTTP2Shared
-from squall.clients.shared.connection import ClientConnection
+from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
     from squall.clients.http.shared import HTTPShared
 
 
-class NegotiatedConnection(ClientConnection):
+class NegotiatedConnection(ProtocolConnection):
     """Becomes an HTTP/2 or HTTP/1 connection when the handshake is over, and forwards to it."""
 
     future = None
@@ -38,7 +38,7 @@ class NegotiatedConnection(ClientConnection):
     def __init__(self, http2: HTTP2Connection, http: HTTPConnection) -> None:
         self._http2 = http2
         self._http = http
-        self.chosen: ClientConnection = http
+        self.chosen: ProtocolConnection = http
         self.setup: tuple[float, float, float] | None = None
 
     @property

@@ -22,7 +22,7 @@ class LiveExchange(Protocol):
     def abort(self) -> None: ...
 
 
-class ClientConnection(asyncio.Protocol):
+class ProtocolConnection(asyncio.Protocol):
     """A connection as the code that opens it sees it."""
 
     __slots__ = ()

@@ -49,9 +49,31 @@ class HTTP2Client:
     async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTP2Response:
         http = self._http
         if not options and type(url) is PreparedURL and http.plain:
+            # A plain get on an open connection, without what other calls need.
             conn = self._connector.free(url)
             if conn is not None:
-                return await self._plain_get(http, url, conn)
+                request = url.plain_get or self._plain_request(url)
+                timeout_s = http.timeout_s if http.siblings else http.own_timeout_s
+                stream, future = conn.send(request, request.header_block, timeout_s, 0.0)
+                try:
+                    response = await future
+                except Unanswered as error:
+                    del future
+                    return await self._again(http, request, timeout_s, error)
+                except BaseException as error:
+                    stream.abandon(future)
+                    # It holds the error, whose traceback holds this frame: break the cycle.
+                    del future
+                    if isinstance(error, TransportError):
+                        error.request = f"GET {url.address}"
+                        http.note(error)
+                    raise
+                if response.head.special:
+                    return await self._follow(http, request, response, timeout_s)
+                http.last = response
+                if http.siblings:
+                    http.note(response)
+                return response
         refuse_body("get", options)
         return await self._call("GET", url, options)
 
@@ -91,37 +113,10 @@ class HTTP2Client:
         response = await call(self._http, method, url, via=self._via, **options)
         return cast("HTTP2Response", response)
 
-    async def _plain_get(
-        self, http: HTTPClient, url: PreparedURL, conn: HTTP2Connection
-    ) -> HTTP2Response:
-        """The exchange of a plain get on an open connection, without what others need."""
-        request = url.plain_get
-        if request is None:
-            request = url.plain_get = build(self._shared, "GET", url)
-        block = request.header_block
-        if not block:
-            block = request.header_block = request_block(request)
-        timeout_s = http.timeout_s if http.siblings else http.own_timeout_s
-        stream, future = conn.send(request, block, timeout_s, 0.0)
-        try:
-            response = await future
-        except Unanswered as error:
-            del future
-            return await self._again(http, request, timeout_s, error)
-        except BaseException as error:
-            stream.abandon(future)
-            # It holds the error, whose traceback holds this frame: break the cycle.
-            del future
-            if isinstance(error, TransportError):
-                error.request = f"GET {url.address}"
-                http.note(error)
-            raise
-        if response.head.special:
-            return await self._follow(http, request, response, timeout_s)
-        http.last = response
-        if http.siblings:
-            http.note(response)
-        return response
+    def _plain_request(self, url: PreparedURL) -> Request:
+        request = url.plain_get = build(self._shared, "GET", url)
+        request.header_block = request_block(request)
+        return request
 
     async def _again(
         self, http: HTTPClient, request: Request, timeout_s: float, error: Unanswered

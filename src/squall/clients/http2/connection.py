@@ -67,9 +67,9 @@ class HTTP2Connection(ProtocolConnection):
         self.http2 = http2
         self.counters = shared.counters
         self.origin = origin
-        self.create_future: Callable[[], asyncio.Future[HTTP2Response]] = (
-            asyncio.get_running_loop().create_future
-        )
+        loop = asyncio.get_running_loop()
+        self.create_future: Callable[[], asyncio.Future[HTTP2Response]] = loop.create_future
+        self._call_soon = loop.call_soon
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.setup: tuple[float, float, float] | None = None
         # Called once, when no further request may use this connection.
@@ -151,19 +151,22 @@ class HTTP2Connection(ProtocolConnection):
             self._withhold(stream)
         self.streams[stream_id] = stream
         self.counters.sent += 1
-        self._write(self._headers_frames(stream_id, block, ends=not body))
+        if len(block) <= self.most_frame:
+            flags = frames.END_HEADERS if body else frames.END_HEADERS | frames.END_STREAM
+            opening = frames.frame_opening(frames.HEADERS, flags, len(block))
+            self._write(opening + frames.pack_id(stream_id) + block)
+        else:
+            self._write(self._split_headers(stream_id, block, ends=not body))
         if body:
             stream.window = self.first_window
             stream.unsent = body
             self._send_body(stream)
         return stream, future
 
-    def _headers_frames(self, stream_id: int, block: bytes, *, ends: bool) -> bytes:
+    def _split_headers(self, stream_id: int, block: bytes, *, ends: bool) -> bytes:
+        """A block that is larger than a frame may be."""
         flags = frames.END_STREAM if ends else 0
         limit = self.most_frame
-        if len(block) <= limit:
-            opening = frames.frame_opening(frames.HEADERS, flags | frames.END_HEADERS, len(block))
-            return b"%b%b%b" % (opening, frames.pack_id(stream_id), block)
         parts = [frames.frame(frames.HEADERS, flags, stream_id, block[:limit])]
         for begin in range(limit, len(block), limit):
             last = begin + limit >= len(block)
@@ -203,7 +206,7 @@ class HTTP2Connection(ProtocolConnection):
             self._out.append(data)
         elif len(self.streams) > 1:
             self._out.append(data)
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._call_soon(self._flush)
         elif self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.write(data)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
@@ -51,6 +52,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     return _pack_head(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
+@lru_cache(1024)
 def frame_opening(kind: int, flags: int, length: int) -> bytes:
     """The first five bytes of a frame: all that stands before the id of its stream."""
     return _pack_head(length << 8 | kind, flags, 0)[:5]

@@ -63,6 +63,17 @@ API: list[tuple[str, str, list[str]]] = [
         ],
     ),
     (
+        "WebSocket",
+        "Sessions of a user, `self.client.websocket`, and messages ([how](../websocket.md)).",
+        [
+            f"squall.api.websocket:{name}"
+            for name in (
+                *("WebsocketVerbs", "SessionOptions", "WebsocketSession"),
+                *("WebsocketResponse", "WebsocketTimings"),
+            )
+        ],
+    ),
+    (
         "Data and resources",
         "Class attributes of a workflow.",
         ["squall.api.feeds:Feed", "squall.api.resources:Resource"],

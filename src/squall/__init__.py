@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.values import bearer, env
+    from squall.api.websocket import WebsocketResponse
     from squall.api.workflow import Workflow
     from squall.client import Client
     from squall.python import LocalRunner, run
@@ -44,6 +45,7 @@ _HOMES = {
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.values": "bearer env",
+    "squall.api.websocket": "WebsocketResponse",
     "squall.api.workflow": "Workflow",
     "squall.client": "Client",
     "squall.python": "LocalRunner run",
@@ -79,6 +81,7 @@ __all__ = [
     "Timed",
     "TransportError",
     "Use",
+    "WebsocketResponse",
     "Workflow",
     "action",
     "bearer",

@@ -19,6 +19,9 @@ from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, 
 from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
 
+if TYPE_CHECKING:
+    from squall.api.websocket import WebsocketVerbs
+
 # Characters of a body that an error shows: enough to recognize an HTML page or a message.
 BODY_START = 80
 
@@ -356,10 +359,11 @@ class HTTP2Verbs(Protocol):
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
-    __slots__ = ("_make", "http", "http2")
+    __slots__ = ("_make", "http", "http2", "websocket")
 
     http: HTTPVerbs
     http2: HTTP2Verbs
+    websocket: WebsocketVerbs
 
     def __init__(self, http: HTTPVerbs, make: Callable[[str, Any], Any] | None = None) -> None:
         self.http = http

@@ -54,7 +54,9 @@ def test_both_sides_count_the_same(command: CommandLab, words: list[str]) -> Non
 
 @pytest.mark.parametrize("way", ["flag", "class"])
 def test_a_server_may_choose_http2(command: CommandLab, tmp_path: Path, way: str) -> None:
-    text = HTTP if way == "flag" else HTTP.replace("    @step()", '    http = "auto"\n\n    @step()')
+    text = (
+        HTTP if way == "flag" else HTTP.replace("    @step()", '    http = "auto"\n\n    @step()')
+    )
     file = command.write(text)
     context, ca_file = tls_files(tmp_path)
     words = ["--cacert", ca_file, *(["--http2"] if way == "flag" else [])]

@@ -20,13 +20,14 @@ from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
 from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
 from squall.api.results import TimedCall
+from squall.api.websocket import WebsocketResponse
 from squall.clients.http.connection import ConnectionPool, Unanswered
 from squall.clients.http.cookies import Jar
 from squall.clients.http.exchange import ExchangeOutcome, call, finish
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
-LastCall = ExchangeOutcome | TimedCall
+LastCall = ExchangeOutcome | TimedCall | WebsocketResponse
 
 
 class StepCell:

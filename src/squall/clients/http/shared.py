@@ -63,6 +63,7 @@ class HTTPCounters:
         "failed",
         "reconnects",
         "redirects",
+        "replies",
         "sent",
         "statuses",
         "unsent",
@@ -73,6 +74,8 @@ class HTTPCounters:
         # Answers by status. The hot path counts here instead of in `answered`: an increment in a
         # list costs as much as one of an attribute.
         self.statuses = [0] * STATUSES
+        # Answers in protocols that have no status.
+        self.replies = 0
         # Ended without a complete answer, for whatever reason ...
         self.failed = 0
         # ... and of these, failed before anything was sent (no connection).
@@ -87,7 +90,7 @@ class HTTPCounters:
 
     @property
     def answered(self) -> int:
-        return sum(self.statuses)
+        return sum(self.statuses) + self.replies
 
     @property
     def in_flight(self) -> int:

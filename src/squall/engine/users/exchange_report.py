@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from squall.api.errors import TransportError
 from squall.api.results import CustomResult, Timed
+from squall.api.websocket import WebsocketResponse
 from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
 from squall.engine.measure.recorder import Row
@@ -73,6 +74,11 @@ def watched(
 
 def _custom_report(workflow: str, row: Row, result: Any, passed: bool) -> ExchangeReport:
     report = ExchangeReport(workflow, row.name, row.protocol, type(result).__name__)
+    if isinstance(result, WebsocketResponse):
+        report.url = result.url
+        report.body, report.body_size = result.body[:BODY_BYTES_MAX], len(result.body)
+        report.total_s = result.ended - result.started
+        return report
     if not isinstance(result, CustomResult):
         return report
     # All of this is the author's code, which may raise; what it did is recorded elsewhere.

@@ -16,7 +16,7 @@ from typing import Any
 from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
 from squall.api.http import RESPONSES, HTTPResponse
-from squall.api.results import CustomResult
+from squall.api.results import CallResult, CustomResult
 from squall.clients.http import HTTPClient
 from squall.clients.http.client import LastCall
 from squall.engine.measure.recorder import Recorder, Row
@@ -89,6 +89,8 @@ class StepFailures:
 
     def custom(self, row: Row, result: Any, http: HTTPClient, planned: float) -> bool:
         """Records a result of an author's own type; true if it was successful."""
+        if isinstance(result, CallResult) and result.protocol == row.protocol:
+            return self._client_result(row, result, planned)
         if not isinstance(result, CustomResult):
             self.step_odd(row, result, http)
             return False
@@ -109,6 +111,22 @@ class StepFailures:
                 row.ok.append(seconds)
             return True
         row.fail(reason, seconds, False)
+        self._note(row.name, reason)
+        if self._is_first(row.name, reason):
+            self.recorder.error(row.name, reason)
+        return False
+
+    def _client_result(self, row: Row, result: Any, planned: float) -> bool:
+        """Records the answer of a client whose protocol has no HTTP status."""
+        seconds = result.ended - result.started
+        if planned and row.response is not None:
+            row.response.append(result.ended - planned)
+        reason = result.failure
+        if not reason:
+            row.ok.append(seconds)
+            row.ok.exchanges += result.exchanges
+            return True
+        row.fail(reason, seconds, bool(result.exchanges))
         self._note(row.name, reason)
         if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason)

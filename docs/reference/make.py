@@ -74,6 +74,14 @@ API: list[tuple[str, str, list[str]]] = [
         ],
     ),
     (
+        "Server-sent events",
+        "Streams of a user, `self.client.sse`, and their events ([how](../sse.md)).",
+        [
+            f"squall.api.sse:{name}"
+            for name in ("SSEVerbs", "ListenOptions", "SSEResponse", "SSEEvent")
+        ],
+    ),
+    (
         "Data and resources",
         "Class attributes of a workflow.",
         ["squall.api.feeds:Feed", "squall.api.resources:Resource"],

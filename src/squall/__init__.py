@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from squall.api.reporting import Reporter
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
+    from squall.api.sse import SSEEvent, SSEResponse
     from squall.api.values import bearer, env
     from squall.api.websocket import WebsocketResponse
     from squall.api.workflow import Workflow
@@ -44,6 +45,7 @@ _HOMES = {
     "squall.api.reporting": "Reporter",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
+    "squall.api.sse": "SSEEvent SSEResponse",
     "squall.api.values": "bearer env",
     "squall.api.websocket": "WebsocketResponse",
     "squall.api.workflow": "Workflow",
@@ -75,6 +77,8 @@ __all__ = [
     "Rate",
     "Reporter",
     "Resource",
+    "SSEEvent",
+    "SSEResponse",
     "Sample",
     "SquallError",
     "StatusError",

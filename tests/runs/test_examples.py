@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.lab.http2_server import running_http2_server
+from tests.lab.sse_server import running_event_server
 from tests.lab.target import running_target
 from tests.lab.websocket_server import running_websocket_server
 from tests.runs.lab.command import EXAMPLES, CommandLab
@@ -78,6 +79,14 @@ def test_websocket(command: CommandLab) -> None:
     assert {row["protocol"] for row in ended.document["workflows"][0]["steps"]} == {"websocket"}
     messages = next(m for m in ended.document["metrics"] if m["name"] == "messages")
     assert messages["sum"] == 40
+
+
+def test_sse(command: CommandLab) -> None:
+    with running_event_server() as server:
+        ended = command.load("sse.py", "--host", server.url, "-u", "5", "-i", "20")
+        command.check_passed(ended, server.paths["/events"])
+    metrics = {metric["name"]: metric["count"] for metric in ended.document["metrics"]}
+    assert metrics == {"first_event": 20, "gap": 80}
 
 
 def test_parallel(command: CommandLab) -> None:

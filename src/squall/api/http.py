@@ -20,6 +20,7 @@ from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
 
 if TYPE_CHECKING:
+    from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
 # Characters of a body that an error shows: enough to recognize an HTML page or a message.
@@ -359,10 +360,11 @@ class HTTP2Verbs(Protocol):
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
-    __slots__ = ("_make", "http", "http2", "websocket")
+    __slots__ = ("_make", "http", "http2", "sse", "websocket")
 
     http: HTTPVerbs
     http2: HTTP2Verbs
+    sse: SSEVerbs
     websocket: WebsocketVerbs
 
     def __init__(self, http: HTTPVerbs, make: Callable[[str, Any], Any] | None = None) -> None:

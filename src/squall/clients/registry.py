@@ -20,6 +20,7 @@ class ClientSource(NamedTuple):
 
 CLIENTS = {
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
+    "sse": ClientSource("squall.clients.sse", "SSEClient", ""),
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient", ""),
 }
 _NEGOTIATING = ClientSource("squall.clients.http2", "NegotiatingClient", "http2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import trustme
 
 from squall.clients import registry
 from tests.lab.http2_server import running_http2_server
+from tests.lab.websocket_server import running_websocket_server
 from tests.runs.lab.command import CommandLab
 
 HTTP = """
@@ -73,6 +75,29 @@ def test_once_shows_the_exchange(command: CommandLab) -> None:
     assert ended.code == 0
     assert "> GET /home HTTP/2" in ended.out
     assert "< HTTP/2 200" in ended.out
+
+
+MIXED = (
+    HTTP2
+    + """
+    @step("order")
+    async def question(self, url: URL = "WS/echo") -> WebsocketResponse:
+        return await self.client.websocket.ask(url, "hello")
+"""
+)
+
+
+def test_each_protocol_has_a_line(command: CommandLab) -> None:
+    imported = MIXED.replace("Workflow, step", "WebsocketResponse, Workflow, step")
+    with running_http2_server() as server, running_websocket_server() as sessions:
+        file = command.write(imported.replace("WS", sessions.url))
+        ended = command.load(file, "--host", server.url, "-u", "2", "-i", "10")
+        command.check_passed(ended, server.requests + sessions.messages.total())
+    assert "CALLS       30 sent, 0 redirects, 0 reconnects, 200: 20\n" in ended.out
+    assert re.search(r"  http2  20 calls, 0 failed, p50 .*, p99 ", ended.out)
+    assert re.search(r"  websocket  10 calls, 0 failed, p50 .*, p99 ", ended.out)
+    requests = ended.document["workflows"][0]["requests"]
+    assert (requests["answered"], requests["replies"]) == (30, 10)
 
 
 def test_a_result_of_another_protocol_is_named(command: CommandLab) -> None:

@@ -20,6 +20,7 @@ from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
 from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
 from squall.api.results import TimedCall
+from squall.api.sse import SSEResponse
 from squall.api.websocket import WebsocketResponse
 from squall.clients.http.connection import ConnectionPool, Unanswered
 from squall.clients.http.cookies import Jar
@@ -27,7 +28,7 @@ from squall.clients.http.exchange import ExchangeOutcome, call, finish
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
-LastCall = ExchangeOutcome | TimedCall | WebsocketResponse
+LastCall = ExchangeOutcome | TimedCall | SSEResponse | WebsocketResponse
 
 
 class StepCell:

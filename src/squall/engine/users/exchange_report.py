@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from squall.api.errors import TransportError
 from squall.api.results import CustomResult, Timed
+from squall.api.sse import SSEResponse
 from squall.api.websocket import WebsocketResponse
 from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
@@ -78,6 +79,12 @@ def _custom_report(workflow: str, row: Row, result: Any, passed: bool) -> Exchan
         report.url = result.url
         report.body, report.body_size = result.body[:BODY_BYTES_MAX], len(result.body)
         report.total_s = result.ended - result.started
+        return report
+    if isinstance(result, SSEResponse):
+        body = b"\n".join([event.data.encode() for event in result.events])
+        report.url = result.url
+        report.body, report.body_size = body[:BODY_BYTES_MAX], len(body)
+        report.first_byte_s, report.total_s = result.first_event_s, result.ended - result.started
         return report
     if not isinstance(result, CustomResult):
         return report

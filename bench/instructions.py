@@ -1,9 +1,10 @@
-"""User-space instructions per request of a core process, counted by cachegrind.
+"""User-space instructions per iteration of a core process, counted by cachegrind.
 
 Two runs of different length; the difference of their instructions over the difference
-of their requests. That leaves start-up out and repeats within a few per cent on any
-machine of one kind, where requests per second do not. The recorded figure lives in
-instructions.json; more than 5 % above it fails.
+of their iterations. That leaves start-up out and repeats within a few per cent on any
+machine of one kind, where requests per second do not. The recorded figures live in
+instructions.json; more than 5 % above one of them fails. nginx's own count of requests is held
+against the iterations.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from nginx_target import Nginx
@@ -23,47 +25,81 @@ from nginx_target import Nginx
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "instructions.json"
 USERS = 64
-SHORT, LONG = 6_400, 25_600
-"""Iterations; at least a hundred per user, so that caches are warm in both runs."""
 TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workflow file, and how many requests an iteration of it sends."""
+
+    file: str
+    requests: int
+    short: int
+    """Iterations of the short run, at least 25 per user, so that caches are warm in both."""
+    tls: bool = False
+
+
+CASES = {
+    "get": Case("hello.py", 1, 3_200),
+    "get over TLS": Case("hello.py", 1, 1_600, tls=True),
+    "journey": Case("journey.py", 3, 1_600),
+}
+# The long run has this many times the iterations of the short one.
+LONG = 3
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="exit code 1 if over the record")
-    parser.add_argument("--record", action="store_true", help="write the figure as the record")
+    parser.add_argument("--record", action="store_true", help="write the figures as the record")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)} (all)")
     options = parser.parse_args()
+    if unknown := [name for name in options.cases if name not in CASES]:
+        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
     with Nginx(core=None) as nginx:
-        per_request = instructions_per_request(nginx)
-    print(f"instructions per request  {per_request:.0f}")
+        record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        recorded: dict[str, int] = record.get("instructions_per_iteration", {})
+        counted: dict[str, int] = {}
+        holds: list[bool] = []
+        for name in options.cases or CASES:
+            counted[name] = round(instructions_per_iteration(nginx, CASES[name]))
+            holds.append(_told(name, counted[name], recorded.get(name)))
     if options.record:
-        note = {"instructions_per_request": round(per_request), "machine": platform.machine()}
-        note["python"] = platform.python_version()
+        note = {"instructions_per_iteration": recorded | counted}
+        note |= {"machine": platform.machine(), "python": platform.python_version()}
         RECORD.write_text(json.dumps(note, indent=2) + "\n")
         return 0
-    if not RECORD.exists():
-        print("nothing recorded yet: bench/instructions.py --record")
-        return 0
-    recorded = json.loads(RECORD.read_text())["instructions_per_request"]
-    change = per_request / recorded - 1
+    return 1 if options.check and not all(holds) else 0
+
+
+def _told(name: str, figure: int, recorded: int | None) -> bool:
+    """Prints a figure; false if it is over the record."""
+    if recorded is None:
+        print(f"{name:<16}{figure:>8} instructions per iteration, nothing recorded (--record)")
+        return True
+    change = figure / recorded - 1
     holds = change <= TOLERANCE
-    print(f"recorded                  {recorded:.0f}  ({change:+.1%})  {'ok' if holds else 'FAIL'}")
-    return 1 if options.check and not holds else 0
+    shown = f"recorded {recorded} ({change:+.1%})  {'ok' if holds else 'FAIL'}"
+    print(f"{name:<16}{figure:>8} instructions per iteration, {shown}", flush=True)
+    return holds
 
 
-def instructions_per_request(nginx: Nginx) -> float:
-    short_instructions, short_requests = _counted(nginx, SHORT)
-    long_instructions, long_requests = _counted(nginx, LONG)
-    return (long_instructions - short_instructions) / (long_requests - short_requests)
+def instructions_per_iteration(nginx: Nginx, case: Case) -> float:
+    short, long = case.short, case.short * LONG
+    return (_counted(nginx, case, long) - _counted(nginx, case, short)) / (long - short)
 
 
-def _counted(nginx: Nginx, iterations: int) -> tuple[int, int]:
-    """Instructions of one core process, and the requests that nginx saw from it."""
+def _counted(nginx: Nginx, case: Case, iterations: int) -> int:
+    """Instructions of one core process that makes so many iterations."""
     before = nginx.requests()
-    command = [sys.executable, "-m", "squall.engine.run.in_process", str(HERE / "hello.py")]
-    command += ["--host", nginx.url, "--vus", str(USERS), "--iterations", str(iterations)]
+    command = [sys.executable, "-m", "squall.engine.run.in_process", str(HERE / case.file)]
+    command += ["--host", nginx.tls_url if case.tls else nginx.url, "--insecure"]
+    command += ["--vus", str(USERS), "--iterations", str(iterations)]
     instructions = _under_cachegrind(command)
-    return instructions, nginx.requests() - before
+    requests = nginx.requests() - before
+    if requests != iterations * case.requests:
+        raise RuntimeError(f"{iterations} iterations of {case.file} sent {requests} requests")
+    return instructions
 
 
 def _under_cachegrind(command: list[str]) -> int:
@@ -74,7 +110,7 @@ def _under_cachegrind(command: list[str]) -> int:
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
+            env={**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
         )
     found = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
     if done.returncode != 0 or found is None:

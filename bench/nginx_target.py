@@ -1,4 +1,5 @@
-"""The server under load: nginx, one worker on a core of its own, a fixed short answer.
+"""The server under load: nginx, one worker on a core of its own, fixed answers, with and without
+TLS.
 
 Everything it writes lives in a temporary folder. Its own request counter is the judge
 of the counts that generators report; nothing here ever estimates one.
@@ -6,6 +7,7 @@ of the counts that generators report; nothing here ever estimates one.
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import shutil
@@ -36,11 +38,22 @@ http {{
     scgi_temp_path {folder}/scgi;
     keepalive_requests 1000000000;
     keepalive_timeout 1h;
+    ssl_certificate {folder}/server.pem;
+    ssl_certificate_key {folder}/server.key;
     server {{
         listen 127.0.0.1:{port} backlog=16384;
+        listen 127.0.0.1:{tls_port} ssl backlog=16384;
         location / {{
             default_type text/plain;
             return 200 "hello world\\n";
+        }}
+        location = /items {{
+            default_type application/json;
+            return 200 '{items}';
+        }}
+        location = /orders {{
+            default_type application/json;
+            return 201 '{{"order": 1, "state": "accepted"}}';
         }}
         location = /status {{
             stub_status;
@@ -48,25 +61,52 @@ http {{
     }}
 }}
 """
+# What a shop lists: 20 items, 1.4 kB.
+ITEMS = json.dumps(
+    {
+        "items": [
+            {"id": n, "name": f"item {n}", "price": n * 1.25, "stock": n * 3} for n in range(1, 21)
+        ]
+    }
+)
+# An elliptic key: signing with an RSA key would make the server the limit of every handshake.
+CURVE = "ec_paramgen_curve:prime256v1"
+NEW_CERTIFICATE = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", CURVE, "-nodes"]
+NEW_CERTIFICATE += ["-days", "2", "-subj", "/CN=bench"]
 
 
 class Nginx:
-    """`with Nginx(core=0) as nginx:` serves at `nginx.url` until the block ends."""
+    """`with Nginx(core=0) as nginx:` serves at `nginx.url` and `nginx.tls_url` until the block
+    ends."""
 
     def __init__(self, core: int | None) -> None:
         self._core = core
         self._asked = 0
         self._folder = Path(tempfile.mkdtemp(prefix="squall-bench-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port, self.tls_port = _free_port(), _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.tls_url = f"https://127.0.0.1:{self.tls_port}"
 
     def __enter__(self) -> Nginx:
         _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = min(most_files, 65536) if most_files > 0 else 65536
         config = self._folder / "nginx.conf"
         config.write_text(
-            CONFIG.format(folder=self._folder, port=self.port, files=files, connections=files - 256)
+            CONFIG.format(
+                folder=self._folder,
+                port=self.port,
+                tls_port=self.tls_port,
+                items=ITEMS,
+                files=files,
+                connections=files - 256,
+            )
+        )
+        subprocess.run(
+            [*NEW_CERTIFICATE, "-out", "server.pem", "-keyout", "server.key"],
+            cwd=self._folder,
+            stderr=subprocess.DEVNULL,
+            check=True,
         )
         pinned = [] if self._core is None else ["taskset", "-c", str(self._core)]
         self._process = subprocess.Popen(

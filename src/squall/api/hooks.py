@@ -7,7 +7,9 @@ latest result of that step.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Sequence
+from inspect import CO_COROUTINE
 from types import FunctionType
 from typing import (
     Annotated,
@@ -248,6 +250,14 @@ def check(*after: StepName) -> Callable[[F], F]:
     exception fails. A check without `return` passes unless its `assert` or `raise` fails. A failed
     check does not fail the run; a threshold on `checks` does."""
     _refuse_bare('check("step")', after)
+    # `check("20 items", len(items) == 20)` in a step would make a decorator and count nothing.
+    has_result = len(after) == 2 and not isinstance(after[1], str | Step)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if has_result or sys._getframe(1).f_code.co_flags & CO_COROUTINE:  # pyright: ignore[reportPrivateUsage]
+        given = ", ".join(quoted(each) for each in after)
+        raise ConfigError(
+            f"check({given}) decorates a method and counts nothing; "
+            "in a step write self.check(name, passed)"
+        )
 
     def decorate(function: F) -> F:
         return cast(F, CheckHook(function, after))

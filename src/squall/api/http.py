@@ -11,7 +11,17 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import msgspec
 
@@ -22,6 +32,8 @@ from squall.api.results import CallResult
 if TYPE_CHECKING:
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
+
+T = TypeVar("T")
 
 # Characters of a body that an error shows: enough to recognize an HTML page or a message.
 BODY_START = 80
@@ -87,6 +99,14 @@ class ResponseHead(msgspec.Struct, eq=False, gc=False):
     length: int
     special: bool
     _headers: HTTPHeaders | None = None
+    _encoding: str | None = None
+
+    @property
+    def encoding(self) -> str:
+        """The value of Content-Encoding, empty without one."""
+        if self._encoding is None:
+            self._encoding = self.headers.get("content-encoding", "")
+        return self._encoding
 
     @property
     def raw(self) -> bytes:
@@ -136,6 +156,9 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     # Seconds for name, TCP and TLS if this exchange opened its connection.
     setup: tuple[float, float, float] | None = None
     _body: bytes | None = None
+    # The value of the last `json()`, and the decoder that made it.
+    _decoded: Any = None
+    _decoded_by: msgspec.json.Decoder[Any] | None = None
 
     @property
     def ok(self) -> bool:
@@ -185,7 +208,8 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     def body(self) -> bytes:
         """The content, decompressed on first access if the server compressed it."""
         if self._body is None:
-            self._body = decoded(self.raw_body, self.headers.get("content-encoding", ""))
+            encoding = self.head.encoding
+            self._body = decoded(self.raw_body, encoding) if encoding else self.raw_body
         return self._body
 
     @property
@@ -193,18 +217,30 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
         """The content as text, in the charset of its `Content-Type`, else in UTF-8."""
         return self.body.decode(_charset(self.headers.get("content-type", "")), "replace")
 
-    def json(self) -> Any:
-        """The content as JSON. Raises a `ValueError` that says where it is malformed, and how the
-        body starts."""
-        body = self.body
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = None) -> Any:
+        """The content as JSON: plain dicts and lists, or an object of `type` (a dataclass, a
+        TypedDict, a msgspec.Struct, `list[Item]`), which is faster and checks the fields.
+
+        The content is decoded once; a second call returns the same object. Raises a `ValueError`
+        that says where the content is malformed or not of that type, and how it starts."""
+        decoder = _PLAIN_DECODER if type is None else _DECODERS.get(type) or _decoder_of(type)
+        if decoder is self._decoded_by:
+            return self._decoded
         try:
-            return msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf"))
+            value = decoder.decode(self.body.removeprefix(b"\xef\xbb\xbf"))
         except msgspec.DecodeError as error:
             # In a second line: the first one is the key under which failures are counted.
             start = self.text[:BODY_START]
             shown = f"the body starts with {start!r}" if start else "the body is empty"
             status = f"status {self.status_code}, {self.headers.get('content-type', 'no type')}"
             raise msgspec.DecodeError(f"{error}\n{shown} ({status})") from None
+        self._decoded = value
+        self._decoded_by = decoder
+        return value
 
     @property
     def timings(self) -> HTTPTimings:
@@ -385,6 +421,20 @@ class Clients:
             if hasattr(HTTPVerbs, name):
                 hint = f"write self.client.http.{name}"
             raise AttributeError(f"self.client has no {name}; {hint}")
+
+
+_PLAIN_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+# Making a decoder costs as much as a hundred small bodies.
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
+# Authors have a handful of types; one that is made anew for every call must not fill the memory.
+_MOST_DECODERS = 256
+
+
+def _decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
+    if len(_DECODERS) >= _MOST_DECODERS:
+        _DECODERS.clear()
+    decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
+    return decoder
 
 
 def decoded(body: bytes, encodings: str) -> bytes:

@@ -6,12 +6,13 @@ cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from squall.stats.manifest import StepManifest
 from squall.stats.short_numbers import percent
 from squall.stats.totals.run import RunStats
+from squall.stats.totals.step_rows import RowStats
 from squall.stats.totals.workflow import WorkflowStats
 
 # Less of the users' time is the rest after a single failure.
@@ -70,8 +71,9 @@ def _by_weight(steps: dict[str, StepManifest], names: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class RaisingStep:
-    """A step, check, metric or end action whose every execution raised in the author's own code."""
+class AlwaysFailed:
+    """A step whose every execution failed, or a check, metric or end action whose every execution
+    raised in the author's own code."""
 
     workflow: str
     row: str
@@ -81,21 +83,24 @@ class RaisingStep:
     count: int
     text: str
     first_at_s: float | None
+    raised: bool = True
+    """Every execution raised in the author's own code."""
     is_check: bool = False
 
 
-def raising_steps(stats: RunStats) -> list[RaisingStep]:
+def always_failed(stats: RunStats) -> list[AlwaysFailed]:
     """The steps in the order of the file, then the checks, metrics and end actions, by workflow."""
-    found: list[RaisingStep] = []
+    found: list[AlwaysFailed] = []
     for workflow in stats.workflows.values():
         if not workflow.manifest.is_test:
             continue
+        steps = {step.name for step in workflow.manifest.steps}
         for row in workflow.rows.values():
             # Of a step that is not measured only failures are counted.
             iterations = 0 if row.protocol else workflow.iteration.count
-            if row.always_raised and row.count >= iterations:
-                reason = next(iter(row.reasons))
-                found.append(_raising(stats, workflow, row.name, row.count, reason, row=row.name))
+            failed = row.name in steps and 0 < row.failed == row.count
+            if (failed or row.always_raised) and row.count >= iterations:
+                found.append(_failed(stats, workflow, row))
         found += [
             _raising(stats, workflow, hook.name, hook.raised)
             for hook in workflow.hooks.values()
@@ -104,15 +109,33 @@ def raising_steps(stats: RunStats) -> list[RaisingStep]:
     return found
 
 
+def _failed(stats: RunStats, workflow: WorkflowStats, row: RowStats) -> AlwaysFailed:
+    reasons = row.reasons
+    step = _raising(stats, workflow, row.name, row.count, next(iter(reasons)), row=row.name)
+    if row.always_raised:
+        return step
+    shown = next(iter(reasons)) if len(reasons) == 1 else _most(reasons)
+    text = f"failed in {executions(row.count)}: {shown}"
+    return replace(step, text=text, raised=False)
+
+
+def _most(reasons: Mapping[str, int]) -> str:
+    """`503 Service Unavailable (80 times) and 2 other reasons`"""
+    reason, count = next(iter(reasons.items()))
+    others = len(reasons) - 1
+    rest = "1 other reason" if others == 1 else f"{others} other reasons"
+    return f"{reason} ({count} times) and {rest}"
+
+
 def _raising(
     stats: RunStats, workflow: WorkflowStats, name: str, count: int, reason: str = "", row: str = ""
-) -> RaisingStep:
+) -> AlwaysFailed:
     samples = stats.error_samples(workflow.name, name)
     first = next((each for each in samples if reason in ("", each.reason)), None)
     where = f" at {first.location}" if first is not None and first.location else ""
     reason = reason or (first.reason if first is not None else "")
     named = len(stats.workflows) > 1
-    return RaisingStep(
+    return AlwaysFailed(
         workflow=workflow.name,
         row=row,
         name=f"{workflow.name}.{name}" if named else name,

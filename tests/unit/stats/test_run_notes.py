@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from squall.stats.reports import ErrorSample, OutcomeDelta, RowDelta
-from squall.stats.run_notes import MAYBE_TLS, notes_of, raising_steps
+from squall.stats.run_notes import MAYBE_TLS, always_failed, notes_of
 from squall.stats.totals.run import RunStats
 from tests.unit.stats.lab.reports import (
     RequestsDelta,
@@ -26,8 +26,27 @@ def test_a_step_that_always_raised_says_how_often(count: int, said: str) -> None
     stats = RunStats(file_manifest())
     failed = OutcomeDelta("KeyError: 'id'", False, count, 0, data([]), raised=True)
     stats.add(window(0, [RowDelta(name="pay", started=count, outcomes=[failed])], iterations=count))
-    (step,) = raising_steps(stats)
+    (step,) = always_failed(stats)
     assert (step.name, step.text) == ("pay", f"{said}: KeyError: 'id'")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        ({"503 Service Unavailable": 3}, "503 Service Unavailable"),
+        ({"timeout after 5 s": 2, "404": 1}, "timeout after 5 s (2 times) and 1 other reason"),
+    ],
+)
+def test_a_step_that_always_failed_says_why(reasons: dict[str, int], said: str) -> None:
+    stats = RunStats(file_manifest())
+    outcomes = [OutcomeDelta(key, False, count, 0, data([])) for key, count in reasons.items()]
+    failing = RowDelta(name="pay", started=3, outcomes=outcomes)
+    stats.add(window(0, [failing], iterations=3))
+    (step,) = always_failed(stats)
+    assert (step.name, step.row, step.raised) == ("pay", "pay", False)
+    assert step.text == f"failed in all 3 executions: {said}"
+    stats.add(window(1, [row("pay", [0.1], [])]))
+    assert always_failed(stats) == []
 
 
 @pytest.mark.parametrize(("rested_s", "said"), [(9.99, "99.9 %"), (10.0, "100 %"), (0.5, "5 %")])

@@ -58,7 +58,7 @@ def data_of(value: Any) -> PreparedBody:
 
 def json_of(value: Any, what: str = "json") -> PreparedBody:
     try:
-        content = msgspec.json.encode(value, enc_hook=_model)
+        content = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
         kinds = "text, bytes or what JSON can hold" if what == "data" else "what JSON can hold"
         text = f"{what}= got {_kind(value)}: it takes {kinds} ({error})"
@@ -135,3 +135,6 @@ def _model(value: Any) -> Any:
     if dump is None:
         raise TypeError(f"{type(value).__name__} cannot be written as JSON")
     return dump(mode="json")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_model)

@@ -1,7 +1,8 @@
 """Makes the `Request` of a call from plain or prepared arguments.
 
 A request of prepared arguments only is kept with its URL, so the next call with the same
-arguments costs one lookup. A plain value is encoded for every call.
+arguments costs one lookup. A call with plain headers or a JSON body fills in a template that is
+kept with its URL; any other plain value is composed for every call.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError
+from squall.api.http import BodyOptions
 from squall.clients.http.body import (
     PreparedBody,
     PreparedFile,
@@ -30,11 +32,16 @@ from squall.clients.http.encode import (
     headers_of,
     params_of,
 )
-from squall.clients.http.request import Request, compose
+from squall.clients.http.request import Request, RequestTemplate, compose, template_of
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
 P = TypeVar("P", bound=Prepared)
+
+# The options that `build` takes.
+BUILD_OPTIONS = BodyOptions.__optional_keys__ - {"timeout", "redirects", "name"}
+# Per URL. An author writes a few sets of header names; computed names must not fill the memory.
+_MOST_TEMPLATES = 64
 
 
 def build(
@@ -87,6 +94,48 @@ def build(
     if key is not None:
         url.requests[key] = request
     return request
+
+
+def filled(
+    method: str, url: PreparedURL, options: BodyOptions
+) -> tuple[bytes, RequestTemplate] | None:
+    """The bytes of a call that has no options but `json` and `headers`, from the template for it.
+    None if there can be none. The encoded body replaces the plain one in `options`, so that `build`
+    makes the same request from them."""
+    json: Any = options.get("json")
+    headers: Any = options.get("headers")
+    if (json is not None) + (headers is not None) != len(options) or url.pieces:
+        return None
+    values: list[Any] = []
+    names: Any = ()
+    if headers.__class__ is dict:
+        names = tuple(headers)
+        for value in headers.values():
+            if value.__class__ is not str or not value.isascii() or not value.isprintable():
+                return None
+            values.append(value.encode())
+    elif headers.__class__ is PreparedHeaders:
+        names = headers
+    elif headers is not None:
+        return None
+    content_type = b""
+    if json is not None:
+        body = json if isinstance(json, PreparedBody) else json_of(json)
+        options["json"] = body
+        content_type = body.content_type
+        if not content_type:
+            return None
+        values += (len(body.content), body.content)
+    key = (method, names, content_type)
+    template = url.templates.get(key)
+    if template is None:
+        template = template_of(method, url, names, content_type)
+        if template is None:
+            return None
+        if len(url.templates) >= _MOST_TEMPLATES:
+            url.templates.clear()
+        url.templates[key] = template
+    return template.form % tuple(values), template
 
 
 def _body(shared: HTTPShared, data: Any, json: Any, form: Any, files: Any) -> PreparedBody | None:

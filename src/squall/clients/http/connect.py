@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from squall.api.errors import TransportError
+from squall.clients.http.backlog import CROWD_MIN, CrowdConnection
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
@@ -86,8 +87,9 @@ async def connect(
     left_s: float,
 ) -> HTTPConnection:
     """Opens a connection that is not in its pool yet. `index` spreads users over addresses."""
+    kind = HTTPConnection if len(shared.live) < CROWD_MIN else CrowdConnection
     return await dial(
-        shared, Dial(origin), lambda: HTTPConnection(shared, pool, origin), index, timeout_s, left_s
+        shared, Dial(origin), lambda: kind(shared, pool, origin), index, timeout_s, left_s
     )
 
 

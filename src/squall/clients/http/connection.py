@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from squall.api.errors import TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.clients.http.failure_reasons import reason_of
-from squall.clients.http.request import Request
+from squall.clients.http.request import Request, RequestTemplate
 from squall.clients.http.response_parser import ResponseParser
 from squall.clients.shared.connection import ProtocolConnection
 
@@ -119,7 +119,7 @@ class HTTPConnection(ProtocolConnection):
         self.parser: ResponseParser | None = None
         # True if the next bytes must go through the parser.
         self.slow = True
-        self.source: PreparedURL | Request = cast("Request", None)
+        self.source: PreparedURL | Request | RequestTemplate = cast("Request", None)
         self.started = 0.0
         # The limit of this call, and how much of it was used before `started`.
         self.timeout_s = shared.timeout_s
@@ -132,7 +132,7 @@ class HTTPConnection(ProtocolConnection):
         self.counters.connections += 1
 
     def send(
-        self, raw: bytes, request: Request, timeout_s: float, spent_s: float
+        self, raw: bytes, request: Request | RequestTemplate, timeout_s: float, spent_s: float
     ) -> asyncio.Future[HTTPResponse]:
         """Starts an exchange. `HTTPClient.get` repeats these lines for the plain case."""
         self.future = future = self.create_future()
@@ -155,8 +155,9 @@ class HTTPConnection(ProtocolConnection):
         self.transport.write(raw)
         return future
 
-    def data_received(self, data: bytes) -> None:
-        now = perf_counter()
+    def data_received(self, data: bytes, arrived: float = 0.0) -> None:
+        """`arrived` is given for bytes that were set aside (`backlog.py`)."""
+        now = arrived or perf_counter()
         if not self.slow:
             source = self.source
             # Most answers to a request have heads of one length, which saves the search.

@@ -10,7 +10,7 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Callable
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from squall.api.errors import CallError, TransportError
 from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
@@ -18,7 +18,13 @@ from squall.clients.http.call import build
 from squall.clients.http.connect import connect
 from squall.clients.http.connection import HTTPConnection, Unanswered
 from squall.clients.http.cookies import stored
-from squall.clients.http.request import REDIRECTS, REPEATABLE, Request, redirected
+from squall.clients.http.request import (
+    REDIRECTS,
+    REPEATABLE,
+    Request,
+    RequestTemplate,
+    redirected,
+)
 from squall.clients.http.shared import Exchange, HTTPShared
 from squall.clients.http.url import PreparedURL, join, read_url
 from squall.stats.manifest import ITERATION, START
@@ -118,19 +124,32 @@ def _check_name(name: Any) -> None:
 
 
 async def finish(
-    client: HTTPClient, url: PreparedURL, response: HTTPResponse | None, spent_s: float
+    client: HTTPClient,
+    source: PreparedURL | Request | RequestTemplate,
+    url: PreparedURL,
+    options: CallOptions,
+    outcome: HTTPResponse | Unanswered,
 ) -> HTTPResponse:
-    """Completes a plain get whose answer needs more work, or never arrived."""
+    """Completes a call that a verb sent itself: its answer needs more work, or never arrived.
+    `source` is what was sent, made from `url` and `options`."""
     shared, timeout_s = client.shared, client.timeout_s
-    request = build(shared, "GET", url)
+    method = source.method
+    request = source
+    if not isinstance(request, Request):
+        request = build(shared, method, url, **cast("dict[str, Any]", options))
     try:
-        if response is None:
+        if isinstance(outcome, HTTPResponse):
+            response = outcome
+        elif method not in REPEATABLE:
+            raise _failed(client, request, request.raw, "", outcome)
+        else:
             client.counters.reconnects += 1
+            spent_s = outcome.ended - outcome.started
             response = await exchange(client, request, timeout_s, spent_s, fresh=True)
         if response.head.special:
             response = await follow(client, request, response, timeout_s, shared.redirects)
     except TransportError as error:
-        error.request = f"GET {url.address}"
+        error.request = f"{method} {request.address}"
         client.note(error)
         raise
     client.note(response)

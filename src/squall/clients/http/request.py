@@ -16,6 +16,7 @@ from squall.clients.http.encode import (
     Field,
     Opening,
     PreparedAuth,
+    PreparedHeaders,
     field,
     opening_of,
 )
@@ -28,6 +29,8 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _OF_CONTENT = frozenset({"content-type", "content-length", "content-encoding", "content-language"})
+# Headers of the author that `compose` merges or leaves out.
+_MERGED = frozenset({"cookie", "content-length"})
 _OF_ORIGIN = frozenset({"authorization", "cookie", "proxy-authorization", "host"})
 
 
@@ -104,6 +107,55 @@ class Request:
         if cookie:
             return b"%bCookie: %b\r\n\r\n%b" % (self.head, cookie, self.body)
         return b"%b\r\n%b" % (self.head, self.body)
+
+
+class RequestTemplate:
+    """The bytes of all requests to one URL whose headers have the same names.
+
+    `form % (*values, length, content)` is a request with a body, `form % values` one without.
+    It stands for the request behind a response: the address is the same for all of them.
+    """
+
+    __slots__ = ("form", "head_bytes", "method", "origin", "target")
+
+    def __init__(self, request: Request, form: bytes) -> None:
+        self.method = request.method
+        self.origin = request.origin
+        self.target = request.target
+        self.form = form
+        # The size of the head that answered last: a guess at the next one.
+        self.head_bytes = 0
+
+    @property
+    def address(self) -> str:
+        return self.origin.text + self.target.decode("ascii")
+
+
+def template_of(
+    method: str, url: PreparedURL, names: tuple[str, ...] | PreparedHeaders, content_type: bytes
+) -> RequestTemplate | None:
+    """The template of calls with these header names, or with these prepared headers. An empty
+    content type means that there is no body. None if a header does not become a line of its own."""
+    if isinstance(names, PreparedHeaders):
+        fields = names.fields
+    else:
+        fields = tuple(_marked(field(name, "")) for name in names)
+    given = {name for name, _ in fields}
+    if given & _MERGED or (url.auth is not None and "authorization" in given):
+        return None
+    body = PreparedBody(None, b"", content_type) if content_type else None
+    request = compose(method, url, url.target, fields, b"", None, body)
+    head = request.head.replace(b"%", b"%%").replace(b"\0", b"%b")
+    if body is None:
+        return RequestTemplate(request, head + b"\r\n")
+    # `compose` writes the length last.
+    opening = head.removesuffix(b"Content-Length: 0\r\n")
+    return RequestTemplate(request, opening + b"Content-Length: %d\r\n\r\n%b")
+
+
+def _marked(line: Field) -> Field:
+    """Puts a byte in the place of the value that no header can contain."""
+    return line[0], line[1].removesuffix(b"\r\n") + b"\0\r\n"
 
 
 def compose(

@@ -21,6 +21,7 @@ from squall.api.arguments import Prepared
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.quantities import parse_duration
+from squall.clients.http.backlog import AnswerBacklog
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
 from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
 from squall.clients.http.connection import ConnectionPool
@@ -32,6 +33,7 @@ from squall.clients.http.url import PreparedURL, read_url
 from squall.clients.shared.allocator import keep_large_blocks
 from squall.clients.shared.connection import LiveExchange
 from squall.clients.shared.tls_context import client_context
+from squall.clients.shared.tls_transport import fast_transports
 
 # Plain texts that are used as URLs during the run, kept up to this many.
 _MOST_TEXTS = 1024
@@ -179,6 +181,7 @@ class HTTPShared:
 
         # Connections, and in protocols with many exchanges on one of them, these exchanges.
         self.live: set[LiveExchange] = set()
+        self.backlog = AnswerBacklog()
         self.heads: dict[bytes, ResponseHead] = {}
         self.caching = True
         self.misses = 0
@@ -259,6 +262,7 @@ class HTTPShared:
         """Closes every connection. Waiting calls fail, and so do later ones: a task that the
         author left behind must not send requests that no report would count."""
         self.closed = True
+        self.backlog.drain()
         for conn in tuple(self.live):
             if conn.future is None:
                 conn.close()
@@ -313,6 +317,7 @@ class HTTPShared:
             )
             context.set_alpn_protocols(list(alpn) or ["http/1.1"])
             keep_large_blocks()
+            fast_transports()
             self._tls[alpn] = context
         return context
 

@@ -18,7 +18,7 @@ from squall.clients.http.encode import NO_OPENING, PreparedAuth, auth_of, path_s
 from squall.clients.http.origin import DEFAULT_PORTS, Origin, Origins
 
 if TYPE_CHECKING:
-    from squall.clients.http.request import Request
+    from squall.clients.http.request import Request, RequestTemplate
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _KEPT = "/?:@!$&'()*+,;=%-._~"
@@ -47,6 +47,7 @@ class PreparedURL(Prepared):
         "plain_get",
         "requests",
         "target",
+        "templates",
     )
 
     def __init__(
@@ -67,6 +68,7 @@ class PreparedURL(Prepared):
         # The size of the head that answered last: a guess at the next one.
         self.head_bytes = 0
         self.requests: dict[Any, Request] = {}
+        self.templates: dict[Any, RequestTemplate] = {}
 
     @property
     def address(self) -> str:

@@ -67,9 +67,9 @@ def _system_context() -> ssl.SSLContext:
     """Trusts what OpenSSL trusts by default, from files instead of its directory if they have all
     of it."""
     paths = ssl.get_default_verify_paths()
-    files = [] if paths.cafile is None else [paths.cafile]
+    files = [paths.cafile] if paths.cafile else []
     in_directory = 0
-    if paths.capath is not None:
+    if paths.capath:
         in_directory = sum(map(bool, map(_HASHED.fullmatch, os.listdir(paths.capath))))
         bundle = os.path.join(paths.capath, _BUNDLE)
         if os.path.isfile(bundle) and not (files and os.path.samefile(bundle, files[0])):

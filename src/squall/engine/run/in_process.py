@@ -23,12 +23,14 @@ from squall.engine.run_options import ProfileFlags, RunOptions
 from squall.stats.reports import RequestsDelta, WindowReport
 
 
-async def run_in_process(file: str, host: str, vus: int, iterations: int) -> dict[str, float]:
+async def run_in_process(
+    file: str, host: str, vus: int, iterations: int, *, insecure: bool = False
+) -> dict[str, float]:
     """Sends a `CoreProcess` the messages of one run, as the parent would."""
     inbox: asyncio.Queue[Message] = asyncio.Queue()
     core = CoreProcess(0, inbox.put_nowait)
     flags = ProfileFlags(vus=vus, iterations=iterations, duration="1h")
-    options = RunOptions(file=file, host=host, profiles={"": flags})
+    options = RunOptions(file=file, host=host, insecure=insecure, profiles={"": flags})
     requests = RequestsDelta()
     ended: Ended | None = None
     await core.handle(load_message(options))
@@ -66,10 +68,15 @@ def main() -> None:
     parser.add_argument("--host", default="")
     parser.add_argument("--vus", type=int, default=64)
     parser.add_argument("--iterations", type=int, default=10_000)
+    parser.add_argument("--insecure", action="store_true")
     given = parser.parse_args()
     out = sys.__stdout__
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        result = runner.run(run_in_process(given.file, given.host, given.vus, given.iterations))
+        result = runner.run(
+            run_in_process(
+                given.file, given.host, given.vus, given.iterations, insecure=given.insecure
+            )
+        )
     assert out is not None, "a command has a standard output"
     out.write(msgspec.json.encode(result).decode() + "\n")
 

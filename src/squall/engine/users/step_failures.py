@@ -2,21 +2,25 @@
 
 An exception after an exchange is one failed execution with the latency of the step's
 last exchange; before any exchange it counts without a latency. Nothing here stops a user.
-This is not the hot path: a failure may cost microseconds.
+A target may fail every call, so what a sample needs (the author's line, the traceback, the body) is
+made for the first failure of its kind only.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from math import isfinite
 from time import perf_counter
+from types import CodeType
 from typing import Any
 
 from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
 from squall.api.http import RESPONSES, HTTPResponse
 from squall.api.results import CallResult, CustomResult
+from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient
 from squall.clients.http.client import LastCall
 from squall.engine.measure.recorder import Recorder, Row
@@ -28,6 +32,20 @@ BODY_CHARS_MAX = 2000
 # First failures reported per row, one per (reason, line). A reason with an id in it would
 # otherwise report every failure.
 SAMPLES_MAX = 20
+# What other libraries call the attributes of a response.
+_OTHER_NAMES = {
+    "status": "status_code",
+    "code": "status_code",
+    "content": "body",
+    "data": "body",
+    "is_success": "ok",
+    "success": "ok",
+    "elapsed": "timings",
+    "duration": "timings",
+    "header": "headers",
+}
+# Ways through the code whose text is kept; generated code must not fill the memory.
+LOCATIONS_MAX = 1000
 
 
 class StepFailures:
@@ -40,6 +58,7 @@ class StepFailures:
         # The first failure in words: the error of a workflow that is not a test.
         self.first_text = ""
         self._seen: dict[str, set[tuple[str, str]]] = {}
+        self._locations = _KnownLocations()
 
     def step_failed(self, row: Row, error: BaseException, http: HTTPClient, planned: float) -> None:
         """Records a step that raised."""
@@ -162,7 +181,9 @@ class StepFailures:
         self, row: str, reason: str, error: BaseException, last: HTTPResponse | Any
     ) -> None:
         self._note(row, reason)
-        location = author_location(error)
+        if len(self._seen.get(row, ())) >= SAMPLES_MAX:
+            return
+        location = self._locations.of(error)
         if not self._is_first(row, reason, location):
             return
         details: dict[str, Any] = {"location": location}
@@ -187,6 +208,31 @@ class StepFailures:
             self.first_text = f"{self.recorder.workflow}.{row}: {reason}"
 
 
+class _KnownLocations:
+    """The author's lines of tracebacks: the text is made once for each way through the code."""
+
+    def __init__(self) -> None:
+        # The key is made of ids, because the hash of a code object reads all of it. The code
+        # objects are kept with the text: a freed one could lend its id to another.
+        self._texts: dict[tuple[int, ...], tuple[str, list[CodeType]]] = {}
+
+    def of(self, error: BaseException) -> str:
+        key: list[int] = []
+        codes: list[CodeType] = []
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            codes.append(code)
+            key += (id(code), trace.tb_lasti)
+            trace = trace.tb_next
+        known = self._texts.get(tuple(key))
+        if known is None:
+            if len(self._texts) >= LOCATIONS_MAX:
+                self._texts.clear()
+            known = self._texts[tuple(key)] = (author_location(error), codes)
+        return known[0]
+
+
 def reason_of(error: BaseException) -> str:
     """The key under which a failure is counted: short, and equal for equal failures."""
     if isinstance(error, (TransportError, StatusError)):
@@ -198,7 +244,25 @@ def reason_of(error: BaseException) -> str:
     except Exception:
         text = "(its message cannot be shown)"
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, AttributeError):
+        reason += _attribute_hint(error)
     return reason[:REASON_CHARS_MAX]
+
+
+def _attribute_hint(error: AttributeError) -> str:
+    """`; did you mean status_code?` for an attribute that an object of Squall does not have.
+
+    A `__getattr__` of the response could say the same, but it would make each access to an
+    attribute dearer, also in the generated loop.
+    """
+    # Python sets both where it raises the error itself.
+    name, thing = getattr(error, "name", None), getattr(error, "obj", None)
+    if not isinstance(name, str) or not isinstance(thing, CallResult | Workflow | VU):
+        return ""
+    known = [each for each in dir(thing) if not each.startswith("_")]
+    other = _OTHER_NAMES.get(name, "") if isinstance(thing, CallResult) else ""
+    close = other or "".join(difflib.get_close_matches(name, known, 1))
+    return f"; did you mean {close}?" if close in known else ""
 
 
 def _read(result: CustomResult) -> tuple[float | None, str | None]:

@@ -28,7 +28,7 @@ from squall.reporting.text.layout import VERDICT_SHADES, Paint, aligned, section
 from squall.reporting.text.load_block import generator_block, http_block, load_block
 from squall.reporting.text.steps_table import steps_block
 from squall.reporting.totals import loaded_workflows, totals_of
-from squall.stats.run_notes import raising_steps
+from squall.stats.run_notes import always_failed
 from squall.stats.thresholds.judge import ThresholdResult
 from squall.stats.totals.step_rows import CheckStats, MetricStats
 from squall.stats.totals.workflow import WorkflowStats
@@ -85,9 +85,12 @@ def _head(outcome: RunOutcome, loaded: Sequence[WorkflowStats], paint: Paint) ->
     if outcome.info.warmup_s:
         parts.append(f"without the first {length(outcome.info.warmup_s)}")
     lines = ["  ".join(part for part in parts if part)]
-    # First of all: a mistake in the file makes every other number meaningless.
-    raised = paint("RAISED", "bad")
-    lines += [f"{raised}  {step.name} {step.text}" for step in raising_steps(outcome.stats)]
+    # First of all: a step that never succeeded, perhaps by a mistake in the file, makes the other
+    # numbers meaningless.
+    lines += [
+        f"{paint('RAISED' if step.raised else 'FAILED', 'bad')}  {step.name} {step.text}"
+        for step in always_failed(outcome.stats)
+    ]
     if verdict.state != "VALID":
         state = paint(verdict.state, VERDICT_SHADES[verdict.state])
         reasons = list(verdict.reasons) or ["no reason given"]

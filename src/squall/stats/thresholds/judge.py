@@ -11,8 +11,8 @@ failing. This module never ends a run; it only reports that the run should end.
 
 The built-in `errors < 100%` fails a run in which nothing succeeded. It is listed only
 when it failed or when there is no other threshold. Where the author has no threshold on errors, it
-holds for each step, check, metric and end action whose every execution raised in the author's own
-code; a threshold on checks decides for checks.
+holds for each step, and for each check, metric and end action whose every execution raised in the
+author's own code; a threshold on checks decides for checks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from squall.stats.run_notes import RaisingStep, checks_never_made, raising_steps
+from squall.stats.run_notes import AlwaysFailed, always_failed, checks_never_made
 from squall.stats.snapshot import ThresholdState
 from squall.stats.thresholds.binding import BUILTIN_TEXT, BoundThreshold, bind, bind_all
 from squall.stats.thresholds.grammar import Threshold, parse_threshold
@@ -105,10 +105,13 @@ class ThresholdJudge:
     def final(self) -> list[ThresholdResult]:
         """Judges at the end, when every report is added and the workflows have `elapsed_s`."""
         results = [track.final() for track in self._tracks]
+        # Where nothing succeeded, one line says so for all steps.
+        nothing_succeeded = any(result.builtin and not result.passed for result in results)
         results += [
-            _raising_result(step)
-            for step in raising_steps(self._stats)
-            if not any(_is_about_errors(track.bound, step) for track in self._tracks)
+            _always_failed_result(step)
+            for step in always_failed(self._stats)
+            if (step.raised or not nothing_succeeded)
+            and not any(_is_about_errors(track.bound, step) for track in self._tracks)
         ]
         others = any(not result.builtin for result in results)
         return [result for result in results if not (result.builtin and result.passed and others)]
@@ -309,7 +312,7 @@ class _Track:
         return ", ".join(remarks)
 
 
-def _is_about_errors(bound: BoundThreshold, step: RaisingStep) -> bool:
+def _is_about_errors(bound: BoundThreshold, step: AlwaysFailed) -> bool:
     """Whether a threshold of the author's own says how many of these failures are too many."""
     if bound.builtin or step.workflow not in bound.workflows:
         return False
@@ -321,7 +324,7 @@ def _is_about_errors(bound: BoundThreshold, step: RaisingStep) -> bool:
     return bound.target in ("rows", "http_rows") and counts_failures
 
 
-def _raising_result(step: RaisingStep) -> ThresholdResult:
+def _always_failed_result(step: AlwaysFailed) -> ThresholdResult:
     return ThresholdResult(
         expression=f"{step.name}.{BUILTIN_TEXT}",
         passed=False,

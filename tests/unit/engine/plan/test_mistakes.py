@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -513,3 +514,17 @@ def test_a_hook_that_forgets_return(decorator: str, tmp_path: Path) -> None:
 def test_a_check_that_says_what_it_found(keyword: str, body: str, tmp_path: Path) -> None:
     method = f"@check('home')\n{keyword} act(self, home):\n    {body}"
     assert judged(tmp_path, method) == []
+
+
+@pytest.mark.parametrize("passed", [True, False, None, 1])
+def test_a_check_that_is_called_like_a_function_explains_itself(passed: Any) -> None:
+    with pytest.raises(ConfigError, match=r"in a step write self\.check\(name, passed\)"):
+        squall.check("20 items", passed)
+
+
+def test_a_check_that_is_called_in_a_step_explains_itself() -> None:
+    async def items() -> None:
+        squall.check("named", "by text")
+
+    with pytest.raises(ConfigError, match=r'check\("named", "by text"\) decorates a method'):
+        items().send(None)

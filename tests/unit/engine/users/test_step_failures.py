@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from squall.api.errors import TransportError
+from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.results import CustomResult
+from squall.api.workflow import VU, Workflow
 from squall.clients.http.shared import HTTPCounters
 from squall.engine.core_protocol import frame
 from squall.engine.measure.recorder import Recorder, Row
+from squall.engine.users import step_failures
 from squall.engine.users.step_failures import REASON_CHARS_MAX, SAMPLES_MAX, StepFailures, reason_of
 from squall.stats.reports import ErrorSample
 
@@ -75,6 +78,64 @@ class Unprintable(Exception):
 )
 def test_reasons_are_short_and_stable(error: BaseException, reason: str) -> None:
     assert reason_of(raised(error)) == reason
+
+
+def answer() -> HTTPResponse:
+    head = ResponseHead(b"HTTP/1.1 200 OK\r\n\r\n", 200, 0, False)
+    source: Any = SimpleNamespace(method="GET", address="http://127.0.0.1/")
+    return HTTPResponse(200, head, b"", source, 1.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("thing", "name", "hint"),
+    [
+        (answer(), "status", "; did you mean status_code?"),
+        (answer(), "content", "; did you mean body?"),
+        (answer(), "heders", "; did you mean headers?"),
+        (answer(), "elapsed", "; did you mean timings?"),
+        (answer(), "zebra", ""),
+        (Workflow(), "chek", "; did you mean check?"),
+        (VU(1, 0), "number", ""),
+        (SimpleNamespace(status_code=1), "status", ""),
+    ],
+)
+def test_an_unknown_attribute_suggests_the_right_one(thing: Any, name: str, hint: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(thing, name)
+    kind = type(thing).__name__
+    if kind == "SimpleNamespace":
+        kind = "types.SimpleNamespace"
+    text = f"AttributeError: '{kind}' object has no attribute '{name}'"
+    assert reason_of(caught.value) == text + hint
+
+
+def test_the_location_of_a_failure_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def location(error: BaseException) -> str:
+        made.append(str(error))
+        assert error.__traceback__ is not None
+        return f"shop.py:{error.__traceback__.tb_lineno} in home"
+
+    monkeypatch.setattr(step_failures, "author_location", location)
+    scene = Scene()
+
+    def first() -> None:
+        raise ValueError("same")
+
+    def second() -> None:
+        raise ValueError("same")
+
+    for function in (first, second) * 100:
+        try:
+            function()
+        except ValueError as error:
+            scene.fail(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+    assert len(made) == 2
+    lines = [function.__code__.co_firstlineno + 1 for function in (first, second)]
+    assert [sample.location for sample in scene.samples] == [
+        f"shop.py:{line} in home" for line in lines
+    ]
 
 
 def test_a_failure_has_the_latency_of_the_last_exchange() -> None:

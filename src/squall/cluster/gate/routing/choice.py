@@ -70,8 +70,6 @@ class RoutingDecision:
     parts: tuple[RoutedPart, ...] = ()
     reason: str = ""
     """Why there are no parts: in one line, with the state of each datacenter."""
-    worst: Health = Health.HEALTHY
-    """The worst health that was accepted; the gate warns of a degraded one."""
 
 
 def choose(
@@ -107,7 +105,7 @@ def _best(
     if len(parts) < request.count:
         wanted = "a datacenter" if request.count == 1 else f"{request.count} datacenters"
         return _none(f"{wanted} wanted, {len(parts)} can run it", by_name)
-    return _decision(parts, by_name)
+    return RoutingDecision(parts=tuple(parts))
 
 
 def _named(
@@ -139,7 +137,7 @@ def _named(
                 replaces="" if itself else name,
             )
         )
-    return _decision(parts, by_name)
+    return RoutingDecision(parts=tuple(parts))
 
 
 def _replacement(
@@ -263,11 +261,6 @@ def _note(
         reason=reason,
         cool_down_s=status.cool_down_left_s,
     )
-
-
-def _decision(parts: list[RoutedPart], by_name: Mapping[str, DatacenterStatus]) -> RoutingDecision:
-    worst = max((by_name[part.datacenter].health for part in parts), default=Health.HEALTHY)
-    return RoutingDecision(parts=tuple(parts), worst=worst)
 
 
 def _none(text: str, by_name: Mapping[str, DatacenterStatus]) -> RoutingDecision:

@@ -27,7 +27,7 @@ def test_a_region_that_is_unplugged_for_a_minute_changes_no_sum(
         with regions(REGIONS, **far) as made:
             words = program(
                 "tests.cluster.lab.region_case",
-                made.prefix, str(SECONDS), str(UNPLUGGED_S), str(tmp_path),
+                made.prefix, *map(str, made.far), str(SECONDS), str(UNPLUGGED_S), str(tmp_path),
             )  # fmt: skip
             ended = subprocess.run(
                 ["ip", "netns", "exec", made.hub, *words],

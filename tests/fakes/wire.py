@@ -253,7 +253,9 @@ class FakeRuntime:
         self.clock = FakeClock()
         self.random = random.Random(f"{node} {boot}")
         self.network = network
-        self.resolver = SimResolver(network.names, cast("Clock", self.clock))
+        # The network of a store has no names: processes meet in mailboxes.
+        names = getattr(network, "names", NameTable())
+        self.resolver = SimResolver(names, cast("Clock", self.clock))
 
     def entropy(self, size: int) -> bytes:
         return self.random.randbytes(size)

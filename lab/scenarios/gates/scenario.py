@@ -88,14 +88,19 @@ async def gate(runtime: Runtime, lab: GatesLab) -> None:
 
 
 async def client(
-    runtime: Runtime, lab: GatesLab, asked: SubmittedJob, cancel_after_s: float | None
+    runtime: Runtime,
+    lab: GatesLab,
+    asked: SubmittedJob,
+    cancel_after_s: float | None,
+    addresses: tuple[str, ...] = GATES,
 ) -> None:
-    """Submits to the gates until the job is accepted, and follows it to its result."""
+    """Submits until the job is accepted, and follows it to its result. A manager that is asked
+    names the gates, as soon as it knows them."""
     tasks = TaskRunner(runtime.clock, runtime.random)
     me = ClusterClient(
         runtime,
         tasks,
-        addresses=[(name, PORT) for name in GATES],
+        addresses=[(name, PORT) for name in addresses],
         secrets=Secrets.of_credential(client_credential(SECRET, runtime.node)),
         cluster=CLUSTER,
         reconnect_timeout_s=30.0,
@@ -152,7 +157,15 @@ async def _scenario(world: World) -> None:
         asked = SubmittedJob(draw_gates_submission(draw, number, list(lab.datacenters)))
         after_s = draw.uniform(0.5, 8.0) if draw.random() < 0.3 else None
         lab.asked.append(asked)
-        world.add(f"c{number + 1}", lambda runtime, a=asked, s=after_s: client(runtime, lab, a, s))
+        addresses = GATES
+        if draw.random() < 0.25:
+            addresses = lab.datacenters[draw.choice(sorted(lab.datacenters))].members
+        if addresses != GATES and draw.random() < 0.5:
+            asked.submission = msgspec.structs.replace(asked.submission, targets=msgspec.UNSET)
+        world.add(
+            f"c{number + 1}",
+            lambda runtime, a=asked, s=after_s, to=addresses: client(runtime, lab, a, s, to),
+        )
     engine = next(iter(lab.datacenters.values())).engine
     swarm = draw_swarm(world.random("swarm"), SURVIVABLE, longest_s=(3.0, 12.0))
     faults = Faults(world, swarm, names, most_down=2)
@@ -214,6 +227,8 @@ def judge(lab: GatesLab, asked: SubmittedJob) -> None:
     result, job = asked.result, asked.job
     assert result is not None
     lab.world.count(f"jobs {asked.state}")
+    if lab.watch.record(job) is None:
+        lab.world.count("jobs of one datacenter alone")
     counted = sum(report.requests.sent for report in result.reports)
     target = lab.target.total(job)
     unknown = sum(loss.unknown_requests for loss in result.losses)

@@ -4,9 +4,10 @@
     region us: eth0 10.77.2.1 ──┼── bridge 10.77.0.1 in the namespace of the hub
     region ap: eth0 10.77.3.1 ──┘
 
-Nothing of it is connected to the network of the machine. Between two regions there may be a delay
-and loss (`tc netem`); a region is unplugged by taking its port of the bridge down. It needs root
-and the kernel's veth, bridge and netem.
+Nothing of it is connected to the network of the machine. A region is unplugged by taking its port
+of the bridge down. Between two regions there may be a delay and loss: by `tc netem`, or, if the
+kernel has no netem, by a router instead of the bridge (`far_lines`). It needs root and the kernel's
+veth and bridge, or TUN.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NETWORK = "10.77"
 
@@ -31,6 +32,9 @@ class Regions:
 
     prefix: str
     names: tuple[str, ...]
+    far: tuple[float, float] = (0.0, 0.0)
+    """The round trip in milliseconds and the loss of each way in percent that a router has to
+    make; zero: the kernel makes them, or there are none."""
 
     @property
     def hub(self) -> str:
@@ -51,10 +55,12 @@ class Regions:
         _done("ip", "-n", self.hub, "link", "set", f"to-{region}", state)
 
     def _create(self) -> None:
-        hub = self.hub
-        for namespace in (hub, *map(self.namespace, self.names)):
+        for namespace in (self.hub, *map(self.namespace, self.names)):
             _done("ip", "netns", "add", namespace)
             _done("ip", "-n", namespace, "link", "set", "lo", "up")
+
+    def _bridge(self) -> None:
+        hub = self.hub
         _done("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
         _done("ip", "-n", hub, "address", "add", f"{NETWORK}.0.1/16", "dev", "bridge")
         _done("ip", "-n", hub, "link", "set", "bridge", "up")
@@ -90,13 +96,27 @@ def regions(
     if shutil.which("ip") is None:
         raise NotPermitted("ip is not installed: apt-get install iproute2")
     made = Regions(f"squall{os.getpid()}", tuple(names))
+    far = (rtt_ms, loss_percent)
     try:
         made._create()
-        if rtt_ms or loss_percent:
-            made._make_far(rtt_ms, loss_percent)
+        if any(far) and not _has_netem(made.hub):
+            made = replace(made, far=far)
+        else:
+            made._bridge()
+            if any(far):
+                made._make_far(*far)
         yield made
     finally:
         made._delete()
+
+
+def _has_netem(namespace: str) -> bool:
+    words = ("tc", "-n", namespace, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "0ms")
+    with contextlib.suppress(NotPermitted, FileNotFoundError):
+        _done(*words)
+        _done("tc", "-n", namespace, "qdisc", "del", "dev", "lo", "root")
+        return True
+    return False
 
 
 def _done(*words: str) -> None:

@@ -1,7 +1,7 @@
 """Plays a job over three regions of which one is unplugged for a while. It runs in the namespace of
 the hub and prints what is wrong, a line each.
 
-    python -m tests.cluster.lab.region_case PREFIX SECONDS UNPLUGGED_S FOLDER
+    python -m tests.cluster.lab.region_case PREFIX RTT_MS LOSS_PERCENT SECONDS UNPLUGGED_S FOLDER
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -101,16 +101,46 @@ def targets(regions: Regions) -> Generator[RegionTargets]:
         yield RegionTargets(regions, url)
 
 
+@contextlib.contextmanager
+def lines(regions: Regions) -> Generator[Callable[[str, bool], None]]:
+    """Plugs a region in or out."""
+    if not any(regions.far):
+        yield lambda region, is_in: regions.plug(region, is_in=is_in)
+        return
+    rtt_ms, loss_percent = regions.far
+    words = (regions.prefix, f"{rtt_ms / 2:g}", f"{loss_percent:g}", *regions.names)
+    with subprocess.Popen(
+        program("tests.cluster.lab.far_lines", *words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        cwd=ROOT,
+    ) as router:
+        stdin, stdout = router.stdin, router.stdout
+        assert stdin is not None and stdout is not None
+        assert stdout.readline() == "done\n", "the router did not start"
+
+        def plug(region: str, is_in: bool) -> None:
+            print("in" if is_in else "out", region, file=stdin, flush=True)
+            assert stdout.readline() == "done\n", "the router ended"
+
+        try:
+            yield plug
+        finally:
+            router.kill()
+
+
 def play(regions: Regions, folder: Path, seconds: int, unplugged_s: float) -> Iterator[str]:
-    with targets(regions) as target:
+    with lines(regions) as plug, targets(regions) as target:
         with FarDatacenters(regions, folder, target) as lab:
             file = lab.write(OPEN.format(rate=RATE_PER_S, seconds=seconds))
             command = lab.run(file, "--dc", SPLIT)
             lab.wait_load(RATE_PER_S)
             time.sleep(MID_S)
-            regions.plug(UNPLUGGED, is_in=False)
+            plug(UNPLUGGED, False)
             time.sleep(unplugged_s)
-            regions.plug(UNPLUGGED, is_in=True)
+            plug(UNPLUGGED, True)
             ended = command.end(seconds + 240.0)
             if not ended.results.exists():
                 yield f"no results document; exit code {ended.code}: {ended.err[-500:]}"
@@ -128,8 +158,9 @@ def play(regions: Regions, folder: Path, seconds: int, unplugged_s: float) -> It
 
 
 def main(words: Sequence[str]) -> int:
-    prefix, seconds, unplugged_s, folder = words
-    found = list(play(Regions(prefix, REGIONS), Path(folder), int(seconds), float(unplugged_s)))
+    prefix, rtt_ms, loss_percent, seconds, unplugged_s, folder = words
+    regions = Regions(prefix, REGIONS, (float(rtt_ms), float(loss_percent)))
+    found = list(play(regions, Path(folder), int(seconds), float(unplugged_s)))
     print("\n".join(found), end="")
     return 1 if found else 0
 

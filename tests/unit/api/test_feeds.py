@@ -218,4 +218,4 @@ def test_a_cursor_refuses_a_share_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match="share 2 of 2"):
         FeedCursor([1], "cycle", 2, 2)
     with pytest.raises(ValueError, match="needs rows"):
-        FeedCursor([], "once")
+        FeedCursor([], "cycle")

@@ -352,7 +352,8 @@ class ClusterClient:
         self._managers_named = named
         managers = [each for text in named if (each := address_in(text)) is not None]
         self.managers.learn(managers)
-        if self._on_managers is not None:
+        # Gates that managers sent us to are not what the given addresses lead to.
+        if self._on_managers is not None and not self.managers.is_gated:
             await self._on_managers(managers)
 
     async def _ask_about(self, message: msgspec.Struct, job: JobId) -> Any:

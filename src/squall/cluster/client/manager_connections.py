@@ -116,6 +116,8 @@ class ManagerConnections:
         self._relayed_to: Address | None = None
         # Why the last manager asked for a later retry.
         self._last_delay = ""
+        # A manager has sent us to the gates of its datacenter.
+        self.is_gated = False
         # When contact was lost, on the runtime's clock; None while a manager answers.
         self.lost_since: float | None = None
 
@@ -264,12 +266,29 @@ class ManagerConnections:
                 self._last_delay = f"{error.primary} leads the group and does not answer"
             self._follow(error.primary)
             return backoff_s
+        if error.code == ErrorCode.GATED:
+            self._last_delay = error.text
+            self._go_to_gates(error)
+            return 0.0
         if error.code in LATER:
             self._last_delay = error.text or "the managers cannot commit at the moment"
             if error.code == ErrorCode.RETRY_LATER:
                 self._at += 1
             return max(error.retry_after_s, backoff_s)
         raise request_refused(error) from None
+
+    def _go_to_gates(self, error: RemoteError) -> None:
+        """The gates take the place of the managers, which know no job of the gates. In place: every
+        copy of this object has the same list."""
+        gates = [each for text in error.primary.split(",") if (each := address_in(text))]
+        if not gates or self.is_gated:
+            raise request_refused(error) from None
+        self._names.forget()
+        for former in [each for each in self._peers if each not in gates]:
+            self._board.tasks.start("close", self._peers.pop(former).close())
+        self._addresses[:] = gates
+        self._given = tuple(gates)
+        self._at, self._relayed_to, self.is_gated = 0, None, True
 
     async def _connected(self, until: float) -> None:
         """Returns when the current manager, or a later one, has a link."""
@@ -290,7 +309,7 @@ class ManagerConnections:
             self._leave()
             if all(each in problems for each in self._addresses):
                 self._names.failed()
-            expected = (*self._names.plain, *self._names.found) or self._names.names
+            expected = (*self._names.plain, *self._names.found) or self._given
             if all(_is_wrong_secret(problems.get(each)) for each in expected):
                 raise Unreachable(f"{self.shown}: {WRONG_SECRET}")
             if clock.now() >= until:
@@ -391,6 +410,8 @@ class ManagerConnections:
         reasons = "; ".join(dict.fromkeys(map(str, found)))
         if self._shown and reasons:
             return reasons
+        if self.is_gated:
+            return f"{self._last_delay}; no gate answers: {reasons or self.shown}"
         return f"no manager answers: {reasons or self.shown}"
 
     def _gave_up(self, after_s: float) -> Unreachable:

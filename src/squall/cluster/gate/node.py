@@ -28,6 +28,7 @@ from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.gate.clients.api import GateClientApi
 from squall.cluster.gate.clients.job_views import detailed_view, job_view, why
 from squall.cluster.gate.clients.node_lists import GATES, NodeLists
+from squall.cluster.gate.command_log import GateCommandLog
 from squall.cluster.gate.datacenter_links import DatacenterLinks
 from squall.cluster.gate.effect_runner import StewardEffects
 from squall.cluster.gate.job_parts import part_submission
@@ -149,6 +150,7 @@ class GateNode:
         wire = self._wire = MemberWire(
             self._runtime, tasks, plan, self._log, group=f"{plan.cluster}//{GATES}"
         )
+        self._commands = GateCommandLog(self._log, wire.registry)
         ledger = await open_member_log(self._runtime, tasks, plan, wire, self.machine)
         self._compose(ledger)
         ledger.on_applied(self._applied)
@@ -313,6 +315,8 @@ class GateNode:
 
     def _applied(self, entry: Entry, result: bytes) -> None:
         try:
+            if self.steward is not None:
+                self._commands.applied(entry.body, result)
             self._leader.changed()
         except Exception as error:
             # An error that leaves this callback stops the log, and what is shown is not worth it.

@@ -29,6 +29,9 @@ class ErrorCode(StrEnum):
 
     OVERLOADED = "overloaded"
     NOT_PRIMARY = "not_primary"
+    GATED = "gated"
+    """The request belongs to the gates, another group: `primary` has their addresses, joined by
+    commas."""
     UNKNOWN_TYPE = "unknown_type"
     BAD_MESSAGE = "bad_message"
     FORBIDDEN = "forbidden"

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from squall.cluster.client.cluster_client import ClusterClient
+from squall.cluster.client.errors import Unreachable
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import AdjustJob, JobView
 from tests.fakes.wire import FakeNetwork, run
@@ -100,5 +101,46 @@ def test_a_manager_relays_for_a_client_that_cannot_reach_the_one_that_leads(
         await person.close()
         for manager in (leads, follows):
             await manager.stop()
+
+    run(main())
+
+
+def test_a_client_that_a_manager_sends_to_its_gates_follows_its_job_there() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager, gate = Manager(network, 1), Manager(network, 7)
+        await manager.start()
+        await gate.start()
+        gate.group, gate.managers = "gates", ["m7:7"]
+        manager.gates = "m7:7"
+        person = Person(network, manager)
+        accepted, _ = await person.client.submit(submission(), BUNDLE, person.journal, "k")
+        gate.end(accepted.job, "completed")
+        # The manager knows no job of the gates: asking it would look like a loss.
+        followed = [each.state async for each in person.client.follow(accepted.job, known=True)]
+        assert followed[-1] == "completed"
+        assert (await person.client.status(accepted.job)).state == "completed"
+        assert person.client.managers.shown == "m7:7"
+        # What the given address leads to is still the manager.
+        assert person.met == []
+        await person.close()
+        await manager.stop()
+        await gate.stop()
+
+    run(main())
+
+
+def test_gates_that_do_not_answer_are_named_with_the_way_around_them() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        manager.gates = "m7:7,m8:8"
+        person = Person(network, manager, reconnect_timeout_s=2.0)
+        with pytest.raises(Unreachable) as failed:
+            await person.client.submit(submission(), BUNDLE, person.journal, "k")
+        assert str(failed.value).startswith("submit to m7:7,m8:8, or here with --direct; no gate ")
+        await person.close()
+        await manager.stop()
 
     run(main())

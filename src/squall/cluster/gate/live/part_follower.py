@@ -6,11 +6,12 @@ reports summed over its shares, from a cursor on. A follower that starts anew ge
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from squall.cluster.assignments.records import GateJobRecord, PartTry
 from squall.cluster.gate.datacenter_links import DatacenterLinks
 from squall.cluster.protocol.gates.handover_keys import part_job_id
+from squall.cluster.protocol.group_messages import Relay, RelayAnswer
 from squall.cluster.protocol.job_records import TERMINAL
 from squall.cluster.protocol.messages import (
     Follow,
@@ -21,6 +22,7 @@ from squall.cluster.protocol.messages import (
     StreamSnapshot,
 )
 from squall.cluster.results.datacenter_totals import MergedTotals
+from squall.cluster.wire.catalogue import CATALOGUE
 from squall.cluster.wire.errors import RemoteError, WireError
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.messages import ErrorCode
@@ -39,35 +41,38 @@ AskPart = Callable[[str, Follow], Awaitable[Followed]]
 
 
 class PartAsker:
-    """Asks the manager that leads a part's job, wherever in its datacenter that is."""
+    """Asks the manager that leads a part's job, wherever in its datacenter that is; through another
+    manager if this gate has no link to it."""
 
     def __init__(self, links: DatacenterLinks) -> None:
         self._links = links
-        # The manager that led a job when it was last asked, as host:port.
+        # The manager that led a job when it was last asked, as host:port; dropped with its end.
         self._led_at: dict[str, str] = {}
 
     async def ask(self, datacenter: str, message: Follow) -> Followed:
         peers = await self._links.any_link(datacenter, LINK_S)
         if not peers:
             raise WireError(f"there is no link to a manager of {datacenter}")
+        answer = await self._asked(peers, message)
+        if answer.state in TERMINAL:
+            self._led_at.pop(message.job, None)
+        return answer
+
+    async def _asked(self, peers: Sequence[Peer], message: Follow) -> Followed:
         led_at = self._led_at.get(message.job, "")
         peer = next((each for each in peers if shown_address(each.address) == led_at), peers[0])
         try:
-            return await self._asked(peer, message)
+            return await peer.request(message, ANSWER_S)
         except RemoteError as error:
             if error.code != ErrorCode.NOT_PRIMARY or not error.primary:
                 raise
-            self._led_at[message.job] = error.primary
-            found = [each for each in peers if shown_address(each.address) == error.primary]
-            if not found:
-                raise
-            return await self._asked(found[0], message)
-
-    async def _asked(self, peer: Peer, message: Follow) -> Followed:
-        return await peer.request(message, ANSWER_S)
-
-    def forget(self, job: str) -> None:
-        self._led_at.pop(job, None)
+            led_at = self._led_at[message.job] = error.primary
+        for each in peers:
+            if shown_address(each.address) == led_at:
+                return await each.request(message, ANSWER_S)
+        row, body = CATALOGUE.encode(message)
+        answer: RelayAnswer = await peer.request(Relay(number=row.number, body=body), ANSWER_S)
+        return CATALOGUE.decode(CATALOGUE.by_number[answer.number], answer.body)
 
 
 class PartFollower:

@@ -35,7 +35,7 @@ from squall.cluster.group.clients.job_requests import (
     with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
-from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
@@ -188,9 +188,10 @@ class ClientApi:
             f"{self._datacenter} takes its jobs from gates: submit to {', '.join(addresses)}, "
             "or here with --direct"
         )
-        # Spread over the gates, but the same one for every try of a submission.
-        gate = addresses[crc32(message.key.encode()) % len(addresses)]
-        raise RemoteError(ErrorCode.NOT_PRIMARY, text, primary=gate, retry_after_s=RETRY_AFTER_S)
+        # Spread over the gates, but the same one first for every try of a submission.
+        first = crc32(message.key.encode()) % len(addresses)
+        gates = ",".join((*addresses[first:], *addresses[:first]))
+        raise RemoteError(ErrorCode.GATED, text, primary=gates)
 
     async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
         read = await self._committer.read()

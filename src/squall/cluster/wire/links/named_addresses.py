@@ -46,13 +46,18 @@ class NamedAddresses:
             self._board.names.failed(name)
         self.look_up()
 
+    def forget(self) -> None:
+        """Nothing of it is wanted any more."""
+        self.plain = self.names = self.found = ()
+        self.errors.clear()
+
     async def _look_up(self) -> None:
         try:
             found = await asyncio.gather(*map(self._addresses, self.names))
         finally:
             self.is_busy = False
         merged = tuple(dict.fromkeys(address for each in found for address in each))
-        if merged:
+        if merged and self.names:
             self.found = merged
             self._on_found()
 

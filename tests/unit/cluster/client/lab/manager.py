@@ -89,6 +89,8 @@ class Manager:
         self.primary = ""
         """host:port of the leading manager; empty: this one leads."""
         self.leads = True
+        self.gates = ""
+        """Where submissions are sent instead."""
         self.busy = 0
         self.asked: list[str] = []
         self.managers: list[str] = []
@@ -155,6 +157,9 @@ class Manager:
                 raise RemoteError(ErrorCode.RETRY_LATER, "no quorum", retry_after_s=0.3)
             if (self.primary or not self.leads) and not isinstance(message, OfferBlob):
                 raise RemoteError(ErrorCode.NOT_PRIMARY, primary=self.primary)
+            if self.gates and isinstance(message, SubmitJob):
+                text = f"submit to {self.gates}, or here with --direct"
+                raise RemoteError(ErrorCode.GATED, text, primary=self.gates)
             answer = await handler(message, incoming)
             self.before_answer()
             return answer

@@ -6,11 +6,17 @@ import inspect
 from typing import Any, get_type_hints
 
 import pytest
-from squall.cluster.manager.clients.operator_api import OperatorApi
-from squall.cluster.manager.clients.relay import ClientRelay
-from squall.cluster.manager.job_leaders.report_copies import MemberCopies
 
+from squall.cluster.gate.clients.api import GateClientApi
+from squall.cluster.gate.reports import PartReports
+from squall.cluster.group.clients.job_requests import JobRequests
+from squall.cluster.group.clients.operator_api import OperatorApi
+from squall.cluster.group.clients.relay import ClientRelay
+from squall.cluster.group.job_leaders.report_copies import MemberCopies
+from squall.cluster.group.job_leaders.rpc import JobLeaderRpc
 from squall.cluster.manager.clients.api import ClientApi
+from squall.cluster.manager.clients.datacenter_state import DatacenterStateApi
+from squall.cluster.manager.gates.part_api import PartApi
 from squall.cluster.manager.worker_api import WorkerApi
 from squall.cluster.wire.catalogue import CATALOGUE, MessageType
 
@@ -29,15 +35,20 @@ def handlers(owner: type) -> dict[str, tuple[MessageType, MessageType]]:
     return found
 
 
-PAIRS = {
-    name: pair
-    for owner in (ClientApi, OperatorApi, WorkerApi, ClientRelay, MemberCopies)
-    for name, pair in handlers(owner).items()
-}
+OWNERS = (
+    *(ClientApi, OperatorApi, WorkerApi, ClientRelay, MemberCopies, JobRequests, JobLeaderRpc),
+    *(DatacenterStateApi, GateClientApi, PartApi, PartReports),
+)
+PAIRS = {name: pair for owner in OWNERS for name, pair in handlers(owner).items()}
 
 
 def test_the_handlers_are_found() -> None:
-    assert {"ClientApi.follow", "ClientApi.list_jobs", "ClientApi.get_job"} <= PAIRS.keys()
+    assert {
+        "JobRequests.follow",
+        "JobRequests.list_jobs",
+        "GateClientApi.list_datacenters",
+        "DatacenterStateApi.answer",
+    } <= PAIRS.keys(), sorted(PAIRS)
 
 
 @pytest.mark.parametrize("name", PAIRS)

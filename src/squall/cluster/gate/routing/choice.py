@@ -194,6 +194,9 @@ class _Comparison:
             for each in bucket
             if self._scores[each.name].total <= lowest * (1.0 + self._settings.spread)
         ]
+        if len(near) > 1:
+            # Else a reader would look for the reason why not the lowest score was chosen.
+            self._rule = f"{len(near)} are within {self._settings.spread * 100:.0f} %: by its key"
         return max(near, key=self._draw).name
 
     def _draw(self, status: DatacenterStatus) -> tuple[float, str]:

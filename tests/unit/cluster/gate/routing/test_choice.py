@@ -252,7 +252,7 @@ def test_the_explanation_of_a_part_says_its_share_and_what_was_unusable() -> Non
     gone = status("eu", Health.UNREACHABLE, reason="no manager heard for 51 s")
     decision = decide(request, gone, status("us"), status("ap"))
     lines = explanation_text(decision.parts[0].explanation).splitlines()
-    assert lines[0].endswith("for 50 %")
+    assert lines[0] == "chosen of ap, eu, us for 50 % (2 are within 20 %: by its key)"
     assert "  eu  unreachable  no manager heard for 51 s" in lines
 
 

@@ -130,3 +130,17 @@ def test_workers_are_named_with_their_datacenter_and_drained_through_the_gate(
     resumed = gate.squall("drain", "eu/eu-w1", "--resume", *gate.reach)
     assert resumed.code == 0, resumed.err
     assert [node.state for node in gate.datacenter_nodes("eu") if node.role == "worker"] == ["idle"]
+
+
+def test_a_manager_sends_new_jobs_to_its_gates_unless_an_operator_insists(
+    gate: GatedDatacenters,
+) -> None:
+    managers = gate.addresses_of("eu")
+    ended = gate.run(gate.write(ROWS), to=managers).end()
+    check_code(ended)
+    assert len(by_datacenter(ended.document)) == 1, "the gates chose a datacenter"
+    assert gate.target.counts()["total"] == 60
+    direct = gate.run(gate.write(ROWS), "--direct", to=managers).end()
+    check_code(direct)
+    assert not by_datacenter({"datacenters": [], **direct.document})
+    assert gate.target.counts()["total"] == 120

@@ -89,6 +89,10 @@ class GatedDatacenters(Cluster):
     def managers_of(self, dc: str) -> list[str]:
         return self._members[dc]
 
+    def addresses_of(self, dc: str) -> str:
+        """Its managers, as `--to` takes them."""
+        return ",".join(self._addresses(self.managers_of(dc)))
+
     def nodes_of(self, dc: str) -> list[str]:
         return [name for name in self.nodes if name.startswith(f"{dc}-")]
 

@@ -87,8 +87,10 @@ class JobRequests(Generic[Job]):
         rates: ClientSettings,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
         reports: Callable[[Job, ReportCursor], JobReports | None] = lambda job, cursor: None,
+        gate_of: Callable[[JobId], str] = lambda job: "",
     ) -> None:
-        """`reports` returns the live numbers of a job for a receiver above this group.
+        """`gate_of` returns the address of a gate that knows a job which this group does not, or
+        "". `reports` returns the live numbers of a job for a receiver above this group.
         `led_elsewhere` returns the address of a job's leader, "" if this member leads it.
         `on_refused` is called with the client and the limit for each refused request."""
         self._machine = machine
@@ -102,6 +104,7 @@ class JobRequests(Generic[Job]):
         self._log = log
         self.on_refused = on_refused
         self._reports = reports
+        self._gate_of = gate_of
         self._allowed = {"submits": rates.submits, "asks": rates.queries}
         self._rates = {limit: RateLimit(allowed) for limit, allowed in self._allowed.items()}
 
@@ -209,6 +212,11 @@ class JobRequests(Generic[Job]):
     def job(self, job: JobId) -> Job:
         found = self._machine.tables.jobs.get(job)
         if found is None:
+            gate = self._gate_of(job)
+            if gate:
+                # A client that was sent to the gates may come back after it lost its link to them.
+                text = f"{job} is a job of the gates: ask {gate}"
+                raise RemoteError(ErrorCode.NOT_PRIMARY, text, primary=gate)
             raise RemoteError(ErrorCode.NOT_FOUND, f"no job {job}: see `squall jobs`")
         return found
 

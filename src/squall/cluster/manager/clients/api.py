@@ -41,7 +41,9 @@ from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.results.assembler import ResultAssembler
+from squall.cluster.protocol.gates.handover_keys import gate_group_of
 from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -109,6 +111,7 @@ class ClientApi:
             rates=rates,
             on_refused=on_refused,
             reports=reports,
+            gate_of=lambda job: gate_of(machine.tables, job),
         )
         self._datacenter = datacenter
         self._submissions = SubmissionCheck(
@@ -322,3 +325,12 @@ def _no_gate(datacenter: str) -> str:
         f"this is a manager of {datacenter}, not a gate, and chooses no datacenters: leave out "
         "--dc, name a gate with --to, or split the load here with --to eu=HOST:PORT,us=HOST:PORT"
     )
+
+
+def gate_of(tables: Tables, job: JobId) -> str:
+    """The address of a gate whose group, or a group before it, created a job; "" if none did."""
+    group = gate_group_of(job)
+    for gates in tables.gates.values():
+        if gates.addresses and group in (gates.group, *gates.former):
+            return gates.addresses[crc32(job.encode()) % len(gates.addresses)]
+    return ""

@@ -403,6 +403,8 @@ class Handover:
 
     def heal(self) -> None:
         self.network.heal()
+        for group in (self.gates, *self.datacenters.values()):
+            group.slow = 0.0
         if self.gates.term is None:
             self._lead_gates(self.gates)
         for name, group in self.datacenters.items():

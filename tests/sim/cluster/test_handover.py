@@ -9,8 +9,8 @@ import pytest
 from lab.scenarios.campaign import run_campaign
 
 JOBS = min(os.cpu_count() or 1, 8)
-HANDOVER_SEEDS = 100
-GATES_SEEDS = 4
+HANDOVER_SEEDS = 60
+GATES_SEEDS = 2
 
 
 @pytest.mark.timeout(400)
@@ -18,7 +18,7 @@ def test_parts_are_handed_over_once_and_nothing_stays_reserved() -> None:
     result = run_campaign("handover", range(1, HANDOVER_SEEDS + 1), jobs=JOBS)
     assert [(failed.seed, failed.failure) for failed in result.failures] == []
     assert result.tally["parts started"] > HANDOVER_SEEDS
-    assert result.tally["gates recovered by force"] > 10
+    assert result.tally["gates recovered by force"] > 3
 
 
 @pytest.mark.timeout(400)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,10 @@ class Outcome:
 
     requests: int
     seconds: float
+    cpu_s: float = 0.0
+    """CPU time of the process that makes the load; only wrk and squall have it."""
+    failed_checks: int = 0
+    """What the generator itself says of the checks of a journey and of failed requests."""
     document: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The results document of squall; empty for the others."""
 
@@ -37,49 +42,71 @@ class Outcome:
     def rate(self) -> float:
         return self.requests / self.seconds
 
+    @property
+    def cost_s(self) -> float:
+        """CPU time per request. Where a generator has its core for itself, this is the inverse of
+        its rate; where it shares the core with others, only this can be compared."""
+        return self.cpu_s / self.requests
 
-def wrk(url: str, users: int, seconds: int) -> Outcome:
-    text = _run(["wrk", "-t1", f"-c{users}", f"-d{seconds}s", f"{url}/"])
+
+def wrk(url: str, users: int, seconds: int, *more: str) -> Outcome:
+    before = _cpu_s()
+    text = _run(["wrk", "-t1", f"-c{users}", f"-d{seconds}s", *more, f"{url}/"])
+    cpu_s = _cpu_s() - before
     count = re.search(r"(\d+) requests in ", text)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     if count is None or rate is None:
         raise RuntimeError(f"wrk said something new:\n{text}")
     requests = int(count[1])
-    return Outcome(requests, requests / float(rate[1]))
+    return Outcome(requests, requests / float(rate[1]), cpu_s)
 
 
-def squall(url: str, users: int, seconds: int, *more: str) -> Outcome:
+def squall(url: str, users: int, seconds: int, *more: str, file: str = "hello.py") -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
-        command = [str(Path(sys.executable).with_name("squall")), "run", str(HERE / "hello.py")]
+        command = [str(Path(sys.executable).with_name("squall")), "run", str(HERE / file)]
         command += ["-u", str(users), "-d", f"{seconds}s", "--workers", "1", "--host", url]
         command += ["--json", str(path), "-q", *more]
         _run(command, codes=SQUALL_CODES)
         document = json.loads(path.read_text())
     workflow = document["workflows"][0]
-    return Outcome(workflow["requests"]["sent"], workflow["elapsed_s"], document)
+    cpu_s = sum(each["cpu"] * each["seconds"] for each in document["generator"]["processes"])
+    failed = sum(check["failed"] for check in document["checks"])
+    failed += sum(step["failed"] for step in workflow["steps"])
+    sent, elapsed_s = workflow["requests"]["sent"], workflow["elapsed_s"]
+    return Outcome(sent, elapsed_s, cpu_s, failed, document)
 
 
-def k6(url: str, users: int, seconds: int) -> Outcome:
+def k6(url: str, users: int, seconds: int, file: str = "hello.js") -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "summary.json"
         command = [str(PEERS / "k6"), "run", "--vus", str(users), "--duration", f"{seconds}s"]
-        command += ["--quiet", "--no-usage-report", "--log-output=none", str(HERE / "hello.js")]
-        _run(command, TARGET=f"{url}/", SUMMARY=str(path))
+        command += ["--quiet", "--no-usage-report", "--log-output=none", str(HERE / file)]
+        _run(command, TARGET=url, SUMMARY=str(path))
         summary = json.loads(path.read_text())
-    requests = summary["metrics"]["http_reqs"]["values"]["count"]
-    return Outcome(int(requests), summary["state"]["testRunDurationMs"] / 1e3)
+    metrics = summary["metrics"]
+    requests = metrics["http_reqs"]["values"]["count"]
+    failed = metrics["http_req_failed"]["values"]["passes"]
+    failed += metrics.get("checks", {"values": {"fails": 0}})["values"]["fails"]
+    seconds_run = summary["state"]["testRunDurationMs"] / 1e3
+    return Outcome(int(requests), seconds_run, failed_checks=int(failed))
 
 
-def locust(url: str, users: int, seconds: int) -> Outcome:
-    command = [str(PEERS / "locust"), "-f", str(HERE / "hello_locust.py"), "--headless"]
+def locust(url: str, users: int, seconds: int, file: str = "hello_locust.py") -> Outcome:
+    command = [str(PEERS / "locust"), "-f", str(HERE / file), "--headless"]
     command += ["-u", str(users), "-r", str(users), "-t", f"{seconds}s", "--host", url]
     command += ["--only-summary", "--json", "--loglevel", "ERROR"]
     rows = json.loads(_run(command))
     requests = sum(row["num_requests"] for row in rows)
     start = min(row["start_time"] for row in rows)
     end = max(row["last_request_timestamp"] for row in rows)
-    return Outcome(requests, end - start)
+    return Outcome(requests, end - start, failed_checks=sum(row["num_failures"] for row in rows))
+
+
+def _cpu_s() -> float:
+    """CPU time of all generators so far: they are children that have been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _run(command: Sequence[str], codes: Sequence[int] = (0,), **environment: str) -> str:

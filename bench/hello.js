@@ -2,7 +2,7 @@
 import http from 'k6/http';
 
 export default function () {
-  http.get(__ENV.TARGET);
+  http.get(`${__ENV.TARGET}/`);
 }
 
 export function handleSummary(data) {

@@ -110,7 +110,7 @@ def _under_cachegrind(command: list[str]) -> int:
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
+            env={**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
         )
     found = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
     if done.returncode != 0 or found is None:

@@ -3,6 +3,10 @@
 nginx has core 0, the generator core 1. Rounds are interleaved, because a shared machine
 changes its speed by a third between minutes: a ratio is taken within one round only, and
 the table shows medians with quartiles. Squall's counts are held against nginx's own.
+
+Ratios to wrk compare CPU time per request, which is what decides how much load a core makes and
+which others on the machine change least; the rates are printed too. Ratios to k6 and
+Locust compare rates, because their CPU time includes a start of seconds.
 """
 
 from __future__ import annotations
@@ -51,11 +55,11 @@ def main() -> int:
         return 1
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    rows: list[Row] = []
     with Nginx(core=0) as nginx:
-        rows = _against_peers(nginx, options.rounds, options.seconds)
-        rows += _many_connections(nginx, options.rounds, options.seconds)
-        rows += _many_users(nginx, options.seconds)
-    print(f"\none core, GET of 12 bytes, {options.rounds} rounds of {options.seconds} s")
+        for part in options.parts or PARTS:
+            rows += PARTS[part](nginx, options.rounds, options.seconds)
+    print(f"\none core, {options.rounds} rounds of {options.seconds} s")
     for row in rows:
         print(f"  {row.what:<34}{row.shown:<24}{row.bar_shown:<12}{_mark(row)}")
     return 1 if options.check and not all(row.holds for row in rows) else 0
@@ -67,7 +71,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (5)")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 2 s, to see it work")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a bar is missed")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (all)")
     options = parser.parse_args()
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     if options.quick:
         options.rounds, options.seconds = 2, 2
     return options
@@ -82,13 +89,13 @@ def _against_peers(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
         pair = _pair(nginx, number, 64, seconds)
         parent_cpu.append(_parent_cpu(pair.squall.document))
         wrong_counts += not pair.counts_agree
-        ratios["wrk"].append(pair.squall.rate / pair.wrk.rate)
+        ratios["wrk"].append(pair.ratio)
         if number < PEER_ROUNDS:
             for peer in (generators.k6, generators.locust):
                 outcome = _told(peer, nginx, 64, min(seconds, PEER_SECONDS))
                 ratios[peer.__name__].append(pair.squall.rate / outcome.rate)
     return [
-        _ratio_row("squall / wrk, 64 users", ratios["wrk"], 0.5),
+        _ratio_row("squall / wrk, 64 users", ratios["wrk"], 0.75),
         _ratio_row("squall / k6, 64 users", ratios["k6"], 4),
         _ratio_row("squall / Locust, 64 users", ratios["locust"], 8),
         _limit_row("parent process, % of a core", max(parent_cpu) * 100, 5),
@@ -98,11 +105,54 @@ def _against_peers(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
 
 def _many_connections(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
     pairs = [_pair(nginx, number, 1000, seconds) for number in range(rounds)]
-    ratios = [pair.squall.rate / pair.wrk.rate for pair in pairs]
-    return [_ratio_row("squall / wrk, 1000 users", ratios, 0.45)]
+    return [_ratio_row("squall / wrk, 1000 users", [pair.ratio for pair in pairs], 0.6)]
 
 
-def _many_users(nginx: Nginx, seconds: int) -> list[Row]:
+def _over_tls(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
+    """The same GET over TLS, and with a handshake for each."""
+    requests: list[float] = []
+    handshakes: list[float] = []
+    url = nginx.tls_url
+    for _ in range(rounds):
+        wrk = generators.wrk(url, 64, seconds)
+        squall = generators.squall(url, 64, seconds, "--insecure")
+        requests.append(wrk.cost_s / squall.cost_s)
+        _tell("wrk TLS", 64, wrk)
+        _tell("squall TLS", 64, squall)
+        wrk = generators.wrk(url, 64, seconds, "-H", "Connection: close")
+        squall = generators.squall(url, 64, seconds, "--insecure", file="hello_close.py")
+        handshakes.append(squall.cost_s / wrk.cost_s)
+        _tell("wrk new", 64, wrk)
+        _tell("squall new", 64, squall)
+    cost = statistics.median(handshakes)
+    return [
+        _ratio_row("squall / wrk over TLS, 64 users", requests, 0.7),
+        _limit_row("handshake, times the cost of wrk's", cost, 3),
+    ]
+
+
+def _journeys(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
+    """GET, GET of JSON with a check, POST of JSON with a check: all three generators per round."""
+    ratios: dict[str, list[float]] = {"k6": [], "locust": []}
+    failed = 0
+    for _ in range(rounds):
+        squall = generators.squall(nginx.url, 64, seconds, file="journey.py")
+        _tell("squall journey", 64, squall)
+        k6 = generators.k6(nginx.url, 64, seconds, "journey.js")
+        _tell("k6 journey", 64, k6)
+        locust = generators.locust(nginx.url, 64, seconds, "journey_locust.py")
+        _tell("locust journey", 64, locust)
+        ratios["k6"].append(squall.rate / k6.rate)
+        ratios["locust"].append(squall.rate / locust.rate)
+        failed += squall.failed_checks + k6.failed_checks + locust.failed_checks
+    return [
+        _ratio_row("squall / k6, journey", ratios["k6"], 6.5),
+        _ratio_row("squall / Locust, journey", ratios["locust"], 8),
+        _limit_row("failed checks of all three", failed, 0),
+    ]
+
+
+def _many_users(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
     """10,000 users: memory, and the longest pause of the collector once all are connected.
 
     Loop lag is not a pause here: the loop of a saturated core sees thousands of ready
@@ -130,6 +180,10 @@ class Pair:
     """What nginx counted while squall ran."""
 
     @property
+    def ratio(self) -> float:
+        return self.wrk.cost_s / self.squall.cost_s
+
+    @property
     def counts_agree(self) -> bool:
         requests = self.squall.document["workflows"][0]["requests"]
         return requests["answered"] <= self.counted <= requests["sent"]
@@ -152,7 +206,8 @@ def _told(generator: Generator, nginx: Nginx, users: int, seconds: int) -> Outco
 
 
 def _tell(name: str, users: int, outcome: Outcome) -> None:
-    print(f"{name:<10}{users:>6} users {outcome.rate:>10.0f}/s", flush=True)
+    cost = f"{outcome.cost_s * 1e6:>8.1f} us of CPU" if outcome.cpu_s else ""
+    print(f"{name:<16}{users:>6} users {outcome.rate:>10.0f}/s{cost}", flush=True)
 
 
 def _parent_cpu(document: Mapping[str, Any]) -> float:
@@ -174,6 +229,15 @@ def _limit_row(what: str, value: float, bar: float) -> Row:
 
 def _mark(row: Row) -> str:
     return "ok" if row.holds else "FAIL"
+
+
+PARTS: dict[str, Callable[[Nginx, int, int], list[Row]]] = {
+    "get": _against_peers,
+    "tls": _over_tls,
+    "journey": _journeys,
+    "connections": _many_connections,
+    "users": _many_users,
+}
 
 
 if __name__ == "__main__":

@@ -10,10 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from squall.stats.histogram import Histogram, merged
+from squall.stats.manifest import CLIENT_PROTOCOLS
 from squall.stats.reports import RequestsDelta
 from squall.stats.totals.run import RunStats
 from squall.stats.totals.step_rows import RowStats, is_status
 from squall.stats.totals.workflow import WorkflowStats
+
+
+@dataclass
+class ProtocolTotals:
+    """The measured steps of one protocol."""
+
+    name: str
+    count: int
+    failed: int
+    latency: Histogram
 
 
 @dataclass
@@ -30,6 +41,8 @@ class Totals:
     no_answer: dict[str, int]
     """Exchanges that ended without an answer, by reason, as far as steps returned them."""
     span_s: float
+    protocols: list[ProtocolTotals]
+    """In the order of the steps; calls with `name=` are counted by their steps."""
 
     @property
     def answered_per_s(self) -> float:
@@ -50,7 +63,8 @@ def totals_of(stats: RunStats, workflows: Sequence[WorkflowStats]) -> Totals:
             setattr(requests, name, getattr(requests, name) + getattr(workflow.requests, name))
         if workflow.statuses:
             statuses.update({str(status): count for status, count in workflow.statuses.items()})
-            unknown += max(workflow.requests.answered - workflow.statuses.total(), 0)
+            known = workflow.statuses.total() + workflow.requests.replies
+            unknown += max(workflow.requests.answered - known, 0)
         for row in workflow.rows.values():
             if not workflow.statuses:
                 # A document of an early version has only those of its steps.
@@ -70,7 +84,26 @@ def totals_of(stats: RunStats, workflows: Sequence[WorkflowStats]) -> Totals:
         unknown_statuses=unknown,
         no_answer=dict(no_answer.most_common()),
         span_s=span_s(workflows),
+        protocols=_protocols(workflows),
     )
+
+
+def _protocols(workflows: Sequence[WorkflowStats]) -> list[ProtocolTotals]:
+    rows: dict[str, list[RowStats]] = {}
+    for workflow in workflows:
+        steps = {step.name for step in workflow.manifest.steps}
+        for row in workflow.rows.values():
+            if row.protocol and row.name in steps and row.count:
+                rows.setdefault(row.protocol, []).append(row)
+    return [
+        ProtocolTotals(
+            name,
+            sum(row.count for row in found),
+            sum(row.failed for row in found),
+            merged(row.latency for row in found),
+        )
+        for name, found in rows.items()
+    ]
 
 
 def loaded_workflows(stats: RunStats) -> list[WorkflowStats]:
@@ -90,7 +123,7 @@ def span_s(workflows: Sequence[WorkflowStats]) -> float:
 
 def _transport_reasons(stats: RunStats, workflow: str, row: RowStats) -> dict[str, int]:
     """An exception in the author's code leaves a traceback, a lost exchange does not."""
-    if row.protocol != "http":
+    if row.protocol not in CLIENT_PROTOCOLS:
         return {}
     raised = {s.reason for s in stats.error_samples(workflow, row.name) if s.traceback or s.status}
     return {

@@ -118,6 +118,8 @@ class RequestsDelta(msgspec.Struct, array_like=True):
     bytes_sent: int = 0
     bytes_received: int = 0
     connections: int = 0
+    replies: int = 0
+    """Of `answered`: answers in protocols that have no status."""
 
 
 class WindowReport(msgspec.Struct, array_like=True, tag="window"):

@@ -49,6 +49,8 @@ LATE_QUANTILES = (0.99, 0.95, 0.9, 0.5)
 SAMPLES_BEYOND = 5
 # A late loop that used less of its core did not get it: other programs had the processor.
 BUSY_CPU = 0.5
+# Two hundred workflows whose starts were late are one finding to a reader.
+ALIKE_MAX = 5
 
 ExtraReason = tuple[VerdictState, str]
 
@@ -95,9 +97,22 @@ def _verdict(found: Iterable[_Finding], extra: Sequence[ExtraReason]) -> Verdict
     findings.sort(key=lambda finding: -_SEVERITY[finding.state])
     return Verdict(
         state=findings[0].state,
-        reasons=[finding.text for finding in findings],
+        reasons=_reasons(findings),
         headline=findings[0].headline,
     )
+
+
+def _reasons(findings: Iterable[_Finding]) -> list[str]:
+    """One line for each finding; of the same finding in many workflows the first few."""
+    texts: dict[tuple[VerdictState, str], list[str]] = {}
+    for finding in findings:
+        texts.setdefault((finding.state, finding.headline), []).append(finding.text)
+    reasons: list[str] = []
+    for (_, headline), same in texts.items():
+        reasons += same[:ALIKE_MAX]
+        if len(same) > ALIKE_MAX:
+            reasons.append(f"{headline}: {len(same) - ALIKE_MAX} more like these")
+    return reasons
 
 
 def _findings(stats: RunStats, *, is_live: bool) -> Iterator[_Finding]:

@@ -32,9 +32,9 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 @pytest.fixture(params=["aiofastnet", "loop"], autouse=True)
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "loop":
-        monkeypatch.setattr(tls_transport, "aiofastnet", None)
+        monkeypatch.setattr(tls_transport, "fast_transports", lambda: None)
     else:
-        assert tls_transport.aiofastnet is not None
+        assert tls_transport.fast_transports() is not None
 
 
 @asynccontextmanager

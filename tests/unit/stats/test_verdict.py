@@ -375,3 +375,17 @@ def test_the_limits_are_settings() -> None:
     stats = RunStats(file_manifest(), settings=strict)
     stats.add(health(1.0))
     assert judge(stats).state == "DEGRADED"
+
+
+def test_the_same_finding_in_many_workflows_is_listed_for_the_first_few() -> None:
+    names = [f"W{number}" for number in range(200)]
+    profile = open_profile(max_vus=100)
+    stats = RunStats(file_manifest(*(workflow_manifest(name, profile=profile) for name in names)))
+    for second in range(1, 11):
+        stats.add(health(float(second)))
+    for name in names:
+        starts = StartsDelta(planned=1000, made=999, dropped=1)
+        stats.add(window(9, workflow=name, busy=7, starts=starts))
+    verdict = judge(stats)
+    assert [reason.split()[0] for reason in verdict.reasons[:5]] == names[:5]
+    assert verdict.reasons[5:] == [f"{verdict.headline}: 195 more like these"]

@@ -8,21 +8,28 @@ faster there.
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import ssl
 from collections.abc import Callable
-
-try:
-    import aiofastnet
-except ImportError:
-    # No wheel for this platform, or an OpenSSL that it does not find.
-    aiofastnet = None
+from importlib import import_module
+from types import ModuleType
 
 # A peer that does not answer the TLS shutdown is cut off after this time.
 _TLS_GOODBYE_S = 1.0
 
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL.
 _MISMATCHES = {62: "Hostname mismatch", 64: "IP address mismatch"}
+
+
+@functools.cache
+def fast_transports() -> ModuleType | None:
+    """aiofastnet, loaded with the first TLS connection; None where it cannot be imported."""
+    try:
+        return import_module("aiofastnet")
+    except ImportError:
+        # No wheel for this platform, or an OpenSSL that it does not find.
+        return None
 
 
 async def open_tls(
@@ -34,6 +41,7 @@ async def open_tls(
     """Makes the handshake on a connected socket. The protocol learns its transport in
     `connection_made`, after the handshake; a failure closes the socket."""
     loop = asyncio.get_running_loop()
+    aiofastnet = fast_transports()
     if aiofastnet is None:
         await loop.create_connection(
             protocol,

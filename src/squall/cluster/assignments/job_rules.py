@@ -72,10 +72,11 @@ def know_datacenters(tables: AssignmentTables, command: KnowDatacenters) -> Comm
         record = DatacenterRecord(name=name, managers=tuple(managers))
         if tables.datacenters.get(name) == record:
             continue
-        if managers:
+        if managers or (name in tables.datacenters and _is_used(tables, name)):
+            # One that leaves stays without managers while a part is there: it gets no other.
             tables.datacenters[name] = record
             changed = True
-        elif name in tables.datacenters and not _is_used(tables, name):
+        elif name in tables.datacenters:
             del tables.datacenters[name]
             changed = True
     return Accepted(changed=changed)

@@ -14,7 +14,7 @@ Each function checks first and changes afterwards: a rejected command changes no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from squall.cluster.assignments.commands import (
     AssignParts,
@@ -48,12 +48,12 @@ def assign_parts(tables: AssignmentTables, command: AssignParts) -> CommandOutco
 
 
 def choices_fault(
-    tables: AssignmentTables, job: GateJobRecord, choices: Iterable[PartChoice]
+    tables: AssignmentTables, job: GateJobRecord, choices: Sequence[PartChoice]
 ) -> str:
     """Returns why the parts of a job may not be given to these datacenters, or ""."""
     chosen = {choice.part: choice for choice in choices}
-    if not chosen:
-        return "no part is assigned"
+    if not chosen or len(chosen) != len(choices):
+        return "no part is assigned, or one is assigned twice"
     if job.started_ms or job.stop:
         return f"job {job.job} is {'being stopped' if job.stop else 'started'}"
     if tables.is_copied(job.job):
@@ -61,7 +61,8 @@ def choices_fault(
     for index, choice in chosen.items():
         if not 0 <= index < len(job.parts):
             return f"job {job.job} has no part {index}"
-        if choice.datacenter not in tables.datacenters:
+        record = tables.datacenters.get(choice.datacenter)
+        if record is None or not record.managers:
             return f"there is no datacenter {choice.datacenter}"
         fault = raise_fault(job.parts[index])
         if fault:

@@ -31,7 +31,7 @@ class DatacenterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     name: str
     managers: tuple[str, ...] = ()
-    """host:port of the managers that are known."""
+    """host:port of the managers that are known; none: it leaves, and gets no part any more."""
 
 
 class PartTry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

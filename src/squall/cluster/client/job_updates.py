@@ -47,7 +47,7 @@ async def job_updates(client: ClusterClient, job: JobId) -> AsyncIterator[JobUpd
         if not _may_have_changed(answer, shown):
             yield JobUpdate(snapshots)
             continue
-        view = await client.status(job)
+        view = await client.counted_status(job)
         ended = [each for each in view.workflows if each.state in WORKFLOW_ENDS]
         new = [each for each in ended if each.name not in told]
         told.update(each.name for each in ended)

@@ -75,7 +75,11 @@ class OrderDriver:
 
     async def _asked(self, order: PartOrder) -> PartAnswer:
         timeout_s = ACCEPT_S if isinstance(order.message, AcceptPart) else ORDER_S
-        found = await self._links.any_link(order.datacenter, LINK_S)
+        try:
+            found = await self._links.any_link(order.datacenter, LINK_S)
+        except KeyError:
+            # The gate was started without it, while a part is still there.
+            raise WireError(f"no flag of this gate names {order.datacenter}") from None
         if not found:
             raise WireError(f"there is no link to a manager of {order.datacenter}")
         # The receiver relays it if it does not lead.

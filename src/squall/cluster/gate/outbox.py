@@ -79,7 +79,9 @@ class GateOutbox:
         tables, fence, gates = self._tables(), self._fence(), self._gates()
         orders: list[PartOrder] = []
         named: list[str] = []
-        for datacenter in tables.datacenters:
+        for datacenter, record in tables.datacenters.items():
+            if not record.managers:
+                continue
             tag = f"gates {datacenter} {' '.join(gates)}"
             named.append(tag)
             if gates and tables.group and self._sending.is_due(tag, now):

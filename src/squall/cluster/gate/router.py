@@ -43,7 +43,8 @@ class DatacenterRouter:
         tables: Callable[[], AssignmentTables],
         on_event: Callable[[str, str], None] = lambda what, datacenter: None,
     ) -> None:
-        """`on_event` counts what happened to a part ("assigned", "refused") by datacenter."""
+        """`on_event` counts what happened to a part, by datacenter: it was assigned, also while the
+        datacenter was degraded, or refused."""
         self._known = known
         self._clock = clock
         self._tables = tables
@@ -140,6 +141,8 @@ class DatacenterRouter:
             cores = cores_taken(job.submission.manifest, self._cores_of(datacenter))
             self._known.dispatched(datacenter, part, cores, now)
             self._on_event("assigned", datacenter)
+            if self._is_degraded(datacenter, now):
+                self._on_event("assigned_degraded", datacenter)
         elif state in ("accepted", "ready", "started"):
             self._known.accepted(datacenter, part, now)
         elif state == "refused" and not is_first:
@@ -147,6 +150,10 @@ class DatacenterRouter:
             self._on_event("refused", datacenter)
         else:
             self._known.over(datacenter, part)
+
+    def _is_degraded(self, datacenter: str, now: float) -> bool:
+        known = datacenter in self._known
+        return known and self._known[datacenter].finding(now).health is Health.DEGRADED
 
     def _cores_of(self, datacenter: str) -> int:
         report = self._known[datacenter].report if datacenter in self._known else None

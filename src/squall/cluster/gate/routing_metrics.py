@@ -61,7 +61,7 @@ def part_counter(registry: Registry) -> Callable[[str, str], None]:
     """Returns a function that counts what happened to a part of a job, by datacenter."""
     counted = registry.counters(
         "squall_routed_parts_total",
-        "Parts of jobs that were assigned to a datacenter or refused by it",
+        "Parts of jobs that were assigned to a datacenter, or refused by it",
         ["event", "datacenter"],
     )
     return lambda event, datacenter: counted.with_labels(event, datacenter).add()

@@ -209,6 +209,7 @@ def _requests(stats: WorkflowStats) -> dict[str, Any]:
     return {
         "sent": requests.sent,
         "answered": requests.answered,
+        "replies": requests.replies,
         "failed": requests.failed,
         "redirects": requests.redirects,
         "reconnects": requests.reconnects,

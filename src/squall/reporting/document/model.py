@@ -124,6 +124,7 @@ class RequestsDoc(msgspec.Struct, kw_only=True):
     connections: int
     bytes_sent: int
     bytes_received: int
+    replies: int = 0
     statuses: dict[str, int] = {}
 
 

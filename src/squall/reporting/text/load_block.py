@@ -1,4 +1,4 @@
-"""The LOAD, HTTP and GENERATOR blocks of the summary."""
+"""The LOAD, HTTP (or CALLS) and GENERATOR blocks of the summary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from squall.engine.outcome import RunOutcome, cores_at_once
 from squall.reporting.loss_lines import loss_line
 from squall.reporting.number_format import brief_duration, data_size, plural, whole_percent
 from squall.reporting.text.layout import Paint, section
-from squall.reporting.totals import Totals
+from squall.reporting.totals import ProtocolTotals, Totals
+from squall.stats.manifest import HTTP_PROTOCOLS
 from squall.stats.totals.workflow import WorkflowStats
 
 
@@ -23,7 +24,8 @@ def load_block(workflows: Sequence[WorkflowStats], paint: Paint) -> list[str]:
 
 
 def http_block(totals: Totals, paint: Paint) -> list[str]:
-    """Empty for a run without a single HTTP exchange."""
+    """Empty for a run without a single exchange. Named CALLS if other protocols took part, with a
+    line for each."""
     requests = totals.requests
     if not requests.sent and not requests.failed:
         return []
@@ -56,7 +58,16 @@ def http_block(totals: Totals, paint: Paint) -> list[str]:
             f"other calls  {plural(totals.other_calls, 'request')} not returned by a step "
             "(give them name=...)"
         )
-    return section("HTTP", lines, paint)
+    named = [each.name for each in totals.protocols]
+    if named not in ([], ["http"]):
+        lines += [_protocol(each) for each in totals.protocols]
+    return section("HTTP" if HTTP_PROTOCOLS.issuperset(named) else "CALLS", lines, paint)
+
+
+def _protocol(totals: ProtocolTotals) -> str:
+    p50, p99 = (brief_duration(totals.latency.quantile(q)) for q in (0.5, 0.99))
+    calls = f"{plural(totals.count, 'call')}, {totals.failed} failed"
+    return f"{totals.name}  {calls}, p50 {p50}, p99 {p99}"
 
 
 def generator_block(

@@ -272,6 +272,7 @@ def _add_requests(total: RequestsDelta, delta: RequestsDelta) -> None:
     total.bytes_sent += delta.bytes_sent
     total.bytes_received += delta.bytes_received
     total.connections += delta.connections
+    total.replies += delta.replies
 
 
 def _add_check(checks: dict[str, CheckStats], delta: CheckDelta) -> None:

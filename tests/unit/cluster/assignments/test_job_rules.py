@@ -126,8 +126,11 @@ def test_a_broken_job_fails_and_its_parts_are_cancelled() -> None:
 def test_a_datacenter_with_a_part_is_not_removed() -> None:
     log = GatesLog()
     job = log.create("eu")
-    log.must(KnowDatacenters(datacenters=(("eu", ()), ("us", ()))))
+    leave = KnowDatacenters(datacenters=(("eu", ()), ("us", ())))
+    log.must(leave)
     assert set(log.machine.tables.datacenters) == {"eu", "ap"}
+    assert not log.must(leave).changed
+    assert log.job(log.create("eu", key="2")).state == "queued", "it gets no other part"
     assert isinstance(log.move(job, 0, "us"), Rejected)
 
 

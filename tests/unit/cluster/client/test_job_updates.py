@@ -60,7 +60,8 @@ class Cluster:
             events = [StreamEvent(float(index), "changed")] if changed else []
             yield Followed(upto=index, items=[*events, StreamSnapshot(second(index))], state=state)
 
-    async def status(self, job: JobId) -> JobView:
+    async def counted_status(self, job: JobId) -> JobView:
+        """With counters to the end; a plain status has none once the job is over."""
         self.asked += 1
         state, a, b = self.steps[self.at]
         views = [WorkflowView(name="A", state=a), WorkflowView(name="B", state=b, error="late")]

@@ -249,3 +249,13 @@ def test_the_cores_of_a_job_follow_its_first_workflows(
     manifest = FileManifest(path="shop.py", workflows=[workflow])
     assert cores_needed(manifest, [status("eu")]) == {"eu": needed}
     assert cores_taken(manifest, 32) == taken
+
+
+def test_a_part_for_a_degraded_datacenter_is_counted_apart() -> None:
+    gate = RoutedGate()
+    gate.router.sync()
+    later = gate.clock.at
+    gate.known["eu"].answered(report(datacenter="eu", healthy=2, committed=101), 8.0, later, later)
+    gate.put(tried(job(), "eu", "assigned"))
+    gate.router.sync()
+    assert gate.events == [("assigned", "eu"), ("assigned_degraded", "eu")]

@@ -25,6 +25,7 @@ from squall.stats.reports import ErrorSample, RowDelta
 def recorder(*, is_open: bool = False) -> tuple[Recorder, list[ErrorSample]]:
     told: list[ErrorSample] = []
     http: Any = SimpleNamespace(
+        protocol="http",
         counters=HTTPCounters(),
         dns_samples=array("d"),
         connect_samples=array("d"),
@@ -103,7 +104,7 @@ def test_reasons_are_bounded() -> None:
 
 def test_names_of_checks_and_calls_are_bounded() -> None:
     made, _ = recorder()
-    call = SimpleNamespace(status_code=200, started=1.0, ended=1.5)
+    call = SimpleNamespace(protocol="http", status_code=200, started=1.0, ended=1.5)
     for n in range(NAMES_MAX + 30):
         made.check(f"check {n}", n % 2 == 0)
         made.record_named(f"call {n}", call)
@@ -129,7 +130,7 @@ def test_a_check_may_have_any_name() -> None:
 def test_named_calls_that_fail_are_told_once() -> None:
     made, told = recorder()
     failure = SimpleNamespace(
-        reason="connection reset", started=1.0, ended=1.5, request="GET http://h/"
+        protocol="http", reason="connection reset", started=1.0, ended=1.5, request="GET http://h/"
     )
     for _ in range(3):
         made.record_named("search", failure)

@@ -70,8 +70,6 @@ class RoutingDecision:
     parts: tuple[RoutedPart, ...] = ()
     reason: str = ""
     """Why there are no parts: in one line, with the state of each datacenter."""
-    worst: Health = Health.HEALTHY
-    """The worst health that was accepted; the gate warns of a degraded one."""
 
 
 def choose(
@@ -107,7 +105,7 @@ def _best(
     if len(parts) < request.count:
         wanted = "a datacenter" if request.count == 1 else f"{request.count} datacenters"
         return _none(f"{wanted} wanted, {len(parts)} can run it", by_name)
-    return _decision(parts, by_name)
+    return RoutingDecision(parts=tuple(parts))
 
 
 def _named(
@@ -139,7 +137,7 @@ def _named(
                 replaces="" if itself else name,
             )
         )
-    return _decision(parts, by_name)
+    return RoutingDecision(parts=tuple(parts))
 
 
 def _replacement(
@@ -196,6 +194,9 @@ class _Comparison:
             for each in bucket
             if self._scores[each.name].total <= lowest * (1.0 + self._settings.spread)
         ]
+        if len(near) > 1:
+            # Else a reader would look for the reason why not the lowest score was chosen.
+            self._rule = f"{len(near)} are within {self._settings.spread * 100:.0f} %: by its key"
         return max(near, key=self._draw).name
 
     def _draw(self, status: DatacenterStatus) -> tuple[float, str]:
@@ -263,11 +264,6 @@ def _note(
         reason=reason,
         cool_down_s=status.cool_down_left_s,
     )
-
-
-def _decision(parts: list[RoutedPart], by_name: Mapping[str, DatacenterStatus]) -> RoutingDecision:
-    worst = max((by_name[part.datacenter].health for part in parts), default=Health.HEALTHY)
-    return RoutingDecision(parts=tuple(parts), worst=worst)
 
 
 def _none(text: str, by_name: Mapping[str, DatacenterStatus]) -> RoutingDecision:

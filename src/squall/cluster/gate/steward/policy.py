@@ -167,7 +167,8 @@ class Steward:
             # A datacenter that the flags do not name any more leaves once no part is there.
             wanted = {**dict.fromkeys(known, ()), **self._datacenters}
             changed = tuple(sorted((n, m) for n, m in wanted.items() if known.get(n) != m))
-            self.state.submit("datacenters", KnowDatacenters(datacenters=changed))
+            if changed:
+                self.state.submit("datacenters", KnowDatacenters(datacenters=changed))
 
     def _drive_alone(self, name: JobId) -> None:
         """Drives one job so that nothing in it can stop the others (R3)."""

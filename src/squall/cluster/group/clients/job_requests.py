@@ -87,9 +87,11 @@ class JobRequests(Generic[Job]):
         rates: ClientSettings,
         on_refused: Callable[[str, Limit], None] = lambda client, limit: None,
         reports: Callable[[Job, ReportCursor], JobReports | None] = lambda job, cursor: None,
+        held_elsewhere: Callable[[JobId], str] = lambda job: "",
     ) -> None:
         """`reports` returns the live numbers of a job for a receiver above this group.
-        `led_elsewhere` returns the address of a job's leader, "" if this member leads it.
+        `held_elsewhere` returns where a job is that this group does not have, "" if that is not
+        known. `led_elsewhere` returns the address of a job's leader, "" if this member leads it.
         `on_refused` is called with the client and the limit for each refused request."""
         self._machine = machine
         self._ledger = ledger
@@ -102,6 +104,7 @@ class JobRequests(Generic[Job]):
         self._log = log
         self.on_refused = on_refused
         self._reports = reports
+        self._held_elsewhere = held_elsewhere
         self._allowed = {"submits": rates.submits, "asks": rates.queries}
         self._rates = {limit: RateLimit(allowed) for limit, allowed in self._allowed.items()}
 
@@ -208,9 +211,15 @@ class JobRequests(Generic[Job]):
 
     def job(self, job: JobId) -> Job:
         found = self._machine.tables.jobs.get(job)
-        if found is None:
-            raise RemoteError(ErrorCode.NOT_FOUND, f"no job {job}: see `squall jobs`")
-        return found
+        if found is not None:
+            return found
+        where = self._held_elsewhere(job)
+        if where:
+            text = f"{job} is a job of the gates: ask {where}"
+            raise RemoteError(
+                ErrorCode.NOT_PRIMARY, text, primary=where, retry_after_s=RETRY_AFTER_S
+            )
+        raise RemoteError(ErrorCode.NOT_FOUND, f"no job {job}: see `squall jobs`")
 
     def check_owner(self, does: str, job: Job, incoming: Incoming) -> str:
         """Returns the name under which the change is recorded."""

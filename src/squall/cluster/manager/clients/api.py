@@ -41,7 +41,9 @@ from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.manager.results.assembler import ResultAssembler
+from squall.cluster.protocol.gates.handover_keys import gate_group_of
 from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
+from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -109,6 +111,7 @@ class ClientApi:
             rates=rates,
             on_refused=on_refused,
             reports=reports,
+            held_elsewhere=lambda job: gate_of(machine.tables, job),
         )
         self._datacenter = datacenter
         self._submissions = SubmissionCheck(
@@ -315,6 +318,16 @@ class ClientApi:
         if not job.result:
             raise RemoteError(ErrorCode.NOT_FOUND, f"{job.job} left no result: {job.reason}")
         return WorkflowResultHeld(job.result, job.result_size)
+
+
+def gate_of(tables: Tables, job: JobId) -> str:
+    """A gate of the group that created a job, or of one that took it over; "": no such gate is
+    known here. A client that was sent to the gates may come back with their job (R15)."""
+    group = gate_group_of(job)
+    for known in tables.gates.values():
+        if group in (known.group, *known.former) and known.addresses:
+            return known.addresses[crc32(job.encode()) % len(known.addresses)]
+    return ""
 
 
 def _no_gate(datacenter: str) -> str:

@@ -170,6 +170,9 @@ class Channel:
             link.unseal(frame)
             self._dispatcher.cancel(correlation)
 
+    def awaits_answers(self) -> bool:
+        return bool(self._calls.pending)
+
     def on_writable(self, link: Link) -> None:
         while link.room > 0:
             entry = self._outbox.take()

@@ -71,6 +71,10 @@ class LinkOwner(Protocol):
         """The link has room again."""
         ...
 
+    def awaits_answers(self) -> bool:
+        """Whether requests wait for answers, which a peer that died will never send."""
+        ...
+
     def on_error(self, link: Link, error: Exception) -> None:
         """The owner raised in one of the calls above; the link closes."""
         ...
@@ -456,6 +460,9 @@ class Link:
             # In use until a sign of life comes later than that.
             self._used_by = now
             self._used = session.link is LinkKind.CONTROL
+        elif self._owner.awaits_answers():
+            # A long poll may wait for a minute, and its caller has to learn of a death in 5 s.
+            self._used_by = now
         self._idle = self._heard_at > self._used_by
         silent_s = now - self._heard_at
         if silent_s < limits.quiet_s and self._partial_since is None:

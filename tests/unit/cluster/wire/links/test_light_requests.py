@@ -158,3 +158,20 @@ def test_a_silent_peer_on_a_bulk_link_is_noticed() -> None:
             assert asyncio.get_running_loop().time() - began < 12.0
 
     run(main())
+
+
+def test_a_peer_that_falls_silent_during_a_long_poll_on_a_bulk_link_is_noticed() -> None:
+    async def main() -> None:
+        async with World() as world:
+            await world.peer.request(Parcel(b"x"), 5.0)
+            world.answers_after_s = 60.0
+            asking = asyncio.ensure_future(world.peer.bulk.request(Parcel(b"x"), 100.0))
+            # Signs of life come after the request: without it the link would idle by now.
+            await asyncio.sleep(10.0)
+            world.network.frozen = True
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(OutcomeUnknown, match="link lost"):
+                await asking
+            assert asyncio.get_running_loop().time() - began < 8.0
+
+    run(main())

@@ -242,7 +242,7 @@ GATES = (
     GateFault("datacenter: cut off from all gates for 5 s", cut_datacenter(5.0), meshed=True,
               also=(ACCEPT, "cancel", "last")),
     GateFault("datacenter: cut off from all gates for 60 s", cut_datacenter(60.0), 75,
-              meshed=True),
+              meshed=True, only=("mid", "cancel")),
     GateFault("client: cut off from its gate", cut_client, meshed=True, also=("start",)),
     GateFault("primary gate and manager: main processes killed", kill_gate_and_manager,
               also=(ACCEPT, "cancel"), launcher=True),

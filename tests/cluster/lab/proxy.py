@@ -71,9 +71,9 @@ class Proxy:
 class _Passage:
     """One connection through the proxy."""
 
-    def __init__(self, inode: str, *writers: asyncio.StreamWriter) -> None:
-        self.inode = inode
-        """The process that owns the connected socket."""
+    def __init__(self, ports: tuple[int, int], *writers: asyncio.StreamWriter) -> None:
+        self.ports = ports
+        """From which port to which one: they tell the process that owns the connected socket."""
         self._writers = writers
         self.held = False
 
@@ -102,24 +102,24 @@ class _Relay:
             self._delay_s = float(values[0]) if self._mode == "delay" else 0.0
             self._pids = [] if self._mode == "delay" else [int(value) for value in values]
             for passage in list(self._passages):
-                hit = self._hits(passage.inode)
+                hit = self._hits(passage.ports)
                 passage.held = self._mode in HOLDS and hit
                 if self._mode == "cut" and hit:
                     passage.abort()
             sys.stdout.buffer.write(DONE)
             sys.stdout.buffer.flush()
 
-    def _hits(self, inode: str) -> bool:
+    def _hits(self, ports: tuple[int, int]) -> bool:
         if self._mode not in ("cut", *HOLDS):
+            # The table of all connections is long, and reading it for each new one would be too
+            # slow for a group that has lost its links and dials again and again.
             return False
-        named = not self._pids or inode in _sockets_of(self._pids)
+        named = not self._pids or _inode_of(*ports) in _sockets_of(self._pids)
         return named if self._mode != "only" else not named
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inode = _inode_of(
-            writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
-        )
-        hit = self._hits(inode)
+        ports = (writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1])
+        hit = self._hits(ports)
         if self._mode == "cut" and hit:
             writer.transport.abort()
             return
@@ -128,7 +128,7 @@ class _Relay:
         except OSError:
             writer.transport.abort()
             return
-        passage = _Passage(inode, writer, back)
+        passage = _Passage(ports, writer, back)
         passage.held = self._mode in HOLDS and hit
         self._passages.add(passage)
         await asyncio.gather(self._pass(passage, reader, back), self._pass(passage, there, writer))

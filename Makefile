@@ -50,7 +50,7 @@ pytest: $(VENV)/.dev ## some tests: ARGS="-k name" or ARGS=tests/unit
 	$(BIN)/pytest $(ARGS)
 
 system:
-	@.ci/packages nginx=nginx-light chromium=chromium redis-server=redis-server promtool=prometheus
+	@.ci/packages nginx=nginx-light nghttpd=nghttp2-server chromium=chromium redis-server=redis-server promtool=prometheus
 
 format: $(VENV)/.dev ## write what the formatter wants
 	$(BIN)/ruff check --fix-only

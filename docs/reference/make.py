@@ -52,12 +52,24 @@ API: list[tuple[str, str, list[str]]] = [
     ),
     (
         "HTTP",
-        "The client of a user, `self.client.http`, and what it returns.",
+        "The clients of a user, `self.client.http` and `self.client.http2`, and what they return.",
         [
             f"squall.api.http:{name}"
             for name in (
                 *("HTTPVerbs", "CallOptions", "BodyOptions"),
                 *("HTTPResponse", "HTTPHeaders", "HTTPTimings"),
+                *("HTTP2Verbs", "HTTP2Response"),
+            )
+        ],
+    ),
+    (
+        "WebSocket",
+        "Sessions of a user, `self.client.websocket`, and messages ([how](../websocket.md)).",
+        [
+            f"squall.api.websocket:{name}"
+            for name in (
+                *("WebsocketVerbs", "SessionOptions", "WebsocketSession"),
+                *("WebsocketResponse", "WebsocketTimings"),
             )
         ],
     ),

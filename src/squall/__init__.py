@@ -23,12 +23,13 @@ if TYPE_CHECKING:
         step,
         then,
     )
-    from squall.api.http import HTTPResponse
+    from squall.api.http import HTTP2Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.reporting import Reporter
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.values import bearer, env
+    from squall.api.websocket import WebsocketResponse
     from squall.api.workflow import Workflow
     from squall.client import Client
     from squall.python import LocalRunner, run
@@ -38,12 +39,13 @@ _HOMES = {
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
-    "squall.api.http": "HTTPResponse",
+    "squall.api.http": "HTTP2Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.reporting": "Reporter",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.values": "bearer env",
+    "squall.api.websocket": "WebsocketResponse",
     "squall.api.workflow": "Workflow",
     "squall.client": "Client",
     "squall.python": "LocalRunner run",
@@ -64,6 +66,7 @@ __all__ = [
     "File",
     "Form",
     "Gauge",
+    "HTTP2Response",
     "HTTPResponse",
     "Headers",
     "LocalRunner",
@@ -78,6 +81,7 @@ __all__ = [
     "Timed",
     "TransportError",
     "Use",
+    "WebsocketResponse",
     "Workflow",
     "action",
     "bearer",

@@ -105,6 +105,7 @@ class Client:
         warmup: str | float | None = None,
         timeout: str | float | None = None,  # noqa: ASYNC109 of the job, not of this call
         insecure: bool = False,
+        http2: bool = False,
         cacert: str | os.PathLike[str] = "",
         cert: str | os.PathLike[str] = "",
         cert_key: str | os.PathLike[str] = "",

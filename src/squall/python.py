@@ -60,6 +60,7 @@ def run(
     warmup: str | float | None = None,
     timeout: str | float | None = None,
     insecure: bool = False,
+    http2: bool = False,
     cacert: str | os.PathLike[str] = "",
     cert: str | os.PathLike[str] = "",
     cert_key: str | os.PathLike[str] = "",

@@ -61,6 +61,7 @@ def checked_options(
         seed=given["seed"],
         tags=_mapping(caller, "tags", given["tags"]),
         insecure=given["insecure"],
+        http2=given["http2"],
         ca_file=connection.ca_file,
         proxy=connection.proxy,
         resolve=_mapping(caller, "resolve", given["resolve"]),

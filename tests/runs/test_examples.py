@@ -16,7 +16,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.lab.http2_server import running_http2_server
 from tests.lab.target import running_target
+from tests.lab.websocket_server import running_websocket_server
 from tests.runs.lab.command import EXAMPLES, CommandLab
 from tests.runs.lab.in_process import in_process
 
@@ -54,6 +56,28 @@ def test_journey(command: CommandLab) -> None:
     ended = command.passes("journey.py", "-d", "1s", "-e", f"TARGET={command.target.url}")
     assert ended.document["checks"][0]["failed"] == 0
     assert command.target.counts()["paths"]["/search"] >= 20
+
+
+def test_http2(command: CommandLab) -> None:
+    with running_http2_server() as server:
+        ended = command.load("http2.py", "--host", server.url, "-u", "5", "-i", "20")
+    command.check_passed(ended, server.requests)
+    assert ended.document["checks"][0]["failed"] == 0
+    assert {row["protocol"] for row in ended.document["workflows"][0]["steps"]} == {"http2"}
+    pictures = {f"/pictures/{number}": 20 for number in range(1, 7)}
+    assert server.paths == {"/feed": 20, "/comments": 20, **pictures}
+
+
+def test_websocket(command: CommandLab) -> None:
+    with running_websocket_server() as server:
+        ended = command.load("websocket.py", "--host", server.url, "-u", "5", "-i", "20")
+    # Two questions in each iteration; the greeting is sent and received, but not asked.
+    command.check_passed(ended, 40)
+    assert server.messages == {"/echo": 60}
+    assert server.connections == 5 + 20
+    assert {row["protocol"] for row in ended.document["workflows"][0]["steps"]} == {"websocket"}
+    messages = next(m for m in ended.document["metrics"] if m["name"] == "messages")
+    assert messages["sum"] == 40
 
 
 def test_parallel(command: CommandLab) -> None:

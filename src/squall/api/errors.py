@@ -71,6 +71,7 @@ class TransportError(CallError):
         super().__init__(reason)
         self.started = started
         self.ended = ended
+        self.protocol = "http"
         # "POST https://shop.test/orders": what was not answered.
         self.request = ""
         # True if an earlier call of the same step was answered.

@@ -8,7 +8,7 @@ and never while a response is received. Nothing here does I/O: the client in
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from importlib import import_module
 from typing import (
@@ -16,7 +16,6 @@ from typing import (
     Any,
     ClassVar,
     NamedTuple,
-    Never,
     Protocol,
     TypedDict,
     TypeVar,
@@ -29,6 +28,9 @@ import msgspec
 from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, Params
 from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
+
+if TYPE_CHECKING:
+    from squall.api.websocket import WebsocketVerbs
 
 T = TypeVar("T")
 
@@ -119,8 +121,8 @@ class ResponseHead(msgspec.Struct, eq=False, gc=False):
 
     @property
     def version(self) -> str:
-        """ "HTTP/1.1" or "HTTP/1.0", as the server wrote it."""
-        return self.received[:8].decode("latin-1")
+        """ "HTTP/1.1", "HTTP/1.0" or "HTTP/2"."""
+        return self.received[:8].rstrip().decode("latin-1").partition(" ")[0]
 
 
 class Addressed(Protocol):
@@ -252,7 +254,26 @@ class HTTPResponse(CallResult, msgspec.Struct, eq=False, gc=False):
             raise StatusError(self.status_text, self)
 
     def __repr__(self) -> str:
-        return f"<HTTPResponse {self.status_text}, {len(self.raw_body)} B, {self.url}>"
+        return f"<{type(self).__name__} {self.status_text}, {len(self.raw_body)} B, {self.url}>"
+
+
+class HTTP2Response(HTTPResponse, eq=False, gc=False):
+    """One answered call of `self.client.http2`. It has what an `HTTPResponse` has, and trailers."""
+
+    protocol: ClassVar[str] = "http2"
+
+    raw_trailers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def trailers(self) -> HTTPHeaders:
+        """The headers that the server sent after the body; names are case-insensitive."""
+        return HTTPHeaders(
+            [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_trailers]
+        )
+
+
+RESPONSES: dict[str, type[HTTPResponse]] = {"http": HTTPResponse, "http2": HTTP2Response}
+"""What a measured step of each protocol returns."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -330,19 +351,73 @@ class HTTPVerbs(Protocol):
         ...
 
 
+class HTTP2Verbs(Protocol):
+    """`self.client.http2`: the verbs of `self.client.http` over HTTP/2.
+
+    `https://` negotiates HTTP/2 in the handshake, `http://` speaks it without asking (prior
+    knowledge). Calls of a user that run at the same time are streams of one connection.
+    """
+
+    async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTP2Response:
+        """Sends a GET request. A GET has no body; `request("GET", ...)` can send one."""
+        ...
+
+    async def head(self, url: URL, **options: Unpack[CallOptions]) -> HTTP2Response:
+        """Sends a HEAD request: the response has headers and no body."""
+        ...
+
+    async def options(self, url: URL, **options: Unpack[CallOptions]) -> HTTP2Response:
+        """Sends an OPTIONS request."""
+        ...
+
+    async def post(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP2Response:
+        """Sends a POST request, with a body if one of `json`, `data`, `form` and `files` is given.
+        A POST is repeated only if the server says that it did not handle it."""
+        ...
+
+    async def put(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP2Response:
+        """Sends a PUT request; takes the bodies of `post`."""
+        ...
+
+    async def patch(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP2Response:
+        """Sends a PATCH request; takes the bodies of `post`."""
+        ...
+
+    async def delete(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP2Response:
+        """Sends a DELETE request; takes the bodies of `post`."""
+        ...
+
+    async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTP2Response:
+        """Sends a request with any method, such as `"PURGE"`. Only CONNECT is refused."""
+        ...
+
+
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
-    __slots__ = ("http",)
+    __slots__ = ("_make", "http", "http2", "websocket")
 
-    def __init__(self, http: HTTPVerbs) -> None:
+    http: HTTPVerbs
+    http2: HTTP2Verbs
+    websocket: WebsocketVerbs
+
+    def __init__(self, http: HTTPVerbs, make: Callable[[str, Any], Any] | None = None) -> None:
         self.http = http
+        self._make = make
 
     # Hidden from type checkers, which would accept any name.
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Never:
-            hint = f"write self.client.http.{name}" if hasattr(HTTPVerbs, name) else "it has http"
+        def __getattr__(self, name: str) -> Any:
+            # Called for an attribute that is not set. A client of another protocol than HTTP/1 is
+            # made when its user needs it.
+            if name in Clients.__annotations__ and self._make is not None:
+                client = self._make(name, self.http)
+                setattr(self, name, client)
+                return client
+            hint = "it has " + ", ".join(Clients.__annotations__)
+            if hasattr(HTTPVerbs, name):
+                hint = f"write self.client.http.{name}"
             raise AttributeError(f"self.client has no {name}; {hint}")
 
 

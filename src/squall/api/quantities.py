@@ -249,7 +249,7 @@ def parse_host(value: Any, what: str = "host") -> str:
     url = text if not text or "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
-        is_url = bool(parts.hostname) and parts.scheme in ("http", "https")
+        is_url = bool(parts.hostname) and parts.scheme in ("http", "https", "ws", "wss")
     except ValueError:
         is_url = False
     if url and not is_url:

@@ -100,6 +100,10 @@ class Workflow:
     """Conditions that the run must meet, such as `"pay.p(99) < 800ms"`."""
     connections: ClassVar[Literal["vu", "iteration", "request", "shared"]] = "vu"
     """How long a connection is used: by one user, for one iteration or request, or by all users."""
+    streams: ClassVar[int] = 10
+    """With `connections = "shared"`: users that share one HTTP/2 connection."""
+    http: ClassVar[Literal["1.1", "auto"]] = "1.1"
+    """`"auto"`: `self.client.http` speaks HTTP/2 with `https://` servers that choose it."""
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
     """`"vu"` keeps cookies from one iteration to the next."""
     on_failure: ClassVar[Literal["stop", "continue"]] = "continue"
@@ -110,7 +114,7 @@ class Workflow:
     """Reporters that get the results in addition to the outputs of the command line."""
 
     client: Clients
-    """The clients of this user: `self.client.http`."""
+    """The clients of this user: `self.client.http`, `http2`, `websocket`."""
     context: dict[str, Any]
     """Values by name for this iteration: results of steps and start actions, and your own."""
     vu: VU

@@ -58,6 +58,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     resolve: dict[str, str] = {}
     """"host:port" -> address."""
     insecure: bool = False
+    http2: bool = False
+    """`self.client.http` lets servers choose HTTP/2, whatever the file says."""
     ca_file: str = ""
     proxy: str = ""
     """An HTTP proxy for all requests, without credentials."""

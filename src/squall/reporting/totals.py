@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from squall.stats.histogram import Histogram, merged
+from squall.stats.manifest import CLIENT_PROTOCOLS
 from squall.stats.reports import RequestsDelta
 from squall.stats.totals.run import RunStats
 from squall.stats.totals.step_rows import RowStats, is_status
@@ -90,7 +91,7 @@ def span_s(workflows: Sequence[WorkflowStats]) -> float:
 
 def _transport_reasons(stats: RunStats, workflow: str, row: RowStats) -> dict[str, int]:
     """An exception in the author's code leaves a traceback, a lost exchange does not."""
-    if row.protocol != "http":
+    if row.protocol not in CLIENT_PROTOCOLS:
         return {}
     raised = {s.reason for s in stats.error_samples(workflow, row.name) if s.traceback or s.status}
     return {

@@ -8,7 +8,8 @@ import gzip
 import pytest
 
 from squall.api.errors import StatusError, TransportError
-from squall.clients.http import HTTPClient, HTTPShared, ping
+from squall.clients.http import HTTPClient, HTTPShared
+from squall.clients.ping import ping
 from tests.services.http.lab.servers import (
     BIG_BYTES,
     Nginx,

@@ -13,7 +13,8 @@ import pytest
 import trustme
 
 from squall.api.errors import ConfigError, TransportError
-from squall.clients.http import HTTPShared, ping
+from squall.clients.http import HTTPShared
+from squall.clients.ping import ping
 from squall.engine.connection_options import connection_options
 from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH
 from tests.lab.ports import free_ports

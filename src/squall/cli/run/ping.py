@@ -8,7 +8,7 @@ from argparse import Namespace
 
 from squall.api.errors import ExitCode
 from squall.cli.shared.run_options import connection_flags, resolve_map, seconds
-from squall.clients.http import ping
+from squall.clients.ping import ping
 from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH
 from squall.reporting.text.standard_streams import print_or_drop
 
@@ -25,6 +25,7 @@ def execute(arguments: Namespace) -> int:
             url if "://" in url else f"http://{url}",
             resolve=resolve,
             insecure=arguments.insecure,
+            http2=arguments.http2,
             ca_file=connection.ca_file or None,
             certificate=connection.secrets.get(CLIENT_CERTIFICATE, ""),
             proxy=connection.proxy,

@@ -133,6 +133,9 @@ def add_connection(group: Parser | Group) -> None:
         help="connect to ADDR for HOST:PORT (repeatable)",
     )
     group.add_argument("--insecure", action="store_true", help="do not verify certificates")
+    group.add_argument(
+        "--http2", action="store_true", help="speak HTTP/2 with servers that choose it"
+    )
     group.add_argument("--cacert", default="", metavar="FILE", help="trust this certificate")
     group.add_argument(
         "--cert", default="", metavar="FILE", help="show this certificate (PEM, with its key)"

@@ -72,6 +72,7 @@ def run_options(arguments: Namespace) -> RunOptions:
         warmup_s=0.0 if warmup is None else seconds(warmup, "--warmup", zero_ok=True),
         resolve=resolve_map(given.get("resolve", ())),
         insecure=given.get("insecure", False),
+        http2=given.get("http2", False),
         ca_file=connection.ca_file,
         command=_shown(given.get("words", ())),
         timeout_s=None if timeout is None else seconds(timeout, "--timeout"),

@@ -2,7 +2,6 @@
 
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.connect import ConnectLimiter
-from squall.clients.http.ping import PingResult, ping
 from squall.clients.http.shared import Exchange, HTTPCounters, HTTPShared
 
 __all__ = [
@@ -11,6 +10,4 @@ __all__ = [
     "HTTPClient",
     "HTTPCounters",
     "HTTPShared",
-    "PingResult",
-    "ping",
 ]

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from contextvars import ContextVar
 from time import perf_counter
-from typing import Any, Unpack, cast
+from typing import Any, Protocol, Unpack, cast
 
 from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
 from squall.api.http import BodyOptions, CallOptions, HTTPResponse, HTTPVerbs
 from squall.api.results import TimedCall
+from squall.api.websocket import WebsocketResponse
 from squall.clients.http.call import BUILD_OPTIONS, build, filled
 from squall.clients.http.connection import ConnectionPool, HTTPConnection, Unanswered
 from squall.clients.http.cookies import Jar
@@ -29,7 +31,7 @@ from squall.clients.http.exchange import ExchangeOutcome, call, finish
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
-LastCall = ExchangeOutcome | TimedCall
+LastCall = ExchangeOutcome | TimedCall | WebsocketResponse
 
 
 class StepCell:
@@ -41,6 +43,14 @@ class StepCell:
     def __init__(self, timeout_s: float) -> None:
         self.last: LastCall | None = None
         self.timeout_s = timeout_s
+
+
+class Companion(Protocol):
+    """A client of another protocol that belongs to the same user."""
+
+    def begin_iteration(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 _step: ContextVar[StepCell | None] = ContextVar("_step", default=None)
@@ -88,6 +98,7 @@ class HTTPClient:
 
     __slots__ = (
         "_remembered",
+        "companions",
         "counters",
         "dirty",
         "jar",
@@ -109,6 +120,8 @@ class HTTPClient:
         self.last: LastCall | None = None
         self.dirty = shared.connections == "iteration"
         self._remembered: Jar | None = None
+        # The user's clients of other protocols, which stand on this one.
+        self.companions: tuple[Companion, ...] = ()
         self.counters = shared.counters
         self.limit = shared.limit
         self.siblings = shared.siblings
@@ -152,18 +165,15 @@ class HTTPClient:
                             self.note(outcome)
                         return outcome
                 return await finish(self, url, url, options, outcome)
-        if not _BODY_ONLY.isdisjoint(options):
-            raise _body_refused("get", options)
+        refuse_body("get", options)
         return await _get(self, url, **options)
 
     async def head(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse:
-        if not _BODY_ONLY.isdisjoint(options):
-            raise _body_refused("head", options)
+        refuse_body("head", options)
         return await call(self, "HEAD", url, **options)
 
     async def options(self, url: URL, **options: Unpack[CallOptions]) -> HTTPResponse:
-        if not _BODY_ONLY.isdisjoint(options):
-            raise _body_refused("options", options)
+        refuse_body("options", options)
         return await call(self, "OPTIONS", url, **options)
 
     post = _verb_of("POST")
@@ -172,10 +182,7 @@ class HTTPClient:
     delete = _verb_of("DELETE")
 
     async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
-        word = method.upper() if isinstance(method, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
-        if _METHOD.fullmatch(word) is None or word == "CONNECT":
-            raise CallError(f"{method!r} is not a method this client can send")
-        return await call(self, word, url, **options)
+        return await call(self, checked_method(method), url, **options)
 
     def begin(
         self, method: str, url: URL, options: BodyOptions
@@ -239,6 +246,8 @@ class HTTPClient:
         self.dirty = shared.connections == "iteration"
         if self.dirty:
             self.pool.close()
+            for companion in self.companions:
+                companion.begin_iteration()
 
     def remember(self) -> None:
         """Makes the present cookies those that every iteration begins with."""
@@ -285,6 +294,16 @@ class HTTPClient:
         """Closes idle connections. A waiting call closes its own when it is cancelled."""
         if self.pool is not self.shared.pool:
             self.pool.close()
+        for companion in self.companions:
+            companion.close()
+
+
+def checked_method(method: Any) -> str:
+    """The method in capitals; raises a `CallError` for what is none."""
+    word = method.upper() if isinstance(method, str) else ""
+    if _METHOD.fullmatch(word) is None or word == "CONNECT":
+        raise CallError(f"{method!r} is not a method this client can send")
+    return word
 
 
 def has_answer(last: LastCall | None) -> bool:
@@ -299,7 +318,9 @@ for _verb in ("get", "head", "options", "post", "put", "patch", "delete", "reque
     getattr(HTTPClient, _verb).__doc__ = getattr(HTTPVerbs, _verb).__doc__
 
 
-def _body_refused(verb: str, options: CallOptions) -> TypeError:
-    """Names the first option that `verb` does not take; `call` sends a body with any method."""
-    option = next(name for name in options if name in _BODY_ONLY)
-    return TypeError(f"{verb}() sends no body and takes no {option}=; request() sends one")
+def refuse_body(verb: str, options: Mapping[str, Any]) -> None:
+    """Raises a `TypeError` that names the first option which `verb` does not take; `call` sends a
+    body with any method."""
+    if not _BODY_ONLY.isdisjoint(options):
+        option = next(name for name in options if name in _BODY_ONLY)
+        raise TypeError(f"{verb}() sends no body and takes no {option}=; request() sends one")

@@ -10,20 +10,24 @@ import asyncio
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from squall.api.errors import TransportError
 from squall.clients.http.backlog import CROWD_MIN, CrowdConnection
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
+from squall.clients.shared.connection import ProtocolConnection
 from squall.clients.shared.tls_transport import open_tls
 
 if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
 
 _LONGEST_TUNNEL_HEAD = 16 * 1024
+
+C = TypeVar("C", bound=ProtocolConnection)
 
 
 class ConnectLimiter:
@@ -64,6 +68,16 @@ class ConnectLimiter:
 PROCESS_LIMITER = ConnectLimiter(256)
 
 
+class Dial(NamedTuple):
+    """How to reach a peer, apart from its addresses."""
+
+    origin: Origin
+    alpn: tuple[str, ...] = ()
+    """The protocols to offer in the TLS handshake instead of HTTP/1.1."""
+    tunnels: bool = False
+    """Whether a proxy must open a tunnel for plain connections, too: only HTTP/1 goes without."""
+
+
 async def connect(
     shared: HTTPShared,
     pool: ConnectionPool,
@@ -73,9 +87,24 @@ async def connect(
     left_s: float,
 ) -> HTTPConnection:
     """Opens a connection that is not in its pool yet. `index` spreads users over addresses."""
+    kind = HTTPConnection if len(shared.live) < CROWD_MIN else CrowdConnection
+    return await dial(
+        shared, Dial(origin), lambda: kind(shared, pool, origin), index, timeout_s, left_s
+    )
+
+
+async def dial(
+    shared: HTTPShared,
+    way: Dial,
+    make: Callable[[], C],
+    index: int,
+    timeout_s: float,
+    left_s: float,
+) -> C:
+    """Opens a connection of any protocol; `make` returns what receives its bytes."""
     if shared.closed:
         raise TransportError("client closed")
-    limiter = shared.limiter
+    limiter, origin = shared.limiter, way.origin
     dns_s = 0.0
     if not origin.addresses:
         dns_s = await shared.resolve(origin)
@@ -83,7 +112,7 @@ async def connect(
     began = perf_counter()
     try:
         async with asyncio.timeout(left_s):
-            conn = await _first_that_answers(shared, pool, origin, index)
+            conn = await _first_that_answers(shared, way, make, index)
     except TimeoutError as error:
         reason = connect_reason(error, origin.where) if error.errno else timeout_reason(timeout_s)
         raise TransportError(reason, started=began, ended=perf_counter()) from None
@@ -103,14 +132,14 @@ async def connect(
 
 
 async def _first_that_answers(
-    shared: HTTPShared, pool: ConnectionPool, origin: Origin, index: int
-) -> HTTPConnection:
-    addresses = origin.addresses
+    shared: HTTPShared, way: Dial, make: Callable[[], C], index: int
+) -> C:
+    addresses = way.origin.addresses
     first = index % len(addresses)
     failure: OSError | None = None
     for address in (*addresses[first:], *addresses[:first]):
         try:
-            return await _open(shared, pool, origin, address)
+            return await _open(shared, way, make(), address)
         except (ConnectionRefusedError, TimeoutError, OSError) as error:
             # Another address of the name may answer ("localhost" often has two). A failed TLS
             # handshake would only fail again.
@@ -121,25 +150,25 @@ async def _first_that_answers(
     raise failure
 
 
-async def _open(
-    shared: HTTPShared, pool: ConnectionPool, origin: Origin, address: Address
-) -> HTTPConnection:
+async def _open(shared: HTTPShared, way: Dial, conn: C, address: Address) -> C:
     loop = asyncio.get_running_loop()
-    kind = HTTPConnection if len(shared.live) < CROWD_MIN else CrowdConnection
-    conn = kind(shared, pool, origin)
+    origin = way.origin
     try:
         began = perf_counter()
-        if not origin.tls:
+        if not origin.tls and (origin.proxy is None or not way.tunnels):
             await loop.create_connection(lambda: conn, address.ip, origin.dial_port)
             connected = ready = perf_counter()
         else:
             sock = await _connected_socket(address, origin.dial_port)
             if origin.proxy is not None:
                 await _tunnel(sock, origin, origin.proxy)
-            connected = perf_counter()
-            await open_tls(lambda: conn, sock, shared.tls_context(), origin.host)
-            ready = perf_counter()
-            shared.tls_samples.append(ready - connected)
+            connected = ready = perf_counter()
+            if origin.tls:
+                await open_tls(lambda: conn, sock, shared.tls_context(*way.alpn), origin.host)
+                ready = perf_counter()
+                shared.tls_samples.append(ready - connected)
+            else:
+                await loop.create_connection(lambda: conn, sock=sock)
     except BaseException:
         # Cancelled after `connection_made`, the loop may drop the transport without calling
         # `connection_lost`.

@@ -6,7 +6,9 @@ cancelled. A cancelled call closes its connection, because its answer may still 
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+from collections.abc import Awaitable, Callable
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from squall.clients.http.client import HTTPClient
 
 ExchangeOutcome = HTTPResponse | TransportError
+# (client, request, its limit, how much of the limit is used up) -> the answer.
+Exchanger = Callable[["HTTPClient", Request, float, float], Awaitable[HTTPResponse]]
 # What other libraries call our options.
 _OTHER_NAMES = {
     "body": "data",
@@ -57,8 +61,10 @@ async def call(
     json: Any = None,
     form: Any = None,
     files: Any = None,
+    via: Exchanger | None = None,
     **unknown: Any,
 ) -> HTTPResponse:
+    """Makes the call of a verb. `via` makes its exchanges in another protocol than HTTP/1."""
     if unknown:
         raise _unknown_option(method, next(iter(unknown)))
     shared = client.shared
@@ -76,9 +82,9 @@ async def call(
     if name is not None:
         _check_name(name)
     try:
-        response = await _exchange(client, request, timeout_s, 0.0)
+        response = await (via or exchange)(client, request, timeout_s, 0.0)
         if response.head.special:
-            response = await _follow(client, request, response, timeout_s, limit)
+            response = await follow(client, request, response, timeout_s, limit, via)
     except TransportError as error:
         error.request = f"{method} {request.address}"
         client.note(error)
@@ -139,9 +145,9 @@ async def finish(
         else:
             client.counters.reconnects += 1
             spent_s = outcome.ended - outcome.started
-            response = await _exchange(client, request, timeout_s, spent_s, fresh=True)
+            response = await exchange(client, request, timeout_s, spent_s, fresh=True)
         if response.head.special:
-            response = await _follow(client, request, response, timeout_s, shared.redirects)
+            response = await follow(client, request, response, timeout_s, shared.redirects)
     except TransportError as error:
         error.request = f"{method} {request.address}"
         client.note(error)
@@ -150,7 +156,7 @@ async def finish(
     return response
 
 
-async def _exchange(
+async def exchange(
     client: HTTPClient,
     request: Request,
     timeout_s: float,
@@ -169,7 +175,7 @@ async def _exchange(
     if conn is None:
         conn = await _connected(client, request, raw, timeout_s, spent_s)
         spent_s += sum(conn.setup or ())
-    peer = "" if shared.on_exchange is None else _peer(conn)
+    peer = "" if shared.on_exchange is None else peer_of(conn.transport)
     if spent_s:
         shared.expect_timeout(timeout_s, perf_counter() + timeout_s - spent_s)
     future = conn.send(raw, request, timeout_s, spent_s)
@@ -185,16 +191,16 @@ async def _exchange(
         # The future holds the error, whose traceback holds this frame: break the cycle.
         del future
         if isinstance(error, TransportError):
-            _show(client, request, raw, peer, error)
+            show(client, request, raw, peer, error)
         raise
     else:
         if not reused:
             response.setup = conn.setup
         if shared.on_exchange is not None:
-            _show(client, request, raw, peer, response)
+            show(client, request, raw, peer, response)
         return response
     client.counters.reconnects += 1
-    return await _exchange(client, request, timeout_s, spent_s, fresh=True)
+    return await exchange(client, request, timeout_s, spent_s, fresh=True)
 
 
 def _failed(
@@ -202,7 +208,7 @@ def _failed(
 ) -> TransportError:
     client.counters.failed += 1
     failure = TransportError(error.reason, started=error.started, ended=error.ended)
-    _show(client, request, raw, peer, failure)
+    show(client, request, raw, peer, failure)
     return failure
 
 
@@ -217,15 +223,21 @@ async def _connected(
     except TransportError as error:
         client.counters.failed += 1
         client.counters.unsent += 1
-        _show(client, request, raw, "", error)
+        show(client, request, raw, "", error)
         raise
 
 
-async def _follow(
-    client: HTTPClient, request: Request, response: HTTPResponse, timeout_s: float, limit: int
+async def follow(
+    client: HTTPClient,
+    request: Request,
+    response: HTTPResponse,
+    timeout_s: float,
+    limit: int,
+    via: Exchanger | None = None,
 ) -> HTTPResponse:
     """Stores cookies and follows redirects. The latency covers the whole chain."""
     started, hops = response.started, 1
+    make = via or exchange
     while True:
         lines = response.headers.get_all("set-cookie")
         if lines:
@@ -245,7 +257,7 @@ async def _follow(
         request = redirected(request, response, url)
         client.counters.redirects += 1
         try:
-            response = await _exchange(client, request, timeout_s, perf_counter() - started)
+            response = await make(client, request, timeout_s, perf_counter() - started)
         except TransportError as error:
             error.started = started
             raise
@@ -270,15 +282,17 @@ def _report_named(shared: HTTPShared, name: str | None, outcome: ExchangeOutcome
         shared.on_named(name, outcome)
 
 
-def _show(
+def show(
     client: HTTPClient, request: Request, raw: bytes, peer: str, outcome: ExchangeOutcome
 ) -> None:
+    """Reports an exchange for `--once` and `squall ping`."""
     watcher = client.shared.on_exchange
     if watcher is not None:
         watcher(Exchange(request.method, request.address, peer, raw, outcome))
 
 
-def _peer(conn: HTTPConnection) -> str:
-    where = conn.transport.get_extra_info("peername") or ("", "")
+def peer_of(transport: asyncio.Transport) -> str:
+    """Address and port of the peer."""
+    where = transport.get_extra_info("peername") or ("", "")
     host, port = where[0], where[1]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -44,6 +44,7 @@ class Request:
         "cookie",
         "head",
         "head_bytes",
+        "header_block",
         "method",
         "origin",
         "raw",
@@ -67,6 +68,8 @@ class Request:
         self.body = body
         # The size of the head that answered last: a guess at the next one.
         self.head_bytes = 0
+        # The head without cookies as HTTP/2 sends it, once it was sent that way.
+        self.header_block = b""
         self._opening = opening
         self._extra = extra
         lines = b"".join([line for _, line in extra]) if extra else b""
@@ -91,11 +94,16 @@ class Request:
     def path(self) -> str:
         return self.target.partition(b"?")[0].decode("ascii")
 
-    def with_cookies(self, stored: bytes) -> bytes:
-        """The bytes to send. The request's own cookies replace stored ones of the same name."""
+    def cookies(self, stored: bytes) -> bytes:
+        """The value of the Cookie header; empty without any."""
         cookie = self.cookie
         if stored:
             cookie = _merged(cookie, stored) if cookie else stored
+        return cookie
+
+    def with_cookies(self, stored: bytes) -> bytes:
+        """The bytes to send. The request's own cookies replace stored ones of the same name."""
+        cookie = self.cookies(stored)
         if cookie:
             return b"%bCookie: %b\r\n\r\n%b" % (self.head, cookie, self.body)
         return b"%b\r\n%b" % (self.head, self.body)

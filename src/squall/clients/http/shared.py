@@ -24,13 +24,14 @@ from squall.api.quantities import parse_duration
 from squall.clients.http.backlog import AnswerBacklog
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
 from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
-from squall.clients.http.connection import ConnectionPool, HTTPConnection
+from squall.clients.http.connection import ConnectionPool
 from squall.clients.http.encode import auth_of, cookies_of, headers_of, opening_of, params_of
 from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.origin import Origin, Origins, proxy_of
 from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.url import PreparedURL, read_url
 from squall.clients.shared.allocator import keep_large_blocks
+from squall.clients.shared.connection import LiveExchange
 from squall.clients.shared.tls_context import client_context
 from squall.clients.shared.tls_transport import fast_transports
 
@@ -64,6 +65,7 @@ class HTTPCounters:
         "failed",
         "reconnects",
         "redirects",
+        "replies",
         "sent",
         "statuses",
         "unsent",
@@ -74,6 +76,8 @@ class HTTPCounters:
         # Answers by status. The hot path counts here instead of in `answered`: an increment in a
         # list costs as much as one of an attribute.
         self.statuses = [0] * STATUSES
+        # Answers in protocols that have no status.
+        self.replies = 0
         # Ended without a complete answer, for whatever reason ...
         self.failed = 0
         # ... and of these, failed before anything was sent (no connection).
@@ -88,7 +92,7 @@ class HTTPCounters:
 
     @property
     def answered(self) -> int:
-        return sum(self.statuses)
+        return sum(self.statuses) + self.replies
 
     @property
     def in_flight(self) -> int:
@@ -136,6 +140,8 @@ class HTTPShared:
         timeout_s: float = 60.0,
         redirects: int = 10,
         connections: Literal["vu", "iteration", "request", "shared"] = "vu",
+        streams: int = 10,
+        negotiates: bool = False,
         session: Literal["iteration", "vu"] = "iteration",
         connect_limit: int = 256,
         limiter: ConnectLimiter | None = None,
@@ -147,6 +153,10 @@ class HTTPShared:
         self.timeout_s = timeout_s
         self.redirects = redirects
         self.connections = connections
+        # Users of one connection in protocols with streams, if connections are shared.
+        self.streams = streams
+        # Whether `self.client.http` lets servers choose HTTP/2.
+        self.negotiates = negotiates
         self.session = session
         self.base_dir = base_dir or Path()
         self.most_bytes = most_bytes
@@ -169,17 +179,20 @@ class HTTPShared:
         self.limit = [inf]
         self.allows: Callable[[float], bool] = _always
 
-        self.live: set[HTTPConnection] = set()
+        # Connections, and in protocols with many exchanges on one of them, these exchanges.
+        self.live: set[LiveExchange] = set()
         self.backlog = AnswerBacklog()
         self.heads: dict[bytes, ResponseHead] = {}
         self.caching = True
         self.misses = 0
         self.origins = Origins(resolve or {}, proxy_of(proxy, proxy_auth) if proxy else None)
         self.defaults = default_fields((default_headers or {}).items(), close=not self.reuse)
+        # The shared state of other protocols, by name; they stand on this one.
+        self.protocols: dict[str, Any] = {}
         self._verify = verify
         self._ca_file = ca_file
         self._certificate = certificate
-        self._tls: ssl.SSLContext | None = None
+        self._tls: dict[tuple[str, ...], ssl.SSLContext] = {}
         self._texts: dict[str, PreparedURL] = {}
         self._files: dict[str, PreparedFile] = {}
         self._shortest_s = timeout_s
@@ -295,16 +308,18 @@ class HTTPShared:
             self.dns_samples.append(seconds)
         return seconds
 
-    def tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:
+    def tls_context(self, *alpn: str) -> ssl.SSLContext:
+        """The context that offers these protocols, HTTP/1.1 if none is given."""
+        context = self._tls.get(alpn)
+        if context is None:
             context = client_context(
                 verify=self._verify, ca_file=self._ca_file, certificate=self._certificate
             )
-            context.set_alpn_protocols(["http/1.1"])
+            context.set_alpn_protocols(list(alpn) or ["http/1.1"])
             keep_large_blocks()
             fast_transports()
-            self._tls = context
-        return self._tls
+            self._tls[alpn] = context
+        return context
 
     def seconds(self, timeout: str | float) -> float:
         try:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _KEPT = "/?:@!$&'()*+,;=%-._~"
 _STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# A WebSocket begins as a request to the same origin.
+_WEBSOCKET = {"ws": "http", "wss": "https"}
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
@@ -42,6 +44,7 @@ class PreparedURL(Prepared):
         "opening",
         "origin",
         "pieces",
+        "plain_get",
         "requests",
         "target",
         "templates",
@@ -58,6 +61,8 @@ class PreparedURL(Prepared):
         self.lane: Origin | None = None
         self.opening = NO_OPENING
         self.get_raw = b""
+        # The same request for protocols that do not send `get_raw`, once one of them was asked.
+        self.plain_get: Request | None = None
         # Of the plain call that sends `get_raw`; a `Request` has its own.
         self.method = "GET"
         # The size of the head that answered last: a guess at the next one.
@@ -96,12 +101,13 @@ def read_url(text: Any, host: str, origins: Origins, *, literal: bool = False) -
         name, port = parts.hostname, parts.port
     except ValueError as error:
         raise CallError(f'"{text}" is not a URL: {error}') from error
-    if parts.scheme not in DEFAULT_PORTS:
+    scheme = _WEBSOCKET.get(parts.scheme, parts.scheme)
+    if scheme not in DEFAULT_PORTS:
         hint = "" if "://" in text else ", or with / for a path of the host"
         raise CallError(f'"{text}" is not a URL: it must start with http:// or https://{hint}')
     if not name or _PLACEHOLDER.search(parts.netloc):
         raise CallError(f'"{text}" is not a URL: it has no fixed host name')
-    origin = origins.get(parts.scheme, _ascii_host(name, text), port or DEFAULT_PORTS[parts.scheme])
+    origin = origins.get(scheme, _ascii_host(name, text), port or DEFAULT_PORTS[scheme])
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     pieces = () if literal else _split(target)
     url = PreparedURL(text, origin, _encoded(target), pieces)

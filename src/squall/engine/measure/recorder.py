@@ -22,6 +22,7 @@ from squall.api.metrics import Metric
 from squall.clients.http import HTTPShared
 from squall.stats.attempt_record import SurvivingCounters
 from squall.stats.histogram import Histogram
+from squall.stats.manifest import HTTP_PROTOCOLS
 from squall.stats.reports import (
     CheckDelta,
     ErrorSample,
@@ -253,7 +254,7 @@ class Row:
         return data
 
     def _take_first_byte(self) -> HistogramData | None:
-        if self.protocol != "http":
+        if self.protocol not in HTTP_PROTOCOLS:
             return None
         # A response read at once has its first byte when it has its last: its sample is in the
         # histogram of its outcome and is not folded a second time.
@@ -348,7 +349,8 @@ class Recorder:
         """Records a call with `name=` in its own row. `call` is the response or the error."""
         row = self.named.get(name)
         if row is None:
-            row = self._named_row(name if len(self.named) < NAMES_MAX else OTHER_CALLS)
+            known = name if len(self.named) < NAMES_MAX else OTHER_CALLS
+            row = self._named_row(known, call.protocol)
         row.begin()
         status = getattr(call, "status_code", None)
         seconds = call.ended - call.started
@@ -357,10 +359,10 @@ class Recorder:
         elif row.fail(call.reason, seconds, call.ended > 0.0):
             self.error(name, call.reason, request=call.request)
 
-    def _named_row(self, name: str) -> Row:
+    def _named_row(self, name: str, protocol: str) -> Row:
         row = self.named.get(name)
         if row is None:
-            row = self.named[name] = Row(name, "http", [(200, 399)])
+            row = self.named[name] = Row(name, protocol, [(200, 399)])
         return row
 
     def error(self, row: str, reason: str, **details: Any) -> None:

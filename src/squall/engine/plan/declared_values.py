@@ -98,6 +98,8 @@ ATTRIBUTES: dict[str, Reader] = {
     "priority": _priority,
     "thresholds": _thresholds,
     "connections": _choice(("vu", "iteration", "request", "shared")),
+    "streams": parse_count,
+    "http": _choice(("1.1", "auto")),
     "session": _choice(("iteration", "vu")),
     "on_failure": _choice(ON_FAILURE),
     "on_control_loss": _choice(("stop", "continue")),

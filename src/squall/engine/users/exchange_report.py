@@ -10,10 +10,12 @@ from typing import Any, cast
 
 from squall.api.errors import TransportError
 from squall.api.results import CustomResult, Timed
+from squall.api.websocket import WebsocketResponse
 from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
 from squall.engine.measure.recorder import Row
 from squall.engine.users.step_failures import reason_of
+from squall.stats.manifest import HTTP_PROTOCOLS
 from squall.stats.reports import ExchangeReport
 
 BODY_BYTES_MAX = 4000
@@ -62,7 +64,7 @@ def watched(
         return passed
 
     def failed(row: Row, error: BaseException, *rest: Any) -> Any:
-        if row.protocol not in ("", "http"):
+        if row.protocol and row.protocol not in HTTP_PROTOCOLS:
             report = ExchangeReport(workflow, row.name, row.protocol, "", error=reason_of(error))
             send(report)
         return fail(row, error, *rest)
@@ -72,6 +74,11 @@ def watched(
 
 def _custom_report(workflow: str, row: Row, result: Any, passed: bool) -> ExchangeReport:
     report = ExchangeReport(workflow, row.name, row.protocol, type(result).__name__)
+    if isinstance(result, WebsocketResponse):
+        report.url = result.url
+        report.body, report.body_size = result.body[:BODY_BYTES_MAX], len(result.body)
+        report.total_s = result.ended - result.started
+        return report
     if not isinstance(result, CustomResult):
         return report
     # All of this is the author's code, which may raise; what it did is recorded elsewhere.

@@ -23,6 +23,7 @@ import linecache
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from squall.api.http import RESPONSES
 from squall.engine.plan.workflow_plan import (
     HookPlan,
     Parameter,
@@ -146,7 +147,7 @@ class _Writer:
         }
         self.pauses = mentions(plan, "pause")
         self.places = {hook.name: place for place, hook in enumerate(plan.hooks())}
-        self.measured = any(step.protocol == "http" for step in plan.steps)
+        self.measured = any(step.protocol in RESPONSES for step in plan.steps)
 
     def write(self) -> None:
         for step in self.plan.steps:
@@ -376,13 +377,17 @@ class _Writer:
                 line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
                 stop()
             return
-        if step.protocol != "http":
+        if step.protocol not in RESPONSES:
             with block(f"if not CUSTOM(ROW_{step.name}, {result}, http, {planned}):"):
                 line(bad)
                 if step.stops:
                     stop()
             return
-        with block(f"if {result}.__class__ is not HTTPResponse:"):
+        wanted = f"{result}.__class__ is not {RESPONSES[step.protocol].__name__}"
+        if step.protocol == "http":
+            # A server may have chosen HTTP/2 (`http = "auto"`).
+            wanted += f" and {result}.__class__ is not HTTP2Response"
+        with block(f"if {wanted}:"):
             line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
             stop()
         line(f"status = {result}.status_code")

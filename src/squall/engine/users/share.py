@@ -19,7 +19,7 @@ from types import CoroutineType
 from typing import Any
 
 from squall.api.feeds import FeedExhausted
-from squall.api.http import HTTPResponse
+from squall.api.http import RESPONSES
 from squall.clients.http import HTTPShared
 from squall.clients.http.client import has_answer
 from squall.engine.core_protocol import Adjust, Ended, ShareSpec
@@ -327,7 +327,7 @@ class Share:
         failures = self.failures
         names: dict[str, Any] = {
             "clock": perf_counter,
-            "HTTPResponse": HTTPResponse,
+            **{response.__name__: response for response in RESPONSES.values()},
             "COROUTINE": CoroutineType,
             "FeedExhausted": FeedExhausted,
             "STEP_FAILED": failures.step_failed,

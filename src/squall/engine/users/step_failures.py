@@ -18,7 +18,7 @@ from typing import Any
 
 from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
-from squall.api.http import HTTPResponse
+from squall.api.http import RESPONSES, HTTPResponse
 from squall.api.results import CallResult, CustomResult
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient
@@ -85,8 +85,9 @@ class StepFailures:
             name = getattr(result, "__qualname__", "a coroutine")
             close_coroutine(result)
             reason = f"returned a coroutine ({name}): write await in front of the call"
-        elif row.protocol == "http":
-            reason = f"returned {type(result).__name__} instead of an HTTPResponse"
+        elif row.protocol in RESPONSES:
+            wanted = RESPONSES[row.protocol].__name__
+            reason = f"returned {type(result).__name__} instead of an {wanted}"
         else:
             reason = f"returned {type(result).__name__} instead of its declared result"
         if result is None:
@@ -107,6 +108,8 @@ class StepFailures:
 
     def custom(self, row: Row, result: Any, http: HTTPClient, planned: float) -> bool:
         """Records a result of an author's own type; true if it was successful."""
+        if isinstance(result, CallResult) and result.protocol == row.protocol:
+            return self._client_result(row, result, planned)
         if not isinstance(result, CustomResult):
             self.step_odd(row, result, http)
             return False
@@ -127,6 +130,22 @@ class StepFailures:
                 row.ok.append(seconds)
             return True
         row.fail(reason, seconds, False)
+        self._note(row.name, reason)
+        if self._is_first(row.name, reason):
+            self.recorder.error(row.name, reason)
+        return False
+
+    def _client_result(self, row: Row, result: Any, planned: float) -> bool:
+        """Records the answer of a client whose protocol has no HTTP status."""
+        seconds = result.ended - result.started
+        if planned and row.response is not None:
+            row.response.append(result.ended - planned)
+        reason = result.failure
+        if not reason:
+            row.ok.append(seconds)
+            row.ok.exchanges += result.exchanges
+            return True
+        row.fail(reason, seconds, bool(result.exchanges))
         self._note(row.name, reason)
         if self._is_first(row.name, reason):
             self.recorder.error(row.name, reason)

@@ -18,9 +18,10 @@ from squall.api.http import Clients
 from squall.api.resources import Resource
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient, HTTPShared
+from squall.clients.registry import CLIENTS, client_class, http_client_class, make_client
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.annotations import is_optional
-from squall.engine.plan.workflow_plan import HookPlan, WorkflowPlan
+from squall.engine.plan.workflow_plan import HookPlan, WorkflowPlan, mentions
 from squall.engine.users.context import Context, fresh_maker
 
 # (hook, parameter) -> the value that the hook's calls receive.
@@ -35,6 +36,7 @@ async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) ->
     """
     prepared: Prepared = {}
     await http.prepare_proxy()
+    _check_installed(plan)
     for hook in plan.hooks():
         for parameter in hook.parameters:
             if parameter.kind is None:
@@ -50,6 +52,20 @@ async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) ->
                 raise ConfigError(f"{where}: {error}") from None
             prepared[(hook.name, parameter.name)] = value
     return prepared
+
+
+def _check_installed(plan: WorkflowPlan) -> None:
+    """Loads the clients that the file uses; one that needs a package which is missing raises a
+    `ConfigError` before the run."""
+    for protocol in CLIENTS:
+        steps = [step for step in plan.steps if step.protocol == protocol]
+        if not steps and not mentions(plan, protocol):
+            continue
+        try:
+            client_class(protocol)
+        except ConfigError as error:
+            line = f":{steps[0].line}" if steps else ""
+            raise ConfigError(f"{plan.file}{line}  {plan.name}: {error}") from None
 
 
 class User:
@@ -105,6 +121,7 @@ class UserFactory:
         self._places = 0
         self._free_places: list[int] = []
         self._process_resources: dict[str, Any] = {}
+        self._client_class = http_client_class(shared)
 
     async def open_process(self) -> None:
         """Opens the resources that all users of the process share."""
@@ -123,9 +140,9 @@ class UserFactory:
         self._made += 1
         instance = self._plan.workflow()
         vu = VU(self._first_id + index * self._id_step, self._seed)
-        http = HTTPClient(self._shared, self._share + index * self._shares)
+        http = self._client_class(self._shared, self._share + index * self._shares)
         instance.vu = vu
-        instance.client = Clients(http)
+        instance.client = Clients(http, make_client)
         instance.context = self._fresh()
         instance._sink = self._recorder  # pyright: ignore[reportPrivateUsage]
         instance.__dict__.update(self._process_resources)

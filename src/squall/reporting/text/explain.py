@@ -16,7 +16,7 @@ from squall.engine.load.share_specs import iterations_of_shares
 from squall.engine.load.user_split import split_users
 from squall.engine.plan.layers import topological_layers
 from squall.reporting.number_format import plural
-from squall.stats.manifest import FileManifest, StepManifest, WorkflowManifest
+from squall.stats.manifest import HTTP_PROTOCOLS, FileManifest, StepManifest, WorkflowManifest
 
 # Width of the label `order` with two spaces, and of short workflow names.
 _LABEL_WIDTH = 7
@@ -89,7 +89,7 @@ def requests_per_iteration(steps: Sequence[StepManifest]) -> tuple[float, bool]:
         if step.weight is not None:
             needs[tuple(sorted(step.after))] = step.name
         chosen[step.name] = needs
-        if step.protocol != "http" or not possible:
+        if step.protocol not in HTTP_PROTOCOLS or not possible:
             continue
         share = 1.0
         for group, name in needs.items():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from squall.stats.histogram import Histogram, merged
+from squall.stats.manifest import HTTP_PROTOCOLS
 from squall.stats.thresholds.binding import BoundThreshold
 from squall.stats.totals.step_rows import MetricStats, RowSlice, RowStats
 from squall.stats.totals.workflow import Second, WorkflowStats
@@ -80,7 +81,7 @@ def _rows(bound: BoundThreshold, sources: Sequence[ReadingSource]) -> Iterable[A
             yield numbers.iteration
         else:
             for name, row in numbers.rows.items():
-                if bound.target == "rows" or workflow.rows[name].protocol == "http":
+                if bound.target == "rows" or workflow.rows[name].protocol in HTTP_PROTOCOLS:
                     yield row
 
 

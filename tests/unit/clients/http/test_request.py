@@ -337,7 +337,8 @@ def test_preparing_twice_changes_nothing() -> None:
 
 
 def test_every_option_of_the_api_reaches_the_call() -> None:
-    of_the_call = signature(call).parameters.keys() - {"client", "method", "url", "unknown"}
+    own = {"client", "method", "url", "via", "unknown"}
+    of_the_call = signature(call).parameters.keys() - own
     assert of_the_call == BodyOptions.__optional_keys__
     assert CallOptions.__optional_keys__ < BodyOptions.__optional_keys__
 

@@ -1,20 +1,27 @@
 """`squall ping`: sends one request and shows how long each part of it took.
 
-It sends exactly one GET, follows no redirect and judges nothing.
+It sends exactly one GET, or one ping frame of a WebSocket, follows no redirect and judges nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 from squall.api import arguments
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse
 from squall.clients.http.client import HTTPClient
+from squall.clients.http.exchange import peer_of
 from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.shared import Exchange, HTTPShared
+from squall.clients.registry import make_client
+
+if TYPE_CHECKING:
+    from squall.clients.websocket import WebsocketClient
+    from squall.clients.websocket.session import OpenSession
 
 PING_TIMEOUT_S = 10.0
 _SHOWN_HEADERS = ("Content-Type", "Content-Encoding", "Location")
@@ -31,13 +38,17 @@ class PingResult:
     dns_s: float
     response: HTTPResponse | None = None
     error: str = ""
+    lines: list[str] = field(default_factory=list[str])
+    """What to show of an answer in another protocol than HTTP."""
 
     @property
     def ok(self) -> bool:
         """Whether an answer arrived, whatever its status."""
-        return self.response is not None
+        return self.response is not None or bool(self.lines)
 
     def render(self) -> str:
+        if self.lines:
+            return "\n".join(self.lines)
         response = self.response
         if response is None:
             # The statistics load numpy, which an answered ping does not need.
@@ -48,14 +59,15 @@ class PingResult:
         size = f"{len(response.raw_body)} B"
         lines = [f"{response.status_text}  {response.head.version}  {size}  from {self.peer}"]
         timings = response.timings
-        spans = (
-            ("dns", self.dns_s),
-            ("connect", timings.connect_s),
-            ("tls", timings.tls_s),
-            ("first byte", timings.first_byte_s),
-            ("whole", timings.total_s),
+        lines.append(
+            _spans(
+                ("dns", self.dns_s),
+                ("connect", timings.connect_s),
+                ("tls", timings.tls_s),
+                ("first byte", timings.first_byte_s),
+                ("whole", timings.total_s),
+            )
         )
-        lines.append("  ".join(f"{name} {_milliseconds(span_s)}" for name, span_s in spans))
         lines.extend(
             f"{name}: {response.headers[name]}"
             for name in _SHOWN_HEADERS
@@ -69,14 +81,15 @@ async def ping(
     *,
     resolve: Mapping[tuple[str, int], str] | None = None,
     insecure: bool = False,
+    http2: bool = False,
     ca_file: str | None = None,
     certificate: str = "",
     proxy: str = "",
     proxy_auth: str = "",
     timeout_s: float = PING_TIMEOUT_S,
 ) -> PingResult:
-    """Sends one GET. Raises `ConfigError` for an invalid URL; a failed exchange is a result, and
-    so is a peer that does not answer in time."""
+    """Sends one GET, or opens a WebSocket and sends a ping frame. Raises `ConfigError` for an
+    invalid URL; a failed exchange is a result, and so is a peer that does not answer in time."""
     shared = HTTPShared(
         resolve=resolve,
         verify=not insecure,
@@ -98,7 +111,11 @@ async def ping(
         # In a run a sweep enforces timeouts; here nothing else runs, and a resolver may hang too.
         async with asyncio.timeout(timeout_s):
             prepared = await shared.prepare(arguments.argument_kinds()[0], url)
-            response = await HTTPClient(shared, 0).get(prepared)
+            http = HTTPClient(shared, 0)
+            if url.startswith(("ws://", "wss://")):
+                return await _websocket(url, http, sum(shared.dns_samples))
+            client = make_client("http2", http) if http2 else http
+            response: HTTPResponse = await client.get(prepared)
     except TimeoutError:
         return PingResult(url, "", sum(shared.dns_samples), error=timeout_reason(timeout_s))
     except ConfigError as error:
@@ -110,6 +127,26 @@ async def ping(
     finally:
         await shared.close()
     return PingResult(url, peers[-1], sum(shared.dns_samples), response)
+
+
+async def _websocket(url: str, http: HTTPClient, dns_s: float) -> PingResult:
+    client: WebsocketClient = make_client("websocket", http)
+    async with client.open(url) as session:
+        timings = (await session.ping()).timings
+        peer = peer_of(cast("OpenSession", session).connection.transport)
+    spans = _spans(
+        ("dns", dns_s),
+        ("connect", timings.connect_s),
+        ("tls", timings.tls_s),
+        ("upgrade", timings.upgrade_s),
+        ("pong", timings.total_s),
+    )
+    first = f"101 Switching Protocols  WebSocket  from {peer}"
+    return PingResult(url, peer, dns_s, lines=[first, spans])
+
+
+def _spans(*spans: tuple[str, float]) -> str:
+    return "  ".join(f"{name} {_milliseconds(span_s)}" for name, span_s in spans)
 
 
 def _milliseconds(span_s: float) -> str:

@@ -1,0 +1,596 @@
+"""An HTTP/2 connection: sends requests as streams, stamps and delivers their responses.
+
+Stamps are taken when bytes arrive, not when the waiting task runs. What concerns one stream
+(a reset, a malformed head, a timeout) ends that stream; what breaks the framing or the header table
+ends the connection, and every open stream fails with its reason.
+
+Invariants: a stream is in `streams` exactly as long as its id may still get frames that matter;
+`consumed` bytes of the peer's connection window are given back before they exceed half of it;
+no frame of a body is sent beyond either window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import InvalidStateError
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from squall.api.errors import TransportError
+from squall.api.http import HTTP2Response
+from squall.clients.http.connection import Unanswered
+from squall.clients.http.failure_reasons import NOT_HTTP, no_http_reason, reason_of
+from squall.clients.http2 import frames
+from squall.clients.http2.header_states import HeaderBlock, HeaderError
+from squall.clients.http2.stream import Stream
+from squall.clients.shared.connection import ProtocolConnection
+
+if TYPE_CHECKING:
+    from squall.clients.http.origin import Origin
+    from squall.clients.http.request import Request
+    from squall.clients.http.shared import HTTPShared
+    from squall.clients.http2.connections import HTTP2Shared
+
+# How much a peer may send before we give it room again: more than any response may have.
+WINDOW = 1 << 30
+# Larger header blocks are an attack or garbage.
+MOST_BLOCK_BYTES = 256 * 1024
+OPENING = (
+    frames.PREFACE
+    + frames.settings_frame({frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: WINDOW})
+    + frames.window_update(0, WINDOW - frames.FIRST_WINDOW)
+)
+NOT_HTTP2 = "the server does not speak HTTP/2; use self.client.http"
+
+
+class Refused(Unanswered):
+    """The peer promises that it did not handle the request: safe to repeat, whatever it is."""
+
+
+class HTTP2Connection(ProtocolConnection):
+    """One connection to an origin, with any number of exchanges at a time."""
+
+    # The sweep of a share looks at streams, which are beside their connection in `live`.
+    future = None
+    started = timeout_s = spent_s = 0.0
+
+    def __init__(
+        self,
+        shared: HTTPShared,
+        http2: HTTP2Shared,
+        origin: Origin,
+        on_gone: Callable[[HTTP2Connection], None],
+    ) -> None:
+        self.shared = shared
+        self.http2 = http2
+        self.counters = shared.counters
+        self.origin = origin
+        loop = asyncio.get_running_loop()
+        self.create_future: Callable[[], asyncio.Future[HTTP2Response]] = loop.create_future
+        self._call_soon = loop.call_soon
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.setup: tuple[float, float, float] | None = None
+        # Called once, when no further request may use this connection.
+        self._on_gone = on_gone
+        self.streams: dict[int, Stream] = {}
+        # Streams without an exchange, used again.
+        self.spare: list[Stream] = []
+        self.next_id = 1
+        # No new stream: the peer says goodbye, or the ids are used up.
+        self.draining = False
+        # When bytes arrived last.
+        self.received_at = 0.0
+        # Calls that wait until the peer allows another stream.
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        # What the peer allows; these are the values before its first SETTINGS.
+        self.most_streams = 1 << 31
+        self.most_frame = frames.SMALLEST_MAX_FRAME
+        self.first_window = frames.FIRST_WINDOW
+        self.send_window = frames.FIRST_WINDOW
+        # Streams whose body waits for a window, in the order in which they began to wait.
+        self._blocked: dict[int, Stream] = {}
+        self._table = http2.states.first
+        # Whether the next block must empty the table of the peer's decoder.
+        self._shrinks = False
+        self._rest = b""
+        self._greeted = False
+        # A header block that continues in the next frame: (stream, flags, parts).
+        self._block: tuple[int, int, list[bytes]] | None = None
+        self._consumed = 0
+        # Why the peer or we ended the connection.
+        self._reason = ""
+        self._out: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.shared.live.add(self)
+        self.counters.connections += 1
+        self.counters.bytes_sent += len(OPENING)
+        self.transport.write(OPENING)
+
+    @property
+    def speaks_http2(self) -> bool:
+        """Whether the peer chose HTTP/2 in the handshake; a plain connection assumes it."""
+        tls = self.transport.get_extra_info("ssl_object")
+        return tls is None or tls.selected_alpn_protocol() == "h2"
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.draining and self.transport is not None  # pyright: ignore[reportUnnecessaryComparison]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.streams) >= self.most_streams
+
+    # Requests.
+
+    def send(
+        self, request: Request, block: bytes, timeout_s: float, spent_s: float
+    ) -> tuple[Stream, asyncio.Future[HTTP2Response]]:
+        """Starts an exchange on a new stream."""
+        stream = self.spare.pop() if self.spare else Stream(self)
+        stream_id = self.next_id
+        self.next_id = stream_id + 2
+        if self.next_id > frames.LARGEST_STREAM:
+            self.drain()
+        stream.id = stream_id
+        stream.source = request
+        stream.timeout_s = timeout_s
+        stream.spent_s = spent_s
+        stream.future = future = self.create_future()
+        body = request.body
+        if self._shrinks:
+            # A table size of 0; the tables of both sides agree from here on.
+            block = b"\x20" + block
+            self._shrinks = False
+        stream.started = started = perf_counter()
+        shared = self.shared
+        if started > shared.limit[0] and not shared.allows(started):
+            self._withhold(stream)
+        self.streams[stream_id] = stream
+        self.counters.sent += 1
+        if len(block) <= self.most_frame:
+            flags = frames.END_HEADERS if body else frames.END_HEADERS | frames.END_STREAM
+            opening = frames.frame_opening(frames.HEADERS, flags, len(block))
+            self._write(opening + frames.pack_id(stream_id) + block)
+        else:
+            self._write(self._split_headers(stream_id, block, ends=not body))
+        if body:
+            stream.window = self.first_window
+            stream.unsent = body
+            self._send_body(stream)
+        return stream, future
+
+    def _split_headers(self, stream_id: int, block: bytes, *, ends: bool) -> bytes:
+        """A block that is larger than a frame may be."""
+        flags = frames.END_STREAM if ends else 0
+        limit = self.most_frame
+        parts = [frames.frame(frames.HEADERS, flags, stream_id, block[:limit])]
+        for begin in range(limit, len(block), limit):
+            last = begin + limit >= len(block)
+            parts.append(
+                frames.frame(
+                    frames.CONTINUATION,
+                    frames.END_HEADERS if last else 0,
+                    stream_id,
+                    block[begin : begin + limit],
+                )
+            )
+        return b"".join(parts)
+
+    def _send_body(self, stream: Stream) -> None:
+        """Sends as much of the body as the windows allow."""
+        while stream.unsent:
+            room = min(self.send_window, stream.window, self.most_frame)
+            if room <= 0:
+                self._blocked[stream.id] = stream
+                return
+            part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
+            self.send_window -= len(part)
+            stream.window -= len(part)
+            flags = 0 if stream.unsent else frames.END_STREAM
+            self._write(frames.frame(frames.DATA, flags, stream.id, part))
+
+    def _send_blocked(self) -> None:
+        blocked, self._blocked = self._blocked, {}
+        for stream in blocked.values():
+            self._send_body(stream)
+
+    def _write(self, data: bytes) -> None:
+        """Writes at once where one exchange runs at a time; joins what the streams of one turn of
+        the loop send, because each write costs a system call or a TLS record."""
+        self.counters.bytes_sent += len(data)
+        if self._out:
+            self._out.append(data)
+        elif len(self.streams) > 1:
+            self._out.append(data)
+            self._call_soon(self._flush)
+        elif self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.write(data)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self.transport is not None and out:  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.write(b"".join(out))
+
+    # Received frames.
+
+    def data_received(self, data: bytes) -> None:
+        now = self.received_at = perf_counter()
+        self.counters.bytes_received += len(data)
+        if self._rest:
+            data = self._rest + data
+        position, size = 0, len(data)
+        read_head = frames.read_head
+        while size - position >= frames.HEAD_BYTES:
+            word, flags, stream_id = read_head(data, position)
+            stream_id &= frames.LARGEST_STREAM
+            start = position + frames.HEAD_BYTES
+            end = start + (word >> 8)
+            if not self._greeted and not self._greets(data):
+                return
+            if end - start > frames.SMALLEST_MAX_FRAME:
+                self._break(frames.FRAME_SIZE_ERROR, "a frame larger than allowed")
+                return
+            if end > size:
+                break
+            kind = word & 0xFF
+            position = end
+            if self._block is not None:
+                self._continued(kind, flags, stream_id, data[start:end], now)
+            elif kind == frames.HEADERS:
+                self._headers(flags, stream_id, data[start:end], now)
+            elif kind == frames.DATA:
+                self._data(flags, stream_id, data[start:end], now)
+            else:
+                self._control(kind, flags, stream_id, data[start:end])
+            if self.transport is None:  # pyright: ignore[reportUnnecessaryComparison]
+                return
+        self._rest = data[position:] if position < size else b""
+
+    def _greets(self, data: bytes) -> bool:
+        """Whether the first frame is SETTINGS, as it must be (RFC 9113, 3.4)."""
+        if data[3] == frames.SETTINGS and not data[4] & frames.ACK:
+            self._greeted = True
+            return True
+        self.end(_no_http2_reason(data))
+        return False
+
+    def _headers(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        if flags & (frames.PADDED | frames.PRIORITIZED):
+            bare = frames.without_padding(payload, flags)
+            if bare is None or (flags & frames.PRIORITIZED and len(bare) < 5):
+                self._break(frames.PROTOCOL_ERROR, "more padding than frame")
+                return
+            payload = bare[5:] if flags & frames.PRIORITIZED else bare
+        if flags & frames.END_HEADERS:
+            self._head(stream_id, flags, payload, now)
+        else:
+            self._block = (stream_id, flags, [payload])
+
+    def _continued(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        assert self._block is not None
+        begun_id, begun_flags, parts = self._block
+        if kind != frames.CONTINUATION or stream_id != begun_id:
+            self._break(frames.PROTOCOL_ERROR, "another frame inside a header block")
+            return
+        parts.append(payload)
+        if sum(map(len, parts)) > MOST_BLOCK_BYTES or len(parts) > MOST_BLOCK_BYTES >> 8:
+            self._break(frames.PROTOCOL_ERROR, f"a head over {MOST_BLOCK_BYTES >> 10} KiB")
+        elif flags & frames.END_HEADERS:
+            self._block = None
+            self._head(begun_id, begun_flags, b"".join(parts), now)
+
+    def _head(self, stream_id: int, flags: int, block: bytes, now: float) -> None:
+        known = self._table.blocks.get(block)
+        if known is None:
+            try:
+                known = self.http2.states.decode(self._table, block)
+            except HeaderError as error:
+                self._break(frames.COMPRESSION_ERROR, str(error))
+                return
+        found, self._table = known
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._check_closed(stream_id)
+        elif stream.head is not None:
+            self._trailers(stream, flags, found, now)
+        elif found.head is None:
+            self._malformed(stream, now)
+        elif found.status >= 200:
+            stream.head = found.head
+            stream.first_byte = now
+            if flags & frames.END_STREAM:
+                self._deliver(stream, now)
+        elif flags & frames.END_STREAM or found.status == 101:
+            # RFC 9113, 8.1 and 8.6: an interim response ends nothing, and nothing is upgraded.
+            self._malformed(stream, now)
+
+    def _trailers(self, stream: Stream, flags: int, found: HeaderBlock, now: float) -> None:
+        if not flags & frames.END_STREAM or not found.is_trailer:
+            self._malformed(stream, now)
+            return
+        stream.trailers = found.pairs
+        self._deliver(stream, now)
+
+    def _data(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        self._consumed += len(payload)
+        if self._consumed > WINDOW >> 1:
+            self._write(frames.window_update(0, self._consumed))
+            self._consumed = 0
+        if flags & frames.PADDED:
+            bare = frames.without_padding(payload, flags)
+            if bare is None:
+                self._break(frames.PROTOCOL_ERROR, "more padding than frame")
+                return
+            payload = bare
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._check_closed(stream_id)
+        elif stream.head is None:
+            self._malformed(stream, now)
+        else:
+            stream.parts.append(payload)
+            stream.size += len(payload)
+            most_bytes = self.shared.most_bytes
+            if stream.size > most_bytes:
+                stream.fail(f"response larger than {most_bytes >> 20} MiB", now)
+            elif flags & frames.END_STREAM:
+                self._deliver(stream, now)
+
+    def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """Frames that carry no part of a response. Unknown kinds are ignored (RFC 9113, 4.1)."""
+        if kind == frames.WINDOW_UPDATE:
+            self._window_update(stream_id, payload)
+        elif kind == frames.SETTINGS:
+            self._settings(flags, stream_id, payload)
+        elif kind == frames.PING:
+            if len(payload) != 8 or stream_id:
+                self._break(frames.FRAME_SIZE_ERROR, "a PING of a wrong size")
+            elif not flags & frames.ACK:
+                self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.RST_STREAM:
+            self._reset(stream_id, payload)
+        elif kind == frames.GOAWAY:
+            self._goaway(stream_id, payload)
+        elif kind in (frames.PUSH_PROMISE, frames.CONTINUATION):
+            self._break(frames.PROTOCOL_ERROR, "a frame that is not allowed here")
+
+    def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id or len(payload) % 6 or (flags & frames.ACK and payload):
+            self._break(frames.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+            return
+        if flags & frames.ACK:
+            return
+        for name, value in frames.read_settings(payload):
+            if name == frames.MAX_CONCURRENT_STREAMS:
+                self.most_streams = value
+            elif name == frames.INITIAL_WINDOW_SIZE:
+                if value > frames.LARGEST_WINDOW:
+                    self._break(frames.FLOW_CONTROL_ERROR, "a window larger than allowed")
+                    return
+                # Open streams get the difference, which may make their window negative.
+                for stream in self.streams.values():
+                    stream.window += value - self.first_window
+                self.first_window = value
+            elif name == frames.MAX_FRAME_SIZE:
+                if not frames.SMALLEST_MAX_FRAME <= value <= frames.LARGEST_MAX_FRAME:
+                    self._break(frames.PROTOCOL_ERROR, "a frame size that is not allowed")
+                    return
+                self.most_frame = value
+            elif name == frames.HEADER_TABLE_SIZE and value < frames.FIRST_TABLE_BYTES:
+                # We add nothing to that table, but the peer waits for our word (RFC 7541, 4.2).
+                self._shrinks = True
+        self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._send_blocked()
+        self._wake()
+
+    def _window_update(self, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            self._break(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+            return
+        increment = frames.read_number(payload) & frames.LARGEST_WINDOW
+        if not stream_id:
+            self.send_window += increment
+            if not increment or self.send_window > frames.LARGEST_WINDOW:
+                self._break(frames.FLOW_CONTROL_ERROR, "a window that is not allowed")
+                return
+        else:
+            stream = self.streams.get(stream_id)
+            if stream is None:
+                self._check_closed(stream_id)
+                return
+            stream.window += increment
+            if not increment or stream.window > frames.LARGEST_WINDOW:
+                stream.fail(
+                    "HTTP/2 FLOW_CONTROL_ERROR: a window that is not allowed",
+                    self.received_at,
+                    frames.FLOW_CONTROL_ERROR,
+                )
+                return
+        if self._blocked:
+            self._send_blocked()
+
+    def _reset(self, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            self._break(frames.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._check_closed(stream_id)
+            return
+        code = frames.read_number(payload)
+        reason = f"stream reset: {frames.error_name(code)}"
+        self._drop(stream)
+        if code == frames.REFUSED_STREAM:
+            stream.leave(Refused(reason, started=stream.started, ended=self.received_at))
+        else:
+            self.counters.failed += stream.leave(
+                TransportError(reason, started=stream.started, ended=self.received_at)
+            )
+
+    def _goaway(self, stream_id: int, payload: bytes) -> None:
+        if len(payload) < 8 or stream_id:
+            self._break(frames.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
+            return
+        last_id, code = frames.read_goaway(payload)
+        if code:
+            self._reason = f"connection ended by the server: {frames.error_name(code)}"
+        self.drain()
+        for stream in [each for each in self.streams.values() if each.id > last_id]:
+            self._drop(stream)
+            reason = self._reason or "connection ended by the server"
+            stream.leave(Refused(reason, started=stream.started, ended=self.received_at))
+        self._close_if_done()
+
+    # Ends of streams.
+
+    def _deliver(self, stream: Stream, now: float) -> None:
+        head, future = stream.head, stream.future
+        assert head is not None
+        assert future is not None
+        parts = stream.parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if head.length >= 0 and head.length != len(body) and not stream.has_no_body:
+            self._malformed(stream, now)
+            return
+        response = HTTP2Response(
+            head.status, head, body, stream.source, stream.started, stream.first_byte, now
+        )
+        if stream.trailers:
+            response.raw_trailers = stream.trailers
+        try:
+            future.set_result(response)
+        except InvalidStateError:
+            # Cancelled a moment ago: the waiting task has not run yet, and will leave this stream
+            # in `abandon`.
+            return
+        self.counters.statuses[head.status] += 1
+        if stream.unsent:
+            # The peer answered without reading all of the body (RFC 9113, 8.1).
+            self._write(frames.reset(stream.id, frames.CANCEL))
+        self._drop(stream)
+        stream.rest()
+        self._close_if_done()
+
+    def _malformed(self, stream: Stream, now: float) -> None:
+        stream.fail("malformed response", now, frames.PROTOCOL_ERROR)
+
+    def _drop(self, stream: Stream) -> None:
+        """Takes a stream out of the connection; another call may have its place."""
+        del self.streams[stream.id]
+        if self._blocked:
+            self._blocked.pop(stream.id, None)
+        if self.waiting:
+            self._wake()
+
+    def cancel(self, stream: Stream, code: int) -> None:
+        """Tells the peer that nobody waits for the stream any more. A peer that has been silent
+        since the stream began is not asked again: it may never answer on this connection."""
+        if self.streams.get(stream.id) is not stream:
+            return
+        self._write(frames.reset(stream.id, code))
+        self._drop(stream)
+        if self.received_at < stream.started:
+            self.drain()
+        self._close_if_done()
+
+    def _check_closed(self, stream_id: int) -> None:
+        """Frames of a stream that is over are ignored; others name a stream that never was."""
+        if stream_id >= self.next_id or not stream_id & 1:
+            self._break(frames.PROTOCOL_ERROR, "a frame of a stream that was never opened")
+
+    # The end of the connection.
+
+    def drain(self) -> None:
+        """Lets no further request use this connection."""
+        if not self.draining:
+            self.draining = True
+            self._on_gone(self)
+            self._wake()
+
+    def _close_if_done(self) -> None:
+        if self.draining and not self.streams:
+            self.close()
+
+    def _wake(self) -> None:
+        """Lets waiting calls look again: as many as may open a stream, or all to leave."""
+        room = len(self.waiting) if self.draining else self.most_streams - len(self.streams)
+        while self.waiting and room > 0:
+            turn = self.waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                room -= 1
+
+    def _break(self, code: int, what: str) -> None:
+        """Ends the connection because the peer broke the protocol."""
+        if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self._flush()
+            self.transport.write(frames.goaway(code))
+        self.end(f"HTTP/2 {frames.error_name(code)}: {what}")
+
+    def end(self, reason: str) -> None:
+        """Fails every open stream and closes."""
+        self._reason = reason
+        self.drain()
+        now = perf_counter()
+        for stream in tuple(self.streams.values()):
+            del self.streams[stream.id]
+            self.counters.failed += stream.leave(
+                TransportError(reason, started=stream.started, ended=now)
+            )
+        self._blocked.clear()
+        self.close()
+        self.transport = cast("asyncio.Transport", None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.shared.live.discard(self)
+        self.shared.live.difference_update(self.spare)
+        self.drain()
+        self.transport = cast("asyncio.Transport", None)
+        now = perf_counter()
+        if self._rest and not self._greeted:
+            self._reason = self._reason or _no_http2_reason(self._rest)
+        for stream in tuple(self.streams.values()):
+            begun = stream.head is not None
+            reason = self._reason or ("" if exc is None else reason_of(exc))
+            if begun or self._reason:
+                reason = reason or "response cut off"
+                self.counters.failed += stream.leave(
+                    TransportError(reason, started=stream.started, ended=now)
+                )
+            else:
+                reason = reason or "connection closed before a response"
+                # Counted by the client: as a failure, or as a reconnect if it tries again.
+                stream.leave(Unanswered(reason, started=stream.started, ended=now))
+        self.streams.clear()
+        self._blocked.clear()
+        self.shared.live.difference_update(self.spare)
+        self.spare.clear()
+
+    def _withhold(self, stream: Stream) -> NoReturn:
+        """Ends the call as if its task had been cancelled, because the lease has ended."""
+        stream.rest()
+        raise asyncio.CancelledError
+
+    def fail(self, reason: str, now: float) -> None:
+        """Ends the connection with all its streams."""
+        self.end(reason)
+
+    def close(self) -> None:
+        self.drain()
+        if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self._flush()
+            self.transport.close()
+
+    def abort(self) -> None:
+        self.drain()
+        if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.abort()
+
+
+def _no_http2_reason(received: bytes) -> str:
+    reason = no_http_reason(received)
+    return NOT_HTTP2 if reason == NOT_HTTP else reason

@@ -1,0 +1,47 @@
+"""What connections of all protocols have in common: how they are opened, limited and closed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+
+class LiveExchange(Protocol):
+    """What may wait for an answer. `future` is set while it does; the sweep of a share ends it with
+    `fail` when its time is up."""
+
+    future: Any
+    started: float
+    timeout_s: float
+    spent_s: float
+
+    def fail(self, reason: str, now: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class ProtocolConnection(asyncio.Protocol):
+    """A connection as the code that opens it sees it."""
+
+    __slots__ = ()
+
+    transport: asyncio.Transport
+    """None before `connection_made` and after `connection_lost`."""
+    setup: tuple[float, float, float] | None
+    """Seconds for name, TCP and TLS; set once it is open."""
+    future: Any
+    started: float
+    timeout_s: float
+    spent_s: float
+
+    def fail(self, reason: str, now: float) -> None:
+        """Ends what waits for an answer on this connection, and the connection."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        raise NotImplementedError

@@ -105,6 +105,7 @@ async def test_an_answer_that_waits_is_no_timeout_and_has_the_stamp_of_its_arriv
         await asyncio.sleep(0)
         shared.backlog.taken = TURN_MAX
         conn.data_received(OK)
+        assert conn.waiting is not None
         arrived = conn.waiting[0][1]
         conn.fail("timeout after 5 s", arrived + 5.0)
         response = await call

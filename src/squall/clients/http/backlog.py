@@ -74,8 +74,8 @@ class CrowdConnection(HTTPConnection):
     def __init__(self, shared: HTTPShared, pool: ConnectionPool, origin: Origin) -> None:
         super().__init__(shared, pool, origin)
         self.backlog = shared.backlog
-        # Bytes and the moments of their arrival.
-        self.waiting: list[tuple[bytes, float]] = []
+        # Bytes and the moments of their arrival; None while there are none.
+        self.waiting: list[tuple[bytes, float]] | None = None
 
     def data_received(self, data: bytes, arrived: float = 0.0) -> None:
         backlog = self.backlog
@@ -86,12 +86,14 @@ class CrowdConnection(HTTPConnection):
             backlog.taken += 1
             super().data_received(data)
         else:
-            self.waiting.append((data, perf_counter()))
+            self.waiting = [(data, perf_counter())]
             backlog.add(self)
 
     def handle_waiting(self) -> int:
         """Handles the bytes that wait; returns how many packets there were."""
-        packets, self.waiting = self.waiting, []
+        packets, self.waiting = self.waiting, None
+        if packets is None:
+            return 0
         for data, arrived in packets:
             super().data_received(data, arrived)
         return len(packets)

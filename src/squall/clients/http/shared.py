@@ -29,6 +29,7 @@ from squall.clients.http.encode import auth_of, cookies_of, headers_of, opening_
 from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.origin import Origin, Origins, proxy_of
 from squall.clients.http.request import compose, default_fields, origin_fields
+from squall.clients.http.response_parser import ResponseParser
 from squall.clients.http.url import PreparedURL, read_url
 from squall.clients.shared.allocator import keep_large_blocks
 from squall.clients.shared.connection import LiveExchange
@@ -182,6 +183,8 @@ class HTTPShared:
         # Connections, and in protocols with many exchanges on one of them, these exchanges.
         self.live: set[LiveExchange] = set()
         self.backlog = AnswerBacklog()
+        # Of connections that are between two answers.
+        self.parsers: list[ResponseParser] = []
         self.heads: dict[bytes, ResponseHead] = {}
         self.caching = True
         self.misses = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from dataclasses import dataclass
 
 import pytest
 
@@ -116,3 +117,28 @@ def test_cookies_set_by_a_response() -> None:
 def test_a_response_is_small() -> None:
     assert HTTPResponse.__basicsize__ <= 120
     assert not hasattr(response(), "__dict__")
+
+
+@dataclass
+class Item:
+    id: int
+    name: str
+
+
+def test_json_is_decoded_once() -> None:
+    answer = response(body=b'{"id": 1, "name": "a"}')
+    assert answer.json() is answer.json()
+    assert answer.json(type=Item) is answer.json(type=Item)
+    assert answer.json() == {"id": 1, "name": "a"}
+
+
+def test_json_of_a_type() -> None:
+    assert response(body=b'{"id": 1, "name": "a"}').json(type=Item) == Item(1, "a")
+    assert response(body=b'[{"id": 1, "name": "a"}]').json(type=list[Item]) == [Item(1, "a")]
+
+
+def test_json_of_another_type_says_where() -> None:
+    with pytest.raises(
+        ValueError, match=r"^Expected `int`, got `str` - at `\$\.id`\n.*starts with"
+    ):
+        response(body=b'{"id": "x", "name": "a"}').json(type=Item)

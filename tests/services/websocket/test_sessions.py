@@ -231,6 +231,30 @@ async def test_messages_that_come_with_the_upgrade_and_pings_of_the_server() -> 
 
 
 @on_uvloop
+async def test_the_answer_comes_in_one_packet_with_messages_before_it() -> None:
+    upgrade = accepting(b"")
+
+    async def handler(peer: Peer) -> None:
+        read, peer.reader.read = peer.reader.read, _nothing  # type: ignore[method-assign]
+        await upgrade(peer)
+        await read(100)
+        await peer.send(b"\x81\x01a\x81\x01b\x81\x01c\x81\x01d")
+        await read()
+
+    async with serve(handler) as server:
+        shared = HTTPShared(timeout_s=5.0)
+        async with swept(shared) as http:
+            async with WebsocketClient(http).open(server.url) as session:
+                answer = await session.ask("x", until=lambda message: message.text == "c")
+                assert answer.text == "c"
+                assert (await session.receive()).text == "d"
+
+
+async def _nothing(size: int = -1) -> bytes:
+    return b""
+
+
+@on_uvloop
 async def test_nobody_listens_and_wrong_options() -> None:
     shared = HTTPShared()
     async with swept(shared) as http:

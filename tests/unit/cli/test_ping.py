@@ -30,6 +30,7 @@ def test_an_answer_goes_to_stdout_and_a_failure_to_stderr(
         "url": "http://shop.test:8080/x",
         "resolve": {("shop.test", 8080): "::1"},
         "insecure": True,
+        "http2": False,
         "ca_file": None,
         "timeout_s": 10.0,
         "certificate": "",

@@ -251,6 +251,8 @@ ATTRIBUTES_TAKEN = {
     "priority": set[str](),
     "thresholds": {"empty list"},
     "connections": set[str](),
+    "streams": {"number"},
+    "http": set[str](),
     "session": set[str](),
     "on_failure": set[str](),
     "on_control_loss": set[str](),

@@ -186,8 +186,7 @@ class HTTPShared:
         # Of connections that are between two answers.
         self.parsers: list[ResponseParser] = []
         self.heads: dict[bytes, ResponseHead] = {}
-        self.caching = True
-        self.misses = 0
+        self.caching, self.misses = True, 0
         self.origins = Origins(resolve or {}, proxy_of(proxy, proxy_auth) if proxy else None)
         self.defaults = default_fields((default_headers or {}).items(), close=not self.reuse)
         # The shared state of other protocols, by name; they stand on this one.
@@ -198,8 +197,7 @@ class HTTPShared:
         self._tls: dict[tuple[str, ...], ssl.SSLContext] = {}
         self._texts: dict[str, PreparedURL] = {}
         self._files: dict[str, PreparedFile] = {}
-        self._shortest_s = timeout_s
-        self._next_sweep = 0.0
+        self._shortest_s, self._next_sweep = timeout_s, 0.0
 
     async def prepare(self, kind: type[Prepared], value: Any) -> Prepared:
         """An argument made ready; `ConfigError` names the cause, the caller adds the place."""

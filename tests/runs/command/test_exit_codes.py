@@ -168,7 +168,7 @@ TOGETHER = [
         LOAD_AND_TYPES,
         [
             ("async def pay", "Unlike.pay: argument cart is declared as int, but cart returns"),
-            ("class Both", "Both: rate and iterations contradict each other"),
+            ('rate = "5/s"', "Both: rate and iterations contradict each other"),
             ('duration = "ten"', 'Endless: duration "ten" is not a duration'),
             ("stages = ", "Mixed: stages mix units"),
         ],

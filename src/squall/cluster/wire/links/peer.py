@@ -55,6 +55,8 @@ class Peer:
         self.address = address
         # The one that the control link was dialled with last, if `address` is a name.
         self.dialled = address
+        # The node that the last control link led to.
+        self.reached: NodeId | None = None
         self._board = board
         self._diallers = tuple(
             _LinkDialler(board, self, kind, expects, node, on_connected, on_disconnected)
@@ -156,8 +158,7 @@ class _LinkDialler:
         self._task: TaskToken | None = None
         self._over: asyncio.Future[None] | None = None
         self._redials = Retries(board.limits.redial, board.runtime.random.uniform)
-        # The node that the last link led to, and the addresses of a name that are not tried yet.
-        self._reached: NodeId | None = None
+        # The addresses of a name that are not tried yet.
         self._untried: list[Address] = []
 
     def start(self) -> None:
@@ -192,11 +193,13 @@ class _LinkDialler:
         return f"no link to {shown_address(self._peer.address)}: {self.error or 'closed'}"
 
     def _is_superseded(self) -> bool:
-        """Whether another peer of this process has a link to the node that this one led to."""
-        if self._reached is None:
+        """Whether another peer of this process has a link to the node that this one led to. The
+        control links decide for both: a peer with the control link and another one with the bulk
+        link could not ask for anything large."""
+        if self._peer.reached is None:
             return False
-        newest = self._board.newest.get((self._reached, self._kind))
-        return newest is not None and newest is not self.channel and newest.link is not None
+        newest = self._board.newest.get(self._peer.reached)
+        return newest is not None and newest is not self._peer.control and newest.link is not None
 
     async def _address(self) -> Address:
         """The address to dial. Of a name: the next one; the bulk link goes where the control link
@@ -256,8 +259,9 @@ class _LinkDialler:
         self._untried = []
         session = channel.session
         if session is not None:
-            self._reached = session.peer.node
-            self._board.newest[(session.peer.node, self._kind)] = channel
+            if self._kind is LinkKind.CONTROL:
+                self._peer.reached = session.peer.node
+                self._board.newest[session.peer.node] = channel
             self._on_connected(session)
 
     def _lost(self, channel: Channel, error: Exception | None) -> None:

@@ -16,7 +16,7 @@ from squall.cluster.wire.limits import WireLimits
 from squall.cluster.wire.links.dispatch import Admit, Handlers
 from squall.cluster.wire.links.frames import BufferBudget
 from squall.cluster.wire.links.keepalive import KeepAlive
-from squall.cluster.wire.negotiation import LinkKind, Profile
+from squall.cluster.wire.negotiation import Profile
 from squall.cluster.wire.seal.certificate_claims import ClaimCheck, certificate_claims
 from squall.cluster.wire.seal.keyring import Identity, Keyring
 from squall.cluster.wire.seal.secrets import Secrets
@@ -71,9 +71,9 @@ class Switchboard:
     """A queued one-way message was not sent, and why. Not called for TELEMETRY."""
     budget: BufferBudget = field(init=False)
     names: Names = field(init=False)
-    newest: dict[tuple[NodeId, LinkKind], Channel] = field(init=False)
-    """The last link that was made to each node. A listener keeps one link of a kind for each
-    process that dials it, whatever address leads there."""
+    newest: dict[NodeId, Channel] = field(init=False)
+    """The last control link that was made to each node. A listener keeps one link of a kind for
+    each process that dials it, whatever address leads there."""
     keepalive: KeepAlive = field(init=False)
 
     def __post_init__(self) -> None:

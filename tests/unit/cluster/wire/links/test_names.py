@@ -11,7 +11,7 @@ from squall.cluster.wire.links.endpoint import Endpoint
 from squall.cluster.wire.links.named_addresses import NamedAddresses
 from squall.cluster.wire.links.peer import Peer
 from squall.runtime.interfaces import Address
-from tests.fakes.wire import Echo, FakeNetwork, board, run
+from tests.fakes.wire import Echo, FakeNetwork, Parcel, board, run
 
 NAME = ("srv:_m1._tcp.example", 0)
 OLD, NEW, OTHER = ("10.0.0.1", 7400), ("10.0.0.2", 7400), ("m1.example", 7400)
@@ -19,7 +19,8 @@ OLD, NEW, OTHER = ("10.0.0.1", 7400), ("10.0.0.2", 7400), ("m1.example", 7400)
 
 async def listening(network: FakeNetwork, *addresses: Address, node: str = "m1") -> Endpoint:
     """One node that several addresses lead to."""
-    endpoint = Endpoint(board(network, node, handlers=[(Echo, lambda echo, _: echo)]))
+    handlers = [(Echo, lambda echo, _: echo), (Parcel, lambda parcel, _: parcel)]
+    endpoint = Endpoint(board(network, node, handlers=handlers))
     for address in addresses:
         await endpoint.listen(address)
     return endpoint
@@ -93,6 +94,11 @@ def test_two_addresses_of_one_node_do_not_take_the_link_from_each_other() -> Non
         by_address.start()
         await by_address.connected(5.0)
         await asyncio.sleep(1.0)
+        # Both links are those of one peer, or none could be asked for something large.
+        for _ in range(3):
+            await by_address.request(Parcel(b"large"), 60.0)
+            with pytest.raises(NotSent):
+                await by_name.request(Parcel(b"large"), 60.0)
         before = network.dials
         await asyncio.sleep(600.0)
         assert network.dials == before

@@ -44,7 +44,7 @@ class OpenSession:
         kept: frames.KeptFrames | None,
         timeout_s: float | None,
     ) -> None:
-        """`kept` has the frames of earlier messages; None masks every frame anew."""
+        """`kept` has the frames of earlier messages; None masks each frame with a fresh key."""
         self._http = http
         self._frames = kept
         self._timeout_s = timeout_s

@@ -75,7 +75,7 @@ class GateOutbox:
         self._sending = Redelivery(RETRY)
 
     def due(self, now: float, group_ms: int) -> list[PartOrder]:
-        """The orders to send now; each is under way until its answer or its failure is told."""
+        """The orders to send now; each is under way until its answer or failure is reported."""
         tables, fence, gates = self._tables(), self._fence(), self._gates()
         orders: list[PartOrder] = []
         named: list[str] = []

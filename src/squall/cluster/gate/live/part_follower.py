@@ -1,7 +1,7 @@
 """Follows one part of a job in its datacenter, as a client follows a job.
 
 The datacenter's leader of the job answers with what is new: its snapshot, events and lines, and the
-reports summed over its shares, from a cursor on. A follower that starts anew gets everything.
+reports summed over its shares, from a cursor on. A follower without a cursor gets everything.
 """
 
 from __future__ import annotations

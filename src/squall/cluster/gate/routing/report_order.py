@@ -3,7 +3,7 @@
 Reports of one group are ordered by (epoch, committed op): both only rise, also over a change of the
 primary. A report of the manager that leads comes before one of another manager at the same place,
 because only the leader knows which workers it hears. Reports of two groups have no order: the
-datacenter was set up anew, or its log was recovered. Then the known one stays until it is stale.
+datacenter was set up again, or its log was recovered. Then the known one stays until it is stale.
 """
 
 from __future__ import annotations

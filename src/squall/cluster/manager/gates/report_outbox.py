@@ -45,7 +45,7 @@ class ReportOutbox:
         self._asked_again: set[tuple[JobId, int]] = set()
 
     def due(self, now: float) -> list[ReportOrder]:
-        """The reports to send now; each is under way until its answer or its failure is told."""
+        """The reports to send now; each is under way until its answer or failure is reported."""
         orders: list[ReportOrder] = []
         named: list[str] = []
         tables = self._tables()

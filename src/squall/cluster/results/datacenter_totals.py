@@ -83,7 +83,7 @@ class DatacenterTotals:
         return silent_s if silent_s > SILENT_S else 0.0
 
     def follow_stream(self, stream: str) -> None:
-        """Another leader numbers its reports anew."""
+        """Another leader numbers its reports from the start."""
         if stream != self.cursor.stream:
             self._covered = dict(self.newest)
             self.cursor = ReportCursor(stream=stream)

@@ -102,7 +102,7 @@ class Snapshots:
         )
 
     def _note_made(self, op: int) -> None:
-        """Counts the log anew from `op`, up to which a checkpoint replaces it."""
+        """Restarts the count of the log at `op`: a checkpoint replaces what is before it."""
         self._made_op = op
         self._made_bytes = self._durable_state.wal.counters.bytes
         self._made_at = self._clock.now()

@@ -146,12 +146,15 @@ async def test_more_calls_than_the_server_allows_at_once_wait() -> None:
             assert (await client.get("/first")).ok
             answers = await asyncio.gather(*(client.get("/slow") for _ in range(250)))
             assert all(answer.ok for answer in answers)
-            with pytest.raises(TransportError, match=r"timeout after 0\.01 s"):
-                await asyncio.gather(*(client.get("/never", timeout=0.01) for _ in range(150)))
-            await asyncio.sleep(0.1)
+            silent = await asyncio.gather(
+                *(client.get("/never", timeout=0.01) for _ in range(150)), return_exceptions=True
+            )
+            assert {str(error) for error in silent} == {"timeout after 0.01 s"}
             assert (await client.get("/last")).ok
-        # It was silent since these calls began, so the last one did not trust the connection.
-        assert server.connections == 2
+        assert not server.errors
+        # The connection was silent since these calls began, so the last call did not trust it. On
+        # a slow machine a call that waited for a stream comes to the same conclusion before.
+        assert 2 <= server.connections <= 3
 
 
 @on_uvloop

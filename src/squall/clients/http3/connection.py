@@ -233,7 +233,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
             stream.head = head = self._heads.get(event.headers)
             stream.first_byte = now
             if head is None:
-                stream.fail("malformed response", now)
+                self._malformed(stream, now, ended=event.stream_ended)
             elif event.stream_ended:
                 self._deliver(stream, now)
         elif isinstance(event, h3_events.DataReceived):
@@ -247,7 +247,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
 
     def _on_trailers(self, stream: Stream, event: h3_events.HeadersReceived, now: float) -> None:
         if not is_trailer(event.headers):
-            stream.fail("malformed response", now)
+            self._malformed(stream, now, ended=event.stream_ended)
             return
         stream.trailers = tuple(event.headers)
         if event.stream_ended:
@@ -307,7 +307,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         parts = stream.parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if head.length >= 0 and head.length != len(body) and not stream.has_no_body:
-            stream.fail("malformed response", now)
+            self._malformed(stream, now, ended=True)
             return
         if future.done():
             # Cancelled a moment ago: the waiting task will leave this stream in `abandon`.
@@ -321,6 +321,13 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         future.set_result(response)
         self.counters.statuses[head.status] += 1
         self._drop(stream)
+        self._close_if_done()
+
+    def _malformed(self, stream: Stream, now: float, *, ended: bool) -> None:
+        if ended:
+            # Nothing is left to stop: the library never returns from stopping an ended stream.
+            self._drop(stream)
+        stream.fail("malformed response", now)
         self._close_if_done()
 
     def _drop(self, stream: Stream) -> None:

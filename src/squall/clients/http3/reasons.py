@@ -63,7 +63,7 @@ def closed_reason(closed: ConnectionTerminated, *, ours: bool) -> str:
 
 
 def _alert_reason(alert: int, text: str) -> str:
-    if alert == _NO_APPLICATION_PROTOCOL:
+    if alert == _NO_APPLICATION_PROTOCOL or "alpn" in text:
         return NOT_HTTP3
     if alert in _CERTIFICATE_ALERTS and text:
         return f"TLS: certificate verify failed: {text}; use --cacert FILE or --insecure"

@@ -106,8 +106,10 @@ async def test_a_server_that_falls_silent_times_out_and_its_connection_is_left(
         assert (await client.get("/good")).ok
         server.silent = True
         try:
-            with pytest.raises(TransportError, match=r"timeout after 0\.2 s"):
-                await client.get("/good", timeout=0.2)
+            # A last datagram may have been on its way during the first of them.
+            for _ in range(2):
+                with pytest.raises(TransportError, match=r"timeout after 0\.2 s"):
+                    await client.get("/good", timeout=0.2)
         finally:
             server.silent = False
         assert (await client.get("/good")).ok

@@ -16,8 +16,8 @@ from squall.api.errors import CallError, TransportError
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.http3 import HTTP3Client
 from tests.lab.http3_server import HTTP3Server, running_http3_server
-from tests.services.http3.lab.clients import http3, silent_port
 from tests.services.http.lab.servers import on_uvloop, prepared
+from tests.services.http3.lab.clients import http3, silent_port
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +149,7 @@ async def test_certificates_are_verified(server: HTTP3Server) -> None:
         # The certificate is for localhost.
         (HTTPShared(ca_file=server.ca_file), f"https://127.0.0.1:{server.port}"),
         (
-            HTTPShared(
-                ca_file=server.ca_file, resolve={("shop.test", server.port): "127.0.0.1"}
-            ),
+            HTTPShared(ca_file=server.ca_file, resolve={("shop.test", server.port): "127.0.0.1"}),
             f"https://shop.test:{server.port}",
         ),
     ):

@@ -14,8 +14,8 @@ from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.http3 import HTTP3Client
 from squall.clients.ping import ping
 from tests.lab.caddy import BIG, Caddy, running_caddy
-from tests.services.http3.lab.clients import http3
 from tests.services.http.lab.servers import on_uvloop, prepared
+from tests.services.http3.lab.clients import http3
 
 
 @pytest.fixture(scope="module")

@@ -182,7 +182,8 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         now = self.received_at = perf_counter()
         self.counters.bytes_received += len(data)
         try:
-            self._quic.receive_datagram(data, addr, now=now)
+            # After the handshake this is the shorter way of the library, also for one datagram.
+            self._quic.receive_many_datagrams([data], addr, now=now)
         except QuicConnectionError as error:
             self._lose(f"QUIC {error}".lower(), now)
             return

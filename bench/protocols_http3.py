@@ -18,8 +18,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import generators
 import trustme
+
+import generators
 
 CONNECTIONS = 8
 BARS = {10: 18_000.0, 1: 9_000.0}

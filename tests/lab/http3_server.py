@@ -1,7 +1,8 @@
 """An HTTP/3 server on the package `qh3`, in a thread of its own, that can misbehave.
 
-It answers every request with a JSON object of what it received, and counts requests by path. The
-paths of `_SCRIPTS` do something else.
+It answers every request with a JSON object of what it received, and counts requests by path.
+`/slow` answers after 50 ms, `/delay/0.1` after as many seconds; the paths of `_SCRIPTS` do
+something else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import trustme
@@ -35,10 +37,12 @@ class _Peer(QuicConnectionProtocol):
         self.requests: dict[int, tuple[dict[str, str], bytearray]] = {}
 
     def datagram_received(self, data: Any, addr: Any) -> None:
+        self.received_at = perf_counter()
         if not self.server.silent:
             super().datagram_received(data, addr)
 
     def datagrams_received(self, data: Any, addr: Any) -> None:
+        self.received_at = perf_counter()
         if not self.server.silent:
             super().datagrams_received(data, addr)
 
@@ -76,15 +80,19 @@ class _Peer(QuicConnectionProtocol):
             return
         self.server.paths[path] += 1
         seen = json.dumps({"headers": headers, "body": body.decode("latin-1")}).encode()
-        if path == "/slow":
-            asyncio.get_running_loop().call_later(SLOW_S, self._respond, stream_id, seen)
-        elif path.startswith("/delay/"):
-            delay_s = float(path.removeprefix("/delay/"))
-            asyncio.get_running_loop().call_later(delay_s, self._respond, stream_id, seen)
+        if path == "/slow" or path.startswith("/delay/"):
+            delay_s = SLOW_S if path == "/slow" else float(path.removeprefix("/delay/"))
+            began = self.received_at
+            asyncio.get_running_loop().call_later(delay_s, self._later, stream_id, seen, began)
         elif path in _SCRIPTS:
             _SCRIPTS[path](self, stream_id)
         else:
             self._respond(stream_id, seen)
+
+    def _later(self, stream_id: int, content: bytes, began: float) -> None:
+        self._respond(stream_id, content)
+        self.transmit()
+        self.server.held_s.append(perf_counter() - began)
 
     def _respond(self, stream_id: int, content: bytes) -> None:
         self.h3.send_headers(stream_id, _OK)
@@ -182,6 +190,8 @@ class HTTP3Server:
         self.resets = 0
         self.silent = False
         self.paths: Counter[str] = Counter()
+        # How long the server itself held each answer that it delayed.
+        self.held_s: list[float] = []
         self._refused = 0
 
     @property

@@ -88,8 +88,9 @@ async def ping(
     proxy_auth: str = "",
     timeout_s: float = PING_TIMEOUT_S,
 ) -> PingResult:
-    """Sends one GET (`h3://` over HTTP/3), or opens a WebSocket and sends a ping frame. Raises `ConfigError` for an
-    invalid URL; a failed exchange is a result, and so is a peer that does not answer in time."""
+    """Sends one GET (`h3://` over HTTP/3), or opens a WebSocket and sends a ping frame. Raises
+    `ConfigError` for an invalid URL; a failed exchange is a result, and so is a peer that does not
+    answer in time."""
     shared = HTTPShared(
         resolve=resolve,
         verify=not insecure,

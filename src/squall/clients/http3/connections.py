@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from time import perf_counter
+from typing import Any, cast
 
 from qh3.quic.configuration import QuicConfiguration
 
@@ -105,7 +107,8 @@ class HTTP3Shared:
             settings.cadata = "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode()
         if shared.certificate:
             try:
-                settings.load_cert_chain(*_certificate_and_key(shared.certificate))
+                load = cast("Callable[[bytes, bytes], None]", cast("Any", settings).load_cert_chain)
+                load(*_certificate_and_key(shared.certificate))
             except Exception as error:
                 # The library raises whatever its parser met.
                 raise CallError(f"cannot use the client certificate in HTTP/3: {error}") from error

@@ -19,8 +19,8 @@ from squall.clients.http.connection import Unanswered
 from squall.clients.http.exchange import call, follow, peer_of, show
 from squall.clients.http.request import REPEATABLE, Request
 from squall.clients.http.url import PreparedURL
-from squall.clients.http3.connection import HTTP3Connection, Refused
-from squall.clients.http3.connections import Connector, HTTP3Shared
+from squall.clients.http3.connection import HTTP3Connection, RequestRejected
+from squall.clients.http3.connections import HTTP3Connector, HTTP3Shared
 from squall.clients.http3.headers import Fields, cookie_fields, request_fields
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class HTTP3Client:
         self._http = http
         self._shared: HTTPShared = http.shared
         self._http3 = HTTP3Shared.of(http.shared)
-        self._connector = Connector(self._http3, http.vu_index)
+        self._connector = HTTP3Connector(self._http3, http.vu_index)
         http.companions = (*http.companions, self)
 
     async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTP3Response:
@@ -167,7 +167,7 @@ class HTTP3Client:
             except Unanswered as error:
                 del future
                 refusals += 1
-                refused = isinstance(error, Refused) and refusals <= REFUSALS_MAX
+                refused = isinstance(error, RequestRejected) and refusals <= REFUSALS_MAX
                 if not refused and not (reused and refusals == 1 and request.method in REPEATABLE):
                     raise self._lost(request, peer, error) from None
                 spent_s += error.ended - error.started

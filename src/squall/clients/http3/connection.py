@@ -28,7 +28,7 @@ from squall.api.http import HTTP3Response
 from squall.clients.http.connection import Unanswered
 from squall.clients.http3.headers import Fields, ResponseHeads, is_trailer
 from squall.clients.http3.reasons import NOT_HTTP3, closed_reason, error_name
-from squall.clients.http3.stream import Stream
+from squall.clients.http3.stream import HTTP3Stream
 from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ logging.getLogger("quic").setLevel(logging.CRITICAL)
 _TIMER_SLACK_S = 0.001
 
 
-class Refused(Unanswered):
+class RequestRejected(Unanswered):
     """The peer promises that it did not handle the request: safe to repeat, whatever it is."""
 
 
@@ -70,7 +70,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         self.setup: tuple[float, float, float] | None = None
         # Called once, when no further request may use this connection.
         self._on_gone = on_gone
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, HTTP3Stream] = {}
         # No new stream: the peer says goodbye, or the connection is over.
         self.draining = False
         # When a datagram arrived last.
@@ -120,12 +120,12 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
 
     def send(
         self, request: Request, fields: Fields, timeout_s: float, spent_s: float
-    ) -> tuple[Stream, asyncio.Future[HTTP3Response]]:
+    ) -> tuple[HTTP3Stream, asyncio.Future[HTTP3Response]]:
         """Starts an exchange on a new stream."""
         h3 = self._h3
         assert h3 is not None
         future = self._create_future()
-        stream = Stream(self, future, request, timeout_s, spent_s)
+        stream = HTTP3Stream(self, future, request, timeout_s, spent_s)
         stream.started = started = perf_counter()
         shared = self.shared
         if started > shared.limit[0] and not shared.allows(started):
@@ -246,7 +246,9 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         elif isinstance(event, h3_events.GoawayReceived):
             self._on_goaway(event.stream_id, now)
 
-    def _on_trailers(self, stream: Stream, event: h3_events.HeadersReceived, now: float) -> None:
+    def _on_trailers(
+        self, stream: HTTP3Stream, event: h3_events.HeadersReceived, now: float
+    ) -> None:
         if not is_trailer(event.headers):
             self._malformed(stream, now, ended=event.stream_ended)
             return
@@ -254,7 +256,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         if event.stream_ended:
             self._deliver(stream, now)
 
-    def _on_data(self, stream: Stream, event: h3_events.DataReceived, now: float) -> None:
+    def _on_data(self, stream: HTTP3Stream, event: h3_events.DataReceived, now: float) -> None:
         if event.data:
             stream.parts.append(event.data)
             stream.size += len(event.data)
@@ -272,7 +274,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         self._drop(stream)
         reason = f"stream reset: {error_name(code)}"
         if code == ErrorCode.H3_REQUEST_REJECTED:
-            stream.leave(Refused(reason, started=stream.started, ended=now))
+            stream.leave(RequestRejected(reason, started=stream.started, ended=now))
         else:
             error = TransportError(reason, started=stream.started, ended=now)
             self.counters.failed += stream.leave(error)
@@ -283,7 +285,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         for stream in [each for each in self.streams.values() if each.id >= first_unhandled]:
             self._drop(stream)
             reason = "connection ended by the server"
-            stream.leave(Refused(reason, started=stream.started, ended=now))
+            stream.leave(RequestRejected(reason, started=stream.started, ended=now))
         self._close_if_done()
 
     def _on_closed(self, event: events.ConnectionTerminated, now: float) -> None:
@@ -300,7 +302,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
 
     # Ends of streams.
 
-    def _deliver(self, stream: Stream, now: float) -> None:
+    def _deliver(self, stream: HTTP3Stream, now: float) -> None:
         head, future = stream.head, stream.future
         assert head is not None
         if future is None:
@@ -324,18 +326,18 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         self._drop(stream)
         self._close_if_done()
 
-    def _malformed(self, stream: Stream, now: float, *, ended: bool) -> None:
+    def _malformed(self, stream: HTTP3Stream, now: float, *, ended: bool) -> None:
         if ended:
             # Nothing is left to stop: the library never returns from stopping an ended stream.
             self._drop(stream)
         stream.fail("malformed response", now)
         self._close_if_done()
 
-    def _drop(self, stream: Stream) -> None:
+    def _drop(self, stream: HTTP3Stream) -> None:
         del self.streams[stream.id]
         self.shared.live.discard(stream)
 
-    def cancel(self, stream: Stream) -> None:
+    def cancel(self, stream: HTTP3Stream) -> None:
         """Asks the peer to stop a stream that nobody waits for any more. A peer that has been
         silent since the stream began is not asked again: it may never answer."""
         if self.streams.get(stream.id) is not stream:

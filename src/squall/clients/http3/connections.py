@@ -37,7 +37,7 @@ _IDLE_S = 30.0
 _WINDOW = 16 << 20
 
 
-class OpenConnections:
+class HTTP3Connections:
     """The connections of one user, or of all users if they share."""
 
     __slots__ = ("by_key", "opening")
@@ -63,7 +63,7 @@ class HTTP3Shared:
     def __init__(self, shared: HTTPShared) -> None:
         self.shared = shared
         self.heads = ResponseHeads()
-        self.connections = OpenConnections() if shared.connections == "shared" else None
+        self.connections = HTTP3Connections() if shared.connections == "shared" else None
         # The request of a plain get of a prepared URL, once it was sent.
         self.plain: dict[PreparedURL, tuple[Request, Fields]] = {}
         # Clients made so far.
@@ -115,7 +115,7 @@ class HTTP3Shared:
         return settings
 
 
-class Connector:
+class HTTP3Connector:
     """Gets connections for the calls of one user."""
 
     __slots__ = ("_http3", "_place", "_vu_index", "open")
@@ -123,7 +123,7 @@ class Connector:
     def __init__(self, http3: HTTP3Shared, vu_index: int) -> None:
         self._http3 = http3
         self._vu_index = vu_index
-        self.open = http3.connections or OpenConnections()
+        self.open = http3.connections or HTTP3Connections()
         # Users that share take the places of a connection in the order in which they came.
         self._place = http3.users // http3.shared.streams if http3.connections else 0
         http3.users += 1

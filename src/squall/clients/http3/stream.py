@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from squall.clients.http3.connection import HTTP3Connection
 
 
-class Stream:
+class HTTP3Stream:
     """The state of one exchange. It is in the `live` set of its share, whose sweep ends exchanges
     that take too long; `future` is None after its end."""
 

@@ -143,6 +143,11 @@ def _bad_head(peer: _Peer, stream_id: int) -> None:
     peer.h3.send_headers(stream_id, [*_OK, (b"x-a", b"1\r\nx-b: 2")], end_stream=True)
 
 
+def _bad_head_and_body(peer: _Peer, stream_id: int) -> None:
+    peer.h3.send_headers(stream_id, [*_OK, (b"x-a", b"1\r\nx-b: 2")])
+    peer.h3.send_data(stream_id, b"body", end_stream=True)
+
+
 def _data_first(peer: _Peer, stream_id: int) -> None:
     peer.raw(stream_id, encode_frame(FrameType.DATA, b"early"))
 
@@ -160,6 +165,7 @@ _SCRIPTS: dict[str, Callable[[_Peer, int], None]] = {
     "/reset-in-body": _reset_in_body,
     "/short": _short,
     "/bad-head": _bad_head,
+    "/bad-head-and-body": _bad_head_and_body,
     "/data-first": _data_first,
     "/bad-headers": lambda peer, stream_id: peer.raw(
         stream_id, encode_frame(FrameType.HEADERS, b"\xff\xff\xff\xff")

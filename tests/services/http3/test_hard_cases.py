@@ -43,6 +43,8 @@ CASES = [
     ("/angry", "connection ended by the server: H3_EXCESSIVE_LOAD"),
     ("/short", "malformed response"),
     ("/bad-head", "malformed response"),
+    # The end of the stream arrives together with its head.
+    ("/bad-head-and-body", "malformed response"),
     ("/bad-headers", "HTTP/3 QPACK_DECOMPRESSION_FAILED"),
     (
         "/data-first",
@@ -173,6 +175,18 @@ async def test_what_http3_cannot_do_is_one_line(server: HTTP3Server) -> None:
     with pytest.raises(CallError, match="cannot use the CA file"):
         async with http3(HTTPShared(ca_file="/nowhere.pem")) as client:
             await client.get(server.url + "/")
+
+
+@on_uvloop
+async def test_a_response_that_is_too_large_fails_and_the_connection_stays(
+    server: HTTP3Server,
+) -> None:
+    shared = HTTPShared(host=server.url, ca_file=server.ca_file, most_bytes=1 << 20)
+    async with http3(shared) as client:
+        with pytest.raises(TransportError, match="response larger than 1 MiB"):
+            await client.post("/echo", data=b"x" * (2 << 20))
+        assert (await client.get("/good")).ok
+    assert shared.counters.connections == 1
 
 
 @on_uvloop

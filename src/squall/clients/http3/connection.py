@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
@@ -42,6 +43,7 @@ logging.getLogger("quic").setLevel(logging.CRITICAL)
 # The timers of uvloop have a resolution of a millisecond. A timer that is due within one is due:
 # otherwise the loop would spin until then.
 _TIMER_SLACK_S = 0.001
+MALFORMED = "malformed response"
 
 
 class RequestRejected(Unanswered):
@@ -234,7 +236,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
             stream.head = head = self._heads.get(event.headers)
             stream.first_byte = now
             if head is None:
-                self._malformed(stream, now, ended=event.stream_ended)
+                stream.fail(MALFORMED, now)
             elif event.stream_ended:
                 self._deliver(stream, now)
         elif isinstance(event, h3_events.DataReceived):
@@ -250,7 +252,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         self, stream: HTTP3Stream, event: h3_events.HeadersReceived, now: float
     ) -> None:
         if not is_trailer(event.headers):
-            self._malformed(stream, now, ended=event.stream_ended)
+            stream.fail(MALFORMED, now)
             return
         stream.trailers = tuple(event.headers)
         if event.stream_ended:
@@ -310,7 +312,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         parts = stream.parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         if head.length >= 0 and head.length != len(body) and not stream.has_no_body:
-            self._malformed(stream, now, ended=True)
+            stream.fail(MALFORMED, now)
             return
         if future.done():
             # Cancelled a moment ago: the waiting task will leave this stream in `abandon`.
@@ -326,13 +328,6 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         self._drop(stream)
         self._close_if_done()
 
-    def _malformed(self, stream: HTTP3Stream, now: float, *, ended: bool) -> None:
-        if ended:
-            # Nothing is left to stop: the library never returns from stopping an ended stream.
-            self._drop(stream)
-        stream.fail("malformed response", now)
-        self._close_if_done()
-
     def _drop(self, stream: HTTP3Stream) -> None:
         del self.streams[stream.id]
         self.shared.live.discard(stream)
@@ -343,12 +338,10 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         if self.streams.get(stream.id) is not stream:
             return
         self._drop(stream)
-        try:
-            self._quic.stop_stream(stream.id, ErrorCode.H3_REQUEST_CANCELLED)
-            self._quic.reset_stream(stream.id, ErrorCode.H3_REQUEST_CANCELLED)
-        except QuicConnectionError:
-            # One of its directions had ended.
-            pass
+        for stop in (self._quic.stop_stream, self._quic.reset_stream):
+            # The library refuses what is already over: the answer, or the sending of the request.
+            with suppress(ValueError, QuicConnectionError):
+                stop(stream.id, ErrorCode.H3_REQUEST_CANCELLED)
         self._transmit_soon()
         if self.received_at < stream.started:
             self.drain()

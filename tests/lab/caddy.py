@@ -20,6 +20,8 @@ from tests.lab.ports import free_ports
 START_TIMEOUT_S = 30.0
 BIG = bytes(range(256)) * 8000
 
+# Where it asks for certificates, Caddy 2.6 answers requests over HTTP/3 with 421 unless
+# `strict_sni_host` is off.
 _CONFIG = """
 {{
   admin off
@@ -27,6 +29,7 @@ _CONFIG = """
   skip_install_trust
   servers {{
     protocols h1 h2 h2c h3
+    strict_sni_host insecure_off
   }}
 }}
 (site) {{
@@ -51,6 +54,15 @@ https://localhost:{port} {{
   tls {dir}/cert.pem {dir}/key.pem
   import site
 }}
+https://localhost:{mutual_port} {{
+  tls {dir}/cert.pem {dir}/key.pem {{
+    client_auth {{
+      mode require_and_verify
+      trusted_ca_cert_file {dir}/ca.pem
+    }}
+  }}
+  import site
+}}
 http://127.0.0.1:{plain_port} {{
   import site
 }}
@@ -58,12 +70,14 @@ http://127.0.0.1:{plain_port} {{
 
 
 class Caddy:
-    """`url` speaks all versions with TLS, `plain_url` HTTP/1.1 and HTTP/2 in clear."""
+    """`url` speaks all versions with TLS, `mutual_url` asks clients for a certificate such as
+    `client_pem`, `plain_url` speaks HTTP/1.1 and HTTP/2 in clear."""
 
     def __init__(self, directory: Path, program: str) -> None:
         self.directory = directory
-        port, plain_port = free_ports(2)
+        port, plain_port, mutual_port = free_ports(3)
         self.url = f"https://localhost:{port}"
+        self.mutual_url = f"https://localhost:{mutual_port}"
         self.plain_url = f"http://127.0.0.1:{plain_port}"
         self.ca_file = str(directory / "ca.pem")
         authority = trustme.CA()
@@ -71,10 +85,13 @@ class Caddy:
         issued = authority.issue_cert("localhost")
         issued.private_key_pem.write_to_path(str(directory / "key.pem"))
         issued.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
+        client = authority.issue_cert("client.test")
+        self.client_pem = client.private_key_and_cert_chain_pem.bytes().decode()
         (directory / "files").mkdir()
         (directory / "files" / "big.bin").write_bytes(BIG)
         config = directory / "Caddyfile"
-        config.write_text(_CONFIG.format(dir=directory, port=port, plain_port=plain_port))
+        ports = {"port": port, "plain_port": plain_port, "mutual_port": mutual_port}
+        config.write_text(_CONFIG.format(dir=directory, **ports))
         with (directory / "caddy.log").open("w") as log:
             self.process = subprocess.Popen(
                 [program, "run", "--config", str(config), "--adapter", "caddyfile"],
@@ -83,7 +100,7 @@ class Caddy:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        for each in (port, plain_port):
+        for each in ports.values():
             self._wait_for(each)
 
     def _wait_for(self, port: int) -> None:

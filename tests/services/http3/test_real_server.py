@@ -101,6 +101,15 @@ async def test_cookies_redirects_and_names_are_those_of_http(caddy: Caddy) -> No
 
 
 @on_uvloop
+async def test_a_client_shows_its_certificate(caddy: Caddy) -> None:
+    async with http3(HTTPShared(ca_file=caddy.ca_file, certificate=caddy.client_pem)) as client:
+        assert (await client.get(caddy.mutual_url + "/")).ok
+    async with http3(HTTPShared(ca_file=caddy.ca_file)) as client:
+        with pytest.raises(TransportError, match=r"^TLS: "):
+            await client.get(caddy.mutual_url + "/")
+
+
+@on_uvloop
 async def test_ping(caddy: Caddy) -> None:
     address = caddy.url.replace("https://", "h3://")
     found = await ping(address + "/", ca_file=caddy.ca_file)

@@ -6,7 +6,7 @@ from squall import URL, HTTP3Response, Workflow, check, step, then
 
 
 class Feed(Workflow):
-    host = "https://127.0.0.1:8443"
+    host = "https://127.0.0.1:8080"
     vus = 20
     duration = "10s"
 

@@ -52,13 +52,14 @@ API: list[tuple[str, str, list[str]]] = [
     ),
     (
         "HTTP",
-        "The clients of a user, `self.client.http` and `self.client.http2`, and what they return.",
+        "The clients of a user, `self.client.http`, `http2` and `http3`, and what they return.",
         [
             f"squall.api.http:{name}"
             for name in (
                 *("HTTPVerbs", "CallOptions", "BodyOptions"),
                 *("HTTPResponse", "HTTPHeaders", "HTTPTimings"),
                 *("HTTP2Verbs", "HTTP2Response"),
+                *("HTTP3Verbs", "HTTP3Response"),
             )
         ],
     ),

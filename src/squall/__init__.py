@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         step,
         then,
     )
-    from squall.api.http import HTTP2Response, HTTPResponse
+    from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.reporting import Reporter
     from squall.api.resources import Resource
@@ -40,7 +40,7 @@ _HOMES = {
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
-    "squall.api.http": "HTTP2Response HTTPResponse",
+    "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.reporting": "Reporter",
     "squall.api.resources": "Resource",
@@ -69,6 +69,7 @@ __all__ = [
     "Form",
     "Gauge",
     "HTTP2Response",
+    "HTTP3Response",
     "HTTPResponse",
     "Headers",
     "LocalRunner",

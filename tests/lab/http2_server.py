@@ -1,8 +1,8 @@
 """An HTTP/2 server on the package `h2`, independent of our codec, in a thread of its own.
 
 It answers every request with a JSON object of what it received, and counts requests by path.
-`/slow` answers after 50 ms, `/never` does not, `/trailers` ends with trailers, `/refused` refuses
-every second stream.
+`/slow` answers after 50 ms, `/delay/0.1` after as many seconds, `/never` does not, `/trailers` ends
+with trailers, `/refused` refuses every second stream.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import h2.config
@@ -51,6 +52,7 @@ class _Peer(asyncio.Protocol):
         self.transport.write(self.h2.data_to_send())
 
     def data_received(self, data: bytes) -> None:
+        self.received_at = perf_counter()
         try:
             events = self.h2.receive_data(data)
         except h2.exceptions.ProtocolError as error:
@@ -94,17 +96,20 @@ class _Peer(asyncio.Protocol):
         seen = {"headers": headers, "body": body.decode("latin-1")}
         if path == "/never":
             return
-        if path == "/slow":
+        if path == "/slow" or path.startswith("/delay/"):
             self.waiting.add(stream_id)
-            asyncio.get_running_loop().call_later(SLOW_S, self._later, stream_id, seen)
+            delay_s = SLOW_S if path == "/slow" else float(path.removeprefix("/delay/"))
+            began = self.received_at
+            asyncio.get_running_loop().call_later(delay_s, self._later, stream_id, seen, began)
         else:
             self._respond(stream_id, path, seen)
 
-    def _later(self, stream_id: int, seen: dict[str, Any]) -> None:
+    def _later(self, stream_id: int, seen: dict[str, Any], began: float) -> None:
         if stream_id in self.waiting:
             self.waiting.discard(stream_id)
             self._respond(stream_id, "/slow", seen)
             self.flush()
+            self.server.held_s.append(perf_counter() - began)
 
     def _respond(self, stream_id: int, path: str, seen: dict[str, Any]) -> None:
         content = json.dumps(seen).encode()
@@ -138,6 +143,8 @@ class HTTP2Server:
         self.connections = 0
         self.resets = 0
         self.paths: Counter[str] = Counter()
+        # How long the server itself held each answer that it delayed.
+        self.held_s: list[float] = []
         self.errors: list[str] = []
         self.open: set[Any] = set()
         self._refused = 0

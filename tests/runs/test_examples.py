@@ -13,10 +13,12 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.lab.http2_server import running_http2_server
+from tests.lab.http3_server import running_http3_server
 from tests.lab.sse_server import running_event_server
 from tests.lab.target import running_target
 from tests.lab.websocket_server import running_websocket_server
@@ -67,6 +69,18 @@ def test_http2(command: CommandLab) -> None:
     assert {row["protocol"] for row in ended.document["workflows"][0]["steps"]} == {"http2"}
     pictures = {f"/pictures/{number}": 20 for number in range(1, 7)}
     assert server.paths == {"/feed": 20, "/comments": 20, **pictures}
+
+
+def test_http3(command: CommandLab, tmp_path: Path) -> None:
+    with running_http3_server(tmp_path) as server:
+        words = ["--host", server.url, "--cacert", server.ca_file, "-u", "5", "-i", "20"]
+        ended = command.load("http3.py", *words)
+    command.check_passed(ended, server.requests)
+    assert ended.document["checks"][0]["failed"] == 0
+    assert {row["protocol"] for row in ended.document["workflows"][0]["steps"]} == {"http3"}
+    pictures = {f"/pictures/{number}": 20 for number in range(1, 7)}
+    assert server.paths == {"/feed": 20, "/comments": 20, **pictures}
+    assert server.connections == 5
 
 
 def test_websocket(command: CommandLab) -> None:
@@ -173,7 +187,9 @@ def test_the_examples_run_as_they_are_against_the_built_in_target() -> None:
     """The other tests replace the address; this one says that it is the target's."""
     for path in EXAMPLES.glob("*.py"):
         hosts = re.findall(r"https?://[^/\"]+", path.read_text(encoding="utf-8"))
-        assert set(hosts) <= {ADDRESS}, path.name
+        # HTTP/3 has no addresses without TLS.
+        scheme = "https" if path.stem == "http3" else "http"
+        assert set(hosts) <= {ADDRESS.replace("http", scheme)}, path.name
 
 
 def test_every_example_has_its_test() -> None:

@@ -122,7 +122,7 @@ class ResponseHead(msgspec.Struct, eq=False, gc=False):
 
     @property
     def version(self) -> str:
-        """ "HTTP/1.1", "HTTP/1.0" or "HTTP/2"."""
+        """ "HTTP/1.1", "HTTP/1.0", "HTTP/2" or "HTTP/3"."""
         return self.received[:8].rstrip().decode("latin-1").partition(" ")[0]
 
 
@@ -268,12 +268,32 @@ class HTTP2Response(HTTPResponse, eq=False, gc=False):
     @property
     def trailers(self) -> HTTPHeaders:
         """The headers that the server sent after the body; names are case-insensitive."""
-        return HTTPHeaders(
-            [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_trailers]
-        )
+        return _trailers(self.raw_trailers)
 
 
-RESPONSES: dict[str, type[HTTPResponse]] = {"http": HTTPResponse, "http2": HTTP2Response}
+class HTTP3Response(HTTPResponse, eq=False, gc=False):
+    """One answered call of `self.client.http3`. It has what an `HTTPResponse` has, and trailers.
+    In `timings`, `tls_s` is the whole QUIC handshake and `connect_s` is 0."""
+
+    protocol: ClassVar[str] = "http3"
+
+    raw_trailers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def trailers(self) -> HTTPHeaders:
+        """The headers that the server sent after the body; names are case-insensitive."""
+        return _trailers(self.raw_trailers)
+
+
+def _trailers(pairs: tuple[tuple[bytes, bytes], ...]) -> HTTPHeaders:
+    return HTTPHeaders([(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs])
+
+
+RESPONSES: dict[str, type[HTTPResponse]] = {
+    "http": HTTPResponse,
+    "http2": HTTP2Response,
+    "http3": HTTP3Response,
+}
 """What a measured step of each protocol returns."""
 
 
@@ -393,13 +413,55 @@ class HTTP2Verbs(Protocol):
         ...
 
 
+class HTTP3Verbs(Protocol):
+    """`self.client.http3`: the verbs of `self.client.http` over HTTP/3, which is HTTP over QUIC.
+
+    Addresses begin with `https://`. Calls of a user that run at the same time are streams of one
+    connection.
+    """
+
+    async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTP3Response:
+        """Sends a GET request. A GET has no body; `request("GET", ...)` can send one."""
+        ...
+
+    async def head(self, url: URL, **options: Unpack[CallOptions]) -> HTTP3Response:
+        """Sends a HEAD request: the response has headers and no body."""
+        ...
+
+    async def options(self, url: URL, **options: Unpack[CallOptions]) -> HTTP3Response:
+        """Sends an OPTIONS request."""
+        ...
+
+    async def post(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP3Response:
+        """Sends a POST request, with a body if one of `json`, `data`, `form` and `files` is given.
+        A POST is repeated only if the server says that it did not handle it."""
+        ...
+
+    async def put(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP3Response:
+        """Sends a PUT request; takes the bodies of `post`."""
+        ...
+
+    async def patch(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP3Response:
+        """Sends a PATCH request; takes the bodies of `post`."""
+        ...
+
+    async def delete(self, url: URL, **options: Unpack[BodyOptions]) -> HTTP3Response:
+        """Sends a DELETE request; takes the bodies of `post`."""
+        ...
+
+    async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTP3Response:
+        """Sends a request with any method, such as `"PURGE"`. Only CONNECT is refused."""
+        ...
+
+
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
-    __slots__ = ("_make", "http", "http2", "sse", "websocket")
+    __slots__ = ("_make", "http", "http2", "http3", "sse", "websocket")
 
     http: HTTPVerbs
     http2: HTTP2Verbs
+    http3: HTTP3Verbs
     sse: SSEVerbs
     websocket: WebsocketVerbs
 

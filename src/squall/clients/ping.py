@@ -88,8 +88,9 @@ async def ping(
     proxy_auth: str = "",
     timeout_s: float = PING_TIMEOUT_S,
 ) -> PingResult:
-    """Sends one GET, or opens a WebSocket and sends a ping frame. Raises `ConfigError` for an
-    invalid URL; a failed exchange is a result, and so is a peer that does not answer in time."""
+    """Sends one GET (`h3://` over HTTP/3), or opens a WebSocket and sends a ping frame. Raises
+    `ConfigError` for an invalid URL; a failed exchange is a result, and so is a peer that does not
+    answer in time."""
     shared = HTTPShared(
         resolve=resolve,
         verify=not insecure,
@@ -110,11 +111,15 @@ async def ping(
     try:
         # In a run a sweep enforces timeouts; here nothing else runs, and a resolver may hang too.
         async with asyncio.timeout(timeout_s):
-            prepared = await shared.prepare(arguments.argument_kinds()[0], url)
+            scheme, _, rest = url.partition("://")
+            address = f"https://{rest}" if scheme == "h3" else url
+            prepared = await shared.prepare(arguments.argument_kinds()[0], address)
             http = HTTPClient(shared, 0)
             if url.startswith(("ws://", "wss://")):
                 return await _websocket(url, http, sum(shared.dns_samples))
-            client = make_client("http2", http) if http2 else http
+            client = http
+            if scheme == "h3" or http2:
+                client = make_client("http3" if scheme == "h3" else "http2", http)
             response: HTTPResponse = await client.get(prepared)
     except TimeoutError:
         return PingResult(url, "", sum(shared.dns_samples), error=timeout_reason(timeout_s))

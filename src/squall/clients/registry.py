@@ -20,6 +20,7 @@ class ClientSource(NamedTuple):
 
 CLIENTS = {
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
+    "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
     "sse": ClientSource("squall.clients.sse", "SSEClient", ""),
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient", ""),
 }

@@ -15,7 +15,7 @@ Priority = Literal["low", "normal", "high", "exclusive", "auto"]
 MetricKind = Literal["counter", "gauge", "rate", "sample"]
 Field: TypeAlias = Literal["latency", "service", "first_byte"]
 """A time of a row; `latency` is the response time where a row has one."""
-HTTP_PROTOCOLS = frozenset({"http", "http2"})
+HTTP_PROTOCOLS = frozenset({"http", "http2", "http3"})
 """Protocols of rows whose outcomes are HTTP statuses."""
 CLIENT_PROTOCOLS = HTTP_PROTOCOLS | {"sse", "websocket"}
 """Protocols of rows whose exchanges a client of Squall made."""

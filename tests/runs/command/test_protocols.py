@@ -11,6 +11,7 @@ import trustme
 
 from squall.clients import registry
 from tests.lab.http2_server import running_http2_server
+from tests.lab.http3_server import running_http3_server
 from tests.lab.websocket_server import running_websocket_server
 from tests.runs.lab.command import CommandLab
 
@@ -27,6 +28,7 @@ class Shop(Workflow):
     async def order(self, url: URL = "/order") -> HTTPResponse:
         return await self.client.http.post(url, json={"n": 1}, name="saved")
 """
+HTTP3 = HTTP.replace("HTTPResponse", "HTTP3Response").replace("client.http.", "client.http3.")
 HTTP2 = HTTP.replace("HTTPResponse", "HTTP2Response").replace("client.http.", "client.http2.")
 
 
@@ -54,6 +56,25 @@ def test_both_sides_count_the_same(command: CommandLab, words: list[str]) -> Non
     ]
 
 
+@pytest.mark.parametrize("words", [["-u", "4", "-i", "50"], ["-r", "50/s", "-d", "1s"]])
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_both_sides_count_the_same_over_http3(
+    command: CommandLab, tmp_path: Path, words: list[str]
+) -> None:
+    file = command.write(HTTP3)
+    with running_http3_server(tmp_path) as server:
+        ended = command.load(file, "--host", server.url, "--cacert", server.ca_file, *words)
+    command.check_passed(ended, server.requests)
+    assert server.paths == {"/home": 50, "/order": 50}
+    rows = ended.document["workflows"][0]["steps"]
+    assert [(row["name"], row["protocol"]) for row in rows] == [
+        ("home", "http3"),
+        ("order", "http3"),
+        ("saved", "http3"),
+    ]
+    assert re.search(r"  http3  100 calls, 0 failed, p50 .*, p99 ", ended.out)
+
+
 @pytest.mark.parametrize("way", ["flag", "class"])
 def test_a_server_may_choose_http2(command: CommandLab, tmp_path: Path, way: str) -> None:
     text = (
@@ -75,6 +96,17 @@ def test_once_shows_the_exchange(command: CommandLab) -> None:
     assert ended.code == 0
     assert "> GET /home HTTP/2" in ended.out
     assert "< HTTP/2 200" in ended.out
+
+
+def test_once_shows_the_exchange_over_http3(command: CommandLab, tmp_path: Path) -> None:
+    file = command.write(HTTP3)
+    with running_http3_server(tmp_path) as server:
+        ended = command.squall(
+            "run", file, "--once", "--host", server.url, "--cacert", server.ca_file
+        )
+    assert ended.code == 0
+    assert "> GET /home HTTP/3" in ended.out
+    assert "< HTTP/3 200" in ended.out
 
 
 MIXED = (
@@ -107,14 +139,17 @@ def test_a_result_of_another_protocol_is_named(command: CommandLab) -> None:
     assert "returned HTTPResponse instead of an HTTP2Response" in ended.out
 
 
+@pytest.mark.parametrize(
+    ("text", "package", "extra"), [(HTTP2, "hpack", "http2"), (HTTP3, "qh3", "http3")]
+)
 def test_a_missing_package_is_found_before_the_run(
-    command: CommandLab, monkeypatch: pytest.MonkeyPatch
+    command: CommandLab, monkeypatch: pytest.MonkeyPatch, text: str, package: str, extra: str
 ) -> None:
     def missing(name: str) -> None:
-        raise ModuleNotFoundError(name="hpack")
+        raise ModuleNotFoundError(name=package)
 
     monkeypatch.setattr(registry, "import_module", missing)
-    ended = command.load(command.write(HTTP2), "--host", command.target.url)
+    ended = command.load(command.write(text), "--host", command.target.url)
     assert ended.code == 104
-    assert "pip install 'squall[http2]'" in ended.err
+    assert f"{package}, which is not installed: pip install 'squall[{extra}]'" in ended.err
     assert command.target.counts()["total"] == 0

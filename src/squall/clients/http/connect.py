@@ -10,9 +10,9 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from squall.api.errors import TransportError
 from squall.clients.http.backlog import CROWD_MIN, CrowdConnection
@@ -76,6 +76,8 @@ class Dial(NamedTuple):
     """The protocols to offer in the TLS handshake instead of HTTP/1.1."""
     tunnels: bool = False
     """Whether a proxy must open a tunnel for plain connections, too: only HTTP/1 goes without."""
+    opens: Callable[[HTTPShared, Dial, Any, Address], Awaitable[Any]] | None = None
+    """Opens a connection that does not run over TCP."""
 
 
 async def connect(
@@ -139,7 +141,7 @@ async def _first_that_answers(
     failure: OSError | None = None
     for address in (*addresses[first:], *addresses[:first]):
         try:
-            return await _open(shared, way, make(), address)
+            return await (way.opens or _open)(shared, way, make(), address)
         except (ConnectionRefusedError, TimeoutError, OSError) as error:
             # Another address of the name may answer ("localhost" often has two). A failed TLS
             # handshake would only fail again.

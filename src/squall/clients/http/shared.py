@@ -191,9 +191,9 @@ class HTTPShared:
         self.defaults = default_fields((default_headers or {}).items(), close=not self.reuse)
         # The shared state of other protocols, by name; they stand on this one.
         self.protocols: dict[str, Any] = {}
-        self._verify = verify
-        self._ca_file = ca_file
-        self._certificate = certificate
+        self.verify = verify
+        self.ca_file = ca_file
+        self.certificate = certificate
         self._tls: dict[tuple[str, ...], ssl.SSLContext] = {}
         self._texts: dict[str, PreparedURL] = {}
         self._files: dict[str, PreparedFile] = {}
@@ -314,7 +314,7 @@ class HTTPShared:
         context = self._tls.get(alpn)
         if context is None:
             context = client_context(
-                verify=self._verify, ca_file=self._ca_file, certificate=self._certificate
+                verify=self.verify, ca_file=self.ca_file, certificate=self.certificate
             )
             context.set_alpn_protocols(list(alpn) or ["http/1.1"])
             keep_large_blocks()

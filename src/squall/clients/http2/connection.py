@@ -157,8 +157,9 @@ class HTTP2Connection(ProtocolConnection):
             self._write(opening + frames.pack_id(stream_id) + block)
         else:
             self._write(self._split_headers(stream_id, block, ends=not body))
+        # Also without a body: updates for this stream must not add to the window of a former one.
+        stream.window = self.first_window
         if body:
-            stream.window = self.first_window
             stream.unsent = body
             self._send_body(stream)
         return stream, future
@@ -342,44 +343,46 @@ class HTTP2Connection(ProtocolConnection):
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Frames that carry no part of a response. Unknown kinds are ignored (RFC 9113, 4.1)."""
-        if kind == frames.WINDOW_UPDATE:
+        fault = frames.control_fault(kind, flags, stream_id, payload)
+        if fault is not None:
+            self._break(*fault)
+        elif kind == frames.WINDOW_UPDATE:
             self._window_update(stream_id, payload)
         elif kind == frames.SETTINGS:
-            self._settings(flags, stream_id, payload)
+            if not flags & frames.ACK:
+                self._settings(payload)
         elif kind == frames.PING:
-            if len(payload) != 8 or stream_id:
-                self._break(frames.FRAME_SIZE_ERROR, "a PING of a wrong size")
-            elif not flags & frames.ACK:
+            if not flags & frames.ACK:
                 self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.RST_STREAM:
             self._reset(stream_id, payload)
         elif kind == frames.GOAWAY:
-            self._goaway(stream_id, payload)
+            self._goaway(payload)
         elif kind in (frames.PUSH_PROMISE, frames.CONTINUATION):
             self._break(frames.PROTOCOL_ERROR, "a frame that is not allowed here")
 
-    def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id or len(payload) % 6 or (flags & frames.ACK and payload):
-            self._break(frames.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
-            return
-        if flags & frames.ACK:
-            return
+    def _settings(self, payload: bytes) -> None:
         for name, value in frames.read_settings(payload):
             if name == frames.MAX_CONCURRENT_STREAMS:
                 self.most_streams = value
             elif name == frames.INITIAL_WINDOW_SIZE:
-                if value > frames.LARGEST_WINDOW:
-                    self._break(frames.FLOW_CONTROL_ERROR, "a window larger than allowed")
-                    return
                 # Open streams get the difference, which may make their window negative.
+                largest = value
                 for stream in self.streams.values():
                     stream.window += value - self.first_window
+                    largest = max(largest, stream.window)
+                if largest > frames.LARGEST_WINDOW:
+                    self._break(frames.FLOW_CONTROL_ERROR, "a window larger than allowed")
+                    return
                 self.first_window = value
             elif name == frames.MAX_FRAME_SIZE:
                 if not frames.SMALLEST_MAX_FRAME <= value <= frames.LARGEST_MAX_FRAME:
                     self._break(frames.PROTOCOL_ERROR, "a frame size that is not allowed")
                     return
                 self.most_frame = value
+            elif name == frames.ENABLE_PUSH and value:
+                self._break(frames.PROTOCOL_ERROR, "a server that announces pushes")
+                return
             elif name == frames.HEADER_TABLE_SIZE and value < frames.FIRST_TABLE_BYTES:
                 # We add nothing to that table, but the peer waits for our word (RFC 7541, 4.2).
                 self._shrinks = True
@@ -388,14 +391,12 @@ class HTTP2Connection(ProtocolConnection):
         self._wake()
 
     def _window_update(self, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            self._break(frames.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
-            return
         increment = frames.read_number(payload) & frames.LARGEST_WINDOW
+        code = frames.FLOW_CONTROL_ERROR if increment else frames.PROTOCOL_ERROR
         if not stream_id:
             self.send_window += increment
             if not increment or self.send_window > frames.LARGEST_WINDOW:
-                self._break(frames.FLOW_CONTROL_ERROR, "a window that is not allowed")
+                self._break(code, "a window that is not allowed")
                 return
         else:
             stream = self.streams.get(stream_id)
@@ -404,19 +405,13 @@ class HTTP2Connection(ProtocolConnection):
                 return
             stream.window += increment
             if not increment or stream.window > frames.LARGEST_WINDOW:
-                stream.fail(
-                    "HTTP/2 FLOW_CONTROL_ERROR: a window that is not allowed",
-                    self.received_at,
-                    frames.FLOW_CONTROL_ERROR,
-                )
+                reason = f"HTTP/2 {frames.error_name(code)}: a window that is not allowed"
+                stream.fail(reason, self.received_at, code)
                 return
         if self._blocked:
             self._send_blocked()
 
     def _reset(self, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            self._break(frames.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
-            return
         stream = self.streams.get(stream_id)
         if stream is None:
             self._check_closed(stream_id)
@@ -431,10 +426,7 @@ class HTTP2Connection(ProtocolConnection):
                 TransportError(reason, started=stream.started, ended=self.received_at)
             )
 
-    def _goaway(self, stream_id: int, payload: bytes) -> None:
-        if len(payload) < 8 or stream_id:
-            self._break(frames.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
-            return
+    def _goaway(self, payload: bytes) -> None:
         last_id, code = frames.read_goaway(payload)
         if code:
             self._reason = f"connection ended by the server: {frames.error_name(code)}"

@@ -97,3 +97,33 @@ def without_padding(payload: bytes, flags: int) -> bytes | None:
             return None
         payload = payload[1 : len(payload) - payload[0]]
     return payload
+
+
+_CONTROL_NAMES = {
+    PRIORITY: "PRIORITY",
+    RST_STREAM: "RST_STREAM",
+    SETTINGS: "SETTINGS",
+    PING: "PING",
+    GOAWAY: "GOAWAY",
+    WINDOW_UPDATE: "WINDOW_UPDATE",
+}
+_CONTROL_SIZES = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+
+
+def control_fault(kind: int, flags: int, stream_id: int, payload: bytes) -> tuple[int, str] | None:
+    """(Error code, what is wrong) if a frame that carries no part of a response belongs to the
+    wrong stream or has the wrong size (RFC 9113, 6). Unknown kinds have no faults."""
+    name = _CONTROL_NAMES.get(kind)
+    if name is None:
+        return None
+    is_of_connection = kind in (SETTINGS, PING, GOAWAY)
+    if kind != WINDOW_UPDATE and is_of_connection == bool(stream_id):
+        return PROTOCOL_ERROR, f"{name} of a wrong stream"
+    size = len(payload)
+    if kind == SETTINGS:
+        fits = not size if flags & ACK else size % 6 == 0
+    elif kind == GOAWAY:
+        fits = size >= 8
+    else:
+        fits = size == _CONTROL_SIZES[kind]
+    return None if fits else (FRAME_SIZE_ERROR, f"{name} of a wrong size")

@@ -86,7 +86,7 @@ class RealServers:
             for words in commands
         ]
         for port in ports:
-            _wait_for(port)
+            wait_for_port(port)
 
     def logged(self, path: str, at_least: int) -> int:
         """How many requests for a path nginx has counted itself."""
@@ -148,7 +148,7 @@ def _program(name: str) -> str:
     return shutil.which(name, path=path) or ""
 
 
-def _wait_for(port: int) -> None:
+def wait_for_port(port: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:

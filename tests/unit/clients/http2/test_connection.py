@@ -357,7 +357,7 @@ def test_a_cancelled_call_leaves_its_stream() -> None:
 
 GOAWAY_OF = {
     "a frame larger than allowed": frames.frame(frames.PING, 0, 0, b"x" * 16_385),
-    "a PING of a wrong size": frames.frame(frames.PING, 0, 0, b"x"),
+    "PING of a wrong size": frames.frame(frames.PING, 0, 0, b"x"),
     "SETTINGS of a wrong size": frames.frame(frames.SETTINGS, 0, 0, b"x"),
     "WINDOW_UPDATE of a wrong size": frames.frame(frames.WINDOW_UPDATE, 0, 0, b"x"),
     "RST_STREAM of a wrong size": frames.frame(frames.RST_STREAM, 0, 1, b"x"),

@@ -166,11 +166,11 @@ async def test_a_client_that_negotiates(real: RealServers) -> None:
             assert (old.protocol, old.head.version, old.body) == ("http", "HTTP/1.1", b"old")
         assert (await user.post(real.nginx_tls + "/", data=b"x")).head.version == "HTTP/2"
         assert (await user.post(real.old + "/", data=b"x")).head.version == "HTTP/1.1"
-        assert shared.counters_of("http2").connections == 2
+        assert shared.total("connections") == 2
         with pytest.raises(TransportError, match="connection refused"):
             await user.get("https://127.0.0.1:1/")
         user.close()
-    assert shared.counters_of("http2").sent == shared.counters_of("http2").answered == 8
+    assert shared.total("sent") == shared.total("answered") == 8
 
 
 @on_uvloop

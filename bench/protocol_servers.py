@@ -81,15 +81,15 @@ def running() -> Iterator[Servers]:
     ]
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for command in commands:
-            processes.append(
-                subprocess.Popen(
-                    ["taskset", "-c", CORE, *command],
-                    cwd=folder,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
+        processes += [
+            subprocess.Popen(
+                ["taskset", "-c", CORE, *command],
+                cwd=folder,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
+            for command in commands
+        ]
         for port in ports:
             _wait_for(port)
         yield ports

@@ -16,7 +16,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
 
-.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim mutants docs help demo reference test nightly budget check lint types layers pytest system format bench bench-wire bench-ledger bench-install fuzz clean
+.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim mutants docs help demo reference test nightly budget check lint types layers pytest system format bench bench-protocols bench-wire bench-ledger bench-install fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions 
 	$(BIN)/python bench/instructions.py --check || status=1; \
 	$(BIN)/python bench/ui.py --check || status=1; \
 	exit $$status
+
+bench-protocols: $(VENV)/.dev bench-install ## HTTP/2, WebSocket and SSE against h2load and k6; ARGS=--quick to see it work
+	@CI=1 .ci/packages h2load=nghttp2-client nghttpd=nghttp2-server
+	@$(BIN)/python bench/protocols.py --check $(ARGS)
 
 bench-wire: $(VENV)/.run $(BENCH)/.peers ## the sealed wire against gRPC; ARGS=--quick to see it work
 	@$(BIN)/python bench/wire.py --check $(ARGS)

@@ -50,15 +50,15 @@ class Outcome:
 
 
 def wrk(url: str, users: int, seconds: int, *more: str) -> Outcome:
-    before = _cpu_s()
-    text = _run(["wrk", "-t1", f"-c{users}", f"-d{seconds}s", *more, f"{url}/"])
-    cpu_s = _cpu_s() - before
+    before = cpu_s()
+    text = run(["wrk", "-t1", f"-c{users}", f"-d{seconds}s", *more, f"{url}/"])
+    used_s = cpu_s() - before
     count = re.search(r"(\d+) requests in ", text)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     if count is None or rate is None:
         raise RuntimeError(f"wrk said something new:\n{text}")
     requests = int(count[1])
-    return Outcome(requests, requests / float(rate[1]), cpu_s)
+    return Outcome(requests, requests / float(rate[1]), used_s)
 
 
 def squall(url: str, users: int, seconds: int, *more: str, file: str = "hello.py") -> Outcome:
@@ -67,7 +67,7 @@ def squall(url: str, users: int, seconds: int, *more: str, file: str = "hello.py
         command = [str(Path(sys.executable).with_name("squall")), "run", str(HERE / file)]
         command += ["-u", str(users), "-d", f"{seconds}s", "--workers", "1", "--host", url]
         command += ["--json", str(path), "-q", *more]
-        _run(command, codes=SQUALL_CODES)
+        run(command, codes=SQUALL_CODES)
         document = json.loads(path.read_text())
     workflow = document["workflows"][0]
     cpu_s = sum(each["cpu"] * each["seconds"] for each in document["generator"]["processes"])
@@ -82,7 +82,7 @@ def k6(url: str, users: int, seconds: int, file: str = "hello.js") -> Outcome:
         path = Path(folder) / "summary.json"
         command = [str(PEERS / "k6"), "run", "--vus", str(users), "--duration", f"{seconds}s"]
         command += ["--quiet", "--no-usage-report", "--log-output=none", str(HERE / file)]
-        _run(command, TARGET=url, SUMMARY=str(path))
+        run(command, TARGET=url, SUMMARY=str(path))
         summary = json.loads(path.read_text())
     metrics = summary["metrics"]
     requests = metrics["http_reqs"]["values"]["count"]
@@ -96,20 +96,20 @@ def locust(url: str, users: int, seconds: int, file: str = "hello_locust.py") ->
     command = [str(PEERS / "locust"), "-f", str(HERE / file), "--headless"]
     command += ["-u", str(users), "-r", str(users), "-t", f"{seconds}s", "--host", url]
     command += ["--only-summary", "--json", "--loglevel", "ERROR"]
-    rows = json.loads(_run(command))
+    rows = json.loads(run(command))
     requests = sum(row["num_requests"] for row in rows)
     start = min(row["start_time"] for row in rows)
     end = max(row["last_request_timestamp"] for row in rows)
     return Outcome(requests, end - start, failed_checks=sum(row["num_failures"] for row in rows))
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """CPU time of all generators so far: they are children that have been waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def _run(command: Sequence[str], codes: Sequence[int] = (0,), **environment: str) -> str:
+def run(command: Sequence[str], codes: Sequence[int] = (0,), **environment: str) -> str:
     done = subprocess.run(
         ["taskset", "-c", str(CORE), *command],
         capture_output=True,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from squall.stats.histogram import Histogram, merged
 from squall.stats.manifest import CLIENT_PROTOCOLS
-from squall.stats.reports import RequestsDelta
+from squall.stats.reports import HTTP1, RequestsDelta
+from squall.stats.totals.protocols import ProtocolStats, are_shown, named
 from squall.stats.totals.run import RunStats
 from squall.stats.totals.step_rows import RowStats, is_status
 from squall.stats.totals.workflow import WorkflowStats
@@ -19,12 +20,14 @@ from squall.stats.totals.workflow import WorkflowStats
 
 @dataclass
 class ProtocolTotals:
-    """The measured steps of one protocol."""
+    """The measured steps of one protocol, and what its clients sent and received."""
 
     name: str
     count: int
     failed: int
     latency: Histogram
+    traffic: ProtocolStats | None
+    """None for protocols of the author's own."""
 
 
 @dataclass
@@ -42,7 +45,8 @@ class Totals:
     """Exchanges that ended without an answer, by reason, as far as steps returned them."""
     span_s: float
     protocols: list[ProtocolTotals]
-    """In the order of the steps; calls with `name=` are counted by their steps."""
+    """In the order of the steps, then those that only other calls used. Empty if there was
+    nothing but HTTP/1."""
 
     @property
     def answered_per_s(self) -> float:
@@ -93,17 +97,32 @@ def _protocols(workflows: Sequence[WorkflowStats]) -> list[ProtocolTotals]:
     for workflow in workflows:
         steps = {step.name for step in workflow.manifest.steps}
         for row in workflow.rows.values():
+            # Calls with `name=` are counted by their steps.
             if row.protocol and row.name in steps and row.count:
                 rows.setdefault(row.protocol, []).append(row)
+    traffic = traffic_of(workflows)
+    if set(rows) <= {HTTP1} and not are_shown(traffic):
+        return []
     return [
         ProtocolTotals(
             name,
-            sum(row.count for row in found),
-            sum(row.failed for row in found),
-            merged(row.latency for row in found),
+            sum(row.count for row in rows.get(name, ())),
+            sum(row.failed for row in rows.get(name, ())),
+            merged(row.latency for row in rows.get(name, ())),
+            traffic.get(name),
         )
-        for name, found in rows.items()
+        for name in dict.fromkeys((*rows, *traffic))
+        if name in rows or traffic[name].requests.connections or traffic[name].requests.sent
     ]
+
+
+def traffic_of(workflows: Sequence[WorkflowStats]) -> dict[str, ProtocolStats]:
+    """What the clients of some workflows did in each protocol."""
+    found: dict[str, ProtocolStats] = {}
+    for workflow in workflows:
+        for each in workflow.protocols.values():
+            named(found, each.name).merge(each)
+    return found
 
 
 def loaded_workflows(stats: RunStats) -> list[WorkflowStats]:

@@ -26,8 +26,10 @@ from squall.stats.attempt_record import (
 )
 from squall.stats.report_sums import joined, joined_health
 from squall.stats.reports import (
+    NOT_KNOWN,
     ErrorSample,
     HealthReport,
+    ProtocolDelta,
     RequestsDelta,
     RowDelta,
     StartsDelta,
@@ -112,6 +114,9 @@ class RecordBuilder:
             users=counters.users,
             busy=counters.busy,
             unmeasured=requests.sent,
+            protocols=[ProtocolDelta(NOT_KNOWN, requests)]
+            if any(report.protocols for report in record.reports)
+            else [],
         )
         record.silent_from_s = counters.at_s
         self._insert(rest)

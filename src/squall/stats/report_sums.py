@@ -23,11 +23,13 @@ from squall.stats.reports import (
     HookDelta,
     MetricDelta,
     OutcomeDelta,
+    ProtocolDelta,
     RequestsDelta,
     RowDelta,
     StartsDelta,
     WindowReport,
     add_hooks,
+    by_protocol,
 )
 
 _OF_REQUESTS = RequestsDelta.__struct_fields__
@@ -170,7 +172,6 @@ def _added(
     hooks: dict[str, HookDelta] = {}
     for report in group:
         add_hooks(hooks, report.hooks)
-    requests = [report.requests for report in group]
     return WindowReport(
         workflow=group[0].workflow,
         share=share,
@@ -180,7 +181,7 @@ def _added(
         checks=list(checks.values()),
         metrics=[_metric(parts) for parts in metrics.values()],
         starts=_starts([report.starts for report in group]),
-        requests=RequestsDelta(*(_total(requests, name) for name in _OF_REQUESTS)),
+        requests=_requests([report.requests for report in group]),
         dns=_optional([report.dns for report in group]),
         connect=_optional([report.connect for report in group]),
         tls=_optional([report.tls for report in group]),
@@ -193,7 +194,33 @@ def _added(
         rested_s=_total(group, "rested_s"),
         hooks=list(hooks.values()),
         in_flight=_total(group, "in_flight"),
+        protocols=_protocols(group),
     )
+
+
+def _protocols(group: Sequence[WindowReport]) -> list[ProtocolDelta]:
+    if not any(report.protocols for report in group):
+        return []
+    found: dict[str, list[ProtocolDelta]] = {}
+    for report in group:
+        for each in by_protocol(report):
+            found.setdefault(each.name, []).append(each)
+    return [
+        ProtocolDelta(
+            name=name,
+            requests=_requests([part.requests for part in parts]),
+            messages_sent=_total(parts, "messages_sent"),
+            messages_received=_total(parts, "messages_received"),
+            connect=_optional([part.connect for part in parts]),
+            tls=_optional([part.tls for part in parts]),
+            in_flight=_total(parts, "in_flight"),
+        )
+        for name, parts in found.items()
+    ]
+
+
+def _requests(parts: Sequence[RequestsDelta]) -> RequestsDelta:
+    return RequestsDelta(*(_total(parts, name) for name in _OF_REQUESTS))
 
 
 def _statuses(parts: Sequence[WindowReport] | Sequence[OutcomeDelta]) -> dict[int, int]:

@@ -11,6 +11,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+HTTP1 = "http"
+"""The protocol of a report that names none."""
+NOT_KNOWN = "not known"
+"""The protocol of requests that only the counters of a dead process know."""
+
 
 class HistogramData(msgspec.Struct, array_like=True, gc=False):
     """A sparse log-linear histogram. `index` holds the numbers of its filled buckets,
@@ -122,6 +127,20 @@ class RequestsDelta(msgspec.Struct, array_like=True):
     """Of `answered`: answers in protocols that have no status."""
 
 
+class ProtocolDelta(msgspec.Struct, array_like=True):
+    """What the clients of a share did in one protocol, as it is on the wire: a call of
+    `self.client.http` on a connection that negotiated HTTP/2 is one of `http2`."""
+
+    name: str
+    requests: RequestsDelta
+    messages_sent: int = 0
+    messages_received: int = 0
+    """Messages of WebSockets, events of SSE."""
+    connect: HistogramData | None = None
+    tls: HistogramData | None = None
+    in_flight: int = 0
+
+
 class WindowReport(msgspec.Struct, array_like=True, tag="window"):
     """The numbers of one share in one window. `window` counts seconds since the workflow's
     start; several reports may name the same window (the last, partial one; a late fold)."""
@@ -156,6 +175,21 @@ class WindowReport(msgspec.Struct, array_like=True, tag="window"):
     hooks: list[HookDelta] = []
     in_flight: int = 0
     """By how many more requests are under way than at the last report."""
+    protocols: list[ProtocolDelta] = []
+    """The same exchanges by protocol (`by_protocol`)."""
+
+
+def by_protocol(report: WindowReport) -> list[ProtocolDelta]:
+    """A share lists its protocols once it uses another than HTTP/1; before, all is HTTP/1."""
+    return report.protocols or [
+        ProtocolDelta(
+            HTTP1,
+            report.requests,
+            connect=report.connect,
+            tls=report.tls,
+            in_flight=report.in_flight,
+        )
+    ]
 
 
 class ErrorSample(msgspec.Struct, array_like=True, tag="error"):

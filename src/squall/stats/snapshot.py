@@ -71,6 +71,18 @@ class RowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     p99_now_s: float = 0.0
 
 
+class ProtocolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clients did in one protocol."""
+
+    name: str
+    answered_now_per_s: float
+    messages_now_per_s: float
+    """Sent and received, in the last second; of SSE, events."""
+    failed: int
+    """Requests without an answer so far."""
+    connections: int
+
+
 class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     elapsed_s: float
@@ -110,6 +122,8 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """As in the file; the iteration is the last one."""
     errors: tuple[ErrorLine, ...] = ()
     """The most frequent first."""
+    protocols: tuple[ProtocolSnapshot, ...] = ()
+    """Empty while there is nothing but HTTP/1."""
 
 
 class DatacenterSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

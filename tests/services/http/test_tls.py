@@ -59,7 +59,7 @@ async def test_tls_with_a_private_authority(nginx: Nginx) -> None:
         again = await client.get(url)
         assert again.timings.connect_s == again.timings.tls_s == 0
         assert len((await client.get(nginx.tls_url + "/files/big.bin")).body) >= BIG_BYTES
-    assert len(shared.connect_samples) == len(shared.tls_samples) == 1
+    assert len(shared.counters.connect_samples) == len(shared.counters.tls_samples) == 1
     assert shared.counters.connections == 1
 
 

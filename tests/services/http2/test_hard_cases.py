@@ -108,7 +108,7 @@ async def test_a_failure_has_its_reason(
             calls = [client.get(server.url + "/") for _ in range(5)]
             failed = await asyncio.gather(*calls, return_exceptions=True)
             assert all(isinstance(each, TransportError) for each in failed)
-        assert shared.counters.failed == 8
+        assert shared.counters_of("http2").failed == 8
 
 
 @on_uvloop
@@ -125,7 +125,7 @@ async def test_a_get_on_a_connection_that_dies_is_repeated_once_and_a_post_never
             url = await prepared(shared, server.url + "/")
             for _ in range(3):
                 assert (await client.get(url)).ok
-            assert shared.counters.reconnects == 2
+            assert shared.counters_of("http2").reconnects == 2
             with pytest.raises(TransportError, match="connection closed before a response"):
                 await client.post(url, data=b"x")
             assert (await client.put(url, data=b"x")).ok
@@ -144,7 +144,7 @@ async def test_a_refused_call_is_repeated_until_it_is_hopeless() -> None:
         async with http2(shared) as client:
             with pytest.raises(TransportError, match="stream reset: REFUSED_STREAM"):
                 await client.post(server.url + "/", data=b"x")
-        assert (shared.counters.sent, shared.counters.failed) == (11, 1)
+        assert (shared.counters_of("http2").sent, shared.counters_of("http2").failed) == (11, 1)
         assert server.connections == 1
 
 
@@ -158,7 +158,7 @@ async def test_users_that_share_a_connection_which_cannot_be_opened() -> None:
         assert {getattr(each, "reason", "") for each in failed} == {
             "connection refused: 127.0.0.1:1"
         }
-    assert (shared.counters.failed, shared.counters.unsent) == (10, 10)
+    assert (shared.counters_of("http2").failed, shared.counters_of("http2").unsent) == (10, 10)
 
 
 @on_uvloop
@@ -186,7 +186,7 @@ async def test_a_cancelled_call_resets_its_stream_and_the_connection_goes_on() -
             assert (await client.get(server.url + "/")).ok
         assert frames.RST_STREAM in [opening[3] for opening in seen]
         assert server.connections == 1
-        assert shared.counters.cancelled == 1
+        assert shared.counters_of("http2").cancelled == 1
 
 
 @pytest.mark.parametrize("handler", [dies, cuts_off, resets_the_stream, talks_nonsense])

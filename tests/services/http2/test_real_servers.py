@@ -38,8 +38,8 @@ async def test_calls_of_all_sizes(real: RealServers, server: str) -> None:
         assert head.headers["content-length"] == "12"
         together = await asyncio.gather(*(client.get(url) for _ in range(60)))
         assert {response.body for response in together} == {b"hello world\n"}
-    assert shared.counters.connections == 1
-    assert shared.counters.answered == shared.counters.sent == 113
+    assert shared.counters_of("http2").connections == 1
+    assert shared.counters_of("http2").answered == shared.counters_of("http2").sent == 113
 
 
 @on_uvloop
@@ -54,10 +54,10 @@ async def test_both_sides_count_the_same(real: RealServers) -> None:
                 assert (await client.get(url)).ok
 
         await asyncio.gather(*(user(index) for index in range(50)))
-    assert shared.counters.answered == shared.counters.sent == 1000
+    assert shared.counters_of("http2").answered == shared.counters_of("http2").sent == 1000
     assert real.logged("/count", 1000) == 1000
     # The client of the context is the first of 51 users.
-    assert shared.counters.connections == 6
+    assert shared.counters_of("http2").connections == 6
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_policies_of_connections(real: RealServers, connections: Any, open
             await client.get(real.nginx + "/")
             assert (await client.get(real.nginx + "/nothing")).status_code == 204
         http.close()
-    assert shared.counters.connections == opened
+    assert shared.counters_of("http2").connections == opened
 
 
 @on_uvloop
@@ -104,8 +104,8 @@ async def test_a_server_that_closes_after_three_requests_loses_none(real: RealSe
             assert (await client.get(url)).body == b"ok"
         together = await asyncio.gather(*(client.post(url, data=b"x") for _ in range(8)))
         assert {response.status_code for response in together} == {200}
-    assert shared.counters.failed == 0
-    assert shared.counters.connections >= 6
+    assert shared.counters_of("http2").failed == 0
+    assert shared.counters_of("http2").connections >= 6
 
 
 @on_uvloop
@@ -134,7 +134,7 @@ async def test_the_oracle_sees_what_was_sent() -> None:
             for _ in range(4):
                 assert (await client.post("/refused", data="once")).ok
         assert server.requests == 7
-        assert shared.counters.reconnects == 4
+        assert shared.counters_of("http2").reconnects == 4
 
 
 @on_uvloop
@@ -169,11 +169,11 @@ async def test_a_client_that_negotiates(real: RealServers) -> None:
             assert (old.protocol, old.head.version, old.body) == ("http", "HTTP/1.1", b"old")
         assert (await user.post(real.nginx_tls + "/", data=b"x")).head.version == "HTTP/2"
         assert (await user.post(real.old + "/", data=b"x")).head.version == "HTTP/1.1"
-        assert shared.counters.connections == 2
+        assert shared.total("connections") == 2
         with pytest.raises(TransportError, match="connection refused"):
             await user.get("https://127.0.0.1:1/")
         user.close()
-    assert shared.counters.sent == shared.counters.answered == 8
+    assert shared.total("sent") == shared.total("answered") == 8
 
 
 @on_uvloop

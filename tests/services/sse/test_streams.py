@@ -35,7 +35,7 @@ async def test_events_until_there_are_enough() -> None:
             while_listening = await client.listen(url, timeout="100ms")
             assert while_listening.events
         assert server.accepted[0] == "text/event-stream"
-        counters = shared.counters
+        counters = shared.counters_of("sse")
         assert counters.sent == counters.answered == server.paths["/events"] == 3
 
 
@@ -53,7 +53,7 @@ async def test_a_stream_that_ends_is_continued_after_its_last_event() -> None:
             assert [event.id for event in once.events] == ["1", "2", "3"]
             with pytest.raises(TransportError, match="stream ended by the server"):
                 await client.listen("/short", events=8, reconnect=False)
-        counters = shared.counters
+        counters = shared.counters_of("sse")
         assert (counters.sent, counters.reconnects, counters.failed) == (6, 3, 1)
         assert sum(server.paths.values()) == 6
 
@@ -76,7 +76,7 @@ async def test_a_failure_has_its_reason(path: str, reason: str) -> None:
                 await client.listen(server.url + path, events=1_000_000)
             assert caught.value.reason == reason
             assert caught.value.request == f"SSE {server.url}{path}"
-        assert (shared.counters.sent, shared.counters.failed) == (1, 1)
+        assert (shared.counters_of("sse").sent, shared.counters_of("sse").failed) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_a_stream_without_chunks_and_a_cancelled_call() -> None:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-        assert shared.counters.cancelled == 1
+        assert shared.counters_of("sse").cancelled == 1
 
 
 @on_uvloop
@@ -145,4 +145,4 @@ async def test_many_users_and_wrong_options() -> None:
                 await client.listen("/events", **wrong)
             with pytest.raises(TransportError, match="connection refused"):
                 await client.listen("http://127.0.0.1:1/")
-        assert server.paths["/events"] == shared.counters.answered == 20
+        assert server.paths["/events"] == shared.counters_of("sse").answered == 20

@@ -50,7 +50,7 @@ async def test_a_session_from_beginning_to_end() -> None:
     assert server.goodbyes == [1000]
     assert server.headers[0]["X-A"] == "1"
     assert server.headers[0]["Cookie"] == "a=b"
-    counters = shared.counters
+    counters = shared.counters_of("websocket")
     assert (counters.sent, counters.answered, counters.connections) == (4, 4, 1)
 
 
@@ -94,8 +94,8 @@ async def test_ask_keeps_its_session(connections: Any, opened: int) -> None:
                 for text in (f"a{number}", "b"):
                     assert (await client.ask(server.url + "/echo", text)).text == text
             http.close()
-        assert shared.counters.connections == opened
-        assert server.messages["/echo"] == shared.counters.sent == 6
+        assert shared.counters_of("websocket").connections == opened
+        assert server.messages["/echo"] == shared.counters_of("websocket").sent == 6
 
 
 @on_uvloop
@@ -118,7 +118,7 @@ async def test_calls_at_the_same_time_have_sessions_of_their_own() -> None:
                 with pytest.raises(asyncio.CancelledError):
                     await first
             http.close()
-        assert shared.counters.connections == 6
+        assert shared.counters_of("websocket").connections == 6
 
 
 @on_uvloop
@@ -133,7 +133,11 @@ async def test_pushed_messages_are_kept_and_skipped() -> None:
             async with client.open(server.url + "/twice") as session:
                 assert (await session.ask("x")).text == "first"
                 assert (await session.receive()).text == "second"
-            assert shared.counters.sent == shared.counters.answered == 2
+            assert (
+                shared.counters_of("websocket").sent
+                == shared.counters_of("websocket").answered
+                == 2
+            )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +162,7 @@ async def test_a_failure_has_its_reason(path: str, reason: str) -> None:
                 assert caught.value.request == f"WEBSOCKET {server.url}{path}"
                 assert http.last is caught.value
             http.close()
-        assert shared.counters.failed == 3
+        assert shared.counters_of("websocket").failed == 3
 
 
 def accepting(then: bytes) -> Callable[[Peer], Awaitable[None]]:
@@ -197,7 +201,10 @@ async def test_a_server_that_is_none(answer: bytes, reason: str) -> None:
         async with swept(shared) as http:
             with pytest.raises(TransportError, match=reason):
                 await WebsocketClient(http).ask(server.url, "x")
-        assert (shared.counters.failed, shared.counters.unsent) == (1, 1)
+        assert (shared.counters_of("websocket").failed, shared.counters_of("websocket").unsent) == (
+            1,
+            1,
+        )
 
 
 @pytest.mark.parametrize(
@@ -284,5 +291,5 @@ async def test_many_users_and_the_server_count_the_same() -> None:
                 http.close()
 
             await asyncio.gather(*(user(index) for index in range(30)))
-        assert server.messages["/echo"] == shared.counters.answered == 300
-        assert server.connections == shared.counters.connections == 30
+        assert server.messages["/echo"] == shared.counters_of("websocket").answered == 300
+        assert server.connections == shared.counters_of("websocket").connections == 30

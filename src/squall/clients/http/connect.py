@@ -168,7 +168,7 @@ async def _open(shared: HTTPShared, way: Dial, conn: C, address: Address) -> C:
             if origin.tls:
                 await open_tls(lambda: conn, sock, shared.tls_context(*way.alpn), origin.host)
                 ready = perf_counter()
-                shared.tls_samples.append(ready - connected)
+                conn.counters.tls_samples.append(ready - connected)
             else:
                 await loop.create_connection(lambda: conn, sock=sock)
     except BaseException:
@@ -176,7 +176,7 @@ async def _open(shared: HTTPShared, way: Dial, conn: C, address: Address) -> C:
         # `connection_lost`.
         shared.live.discard(conn)
         raise
-    shared.connect_samples.append(connected - began)
+    conn.counters.connect_samples.append(connected - began)
     conn.setup = (0.0, connected - began, ready - connected)
     return conn
 

@@ -255,7 +255,7 @@ async def follow(
                 "redirect to an unusable address", started=started, ended=response.ended
             )
         request = redirected(request, response, url)
-        client.counters.redirects += 1
+        client.shared.counters_of(response.protocol).redirects += 1
         try:
             response = await make(client, request, timeout_s, perf_counter() - started)
         except TransportError as error:

@@ -53,7 +53,7 @@ def _always(now: float) -> bool:
 
 
 class HTTPCounters:
-    """Counts the exchanges of a share since its start.
+    """Counts the exchanges of a share in one protocol since its start.
 
     sent = answered + (failed - unsent) + reconnects + cancelled + in_flight.
     """
@@ -62,13 +62,17 @@ class HTTPCounters:
         "bytes_received",
         "bytes_sent",
         "cancelled",
+        "connect_samples",
         "connections",
         "failed",
+        "messages_received",
+        "messages_sent",
         "reconnects",
         "redirects",
         "replies",
         "sent",
         "statuses",
+        "tls_samples",
         "unsent",
     )
 
@@ -90,6 +94,12 @@ class HTTPCounters:
         self.connections = 0
         self.bytes_sent = 0
         self.bytes_received = 0
+        # In protocols whose connections or answers carry messages, such as WebSocket and SSE.
+        self.messages_sent = 0
+        self.messages_received = 0
+        # Seconds that connections took, since the last report.
+        self.connect_samples = array("d")
+        self.tls_samples = array("d")
 
     @property
     def answered(self) -> int:
@@ -168,10 +178,10 @@ class HTTPShared:
         # Idle connections kept beside the fast slot, per user or for all.
         self.most_idle = 1 << 20 if connections == "shared" else 64
 
+        # Of HTTP/1; those of other protocols are made when their first client is.
         self.counters = HTTPCounters()
+        self.counters_by_protocol = {"http": self.counters}
         self.dns_samples = array("d")
-        self.connect_samples = array("d")
-        self.tls_samples = array("d")
         self.on_named: Callable[[str, HTTPResponse | TransportError], None] | None = None
         self.on_exchange: Callable[[Exchange], None] | None = None
         self.siblings = False
@@ -198,6 +208,16 @@ class HTTPShared:
         self._texts: dict[str, PreparedURL] = {}
         self._files: dict[str, PreparedFile] = {}
         self._shortest_s, self._next_sweep = timeout_s, 0.0
+
+    def counters_of(self, protocol: str) -> HTTPCounters:
+        found = self.counters_by_protocol.get(protocol)
+        if found is None:
+            found = self.counters_by_protocol[protocol] = HTTPCounters()
+        return found
+
+    def total(self, name: str) -> int:
+        """A count over all protocols."""
+        return sum([getattr(each, name) for each in self.counters_by_protocol.values()])
 
     async def prepare(self, kind: type[Prepared], value: Any) -> Prepared:
         """An argument made ready; `ConfigError` names the cause, the caller adds the place."""

@@ -34,14 +34,16 @@ REFUSALS_MAX = 10
 class HTTP2Client:
     """Sends the HTTP/2 calls of one user."""
 
-    __slots__ = ("_connector", "_http", "_shared", "_via", "adopt", "new_connection")
+    __slots__ = ("_connector", "_counters", "_http", "_shared", "_via", "adopt", "new_connection")
 
     def __init__(self, http: HTTPClient, via: Exchanger | None = None) -> None:
         """`via` follows redirects to origins that may speak another protocol."""
         self._http = http
         self._via = via or self.exchange
         self._shared: HTTPShared = http.shared
-        self._connector = Connector(HTTP2Shared.of(http.shared), http.vu_index)
+        http2 = HTTP2Shared.of(http.shared)
+        self._counters = http2.counters
+        self._connector = Connector(http2, http.vu_index)
         self.adopt = self._connector.adopt
         self.new_connection = self._connector.new
         http.companions = (*http.companions, self)
@@ -122,7 +124,7 @@ class HTTP2Client:
         self, http: HTTPClient, request: Request, timeout_s: float, error: Unanswered
     ) -> HTTP2Response:
         """Repeats a plain get that was not answered on a reused connection."""
-        http.counters.reconnects += 1
+        self._counters.reconnects += 1
         spent_s = error.ended - error.started
         try:
             response = await self.exchange(http, request, timeout_s, spent_s)
@@ -154,7 +156,7 @@ class HTTP2Client:
     ) -> HTTP2Response:
         """Sends one request and returns its answer. Repeats it if the peer did not handle it, and
         once if the peer closed a reused connection and the method may be repeated."""
-        shared, counters = self._shared, self._http.counters
+        shared, counters = self._shared, self._counters
         block = self._block(request)
         refusals = 0
         while True:
@@ -206,15 +208,15 @@ class HTTP2Client:
         try:
             return await self._connector.get(request.origin, timeout_s, spent_s)
         except TransportError as error:
-            self._http.counters.failed += 1
-            self._http.counters.unsent += 1
+            self._counters.failed += 1
+            self._counters.unsent += 1
             self._failed(request, "", error)
             raise
 
     def _lost(self, request: Request, peer: str, error: Unanswered) -> TransportError:
         """What a call raises that is not repeated. Made here: a frame that holds the error which it
         raises would keep itself alive."""
-        self._http.counters.failed += 1
+        self._counters.failed += 1
         failure = TransportError(error.reason, started=error.started, ended=error.ended)
         self._failed(request, peer, failure)
         return failure

@@ -65,7 +65,7 @@ class HTTP2Connection(ProtocolConnection):
     ) -> None:
         self.shared = shared
         self.http2 = http2
-        self.counters = shared.counters
+        self.counters = http2.counters
         self.origin = origin
         loop = asyncio.get_running_loop()
         self.create_future: Callable[[], asyncio.Future[HTTP2Response]] = loop.create_future

@@ -43,10 +43,11 @@ class OpenConnections:
 class HTTP2Shared:
     """What the HTTP/2 clients of a share have in common."""
 
-    __slots__ = ("connections", "shared", "speaks", "states", "users")
+    __slots__ = ("connections", "counters", "shared", "speaks", "states", "users")
 
     def __init__(self, shared: HTTPShared) -> None:
         self.shared = shared
+        self.counters = shared.counters_of("http2")
         self.states = HeaderStates()
         self.connections = OpenConnections() if shared.connections == "shared" else None
         # Whether an origin chose HTTP/2, for clients that negotiate.

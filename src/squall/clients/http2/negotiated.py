@@ -26,7 +26,7 @@ from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
-    from squall.clients.http.shared import HTTPShared
+    from squall.clients.http.shared import HTTPCounters, HTTPShared
 
 
 class NegotiatedConnection(ProtocolConnection):
@@ -44,6 +44,10 @@ class NegotiatedConnection(ProtocolConnection):
     @property
     def transport(self) -> asyncio.Transport:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.chosen.transport
+
+    @property
+    def counters(self) -> HTTPCounters:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.chosen.counters
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tls = transport.get_extra_info("ssl_object")

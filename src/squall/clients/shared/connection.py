@@ -31,6 +31,8 @@ class ProtocolConnection(asyncio.Protocol):
     """None before `connection_made` and after `connection_lost`."""
     setup: tuple[float, float, float] | None
     """Seconds for name, TCP and TLS; set once it is open."""
+    counters: Any
+    """The `HTTPCounters` of its protocol."""
     future: Any
     started: float
     timeout_s: float

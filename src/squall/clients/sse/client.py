@@ -86,7 +86,7 @@ class SSEClient:
     async def _listened(
         self, request: Request, listener: Listener, timeout_s: float, *, reconnects: bool
     ) -> SSEResponse:
-        counters = self._http.counters
+        counters = self._http.shared.counters_of("sse")
         began, started, connections = perf_counter(), 0.0, 0
         while True:
             connections += 1
@@ -145,8 +145,9 @@ class SSEClient:
                 max(timeout_s - spent_s, 0.0),
             )
         except TransportError:
-            http.counters.failed += 1
-            http.counters.unsent += 1
+            counters = shared.counters_of("sse")
+            counters.failed += 1
+            counters.unsent += 1
             raise
         conn.ends_by_time = listener.ends_by_time
         return conn

@@ -34,7 +34,7 @@ class SSEConnection(ProtocolConnection):
         self, shared: HTTPShared, parser: EventParser, on_event: Callable[[SSEEvent], bool]
     ) -> None:
         self.shared = shared
-        self.counters = shared.counters
+        self.counters = shared.counters_of("sse")
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.setup: tuple[float, float, float] | None = None
         self.future: asyncio.Future[int] | None = None
@@ -104,6 +104,7 @@ class SSEConnection(ProtocolConnection):
         except EventTooLarge:
             self.fail(f"event larger than {MOST_EVENT_BYTES >> 20} MiB", self._now)
             return
+        self.counters.messages_received += len(events)
         for event in events:
             if self._on_event(event):
                 self._finish()

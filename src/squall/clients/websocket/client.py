@@ -117,8 +117,9 @@ class WebsocketClient:
         try:
             conn = await self._connected(request, options, timeout_s)
         except TransportError as error:
-            http.counters.failed += 1
-            http.counters.unsent += 1
+            counters = shared.counters_of("websocket")
+            counters.failed += 1
+            counters.unsent += 1
             error.protocol = "websocket"
             error.request = f"WEBSOCKET {address}"
             http.note(error)

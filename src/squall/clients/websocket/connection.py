@@ -43,7 +43,7 @@ class WebsocketConnection(ProtocolConnection):
 
     def __init__(self, shared: HTTPShared) -> None:
         self.shared = shared
-        self.counters = shared.counters
+        self.counters = shared.counters_of("websocket")
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.setup: tuple[float, float, float] | None = None
         # Set while a call waits: for the upgrade, a message or a pong.
@@ -122,6 +122,7 @@ class WebsocketConnection(ProtocolConnection):
         future = self.future
         if kind != frames.PONG:
             self.received += 1
+            self.counters.messages_received += 1
         if future is not None and kind in self._awaited and not future.done():
             self.future = None
             future.set_result(Arrival(kind, payload, now))

@@ -81,7 +81,7 @@ class OpenSession:
         conn, http = self.connection, self._http
         data = self._frame(message)
         timeout_s = self._limit_s(timeout)
-        counters = http.counters
+        counters = conn.counters
         self._check_free()
         future = conn.wait(MESSAGES, timeout_s)
         started = conn.started
@@ -91,6 +91,7 @@ class OpenSession:
             conn.abandon()
             raise asyncio.CancelledError
         counters.sent += 1
+        counters.messages_sent += 1
         self.sent += 1
         # Messages that nobody received before; those that come from here on may be the answer.
         older = len(conn.unread)
@@ -128,6 +129,7 @@ class OpenSession:
         data = self._frame(message)
         self._check_free()
         self.sent += 1
+        self.connection.counters.messages_sent += 1
         self.connection.write(data)
 
     async def receive(self, *, timeout: str | float | None = None) -> WebsocketResponse:  # noqa: ASYNC109

@@ -20,6 +20,14 @@ from typing import Any
 
 from squall.api.metrics import Metric
 from squall.clients.http import HTTPShared
+from squall.engine.measure.exchange_counts import (
+    ExchangeCounts,
+    drained,
+    listed,
+    requests_of,
+    samples_of,
+    times_of,
+)
 from squall.stats.attempt_record import SurvivingCounters
 from squall.stats.histogram import Histogram
 from squall.stats.manifest import HTTP_PROTOCOLS
@@ -30,7 +38,6 @@ from squall.stats.reports import (
     HookDelta,
     MetricDelta,
     OutcomeDelta,
-    RequestsDelta,
     RowDelta,
     StartsDelta,
     WindowReport,
@@ -85,11 +92,11 @@ class OutcomeSamples:
 
     def fold(self) -> None:
         if self.samples:
-            self.histogram.add_seconds(_drained(self.samples))
+            self.histogram.add_seconds(drained(self.samples))
         if self.spread:
             if self.spread_histogram is None:
                 self.spread_histogram = Histogram()
-            self.spread_histogram.add_seconds(_drained(self.spread))
+            self.spread_histogram.add_seconds(drained(self.spread))
 
     @property
     def folded(self) -> int:
@@ -217,12 +224,12 @@ class Row:
         for outcome in self.statuses.outcomes.values():
             outcome.fold()
         if self.first_spread:
-            self.first_byte.add_seconds(_drained(self.first_spread))
+            self.first_byte.add_seconds(drained(self.first_spread))
         for outcome in self.reasons.values():
             outcome.fold()
         self.ok.fold()
         if self.response:
-            self.response_histogram.add_seconds(_drained(self.response))
+            self.response_histogram.add_seconds(drained(self.response))
 
     def take(self) -> RowDelta:
         """What happened since the last call."""
@@ -297,9 +304,7 @@ class Recorder:
         self.opened = 0
         self.unopened = 0
         self.epoch = perf_counter()
-        self._counted = RequestsDelta()
-        self._statuses = list(http.counters.statuses)
-        self._in_flight = 0
+        self._exchanges = ExchangeCounts(http)
         # Of all reports so far: iterations that ended, and the starts of open models.
         self._finished = 0
         self._planned = 0
@@ -381,7 +386,7 @@ class Recorder:
     @property
     def has_news(self) -> bool:
         """Whether requests were made since the last report."""
-        return self.http.counters.sent > self._counted.sent
+        return self._exchanges.has_news
 
     def fold(self) -> None:
         for row in self.rows.values():
@@ -393,7 +398,7 @@ class Recorder:
     def counters(self, at_s: float) -> SurvivingCounters:
         """Everything since the start, for the file that survives this process. Call it right
         after `fold`."""
-        iteration, starts, requests = self.iteration, self.starts, self.http.counters
+        iteration, starts, http = self.iteration, self.starts, self.http
         finished = self._finished + iteration.interrupted + iteration.ok.folded
         finished += sum(outcome.folded for outcome in iteration.reasons.values())
         planned, made = self._planned + starts.planned, self._made + starts.made
@@ -404,9 +409,9 @@ class Recorder:
             made=made,
             dropped=self._dropped + starts.dropped,
             finished=finished,
-            sent=requests.sent,
-            answered=requests.answered,
-            failed=requests.failed,
+            sent=http.total("sent"),
+            answered=http.total("answered"),
+            failed=http.total("failed"),
             users=self.users,
             busy=self.busy,
             at_s=at_s,
@@ -414,6 +419,7 @@ class Recorder:
 
     def take(self, window: int) -> WindowReport:
         """The deltas since the last call, as the report of `window`."""
+        protocols = self._exchanges.take()
         report = WindowReport(
             workflow=self.workflow,
             share=self.share,
@@ -423,19 +429,19 @@ class Recorder:
             checks=[CheckDelta(name, *tally) for name, tally in self.checks.items()],
             metrics=[delta for metric in self.metrics.values() if (delta := _metric(metric))],
             starts=self.starts,
-            requests=self._requests(),
-            dns=_samples(self.http.dns_samples),
-            connect=_samples(self.http.connect_samples),
-            tls=_samples(self.http.tls_samples),
+            requests=requests_of(protocols),
+            dns=samples_of(self.http.dns_samples),
+            connect=times_of(protocols, "connect"),
+            tls=times_of(protocols, "tls"),
             users=self.users_most,
             busy=self.busy_max,
-            statuses=self._new_statuses(),
+            statuses=self._exchanges.take_statuses(),
             opened=self.opened,
             unopened=self.unopened,
             hooks=list(self.hooks.values()),
-            in_flight=self.http.counters.in_flight - self._in_flight,
+            in_flight=sum(each.in_flight for each in protocols),
+            protocols=listed(protocols),
         )
-        self._in_flight += report.in_flight
         ended = report.iteration
         self._finished += ended.interrupted + sum(each.count for each in ended.outcomes)
         self._planned += self.starts.planned
@@ -454,43 +460,6 @@ class Recorder:
         deltas = [row.take() for row in (*self.rows.values(), *self.named.values())]
         # A step that is not measured has a row only when something went wrong in it.
         return [delta for delta in deltas if delta.protocol or delta.outcomes]
-
-    def _new_statuses(self) -> dict[int, int]:
-        now, before = self.http.counters.statuses, self._statuses
-        self._statuses = list(now)
-        return {
-            status: count - known
-            for status, (count, known) in enumerate(zip(now, before, strict=True))
-            if count > known
-        }
-
-    def _requests(self) -> RequestsDelta:
-        now, before = self.http.counters, self._counted
-        delta = RequestsDelta()
-        for name in RequestsDelta.__struct_fields__:
-            value = getattr(now, name)
-            setattr(delta, name, value - getattr(before, name))
-            setattr(before, name, value)
-        return delta
-
-
-def _samples(samples: array[float]) -> HistogramData | None:
-    if not samples:
-        return None
-    histogram = Histogram()
-    histogram.add_seconds(_drained(samples))
-    return histogram.to_data()
-
-
-def _drained(samples: array[float]) -> array[float]:
-    """Empties the array in place and returns a copy.
-
-    numpy must not read the array itself: while the watchdog thread holds one of our frames,
-    the buffer may stay exported, and an exported array cannot shrink.
-    """
-    copy = samples[:]
-    del samples[:]
-    return copy
 
 
 def _metric(metric: Metric) -> MetricDelta | None:

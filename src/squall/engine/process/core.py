@@ -383,7 +383,7 @@ class CoreProcess:
     def _freeze_when_ramped(self) -> None:
         """Freezes the collector's view once connections grow by less than 1 % a second: the objects
         that exist then stay, and scanning them again costs latency."""
-        connections = sum(each.share.http.counters.connections for each in self._shares)
+        connections = sum(each.share.http.total("connections") for each in self._shares)
         grown = connections - self._connections
         if not connections or connections < self._frozen_at:
             return

@@ -31,6 +31,7 @@ from squall.reporting.text.errors_block import FailureGroup, failures_of
 from squall.stats.manifest import Profile
 from squall.stats.reports import StartsDelta
 from squall.stats.thresholds.judge import ThresholdResult
+from squall.stats.totals.protocols import ProtocolStats, are_shown
 from squall.stats.totals.step_rows import MetricStats
 from squall.stats.totals.workflow import WorkflowStats
 
@@ -140,6 +141,9 @@ def _workflow(
         "dns_histogram": optional_histogram(stats.dns),
         "connect_histogram": optional_histogram(stats.connect),
         "tls_histogram": optional_histogram(stats.tls),
+        "protocols": [_protocol(each, stats.rated_s) for each in stats.protocols.values()]
+        if are_shown(stats.protocols)
+        else [],
         "iteration": iteration_entry(stats.iteration, stats.rated_s),
         "steps": [
             row_entry(row, stats.rated_s, [f for f in own if f.row == row.name])
@@ -218,6 +222,22 @@ def _requests(stats: WorkflowStats) -> dict[str, Any]:
         "bytes_sent": requests.bytes_sent,
         "bytes_received": requests.bytes_received,
         "statuses": {str(status): count for status, count in sorted(stats.statuses.items())},
+    }
+
+
+def _protocol(stats: ProtocolStats, span_s: float) -> dict[str, Any]:
+    requests = stats.requests
+    return {
+        "name": stats.name,
+        **{name: getattr(requests, name) for name in requests.__struct_fields__},
+        "messages_sent": stats.messages_sent,
+        "messages_received": stats.messages_received,
+        "rps": requests.answered / span_s,
+        "messages_per_s": (stats.messages_sent + stats.messages_received) / span_s,
+        "connect_ms": histogram_summary(stats.connect),
+        "tls_ms": histogram_summary(stats.tls),
+        "connect_histogram": optional_histogram(stats.connect),
+        "tls_histogram": optional_histogram(stats.tls),
     }
 
 

@@ -27,6 +27,7 @@ from squall.stats.histogram import Histogram
 from squall.stats.manifest import FileManifest, Profile, Stage, WorkflowManifest
 from squall.stats.reports import RequestsDelta, add_hooks
 from squall.stats.snapshot import VerdictState
+from squall.stats.totals.protocols import named, protocols_of
 from squall.stats.totals.run import RunStats
 from squall.stats.totals.step_rows import CheckStats, MetricStats, OutcomeStats, RowStats
 from squall.stats.totals.windows import HealthWindow, LoadWindow, RowWindow, Series
@@ -224,6 +225,8 @@ def _add_workflow(total: WorkflowStats, part: WorkflowStats) -> None:
     total.dns.merge(part.dns)
     total.connect.merge(part.connect)
     total.tls.merge(part.tls)
+    for each in protocols_of(part).values():
+        named(total.protocols, each.name).merge(each)
     total.users.max += part.users.max
     total.busy_max += part.busy_max
     _overlay_load(total.windows, part.windows)

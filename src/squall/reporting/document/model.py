@@ -128,6 +128,23 @@ class RequestsDoc(msgspec.Struct, kw_only=True):
     statuses: dict[str, int] = {}
 
 
+class ProtocolDoc(msgspec.Struct, kw_only=True):
+    name: str
+    sent: int
+    answered: int
+    replies: int
+    failed: int
+    redirects: int
+    reconnects: int
+    connections: int
+    bytes_sent: int
+    bytes_received: int
+    messages_sent: int
+    messages_received: int
+    connect_histogram: HistogramDoc | None = None
+    tls_histogram: HistogramDoc | None = None
+
+
 class HookDoc(msgspec.Struct):
     name: str
     executions: int
@@ -171,6 +188,8 @@ class WorkflowDoc(msgspec.Struct, kw_only=True):
     dns_histogram: HistogramDoc | None = None
     connect_histogram: HistogramDoc | None = None
     tls_histogram: HistogramDoc | None = None
+    protocols: list[ProtocolDoc] = []
+    """Empty if there was nothing but HTTP/1."""
     iteration: RowDoc
     steps: list[RowDoc]
     hooks: list[HookDoc] = []

@@ -23,6 +23,8 @@ from squall.reporting.document.model import (
     MetricDoc,
     ProcessDoc,
     ProfileDoc,
+    ProtocolDoc,
+    RequestsDoc,
     ResultsDoc,
     RowDoc,
     RowWindowsDoc,
@@ -42,6 +44,7 @@ from squall.stats.manifest import (
 from squall.stats.reports import ErrorSample, HistogramData, HookDelta, RequestsDelta, StartsDelta
 from squall.stats.thresholds.judge import ThresholdResult
 from squall.stats.totals.generator_health import ProcessStats
+from squall.stats.totals.protocols import ProtocolStats
 from squall.stats.totals.run import RunStats
 from squall.stats.totals.step_rows import CheckStats, MetricStats, OutcomeStats, RowStats
 from squall.stats.totals.windows import HealthWindow, LoadWindow, RowWindow, Series
@@ -200,13 +203,12 @@ def _fill_workflow(run: RunStats, stats: WorkflowStats, entry: WorkflowDoc) -> N
         dropped=starts.dropped,
         interrupted=starts.interrupted,
     )
-    stats.requests = RequestsDelta(
-        **{name: getattr(requests, name) for name in RequestsDelta.__struct_fields__}
-    )
+    stats.requests = _requests(requests)
     stats.statuses = Counter({int(key): count for key, count in requests.statuses.items()})
     stats.dns = histogram_of(entry.dns_histogram)
     stats.connect = histogram_of(entry.connect_histogram)
     stats.tls = histogram_of(entry.tls_histogram)
+    stats.protocols = {each.name: _protocol(each) for each in entry.protocols}
     stats.users.max = entry.vus
     stats.busy_max = entry.busy_max
     stats.windows = _load_windows(entry)
@@ -214,6 +216,20 @@ def _fill_workflow(run: RunStats, stats: WorkflowStats, entry: WorkflowDoc) -> N
     stats.last_second = len(stats.windows) * stats.windows.width_s - 1
     if stats.last_second >= 0:
         stats.elapsed_s = entry.measured_s + stats.warmup_s
+
+
+def _protocol(entry: ProtocolDoc) -> ProtocolStats:
+    stats = ProtocolStats(entry.name)
+    stats.requests = _requests(entry)
+    stats.messages_sent = entry.messages_sent
+    stats.messages_received = entry.messages_received
+    stats.connect = histogram_of(entry.connect_histogram)
+    stats.tls = histogram_of(entry.tls_histogram)
+    return stats
+
+
+def _requests(entry: RequestsDoc | ProtocolDoc) -> RequestsDelta:
+    return RequestsDelta(**{name: getattr(entry, name) for name in RequestsDelta.__struct_fields__})
 
 
 def _fill_row(row: RowStats, entry: RowDoc) -> None:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from squall.engine.load.profile import describe
-from squall.reporting.number_format import clock, duration, measured, percent, percent_cell, rate
+from squall.reporting.number_format import (
+    clock,
+    data_size,
+    duration,
+    measured,
+    percent,
+    percent_cell,
+    rate,
+)
 from squall.reporting.page.markup import Child, Markup, joined, table, tag
 from squall.stats.manifest import Profile, Stage
 
@@ -44,6 +52,7 @@ def workflow_section(document: dict[str, Any], workflow: dict[str, Any], index: 
         tag("div", class_="plots", hidden=True),
         _steps(workflow),
         tag("div", class_="distribution", hidden=True),
+        _protocols(workflow),
         _errors(workflow),
         _checks([each for each in document["checks"] if each["workflow"] == name]),
         _metrics([each for each in document["metrics"] if each["workflow"] == name]),
@@ -96,6 +105,55 @@ def _steps(workflow: dict[str, Any]) -> Markup:
         table("Steps", head, rows, foot, class_="steps"),
         tag("p", "times from the planned start", class_="note") if open_model else None,
     )
+
+
+def _protocols(workflow: dict[str, Any]) -> Markup | None:
+    found = workflow.get("protocols")
+    if not found:
+        return None
+    titles = (
+        "protocol",
+        "requests",
+        "rate",
+        "no answer",
+        "messages out",
+        "messages in",
+        "messages/s",
+        "connections",
+        "connect p99",
+        "TLS p99",
+        "sent",
+        "received",
+    )
+    head = [
+        tag("th", name, scope="col", class_="number" if place else None)
+        for place, name in enumerate(titles)
+    ]
+    rows = [
+        tag(
+            "tr",
+            tag("th", each["name"], scope="row"),
+            [tag("td", cell, class_="number") for cell in _protocol_cells(each)],
+        )
+        for each in found
+    ]
+    return joined(tag("h3", "Protocols"), table("Protocols", head, rows))
+
+
+def _protocol_cells(protocol: dict[str, Any]) -> list[str]:
+    times = [protocol["connect_ms"], protocol["tls_ms"]]
+    return [
+        str(protocol["sent"]),
+        rate(protocol["rps"]),
+        str(protocol["failed"]),
+        str(protocol["messages_sent"]),
+        str(protocol["messages_received"]),
+        rate(protocol["messages_per_s"]),
+        str(protocol["connections"]),
+        *(duration(each["p99"] / 1e3) if each else "-" for each in times),
+        data_size(protocol["bytes_sent"]),
+        data_size(protocol["bytes_received"]),
+    ]
 
 
 def step_titles(first: str) -> list[Markup]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from squall.engine.outcome import RunOutcome, cores_at_once
 from squall.reporting.loss_lines import loss_line
-from squall.reporting.number_format import brief_duration, data_size, plural, whole_percent
+from squall.reporting.number_format import brief_duration, data_size, plural, rate, whole_percent
 from squall.reporting.text.layout import Paint, section
 from squall.reporting.totals import ProtocolTotals, Totals
 from squall.stats.manifest import HTTP_PROTOCOLS
+from squall.stats.totals.protocols import ProtocolStats
 from squall.stats.totals.workflow import WorkflowStats
 
 
@@ -58,16 +59,59 @@ def http_block(totals: Totals, paint: Paint) -> list[str]:
             f"other calls  {plural(totals.other_calls, 'request')} not returned by a step "
             "(give them name=...)"
         )
+    for each in totals.protocols:
+        lines += _protocol(each, totals.span_s)
     named = [each.name for each in totals.protocols]
-    if named not in ([], ["http"]):
-        lines += [_protocol(each) for each in totals.protocols]
     return section("HTTP" if HTTP_PROTOCOLS.issuperset(named) else "CALLS", lines, paint)
 
 
-def _protocol(totals: ProtocolTotals) -> str:
-    p50, p99 = (brief_duration(totals.latency.quantile(q)) for q in (0.5, 0.99))
-    calls = f"{plural(totals.count, 'call')}, {totals.failed} failed"
-    return f"{totals.name}  {calls}, p50 {p50}, p99 {p99}"
+def _protocol(totals: ProtocolTotals, span_s: float) -> list[str]:
+    traffic = totals.traffic
+    facts: list[str] = []
+    if totals.count:
+        p50, p99 = (brief_duration(totals.latency.quantile(q)) for q in (0.5, 0.99))
+        calls = f"{plural(totals.count, 'call')}, {totals.failed} failed"
+        facts.append(f"{calls}, p50 {p50}, p99 {p99}")
+    lines = [f"{totals.name}  {', '.join(facts + (exchanged(traffic, span_s) if traffic else []))}"]
+    if traffic is not None and traffic.requests.connections:
+        lines.append(f"{' ' * len(totals.name)}  {', '.join(_connections(traffic))}")
+    return lines
+
+
+def exchanged(traffic: ProtocolStats, span_s: float) -> list[str]:
+    """What counts in the protocol: its requests, the streams of HTTP/2, messages or events."""
+    requests = traffic.requests
+    facts: list[str] = []
+    if requests.sent:
+        unit = "stream" if traffic.name == "http2" else "request"
+        facts.append(f"{plural(requests.sent, unit)} ({_rate(requests.answered, span_s)})")
+    if requests.failed:
+        facts.append(f"{requests.failed} without an answer")
+    messages = traffic.messages_received
+    if traffic.name == "sse":
+        facts.append(f"{plural(messages, 'event')} ({_rate(messages, span_s)})")
+    elif messages or traffic.messages_sent:
+        facts.append(
+            f"messages {traffic.messages_sent} out ({_rate(traffic.messages_sent, span_s)}), "
+            f"{messages} in ({_rate(messages, span_s)})"
+        )
+    return facts
+
+
+def _connections(traffic: ProtocolStats) -> list[str]:
+    requests = traffic.requests
+    facts = [plural(requests.connections, "connection")]
+    for name, times in (("connect", traffic.connect), ("TLS", traffic.tls)):
+        if times.count:
+            facts.append(f"{name} p99 {brief_duration(times.quantile(0.99))}")
+    return [
+        *facts,
+        f"{data_size(requests.bytes_sent)} out, {data_size(requests.bytes_received)} in",
+    ]
+
+
+def _rate(count: int, span_s: float) -> str:
+    return rate(count / span_s if span_s else 0.0)
 
 
 def generator_block(

@@ -10,10 +10,17 @@ from collections.abc import Sequence
 
 from squall.stats.histogram import Histogram, merged
 from squall.stats.manifest import ITERATION, FileManifest
-from squall.stats.reports import ErrorSample, HealthReport, WindowReport
+from squall.stats.reports import (
+    ErrorSample,
+    HealthReport,
+    ProtocolDelta,
+    RequestsDelta,
+    WindowReport,
+)
 from squall.stats.snapshot import (
     ErrorLine,
     NewError,
+    ProtocolSnapshot,
     RowSnapshot,
     Snapshot,
     ThresholdState,
@@ -21,6 +28,7 @@ from squall.stats.snapshot import (
     WorkflowSnapshot,
 )
 from squall.stats.totals.generator_health import HealthStats
+from squall.stats.totals.protocols import are_shown
 from squall.stats.totals.step_rows import RowSlice, RowStats, reason_text
 from squall.stats.totals.workflow import RECENT_S, WorkflowStats
 from squall.stats.verdict_settings import VerdictSettings
@@ -195,6 +203,27 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
             for row in (*stats.rows.values(), stats.iteration)
         ),
         errors=_error_lines(stats),
+        protocols=_protocol_snapshots(stats, second[0].protocols if second else {}),
+    )
+
+
+def _protocol_snapshots(
+    stats: WorkflowStats, now: dict[str, ProtocolDelta]
+) -> tuple[ProtocolSnapshot, ...]:
+    if not are_shown(stats.protocols):
+        return ()
+    nothing = ProtocolDelta("", RequestsDelta())
+    return tuple(
+        ProtocolSnapshot(
+            name=each.name,
+            answered_now_per_s=float(second.requests.answered),
+            messages_now_per_s=float(second.messages_sent + second.messages_received),
+            failed=each.requests.failed,
+            connections=each.requests.connections,
+        )
+        for each in stats.protocols.values()
+        if each.requests.connections
+        for second in (now.get(each.name, nothing),)
     )
 
 

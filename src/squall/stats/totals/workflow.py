@@ -18,13 +18,16 @@ from squall.stats.reports import (
     HistogramData,
     HookDelta,
     MetricDelta,
+    ProtocolDelta,
     RequestsDelta,
     RowDelta,
     StartsDelta,
     WindowReport,
     add_hooks,
+    by_protocol,
 )
 from squall.stats.snapshot import target_rate_per_s
+from squall.stats.totals.protocols import ProtocolStats, add_requests, named
 from squall.stats.totals.step_rows import CheckStats, MetricStats, Part, RowSlice, RowStats
 from squall.stats.totals.windows import LoadWindow, Series
 
@@ -44,6 +47,8 @@ class Second:
         self.metrics: dict[str, MetricStats] = {}
         self.starts = StartsDelta()
         self.requests = RequestsDelta()
+        # Only of reports that list them.
+        self.protocols: dict[str, ProtocolDelta] = {}
         self.connect: list[Packed] = []
         self.users: dict[int, int] = {}
         self.busy: dict[int, int] = {}
@@ -85,6 +90,7 @@ class WorkflowStats:
         self.hooks: dict[str, HookDelta] = {}
         self.starts = StartsDelta()
         self.requests = RequestsDelta()
+        self.protocols: dict[str, ProtocolStats] = {}
         # Requests of processes that died, which are in no row.
         self.unmeasured = 0
         self.statuses: Counter[int] = Counter()
@@ -128,6 +134,8 @@ class WorkflowStats:
         if connect is not None:
             second.connect.append(connect)
         _add_amounts(second, report)
+        for delta in report.protocols:
+            _add_protocol(second.protocols, delta)
         self.opened += report.opened
         self.unopened += report.unopened
         self.rested_s += report.rested_s
@@ -140,9 +148,13 @@ class WorkflowStats:
                 connect.pour_into(self.connect)
             _merge_data(self.dns, report.dns)
             _merge_data(self.tls, report.tls)
+            for delta in by_protocol(report):
+                named(self.protocols, delta.name).add(delta)
         else:
             # What is under way at the end of the warm-up is counted where it ends.
             self.requests.sent += report.in_flight
+            for delta in by_protocol(report):
+                named(self.protocols, delta.name).requests.sent += delta.in_flight
 
     def end_share(self, share: int) -> None:
         """The share has no users any more, whatever it reported last."""
@@ -247,7 +259,7 @@ class WorkflowStats:
 
 def _add_amounts(total: WorkflowStats | Second, report: WindowReport) -> None:
     _add_starts(total.starts, report.starts)
-    _add_requests(total.requests, report.requests)
+    add_requests(total.requests, report.requests)
     for check in report.checks:
         _add_check(total.checks, check)
     for metric in report.metrics:
@@ -263,16 +275,11 @@ def _add_starts(total: StartsDelta, delta: StartsDelta) -> None:
     total.interrupted += delta.interrupted
 
 
-def _add_requests(total: RequestsDelta, delta: RequestsDelta) -> None:
-    total.sent += delta.sent
-    total.answered += delta.answered
-    total.failed += delta.failed
-    total.redirects += delta.redirects
-    total.reconnects += delta.reconnects
-    total.bytes_sent += delta.bytes_sent
-    total.bytes_received += delta.bytes_received
-    total.connections += delta.connections
-    total.replies += delta.replies
+def _add_protocol(protocols: dict[str, ProtocolDelta], delta: ProtocolDelta) -> None:
+    total = protocols.setdefault(delta.name, ProtocolDelta(delta.name, RequestsDelta()))
+    add_requests(total.requests, delta.requests)
+    total.messages_sent += delta.messages_sent
+    total.messages_received += delta.messages_received
 
 
 def _add_check(checks: dict[str, CheckStats], delta: CheckDelta) -> None:

@@ -13,10 +13,17 @@ from squall.reporting.number_format import (
     judged,
     percent,
     plural,
+    rate,
     whole_percent,
 )
 from squall.stats.manifest import WorkflowManifest
-from squall.stats.snapshot import ErrorLine, Snapshot, ThresholdState, WorkflowSnapshot
+from squall.stats.snapshot import (
+    ErrorLine,
+    ProtocolSnapshot,
+    Snapshot,
+    ThresholdState,
+    WorkflowSnapshot,
+)
 from squall.ui.character_plots import sparkline
 from squall.ui.controls import Controls
 from squall.ui.state import RunState
@@ -207,6 +214,7 @@ def _facts(
 ) -> list[str]:
     cores = plural(snapshot.processes, "core")
     facts = [
+        *_protocols(moments),
         f"cpu {whole_percent(snapshot.cpu)} of {cores}",
         f"loop lag p99 {brief_duration(snapshot.lag_p99_s)}",
     ]
@@ -226,6 +234,30 @@ def _facts(
         worst = max(each.connect_p99_s for each in moments)
         facts.append(f"connect p99 {brief_duration(worst)} ({plural(connections, 'connection')})")
     return facts
+
+
+def _protocols(moments: Sequence[WorkflowSnapshot]) -> list[str]:
+    """What each protocol does now, if there is another than HTTP/1."""
+    found: dict[str, list[ProtocolSnapshot]] = {}
+    for moment in moments:
+        for each in moment.protocols:
+            found.setdefault(each.name, []).append(each)
+    return [_protocol(name, parts) for name, parts in found.items()]
+
+
+def _protocol(name: str, parts: Sequence[ProtocolSnapshot]) -> str:
+    facts: list[str] = []
+    answered = sum(each.answered_now_per_s for each in parts)
+    messages = sum(each.messages_now_per_s for each in parts)
+    if answered or not messages:
+        facts.append(rate(answered))
+    if messages:
+        facts.append(f"{rate(messages)} {'events' if name == 'sse' else 'messages'}")
+    failed = sum(each.failed for each in parts)
+    if failed:
+        facts.append(f"{failed} failed")
+    connections = plural(sum(each.connections for each in parts), "connection")
+    return f"{name} {', '.join(facts)} ({connections})"
 
 
 def _flowing(facts: Sequence[str], width: int) -> list[Line]:

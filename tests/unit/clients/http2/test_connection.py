@@ -141,7 +141,7 @@ def test_exchanges_with_the_oracle_as_server() -> None:
             assert response.head.version == "HTTP/2"
         assert not pair.conn.streams
         assert len(pair.conn.spare) == 1
-        counters = pair.shared.counters
+        counters = pair.shared.counters_of("http2")
         assert (counters.sent, counters.answered, counters.failed) == (5, 5, 0)
 
     run(body)
@@ -265,7 +265,7 @@ def test_a_reset_fails_one_stream_and_a_refusal_may_be_repeated() -> None:
         assert failed(futures[0]).reason == "stream reset: CANCEL"
         assert isinstance(failed(futures[1]), Refused)
         assert futures[2].result().ok
-        assert pair.shared.counters.failed == 1
+        assert pair.shared.counters_of("http2").failed == 1
         assert not pair.conn.draining
 
     run(body)
@@ -320,7 +320,7 @@ def test_a_timeout_ends_the_stream_and_a_silent_connection() -> None:
         assert failed(future).reason == "timeout after 1 s"
         # Nothing arrived since the request was sent: the next call opens another connection.
         assert pair.gone == [pair.conn]
-        assert pair.shared.counters.failed == 1
+        assert pair.shared.counters_of("http2").failed == 1
 
         pair = Pair(timeout_s=1.0)
         stream, future = pair.send()
@@ -345,7 +345,7 @@ def test_a_cancelled_call_leaves_its_stream() -> None:
         pair.server.send_data(1, b"ok", end_stream=True)
         pair.deliver()
         stream.abandon(future)
-        counters = pair.shared.counters
+        counters = pair.shared.counters_of("http2")
         assert (counters.cancelled, counters.answered, counters.in_flight) == (1, 0, 0)
         assert not pair.conn.streams
         _, again = pair.send()
@@ -389,7 +389,7 @@ def test_a_peer_that_breaks_the_protocol_loses_the_connection(what: str) -> None
         assert pair.gone == [pair.conn]
         last = pair.wire.written[-17:]
         assert last[3] == frames.GOAWAY
-        assert pair.shared.counters.failed == 1
+        assert pair.shared.counters_of("http2").failed == 1
 
     run(body)
 
@@ -510,7 +510,7 @@ def test_invented_bytes_never_raise_and_leave_no_call_behind(data: st.DataObject
         for future in futures:
             assert future.done()
             unanswered += isinstance(future.exception(), Unanswered)
-        counters = pair.shared.counters
+        counters = pair.shared.counters_of("http2")
         assert counters.sent == counters.answered + counters.failed + unanswered
         assert not pair.shared.live
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from squall.api.metrics import Counter, Gauge, Sample
-from squall.clients.http.shared import HTTPCounters
+from squall.clients.http import HTTPShared
 from squall.engine.measure.recorder import (
     NAMES_MAX,
     OTHER_CALLS,
@@ -24,13 +22,7 @@ from squall.stats.reports import ErrorSample, RowDelta
 
 def recorder(*, is_open: bool = False) -> tuple[Recorder, list[ErrorSample]]:
     told: list[ErrorSample] = []
-    http: Any = SimpleNamespace(
-        protocol="http",
-        counters=HTTPCounters(),
-        dns_samples=array("d"),
-        connect_samples=array("d"),
-        tls_samples=array("d"),
-    )
+    http = HTTPShared()
     return Recorder("W", 0, is_open=is_open, http=http, on_error=told.append), told
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ from squall.api.errors import TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.results import CustomResult
 from squall.api.workflow import VU, Workflow
-from squall.clients.http.shared import HTTPCounters
+from squall.clients.http import HTTPShared
 from squall.engine.core_protocol import frame
 from squall.engine.measure.recorder import Recorder, Row
 from squall.engine.users import step_failures
@@ -25,12 +24,7 @@ class Scene:
 
     def __init__(self, protocol: str = "http", *, is_open: bool = False) -> None:
         self.samples: list[ErrorSample] = []
-        http: Any = SimpleNamespace(
-            counters=HTTPCounters(),
-            dns_samples=array("d"),
-            connect_samples=array("d"),
-            tls_samples=array("d"),
-        )
+        http = HTTPShared()
         recorder = Recorder("W", 0, is_open=is_open, http=http, on_error=self.samples.append)
         self.failures = StepFailures(recorder, {"home": "shop.py:7 in home"})
         self.row: Row = recorder.add_row("home", protocol, [(200, 399)], planned=True)

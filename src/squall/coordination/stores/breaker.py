@@ -6,8 +6,9 @@ count once, because a burst of parallel calls says no more than one call. After
 store. Any success closes the circuit, also that of a heartbeat, which is never held back.
 
 A store that hangs is worse than one that refuses: each try costs its caller a whole time limit. So
-the first hang opens the circuit. It may have been one broken connection, which hangs all its callers
-at once: the circuit is then open for `hung_open_s` only, and for `open_s` if the probe hangs too.
+the first hang opens the circuit. It may have been one broken connection, which hangs all its
+callers at once: the circuit is then open for `hung_open_s` only, and for `open_s` if the probe
+hangs too.
 
 Pure: time is an argument.
 """

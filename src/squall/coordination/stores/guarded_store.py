@@ -7,7 +7,7 @@ circuit. An operation that finds the circuit open between two tries gives up.
 
 A try that used up its time limit, while the store answered no other call either, opens the circuit
 and is not repeated: callers of a store that hangs fail after one time limit, however many they are.
-If the store answered another call meanwhile, only the connection was broken, and the try is repeated.
+If the store answered another call meanwhile, only the connection was broken: the try is repeated.
 
 `urgent` is the same store for heartbeats and renewals: one try, never held back by the circuit, and
 a success closes it. If the circuit held them back, a short outage would become the death of all

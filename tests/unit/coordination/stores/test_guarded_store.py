@@ -229,7 +229,9 @@ async def test_the_circuit_says_when_it_opens_is_tried_and_closes() -> None:
     assert sink.events()[-2:] == ["store_circuit_half_open", "store_circuit_closed"]
 
 
-async def test_callers_of_a_store_that_hangs_all_fail_after_one_limit_and_the_circuit_opens() -> None:
+async def test_callers_of_a_store_that_hangs_all_fail_after_one_limit_and_the_circuit_opens() -> (
+    None
+):
     world = World()
 
     async def no_time(seconds: float) -> None:

@@ -57,8 +57,8 @@ from squall.coordination.stores.redis.connection import (
     RedisAddress,
     RedisConnection,
     RedisConnectionLost,
-    RedisTimeout,
     RedisErrorReply,
+    RedisTimeout,
 )
 from squall.coordination.stores.redis.waits import SLICE_S, RedisWaits
 from squall.runtime.interfaces import Clock

@@ -33,6 +33,10 @@ class StoreUnavailableError(StoreError):
         self.attempts = attempts
 
 
+class StoreTimeoutError(StoreUnavailableError):
+    """The store used up the time limit of a try without an answer."""
+
+
 class CircuitOpenError(StoreUnavailableError):
     """The operation was not tried, because the last ones all failed."""
 

@@ -124,6 +124,8 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     """The steps that a check needs, by its name."""
     metrics: list[MetricManifest] = []
     thresholds: list[str] = []
+    threshold_lines: list[int] = []
+    """The line of each threshold in the file; that of the workflow stands for those that miss."""
     host: str = ""
     on_control_loss: str = ""
     """"stop" or "continue" if the author chose one; a job has one value for all workflows."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import trustme
 from squall.api.errors import ConfigError, TransportError
 from squall.clients.http import HTTPShared
 from squall.clients.ping import ping
+from squall.clients.shared import tls_transport
 from squall.engine.connection_options import connection_options
 from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH
 from tests.lab.ports import free_ports
@@ -162,6 +165,73 @@ async def test_a_server_that_asks_for_a_certificate(tmp_path: Path, has_certific
     assert result.ok == has_certificate
     if has_certificate:
         assert result.response is not None and result.response.body == b"ok"
+
+
+def serve_tls(context: ssl.SSLContext, listener: socket.socket) -> None:
+    """Answers one connection. A blocking socket, because asyncio's servers close a connection whose
+    handshake failed without sending the alert."""
+    with (
+        listener,
+        context.wrap_socket(
+            listener.accept()[0], server_side=True, do_handshake_on_connect=False
+        ) as tls,
+    ):
+        try:
+            tls.do_handshake()
+        except ssl.SSLError:
+            # From here on the socket is plain. Unread bytes would make the kernel reset the
+            # connection, and the alert would be lost.
+            tls.shutdown(socket.SHUT_WR)
+            while tls.recv(65536):
+                pass
+
+
+WANTED = "TLS: the server wants a client certificate; use --cert FILE"
+REFUSED = "TLS: the server refuses the client certificate of --cert"
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+@pytest.mark.parametrize(
+    ("version", "given", "expected"),
+    [
+        (ssl.TLSVersion.TLSv1_3, "none", WANTED),
+        (ssl.TLSVersion.TLSv1_3, "foreign", f"{REFUSED}: unknown authority"),
+        (ssl.TLSVersion.TLSv1_3, "old", f"{REFUSED}: it has expired"),
+        (ssl.TLSVersion.TLSv1_2, "none", "if it wants a client certificate, use --cert FILE"),
+        (ssl.TLSVersion.TLSv1_2, "foreign", f"{REFUSED}: unknown authority"),
+        (ssl.TLSVersion.TLSv1_2, "old", f"{REFUSED}: it has expired"),
+    ],
+)
+@on_uvloop
+async def test_a_server_that_refuses_for_the_certificate_is_understood(
+    version: ssl.TLSVersion,
+    given: str,
+    expected: str,
+    is_fast: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not is_fast:
+        monkeypatch.setattr(tls_transport, "fast_transports", lambda: None)
+    authority, ca_file = trustme.CA(), str(tmp_path / "ca.pem")
+    authority.cert_pem.write_to_path(ca_file)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca_file)
+    context.minimum_version = context.maximum_version = version
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.issue_cert("localhost").configure_cert(context)
+    certificate = ""
+    if given == "foreign":
+        issued = trustme.CA().issue_cert("client.test")
+        certificate = issued.private_key_and_cert_chain_pem.bytes().decode()
+    elif given == "old":
+        issued = authority.issue_cert("client.test", not_after=datetime(2020, 1, 1, tzinfo=UTC))
+        certificate = issued.private_key_and_cert_chain_pem.bytes().decode()
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"https://localhost:{listener.getsockname()[1]}/"
+    serving = asyncio.get_running_loop().run_in_executor(None, serve_tls, context, listener)
+    result = await ping(url, ca_file=ca_file, certificate=certificate)
+    await serving
+    assert not result.ok and expected in result.error
 
 
 @on_uvloop

@@ -37,6 +37,23 @@ NOT_HTTP = "not an HTTP response"
 SPEAKS_TLS = "the port speaks TLS; write https://"
 # How OpenSSL says that what it read is no TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE")
+# Alerts about the client's certificate (RFC 8446, 6.2). With TLS 1.3 they come after the handshake.
+_WANTED = "TLS: the server wants a client certificate; use --cert FILE"
+_REFUSED = "TLS: the server refuses the client certificate of --cert"
+_BY_ALERT = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _WANTED,
+    # TLS 1.2 has no alert of its own for a missing certificate.
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "TLS: the server refused the handshake; if it wants a client "
+    "certificate, use --cert FILE, else it accepts no version or cipher of this machine",
+    "SSLV3_ALERT_NO_CERTIFICATE": _WANTED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": f"{_REFUSED}: bad certificate",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": f"{_REFUSED}: unsupported certificate",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": f"{_REFUSED}: it was revoked",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": f"{_REFUSED}: it has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": f"{_REFUSED}: certificate unknown",
+    "TLSV1_ALERT_UNKNOWN_CA": f"{_REFUSED}: unknown authority",
+    "TLSV1_ALERT_ACCESS_DENIED": f"{_REFUSED}: access denied",
+}
 # The first bytes of a TLS alert, with which a server answers a request in clear.
 _TLS_ALERT = b"\x15\x03"
 
@@ -61,6 +78,8 @@ def reason_of(error: BaseException) -> str:
         reason: str = getattr(error, "reason", None) or "handshake failed"
         if reason in _NO_TLS:
             return "TLS: the port does not speak TLS; write http://"
+        if reason in _BY_ALERT:
+            return _BY_ALERT[reason]
         return f"TLS: {reason.replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno in _BY_ERRNO:
         return _BY_ERRNO[error.errno]

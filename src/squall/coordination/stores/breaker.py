@@ -6,8 +6,9 @@ count once, because a burst of parallel calls says no more than one call. After
 store. Any success closes the circuit, also that of a heartbeat, which is never held back.
 
 A store that hangs is worse than one that refuses: each try costs its caller a whole time limit. So
-tries that hung at two moments, without any answer in between, open the circuit before the
-operations gave up. One moment is not enough: one broken connection hangs all its callers at once.
+the first hang opens the circuit. It may have been one broken connection, which hangs all its
+callers at once: the circuit is then open for `hung_open_s` only, and for `open_s` if the probe
+hangs too.
 
 Pure: time is an argument.
 """
@@ -17,9 +18,6 @@ from __future__ import annotations
 from enum import IntEnum
 
 import msgspec
-
-# A connection that breaks once is one moment; a hang that lasts is at least a second one.
-HUNG_MOMENTS = 2
 
 
 class BreakerState(IntEnum):
@@ -31,6 +29,7 @@ class BreakerState(IntEnum):
 class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
     failures_to_open: int = 10
     open_s: float = 60.0
+    hung_open_s: float = 5.0
     same_moment_s: float = 0.1
 
 
@@ -40,12 +39,14 @@ class StoreBreaker:
     def __init__(self, settings: BreakerSettings | None = None) -> None:
         self.settings = settings or BreakerSettings()
         self.failures = 0
+        # How many calls were answered. A caller compares it to see whether the store answered
+        # another call while its own hung.
+        self.answers = 0
         self.opened_at: float | None = None
+        self._open_for_s = self.settings.open_s
         self._counted_at = float("-inf")
-        # Tries in a row that hung, in how many moments, and the last one.
+        # Tries in a row that hung.
         self._hung_tries = 0
-        self._hung_moments = 0
-        self._hung_at = float("-inf")
         self._probing_since: float | None = None
 
     @property
@@ -56,7 +57,7 @@ class StoreBreaker:
     def state(self, now: float) -> BreakerState:
         if self.opened_at is None:
             return BreakerState.CLOSED
-        if now - self.opened_at < self.settings.open_s:
+        if now - self.opened_at < self._open_for_s:
             return BreakerState.OPEN
         return BreakerState.HALF_OPEN
 
@@ -72,32 +73,40 @@ class StoreBreaker:
         return state is not BreakerState.OPEN
 
     def succeeded(self) -> None:
+        self.answers += 1
         self.failures = 0
-        self._hung_tries = self._hung_moments = 0
+        self._hung_tries = 0
         self.opened_at = None
         self._probing_since = None
 
     def hung(self, now: float) -> None:
-        """One try of an operation used up its time limit without an answer."""
+        """A try used up its time limit, and the store answered no other call meanwhile."""
         self._hung_tries += 1
-        if now - self._hung_at >= self.settings.same_moment_s:
-            self._hung_at = now
-            self._hung_moments += 1
-        if self.opened_at is None and self._hung_moments >= HUNG_MOMENTS:
-            self.opened_at = now
+        if self.opened_at is None:
+            self._open(now, self.settings.hung_open_s)
+        else:
+            self._probe_failed(now)
 
     def failed(self, now: float) -> None:
         if self.opened_at is not None:
-            if self._probing_since is not None:
-                self.opened_at = now
-                self._probing_since = None
+            self._probe_failed(now)
             return
         if now - self._counted_at >= self.settings.same_moment_s:
             self._counted_at = now
             self.failures += 1
         if self.failures >= self.settings.failures_to_open:
-            self.opened_at = now
+            self._open(now, self.settings.open_s)
 
     def reset(self) -> None:
         """Closes the circuit by an operator's command."""
         self.succeeded()
+
+    def _probe_failed(self, now: float) -> None:
+        # A call that began before the circuit opened is no probe and must not prolong it.
+        if self._probing_since is not None:
+            self._probing_since = None
+            self._open(now, self.settings.open_s)
+
+    def _open(self, now: float, for_s: float) -> None:
+        self.opened_at = now
+        self._open_for_s = for_s

@@ -3,8 +3,11 @@
 Each operation has four tries, about 1, 2 and 4 s apart, none later than `begin_within_s`, and then
 fails with `StoreUnavailableError`. Writes get their tokens before the first try, so that the repeat
 of a write that took effect is a success and not a conflict. Ten failed operations in a row open the
-circuit; if the store hangs, tries at two moments do. An operation that finds the circuit open
-between two tries gives up.
+circuit. An operation that finds the circuit open between two tries gives up.
+
+A try that used up its time limit, while the store answered no other call either, opens the circuit
+and is not repeated: callers of a store that hangs fail after one time limit, however many they are.
+If the store answered another call meanwhile, only the connection was broken: the try is repeated.
 
 `urgent` is the same store for heartbeats and renewals: one try, never held back by the circuit, and
 a success closes it. If the circuit held them back, a short outage would become the death of all
@@ -31,6 +34,7 @@ from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.store_errors import (
     CircuitOpenError,
     CoordinationError,
+    StoreTimeoutError,
     StoreUnavailableError,
     VersionConflict,
 )
@@ -62,8 +66,6 @@ from squall.runtime.metrics import Histogram
 
 T = TypeVar("T")
 TOKEN_BYTES = 12
-# A try that failed after this long used up a time limit: a store that refuses does so sooner.
-HUNG_S = 1.0
 Rebind = Callable[[Check], Awaitable[Check | None]]
 
 
@@ -71,8 +73,8 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 4
     first_delay_s: float = 1.0
     begin_within_s: float = 10.0
-    """No try begins later than this after the first. So an operation on a store that hangs lasts
-    at most this long and one time limit of the store. Longer than the three pauses together."""
+    """No try begins later than this after the first. So an operation lasts at most this long and
+    one time limit of the store. Longer than the three pauses together."""
     jitter: float = 0.1
     """By which share a delay varies up and down. Without it, all members that failed together
     would try again together."""
@@ -283,11 +285,12 @@ class GuardedStore:
         retries = Retries(self._backoff, self._random.uniform)
         first_begun = self._clock.now()
         while True:
-            begun = self._clock.now()
+            begun, answers = self._clock.now(), self.breaker.answers
             try:
                 result = await call(*arguments)
             except StoreUnavailableError as error:
-                self._note_hang(operation, error, self._clock.now() - begun)
+                if isinstance(error, StoreTimeoutError) and answers == self.breaker.answers:
+                    self._note_hang(operation, error)
                 # A wait is long by itself, and has a limit of its own.
                 elapsed_s = 0.0 if operation == "wait" else self._clock.now() - first_begun
                 await self._clock.sleep(self._delay_after(operation, retries, error, elapsed_s))
@@ -328,7 +331,7 @@ class GuardedStore:
             if attempts == 1:
                 raise error
             tries = retries.failures
-            raise StoreUnavailableError(f"{error} ({tries} tries)", attempts=tries) from error
+            raise StoreUnavailableError(f"{error} ({_tries(tries)})", attempts=tries) from error
         if self._log is not None:
             self._log.warning(
                 "store_retry",
@@ -341,12 +344,12 @@ class GuardedStore:
 
     def _raise_if_open(self, tries: int, error: StoreUnavailableError) -> None:
         if not self._is_urgent and self.state is BreakerState.OPEN:
-            text = f"{error} ({tries} tries; the circuit is open)"
+            text = f"{error} ({_tries(tries)}; the circuit is open)"
             raise StoreUnavailableError(text, attempts=tries) from error
 
-    def _note_hang(self, operation: str, error: StoreUnavailableError, took_s: float) -> None:
+    def _note_hang(self, operation: str, error: StoreTimeoutError) -> None:
         # A wait may be long, and a heartbeat must not open the circuit.
-        if self._is_urgent or operation == "wait" or took_s < HUNG_S:
+        if self._is_urgent or operation == "wait":
             return
         was_open = self.breaker.opened_at is not None
         self.breaker.hung(self._clock.now())
@@ -377,3 +380,7 @@ class GuardedStore:
         """Unique among the writes of one record. Drawn from the runtime's random source, so that a
         simulation repeats."""
         return self._random.randbytes(TOKEN_BYTES).hex()
+
+
+def _tries(number: int) -> str:
+    return "1 try" if number == 1 else f"{number} tries"

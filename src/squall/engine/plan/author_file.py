@@ -141,9 +141,10 @@ def class_line(workflow: type) -> int:
     return first
 
 
-def attribute_lines(workflow: type) -> dict[str, int]:
-    """The line of each class attribute that is assigned in the class, or in a base of its file."""
-    found: dict[str, int] = {}
+def attribute_lines(workflow: type) -> dict[str, list[int]]:
+    """The line of each class attribute that is assigned in the class, or in a base of its file. A
+    list or tuple that is written there is followed by the lines of its items."""
+    found: dict[str, list[int]] = {}
     for base in reversed(workflow.__mro__):
         if base.__module__ != workflow.__module__:
             continue
@@ -153,10 +154,13 @@ def attribute_lines(workflow: type) -> dict[str, int]:
         except (OSError, TypeError, SyntaxError):
             continue
         for node in tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else ():
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            targets += [node.target] if isinstance(node, ast.AnnAssign) else []
+            if not isinstance(node, ast.Assign | ast.AnnAssign):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            items = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else []
+            written = [first + each.lineno - 1 for each in (node, *items)]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-            found |= dict.fromkeys(names, first + node.lineno - 1)
+            found |= dict.fromkeys(names, written)
     return found
 
 

@@ -353,7 +353,8 @@ def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> W
                 for hook in plan.metric_hooks
             ),
         ],
-        thresholds=plan.settings.get("thresholds", []),
+        thresholds=(thresholds := plan.settings.get("thresholds", [])),
+        threshold_lines=plan.item_lines("thresholds", len(thresholds)),
         host=host,
         on_control_loss=plan.settings.get("on_control_loss", ""),
         provides={hook.name: list(targets) for hook, targets in plan.providers},

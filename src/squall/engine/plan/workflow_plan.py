@@ -154,7 +154,13 @@ class WorkflowPlan:
 
     def line_of(self, attribute: str) -> int:
         """The line of a class attribute; that of the class if the attribute is not in the file."""
-        return attribute_lines(self.workflow).get(attribute, self.line)
+        return attribute_lines(self.workflow).get(attribute, [self.line])[0]
+
+    def item_lines(self, attribute: str, number: int) -> list[int]:
+        """The lines of the items of a class attribute: that of the attribute for each, if they are
+        not written out there."""
+        line, *items = attribute_lines(self.workflow).get(attribute, [self.line])
+        return items if len(items) == number else [line] * number
 
     def step(self, name: str) -> StepPlan:
         return next(step for step in self.steps if step.name == name)

@@ -12,7 +12,8 @@ counts exchanges, `http_req_*` cover only HTTP rows and mean service time, as in
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, repeat
 from pathlib import PurePath
 from typing import Literal, NoReturn, TypeAlias
 
@@ -175,15 +176,21 @@ def bind_all(
     """Thresholds of the file in its order, then those of the command line, then the built-in.
     `scopes` are the datacenters of the run, which a threshold may name."""
     bound = [
-        _bind_of_file(text, workflow, manifest, scopes)
+        _bind_of_file(text, line, workflow, manifest, scopes)
         for workflow in manifest.workflows
-        for text in workflow.thresholds
+        for text, line in _with_lines(workflow)
     ]
     bound += [bind(parse_threshold(text, scopes=scopes), manifest, scopes) for text in extra]
     if any(workflow.is_test for workflow in manifest.workflows):
         builtin = bind(parse_threshold(BUILTIN_TEXT), manifest)
         bound.append(msgspec.structs.replace(builtin, builtin=True))
     return bound
+
+
+def _with_lines(workflow: WorkflowManifest) -> Iterator[tuple[str, int]]:
+    # A manifest may come from a client: its lines may be fewer or more than its thresholds.
+    lines = chain(workflow.threshold_lines, repeat(workflow.line))
+    return zip(workflow.thresholds, lines, strict=False)
 
 
 def needs_load(bound: BoundThreshold) -> bool:
@@ -193,14 +200,18 @@ def needs_load(bound: BoundThreshold) -> bool:
 
 
 def _bind_of_file(
-    text: str, workflow: WorkflowManifest, manifest: FileManifest, scopes: Collection[str]
+    text: str,
+    line: int,
+    workflow: WorkflowManifest,
+    manifest: FileManifest,
+    scopes: Collection[str],
 ) -> BoundThreshold:
     """Binds a threshold of the file; a mistake names the file and line."""
     try:
         parsed = parse_threshold(text, default_workflow=workflow.name, scopes=scopes)
         return bind(parsed, manifest, scopes)
     except ConfigError as error:
-        where = f"{PurePath(manifest.path).name}:{workflow.line}  {workflow.name}"
+        where = f"{PurePath(manifest.path).name}:{line}  {workflow.name}"
         raise ConfigError(f"{where}: {error}") from None
 
 

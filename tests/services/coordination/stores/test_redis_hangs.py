@@ -11,11 +11,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from squall.coordination.store_errors import StoreUnavailableError
-from squall.coordination.stores import guarded_store
 from squall.coordination.stores.breaker import BreakerState
 from squall.coordination.stores.guarded_store import GuardedStore, RetrySettings
 from squall.coordination.stores.open import make_store
 from squall.coordination.stores.redis import store as redis_store
+from squall.coordination.stores.redis.connection import (
+    RedisAddress,
+    RedisConnection,
+    RedisTimeout,
+)
 from squall.runtime.real.runtime import RealClock
 
 pytestmark = pytest.mark.asyncio
@@ -43,24 +47,48 @@ async def hung_redis(path: str) -> AsyncIterator[GuardedStore]:
             ended.set()
 
 
-async def failed_calls(store: GuardedStore, number: int) -> float:
-    """How long it took until all of them had failed."""
-    begun = time.monotonic()
-    errors = await asyncio.gather(
-        *(store.get("state/a") for _ in range(number)), return_exceptions=True
-    )
-    assert all(isinstance(error, StoreUnavailableError) for error in errors), errors
-    return time.monotonic() - begun
-
-
 @pytest.mark.parametrize("callers", [1, 2, 12])
 @pytest.mark.parametrize("path", PATHS)
-async def test_any_number_of_callers_fail_after_two_limits_and_the_circuit_opens(
+async def test_any_number_of_callers_fail_after_one_limit_and_the_circuit_opens(
     path: str, callers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_store, "ANSWER_S", ANSWER_S)
-    monkeypatch.setattr(guarded_store, "HUNG_S", ANSWER_S / 2.0)
     async with hung_redis(path) as store:
-        # Two time limits and the pause between them; a third try would take another limit.
-        assert await failed_calls(store, callers) < 2.9 * ANSWER_S
+        begun = time.monotonic()
+        errors = await asyncio.gather(
+            *(store.get("state/a") for _ in range(callers)), return_exceptions=True
+        )
+        # Half of what twelve callers would take one after another.
+        assert time.monotonic() - begun < 6.0 * ANSWER_S
         assert store.state is BreakerState.OPEN
+        for error in errors:
+            assert isinstance(error, StoreUnavailableError) and error.attempts == 1, error
+            assert str(error).endswith("(1 try; the circuit is open)")
+
+
+async def test_one_limit_covers_the_opening_of_the_connection_and_the_reply() -> None:
+    answer_s = 1.0
+    selected, ended = asyncio.Event(), asyncio.Event()
+
+    async def answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1024)
+        await asyncio.sleep(answer_s / 2.0)
+        writer.write(b"+OK\r\n")
+        selected.set()
+        await ended.wait()
+        writer.transport.abort()
+
+    async with await asyncio.start_server(answer_one, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = RedisConnection(
+            RedisAddress.of(f"redis://127.0.0.1:{port}/1"), RealClock(), answer_s
+        )
+        call = asyncio.ensure_future(connection.call(connection.packed("PING")))
+        await selected.wait()
+        begun = time.monotonic()
+        with pytest.raises(RedisTimeout, match="no answer within 1 s"):
+            await call
+        # The opening took half of the limit, so that less than a whole one was left.
+        assert time.monotonic() - begun < answer_s * 0.9
+        connection.close()
+        ended.set()

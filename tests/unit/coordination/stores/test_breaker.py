@@ -75,21 +75,36 @@ def test_by_hand() -> None:
     assert breaker.admit(10.0)
 
 
-def test_tries_that_hung_at_two_moments_open_it_before_the_operations_gave_up() -> None:
+def test_a_hang_opens_it_at_once_and_not_for_long() -> None:
     breaker = StoreBreaker()
     for _ in range(12):
         breaker.hung(5.0)
-    # One broken connection hangs all its callers at once.
-    assert breaker.state(5.0) is BreakerState.CLOSED
-    breaker.hung(11.0)
-    assert breaker.state(11.0) is BreakerState.OPEN
+    assert breaker.state(5.0) is BreakerState.OPEN
     # The metric must not say 0 while the circuit is open.
-    assert breaker.unanswered == 13
+    assert breaker.unanswered == 12
+    assert not breaker.admit(9.9)
+    assert breaker.admit(10.0)
 
 
-def test_an_answer_in_between_forgets_the_tries_that_hung() -> None:
+def test_a_probe_that_hangs_too_opens_it_for_a_minute() -> None:
+    breaker = StoreBreaker()
+    breaker.hung(5.0)
+    assert breaker.admit(10.0)
+    breaker.hung(15.0)
+    assert not breaker.admit(74.9)
+    assert breaker.admit(75.0)
+
+
+def test_a_hang_that_began_before_it_opened_does_not_keep_it_open() -> None:
+    breaker = StoreBreaker()
+    breaker.hung(5.0)
+    breaker.hung(9.0)
+    assert breaker.admit(10.0)
+
+
+def test_an_answer_closes_it_and_forgets_the_tries_that_hung() -> None:
     breaker = StoreBreaker()
     breaker.hung(8.0)
     breaker.succeeded()
-    breaker.hung(9.0)
-    assert breaker.state(9.0) is BreakerState.CLOSED
+    assert breaker.state(8.0) is BreakerState.CLOSED
+    assert breaker.unanswered == 0

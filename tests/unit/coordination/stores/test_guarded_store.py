@@ -14,6 +14,7 @@ from lab.stores.faulty import FaultyStore, StoreFaults
 from squall.coordination.metrics import CoordinationMetrics
 from squall.coordination.store_errors import (
     CircuitOpenError,
+    StoreTimeoutError,
     StoreUnavailableError,
     VersionConflict,
 )
@@ -92,8 +93,9 @@ async def test_no_try_begins_later_than_ten_seconds_after_the_first() -> None:
     async def hang(*keys: str) -> tuple[None, ...]:
         begun.append(world.clock.time)
         world.clock.time += 5.0
+        # A heartbeat of another member was answered: only this connection is broken.
         world.guarded.breaker.succeeded()
-        raise StoreUnavailableError("no answer within 5 s")
+        raise StoreTimeoutError("no answer within 5 s")
 
     world.faulty.get = hang  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailableError, match=r"\(2 tries\)"):
@@ -227,7 +229,9 @@ async def test_the_circuit_says_when_it_opens_is_tried_and_closes() -> None:
     assert sink.events()[-2:] == ["store_circuit_half_open", "store_circuit_closed"]
 
 
-async def test_callers_of_a_store_that_hangs_all_fail_when_the_circuit_opens() -> None:
+async def test_callers_of_a_store_that_hangs_all_fail_after_one_limit_and_the_circuit_opens() -> (
+    None
+):
     world = World()
 
     async def no_time(seconds: float) -> None:
@@ -247,7 +251,7 @@ async def test_callers_of_a_store_that_hangs_all_fail_when_the_circuit_opens() -
         async def get(self, *keys: str) -> tuple[None, ...]:
             self.tries += 1
             await self.moment.wait()
-            raise StoreUnavailableError("no answer within 5 s")
+            raise StoreTimeoutError("no answer within 5 s")
 
         async def end_moment(self) -> None:
             await asyncio.sleep(0)
@@ -261,9 +265,7 @@ async def test_callers_of_a_store_that_hangs_all_fail_when_the_circuit_opens() -
     guarded = GuardedStore(hangs, world.clock, random.Random(1))  # type: ignore[arg-type]
     calls = [asyncio.ensure_future(guarded.get("state/a")) for _ in range(12)]
     await hangs.end_moment()
-    assert guarded.state.name == "CLOSED" and not any(call.done() for call in calls)
-    await hangs.end_moment()
     assert guarded.state.name == "OPEN" and all(call.done() for call in calls)
     errors = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(error) for error in errors} == {StoreUnavailableError}
-    assert hangs.tries == 24
+    assert hangs.tries == 12

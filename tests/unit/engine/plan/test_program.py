@@ -8,6 +8,7 @@ import pytest
 
 from squall.api.errors import ConfigError, UsageError
 from squall.engine.run_options import ProfileFlags
+from squall.stats.thresholds.binding import bind_all
 from tests.unit.engine.lab.program_files import load, mistakes
 
 THREE = """
@@ -281,3 +282,22 @@ def test_a_class_may_say_what_its_workers_do_without_a_manager(tmp_path: Path) -
     assert manifest.workflow("Browse").on_control_loss == ""
     (refusal,) = mistakes(tmp_path, chosen.format('"maybe"'))
     assert 'Shop: on_control_loss "maybe" is not known; write "stop"' in refusal
+
+
+def test_a_wrong_threshold_is_reported_at_its_own_line(tmp_path: Path) -> None:
+    cases = {
+        '    thresholds = ["errors < 1%", "b.p(99) < 1s"]\n': 1,
+        '    thresholds = [\n        "errors < 1%",\n        "b.p(99) < 1s",\n    ]\n': 3,
+        '    thresholds = "b.p(99) < 1s"\n': 1,
+        # Not written out in the class: the line of the attribute is the nearest.
+        '    thresholds = ["b.p(99) < 1s"] * 2\n': 1,
+    }
+    for body, below in cases.items():
+        source = (
+            "from squall import *\n\nclass Shop(Workflow):\n"
+            f"{body}    @step()\n    async def a(self) -> None: ...\n"
+        )
+        manifest = load(tmp_path, source).manifest
+        line = manifest.workflow("Shop").line + below
+        with pytest.raises(ConfigError, match=rf"\.py:{line}  Shop: "):
+            bind_all(manifest)

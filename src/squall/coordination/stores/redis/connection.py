@@ -75,6 +75,10 @@ class RedisConnectionLost(Exception):
     """The connection broke or was never made: whether a command took effect is unknown."""
 
 
+class RedisTimeout(RedisConnectionLost):
+    """The server left a command, or the opening of a connection, unanswered for the time limit."""
+
+
 class RedisErrorReply(Exception):
     """An error that the server replied."""
 
@@ -103,10 +107,11 @@ class RedisConnection:
 
     async def call(self, packed: bytes) -> Any:
         """The reply. Raises `RedisErrorReply` or `RedisConnectionLost`."""
+        # Before the connection is opened: one time limit covers the opening and the reply.
+        begun = self._clock.now()
         protocol = self._protocol
         if protocol is None or not protocol.is_open:
             protocol = await self._open()
-        begun = self._clock.now()
         answer = protocol.send(packed, begun)
         try:
             return await answer
@@ -136,7 +141,7 @@ class RedisConnection:
                 self._protocol = protocol = await self._connect()
                 return protocol
         except TimeoutError:
-            raise RedisConnectionLost(f"no connection within {self._answer_s:g} s") from None
+            raise RedisTimeout(f"no connection within {self._answer_s:g} s") from None
         except OSError as error:
             raise RedisConnectionLost(str(error) or type(error).__name__) from error
 
@@ -203,7 +208,8 @@ class RedisProtocol(asyncio.Protocol):
         elif len(self._unsent) == 1:
             self._loop.call_soon(self._flush)
         if self._timeout_timer is None:
-            self._timeout_timer = self._loop.call_later(self._answer_s, self._check_timeout)
+            left_s = now + self._answer_s - self._clock.now()
+            self._timeout_timer = self._loop.call_later(left_s, self._check_timeout)
         return answer
 
     def retire(self) -> None:
@@ -212,10 +218,10 @@ class RedisProtocol(asyncio.Protocol):
         if not self._awaiting_reply:
             self.abort("retired")
 
-    def abort(self, why: str) -> None:
+    def abort(self, why: str, kind: type[RedisConnectionLost] = RedisConnectionLost) -> None:
         if self._transport is not None:
             self._transport.abort()
-        self._end(why)
+        self._end(why, kind)
 
     # What the event loop calls.
 
@@ -269,11 +275,11 @@ class RedisProtocol(asyncio.Protocol):
             return
         left_s = self._awaiting_reply[0][1] + self._answer_s - self._clock.now()
         if left_s <= 0.0:
-            self.abort(f"no answer within {self._answer_s:g} s")
+            self.abort(f"no answer within {self._answer_s:g} s", RedisTimeout)
         else:
             self._timeout_timer = self._loop.call_later(left_s, self._check_timeout)
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, kind: type[RedisConnectionLost] = RedisConnectionLost) -> None:
         self.is_open = False
         self._connected_protocols.discard(self)
         if self._timeout_timer is not None:
@@ -283,4 +289,4 @@ class RedisProtocol(asyncio.Protocol):
         self._unsent.clear()
         for answer, _ in awaiting_reply:
             if not answer.done():
-                answer.set_exception(RedisConnectionLost(why))
+                answer.set_exception(kind(why))

@@ -19,6 +19,7 @@ from squall.coordination.store_errors import (
     StaleClaimError,
     StaleEpochError,
     StoreError,
+    StoreTimeoutError,
     StoreUnavailableError,
     StreamFullError,
     UnsafeStoreError,
@@ -57,6 +58,7 @@ from squall.coordination.stores.redis.connection import (
     RedisConnection,
     RedisConnectionLost,
     RedisErrorReply,
+    RedisTimeout,
 )
 from squall.coordination.stores.redis.waits import SLICE_S, RedisWaits
 from squall.runtime.interfaces import Clock
@@ -303,7 +305,7 @@ class RedisStore:
             if not isinstance(error, ScriptMissing):
                 raise error from None
         except RedisConnectionLost as error:
-            raise StoreUnavailableError(f"{self.url}: {error}") from error
+            raise self._lost(error) from error
         return await self.command("EVAL", text, 1, self._tag, *arguments)
 
     async def command(
@@ -315,10 +317,14 @@ class RedisStore:
         except RedisErrorReply as reply:
             raise self._error(reply) from None
         except RedisConnectionLost as error:
-            raise StoreUnavailableError(f"{self.url}: {error}") from error
+            raise self._lost(error) from error
 
     def _connection_for(self, packed: bytes) -> RedisConnection:
         return self._connection if len(packed) <= BULK_BYTES else self._bulk_connection
+
+    def _lost(self, error: RedisConnectionLost) -> StoreUnavailableError:
+        kind = StoreTimeoutError if isinstance(error, RedisTimeout) else StoreUnavailableError
+        return kind(f"{self.url}: {error}")
 
     def _error(self, reply: RedisErrorReply) -> StoreError:
         code = reply.code

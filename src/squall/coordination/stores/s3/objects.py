@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from squall.coordination.errors import ConfigurationError
-from squall.coordination.store_errors import StoreError, StoreUnavailableError
+from squall.coordination.store_errors import StoreError, StoreTimeoutError, StoreUnavailableError
 from squall.coordination.stores.optional_libraries import load_extra
 from squall.runtime.backoff import Backoff, Retries
 from squall.runtime.interfaces import Clock
@@ -269,7 +269,10 @@ class S3Objects:
 
     def _broken(self, error: Exception, is_configuration: bool) -> StoreError:
         what = " ".join(str(error).split()) or type(error).__name__
-        return (StoreError if is_configuration else StoreUnavailableError)(f"{self.url}: {what}")
+        kind = StoreError if is_configuration else StoreUnavailableError
+        if isinstance(error, (self._errors.ConnectTimeoutError, self._errors.ReadTimeoutError)):
+            kind = StoreTimeoutError
+        return kind(f"{self.url}: {what}")
 
     def _failure(self, operation: str, code: str, status: str) -> StoreError:
         if code == "RequestTimeTooSkewed" and self.time.is_known:

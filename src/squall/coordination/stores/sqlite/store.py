@@ -29,6 +29,7 @@ from typing import TypeVar
 
 from squall.coordination.store_errors import (
     StoreError,
+    StoreTimeoutError,
     StoreUnavailableError,
     UnsafeStoreError,
 )
@@ -283,7 +284,7 @@ class SqliteStore:
     def _failure(self, error: sqlite3.Error) -> StoreError:
         code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code == sqlite3.SQLITE_BUSY:
-            return StoreUnavailableError(f"{self.url}: {error} for {BUSY_S:g} s")
+            return StoreTimeoutError(f"{self.url}: {error} for {BUSY_S:g} s")
         # The file was opened before, so it exists: the process has run out of file handles.
         cannot_reopen = code == sqlite3.SQLITE_CANTOPEN and self._connection is not None
         if code in TRANSIENT_RESULTS or cannot_reopen:

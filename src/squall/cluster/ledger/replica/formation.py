@@ -37,6 +37,10 @@ from squall.cluster.ledger.replica.types import (
 from squall.runtime.interfaces import NodeId
 
 ID_BYTES = 4
+ASK_S = 0.25
+"""How often the other nodes are asked at most: an operator waits for the group, and an hour of
+questions costs nothing. A wide area has rounds of a second, which would be lost for each node that
+starts a moment later."""
 
 
 class Forming:
@@ -56,7 +60,7 @@ class Forming:
     def tick(self) -> None:
         """Called only while this node knows no group."""
         core = self._core
-        if core.now - self._asked_at < core.timers.heartbeat_s:
+        if core.now < self.deadline():
             return
         self._asked_at = core.now
         if not self._may_form():
@@ -68,6 +72,10 @@ class Forming:
             core.send(missing, FormAsk())
         else:
             self._form()
+
+    def deadline(self) -> float:
+        """When the other nodes are asked next."""
+        return self._asked_at + min(self._core.timers.heartbeat_s, ASK_S)
 
     def asked(self, packet: Packet) -> None:
         core = self._core

@@ -30,6 +30,10 @@ class Round(NamedTuple):
     """The commit number when the round began: a strong read must see at least this op."""
 
 
+OPENING_S = 0.25
+"""The interval of rounds at most while a view is being opened."""
+
+
 class Rounds:
     """Starts rounds, counts acknowledgments, and steps down a primary that has no quorum."""
 
@@ -66,7 +70,10 @@ class Rounds:
         tokens, self._waiting = tuple(self._waiting), []
         self._open.append(Round(self.number, core.now, tokens, core.commit))
         self._acked[core.me.node] = self.number
-        self._beat_at = core.now + core.timers.heartbeat_s
+        # Until the first entry of the view is committed the next round comes soon: members that
+        # were late for this one, above all at the formation, learn of the view by it.
+        pause_s = core.timers.heartbeat_s
+        self._beat_at = core.now + (pause_s if core.serving else min(pause_s, OPENING_S))
         heartbeat = Heartbeat(
             self.number, core.commit, core.log.base_op + 1, core.clock.read(core.now)
         )

@@ -144,6 +144,8 @@ class Replica:
         """Returns the latest time for the next `tick`, at most one heartbeat ahead."""
         core = self.core
         due = core.now + core.timers.heartbeat_s
+        if core.status is Status.FORMING:
+            return max(min(due, self.forming.deadline()), core.now)
         if core.leading:
             return min(due, self.rounds.deadline())
         if core.status in (Status.NORMAL, Status.VIEW_CHANGE) and core.promise_is_durable():

@@ -142,7 +142,7 @@ async def test_a_goodbye_before_this_stream_sends_it_again_elsewhere(code: int) 
         async with http2(shared) as client:
             assert (await client.post(server.url + "/", data=b"x")).ok
         assert server.connections == 2
-    assert (shared.counters.reconnects, shared.counters.failed) == (1, 0)
+    assert (shared.counters_of("http2").reconnects, shared.counters_of("http2").failed) == (1, 0)
 
 
 @on_uvloop

@@ -73,7 +73,7 @@ async def test_a_failure_has_its_reason(server: HTTP3Server, path: str, reason: 
         failed = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(each, TransportError) for each in failed)
         assert (await client.get("/good")).ok
-    assert shared.counters.failed == 7
+    assert shared.counters_of("http3").failed == 7
 
 
 @on_uvloop
@@ -84,7 +84,7 @@ async def test_a_closed_port_is_refused() -> None:
     async with http3(shared) as client:
         with pytest.raises(TransportError, match=f"^connection refused: localhost:{port}$"):
             await client.get(f"https://localhost:{port}/")
-    assert (shared.counters.failed, shared.counters.unsent) == (1, 1)
+    assert (shared.counters_of("http3").failed, shared.counters_of("http3").unsent) == (1, 1)
 
 
 @on_uvloop
@@ -96,7 +96,7 @@ async def test_a_port_that_never_answers_times_out() -> None:
             calls = [user.get(f"https://127.0.0.1:{port}/") for user in users]
             failed = await asyncio.gather(*calls, return_exceptions=True)
             assert {getattr(each, "reason", "") for each in failed} == {"timeout after 0.3 s"}
-    assert (shared.counters.failed, shared.counters.unsent) == (5, 5)
+    assert (shared.counters_of("http3").failed, shared.counters_of("http3").unsent) == (5, 5)
 
 
 @on_uvloop
@@ -115,7 +115,7 @@ async def test_a_server_that_falls_silent_times_out_and_its_connection_is_left(
         finally:
             server.silent = False
         assert (await client.get("/good")).ok
-    assert shared.counters.connections == 2
+    assert shared.counters_of("http3").connections == 2
 
 
 @on_uvloop
@@ -131,7 +131,7 @@ async def test_a_server_that_dies_fails_its_calls_at_once(tmp_path: Path) -> Non
     await shared.close()
     assert not shared.live
     # The first of them went out on the old connection and was repeated.
-    assert (shared.counters.failed, shared.counters.reconnects) == (2, 1)
+    assert (shared.counters_of("http3").failed, shared.counters_of("http3").reconnects) == (2, 1)
 
 
 @on_uvloop
@@ -186,7 +186,7 @@ async def test_a_response_that_is_too_large_fails_and_the_connection_stays(
         with pytest.raises(TransportError, match="response larger than 1 MiB"):
             await client.post("/echo", data=b"x" * (2 << 20))
         assert (await client.get("/good")).ok
-    assert shared.counters.connections == 1
+    assert shared.counters_of("http3").connections == 1
 
 
 @on_uvloop
@@ -199,9 +199,9 @@ async def test_refused_calls_are_repeated_also_posts(server: HTTP3Server) -> Non
         for _ in range(3):
             assert (await client.post("/goaway", data="once")).ok
     assert server.paths == {"/refused": 4, "/goaway": 3}
-    assert shared.counters.failed == 0
-    assert shared.counters.reconnects == 7
-    assert shared.counters.connections == 4
+    assert shared.counters_of("http3").failed == 0
+    assert shared.counters_of("http3").reconnects == 7
+    assert shared.counters_of("http3").connections == 4
 
 
 @on_uvloop
@@ -215,7 +215,7 @@ async def test_a_get_on_a_connection_that_closes_is_repeated_once(server: HTTP3S
                 await client.get(url)
             assert (await client.get("/good")).ok
     assert server.paths["/close"] == 4
-    assert (shared.counters.reconnects, shared.counters.failed) == (2, 2)
+    assert (shared.counters_of("http3").reconnects, shared.counters_of("http3").failed) == (2, 2)
 
 
 @on_uvloop
@@ -235,7 +235,7 @@ async def test_a_cancelled_call_resets_its_stream_and_the_connection_goes_on(
             await task
         assert (await client.get("/good")).ok
     assert server.connections == 1
-    assert shared.counters.cancelled == 1
+    assert shared.counters_of("http3").cancelled == 1
 
 
 @pytest.mark.parametrize("path", ["/close", "/cut", "/reset", "/bad-headers"])
@@ -275,4 +275,4 @@ async def test_datagrams_that_are_no_quic_are_ignored(server: HTTP3Server) -> No
         for garbage in (b"", b"\0" * 40, b"\xff" * 1500, b"\x40" + b"x" * 60):
             conn.datagram_received(garbage, ("127.0.0.1", server.port))
         assert (await client.get("/good")).ok
-    assert shared.counters.connections == 1
+    assert shared.counters_of("http3").connections == 1

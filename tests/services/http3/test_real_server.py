@@ -44,8 +44,8 @@ async def test_calls_of_all_sizes(caddy: Caddy) -> None:
         # More than the 100 streams that it allows at once.
         together = await asyncio.gather(*(client.get(url) for _ in range(250)))
         assert {response.body for response in together} == {b"hello world"}
-    assert shared.counters.connections == 1
-    assert shared.counters.answered == shared.counters.sent == 303
+    assert shared.counters_of("http3").connections == 1
+    assert shared.counters_of("http3").answered == shared.counters_of("http3").sent == 303
 
 
 @on_uvloop
@@ -60,10 +60,10 @@ async def test_both_sides_count_the_same(caddy: Caddy) -> None:
                 assert (await client.get(url)).ok
 
         await asyncio.gather(*(user(index) for index in range(50)))
-    assert shared.counters.answered == shared.counters.sent == 1000
+    assert shared.counters_of("http3").answered == shared.counters_of("http3").sent == 1000
     assert caddy.logged("/count", 1000) == ["HTTP/3.0"] * 1000
     # The client of the context is the first of 51 users.
-    assert shared.counters.connections == 6
+    assert shared.counters_of("http3").connections == 6
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_policies_of_connections(caddy: Caddy, connections: Any, opened: i
             await client.get(caddy.url + "/")
             assert (await client.get(caddy.url + "/nothing")).status_code == 204
         http.close()
-    assert shared.counters.connections == opened
+    assert shared.counters_of("http3").connections == opened
 
 
 @on_uvloop

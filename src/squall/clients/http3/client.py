@@ -34,12 +34,13 @@ REFUSALS_MAX = 10
 class HTTP3Client:
     """Sends the HTTP/3 calls of one user."""
 
-    __slots__ = ("_connector", "_http", "_http3", "_shared")
+    __slots__ = ("_connector", "_counters", "_http", "_http3", "_shared")
 
     def __init__(self, http: HTTPClient) -> None:
         self._http = http
         self._shared: HTTPShared = http.shared
         self._http3 = HTTP3Shared.of(http.shared)
+        self._counters = self._http3.counters
         self._connector = HTTP3Connector(self._http3, http.vu_index)
         http.companions = (*http.companions, self)
 
@@ -119,7 +120,7 @@ class HTTP3Client:
         self, http: HTTPClient, request: Request, timeout_s: float, error: Unanswered
     ) -> HTTP3Response:
         """Repeats a plain get that was not answered on a reused connection."""
-        http.counters.reconnects += 1
+        self._counters.reconnects += 1
         spent_s = error.ended - error.started
         try:
             response = await self.exchange(http, request, timeout_s, spent_s)
@@ -151,7 +152,7 @@ class HTTP3Client:
     ) -> HTTP3Response:
         """Sends one request and returns its answer. Repeats it if the peer did not handle it, and
         once if the peer closed a reused connection and the method may be repeated."""
-        shared, counters = self._shared, self._http.counters
+        shared, counters = self._shared, self._counters
         fields = self._fields(request)
         refusals = 0
         while True:
@@ -201,15 +202,15 @@ class HTTP3Client:
         try:
             return await self._connector.get(request.origin, timeout_s, spent_s)
         except TransportError as error:
-            self._http.counters.failed += 1
-            self._http.counters.unsent += 1
+            self._counters.failed += 1
+            self._counters.unsent += 1
             self._failed(request, "", error)
             raise
 
     def _lost(self, request: Request, peer: str, error: Unanswered) -> TransportError:
         """What a call raises that is not repeated. Made here: a frame that holds the error which it
         raises would keep itself alive."""
-        self._http.counters.failed += 1
+        self._counters.failed += 1
         failure = TransportError(error.reason, started=error.started, ended=error.ended)
         self._failed(request, peer, failure)
         return failure

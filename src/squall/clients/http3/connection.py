@@ -66,7 +66,7 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         on_gone: Callable[[HTTP3Connection], None],
     ) -> None:
         self.shared = shared
-        self.counters = shared.counters
+        self.counters = shared.counters_of("http3")
         self.origin = origin
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.setup: tuple[float, float, float] | None = None

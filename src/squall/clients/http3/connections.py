@@ -58,10 +58,11 @@ class HTTP3Connections:
 class HTTP3Shared:
     """What the HTTP/3 clients of a share have in common."""
 
-    __slots__ = ("_settings", "connections", "heads", "plain", "shared", "users")
+    __slots__ = ("_settings", "connections", "counters", "heads", "plain", "shared", "users")
 
     def __init__(self, shared: HTTPShared) -> None:
         self.shared = shared
+        self.counters = shared.counters_of("http3")
         self.heads = ResponseHeads()
         self.connections = HTTP3Connections() if shared.connections == "shared" else None
         # The request of a plain get of a prepared URL, once it was sent.
@@ -215,7 +216,7 @@ async def _open(
             error.started, error.ended = began, perf_counter()
         raise
     took_s = perf_counter() - began
-    shared.tls_samples.append(took_s)
+    conn.counters.tls_samples.append(took_s)
     conn.setup = (0.0, 0.0, took_s)
     return conn
 

@@ -83,7 +83,7 @@ def exchanged(traffic: ProtocolStats, span_s: float) -> list[str]:
     requests = traffic.requests
     facts: list[str] = []
     if requests.sent:
-        unit = "stream" if traffic.name == "http2" else "request"
+        unit = "stream" if traffic.name in {"http2", "http3"} else "request"
         facts.append(f"{plural(requests.sent, unit)} ({_rate(requests.answered, span_s)})")
     if requests.failed:
         facts.append(f"{requests.failed} without an answer")

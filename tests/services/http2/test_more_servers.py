@@ -107,7 +107,7 @@ async def test_calls_of_all_sizes(
         assert (await client.head(url)).body == b""
         together = await asyncio.gather(*(client.get(url) for _ in range(60)))
         assert {response.body for response in together} == {b"hello world"}
-    counters = shared.counters
+    counters = shared.counters_of("http2")
     assert (counters.failed, counters.answered) == (0, 83)
 
 

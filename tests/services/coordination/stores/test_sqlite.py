@@ -16,7 +16,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from squall.coordination.store_errors import StoreError, StoreUnavailableError
+from squall.coordination.store_errors import (
+    StoreError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+)
 from squall.coordination.stores.interface import ABSENT, ANY, Changed, Put
 from squall.coordination.stores.sqlite import store as sqlite
 from squall.coordination.stores.sqlite.store import SqliteStore
@@ -74,8 +78,8 @@ def no_file_may_grow(beyond: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("kind", "code", "raised"),
     [
-        (sqlite3.OperationalError, sqlite3.SQLITE_BUSY, StoreUnavailableError),
-        (sqlite3.OperationalError, sqlite3.SQLITE_BUSY_SNAPSHOT, StoreUnavailableError),
+        (sqlite3.OperationalError, sqlite3.SQLITE_BUSY, StoreTimeoutError),
+        (sqlite3.OperationalError, sqlite3.SQLITE_BUSY_SNAPSHOT, StoreTimeoutError),
         (sqlite3.OperationalError, sqlite3.SQLITE_LOCKED, StoreUnavailableError),
         (sqlite3.OperationalError, sqlite3.SQLITE_IOERR_WRITE, StoreUnavailableError),
         (sqlite3.OperationalError, sqlite3.SQLITE_FULL, StoreUnavailableError),

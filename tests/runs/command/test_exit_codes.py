@@ -199,7 +199,7 @@ ALONE = [
         f"class A(Workflow):\n    user = Feed('gone.csv')\n{STEP}",
         r"flow\.py:3  A\.user: .*gone\.csv",
     ),
-    (f"class A(Workflow):\n    thresholds = ['crat.p(95) < 1s']\n{STEP}", r"flow\.py:2  A: .*crat"),
+    (f"class A(Workflow):\n    thresholds = ['crat.p(95) < 1s']\n{STEP}", r"flow\.py:3  A: .*crat"),
     (
         f"class A(Workflow):{STEP}".replace("@step()", "@step"),
         r"flow\.py:\d  A\.\w+: write @step\(\)",

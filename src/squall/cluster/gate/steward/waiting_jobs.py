@@ -114,7 +114,7 @@ def _assign(state: StewardState, job: GateJobRecord, claimed: set[str]) -> float
     known.unroutable_since = math.inf
     wait_until = _after_refusal(state, job, missing, answer)
     if wait_until > state.now:
-        return wait_until
+        return _hold_until(state, job, wait_until)
     if len(job.parts) > 1:
         wanted = {*taken, *(name for name, _ in answer.datacenters)}
         tickets = state.tables.tickets
@@ -179,6 +179,19 @@ def _after_refusal(
         until = max(until, state.at(refused[-1].ended_ms + wait_ms))
         state.job(job.job).waits_for = f"{name} refused it: {refused[-1].reason}"
     return until
+
+
+def _hold_until(state: StewardState, job: GateJobRecord, asked_at: float) -> float:
+    """A refused part is asked for again at `asked_at`. Parts that are ready give their cores back
+    now if less than half of their hold is left by then. Otherwise no other job could use these
+    cores, and the hold would end before the datacenter can answer, every time."""
+    tries = [part.current for part in job.parts if part.current is not None]
+    ready_ms = [each.ready_ms for each in tries if each.state == "ready"]
+    if not ready_ms or asked_at <= state.at(min(ready_ms)) + state.timers.hold_s / 2.0:
+        return asked_at
+    command = QueueAgain(job=job.job, reason=state.job(job.job).waits_for)
+    state.submit(f"again {job.job}", command)
+    return state.now + 1.0
 
 
 def _fail(state: StewardState, job: GateJobRecord, text: str, exit_code: int = 0) -> float:

@@ -100,6 +100,26 @@ def test_a_datacenter_that_refused_is_asked_again_less_and_less_often() -> None:
     assert waits[0] < 4.0 < waits[-1]
 
 
+def test_a_part_that_is_ready_does_not_hold_its_cores_for_one_that_is_asked_much_later() -> None:
+    bench = GateBench()
+    job = bench.submit(*BOTH)
+    bench.run(0.5)
+    bench.ready(job, "eu")
+    held: list[bool] = []
+    for _ in range(4):
+        bench.report(job, "us", "refused", reason="the queue is full")
+        bench.run(0.5)
+        held.append(bench.where(job) == ["eu", ""])
+        while bench.where(job)[1] != "us":
+            bench.run(0.5)
+    # After the fourth refusal `us` is asked 16 s later, when over half of the 30 s is gone.
+    assert held == [True, True, True, False]
+    assert bench.current(job, 0).state == "assigned", "eu reserves anew together with us"
+    bench.ready(job, "eu", "us")
+    bench.run(1.0)
+    assert bench.job(job).started_ms
+
+
 def test_a_refusal_for_good_fails_the_job_with_its_reason() -> None:
     bench = GateBench()
     job = bench.submit(*BOTH)

@@ -16,11 +16,10 @@ class GateTimers(msgspec.Struct, frozen=True, kw_only=True):
     unroutable_s: float = 30.0
     """How long a job waits while no datacenter can run it, before it fails with the reason: a
     datacenter that restarts is back by then."""
-    stop_wait_s: float = 60.0
-    """How long after the stop of a job an unreachable datacenter is waited for. Its workers stop by
-    themselves when their leases end, 23 s after they last heard a manager."""
-    part_margin_s: float = 300.0
-    """How much longer than the job a datacenter lets its part run, should no gate come back."""
+    stop_wait_s: float = 75.0
+    """How long after the stop of a job an unreachable datacenter is waited for: a region that was
+    cut off for a minute still delivers its exact numbers. If its managers are gone too, its workers
+    stop by themselves when their leases end, 23 s after they last heard one."""
     deadline_margin_s: float = 60.0
     """Added to the length of the plan for a job without a timeout: datacenters have limits of their
     own, which end a part before the gates end the job."""
@@ -30,7 +29,6 @@ class GateTimers(msgspec.Struct, frozen=True, kw_only=True):
     the second."""
     tries_max: int = 20
     """Refusals of one part, after which the job fails with the last of them."""
-    copy_s: float = 5.0
     settle_s: float = 0.5
     """How long after its end a second is shown: the reports of far datacenters are on their way."""
     retention_s: float = _JOBS.retention_s
@@ -54,7 +52,6 @@ def gate_timers(profile: str, jobs: JobSettings) -> GateTimers:
             stop_wait_s=10.0,
             again_first_s=0.5,
             again_max_s=5.0,
-            copy_s=1.0,
             settle_s=0.3,
         )
     return msgspec.structs.replace(

@@ -117,7 +117,9 @@ async def test_both_sides_count_the_same(caddy: Caddy) -> None:
     async with http2(shared) as client:
         url = await prepared(shared, caddy.url + "/count2")
         await asyncio.gather(*(client.get(url) for _ in range(500)))
-    assert shared.counters_of("http2").answered == shared.counters_of("http2").sent == 500
+    counters = shared.counters_of("http2")
+    # Streams that are opened before the settings of the server arrive may be refused: sent again.
+    assert (counters.answered, counters.sent - counters.reconnects) == (500, 500)
     assert caddy.logged("/count2", 500) == ["HTTP/2.0"] * 500
 
 

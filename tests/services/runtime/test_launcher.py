@@ -39,12 +39,18 @@ from squall.runtime.real.launcher import attach, scratch_of
 def say(*words):
     os.write(1, " ".join(map(str, words)).encode() + b"\\n")
 
+def wait_for_a_signal():
+    # Python runs a handler between two instructions: one long sleep that begins just after the
+    # signal came would sleep on.
+    while True:
+        time.sleep(0.05)
+
 launched = attach()
 former = launched.former
 """
 WAITS = """
 say("main", os.getpid(), *(former or ()))
-time.sleep(600)
+wait_for_a_signal()
 """
 COUNTS = """
 asked = []
@@ -193,7 +199,7 @@ def orphan(name, seconds):
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 orphan("brief", 0.0)
 orphan("lasting", 600.0)
-time.sleep(600)
+wait_for_a_signal()
 """
     with launched(code) as made:
         # Either may speak first.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +36,7 @@ from squall.engine.plan.workflow_plan import (
     read_workflow,
     slots_of,
 )
+from squall.engine.plan.written_code import code_of, strings_in
 from squall.engine.run_options import ProfileFlags, RunOptions
 from squall.stats.manifest import (
     FileManifest,
@@ -98,7 +99,7 @@ def build_program(
         raise ConfigError("\n".join(problems))
     for workflow in manifest.workflows:
         manifest.warnings += shadowed_values(manifest, workflow)
-    if options.host and not any(_relative_urls(plan) for plan in plans.values()):
+    if options.host and _ignores_host(plans.values()):
         manifest.warnings.append("--host changes nothing: no URL of this file starts with /")
     return program
 
@@ -445,6 +446,22 @@ def _relative_urls(plan: WorkflowPlan) -> list[tuple[Any, Any]]:
         and isinstance(parameter.default, str)
         and parameter.default.startswith("/")
     ]
+
+
+def _ignores_host(plans: Iterable[WorkflowPlan]) -> bool:
+    """Whether the file declares URLs, none of them is relative, and no function has text that may
+    be one. URLs of feeds and of other modules cannot be seen."""
+    declares = False
+    for plan in plans:
+        kinds = [parameter.kind for hook in plan.hooks() for parameter in hook.parameters]
+        declares = declares or URL_KIND in kinds
+        bases = [base for base in plan.workflow.__mro__ if base not in Workflow.__mro__]
+        members = [member for base in bases for member in vars(base).values()]
+        codes = [code for member in members if (code := code_of(member)) is not None]
+        written = any(text.startswith("/") for code in codes for text in strings_in(code))
+        if written or _relative_urls(plan):
+            return False
+    return declares
 
 
 def shape(plan: WorkflowPlan) -> str:

@@ -253,6 +253,18 @@ def test_a_host_that_changes_nothing_is_warned_about(tmp_path: Path) -> None:
     ]
     relative = THREE.replace("http://127.0.0.1:1/", "/")
     assert load(tmp_path, relative, host="http://other").manifest.warnings == []
+    in_the_body = """
+        class Shop(Workflow):
+            @step()
+            async def home(self) -> HTTPResponse:
+                return await self.client.http.get(f"/items/{{1 + 1}}")
+            {more}
+    """
+    assert load(tmp_path, in_the_body.format(more=""), host="http://o").manifest.warnings == []
+    declared = """@step()
+            async def other(self, url: URL = "http://127.0.0.1:1/") -> HTTPResponse: ..."""
+    both = in_the_body.format(more=declared)
+    assert load(tmp_path, both, host="http://o").manifest.warnings == []
 
 
 def test_feeds_are_loaded_beside_the_file_and_bad_lines_named(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """JUnit XML, so that a CI system shows thresholds as tests.
 
 Each workflow is a suite with a case per threshold and one case `verdict`, which fails if the run
-is INVALID, because then no threshold means anything, or was interrupted. Thresholds over several workflows are in a
-suite named after the file.
+is INVALID, because then no threshold means anything, or was interrupted. Thresholds over several
+workflows are in a suite named after the file.
 """
 
 from __future__ import annotations

@@ -299,7 +299,8 @@ def refuse_no_python_file(path: Path, shown: str) -> None:
     if not path.exists():
         hint = f"; for a URL, write http://{shown}" if _is_address(shown) else ""
         raise UsageError(f"{shown}  no such file{_similar_file(path) or hint}")
-    if path.suffix != ".py":
+    # A named pipe would be waited for, and could be read only once.
+    if path.suffix != ".py" or not path.is_file():
         raise UsageError(f"{shown}  is not a Python file (.py)")
 
 

@@ -154,8 +154,9 @@ def _class_of(entry: tuple[Sequence[str], Workflow] | type[Workflow]) -> type[Wo
 
 
 async def _run(options: RunOptions, *, lines: bool = False) -> Result:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    from squall.engine.run.controller import stop_signals
+
+    before = {number: signal.getsignal(number) for number in stop_signals()}
     try:
         return await _run_local(options, lines=lines)
     finally:

@@ -249,7 +249,9 @@ def parse_host(value: Any, what: str = "host") -> str:
     url = text if not text or "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
+        # Reading the port raises if it is no number below 65,536.
         is_url = bool(parts.hostname) and parts.scheme in ("http", "https", "ws", "wss")
+        is_url = is_url and parts.port != 0 and not re.search(r"\s", parts.netloc)
     except ValueError:
         is_url = False
     if url and not is_url:

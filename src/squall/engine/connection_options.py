@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from squall.api.errors import CallError, UsageError
 from squall.engine.run_options import CLIENT_CERTIFICATE, PROXY_AUTH
+from squall.runtime.real.pem_files import PemError, load_authorities
 
 Named = Callable[[str], str]
 """Turns the name of an option into what the user wrote: `cert_key` into `--cert-key`."""
@@ -64,11 +65,9 @@ def _check_authorities(shown: str, path: str) -> None:
     if not path:
         return
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except ssl.SSLError:
-        raise UsageError(f"{shown} {path}: not a PEM file with certificates") from None
-    except OSError as error:
-        raise UsageError(f"{shown} {path}: {error.strerror}") from None
+        load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
+    except PemError as error:
+        raise UsageError(f"{shown} {error}") from None
 
 
 def _client_certificate(named: Named, path: str, key_path: str) -> str:

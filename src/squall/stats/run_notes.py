@@ -72,8 +72,8 @@ def _by_weight(steps: dict[str, StepManifest], names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class AlwaysFailed:
-    """A step whose every execution failed, or a check, metric or end action whose every execution
-    raised in the author's own code."""
+    """A step whose every execution failed, or a hook (check, metric, end action, provider of a
+    value) whose every execution raised in the author's own code."""
 
     workflow: str
     row: str
@@ -89,13 +89,13 @@ class AlwaysFailed:
 
 
 def always_failed(stats: RunStats) -> list[AlwaysFailed]:
-    """The steps in the order of the file, then the checks, metrics and end actions, by workflow."""
+    """The steps in the order of the file, then the hooks, by workflow."""
     found: list[AlwaysFailed] = []
     for workflow in stats.workflows.values():
-        if not workflow.manifest.is_test:
-            continue
+        # A step of a set-up that fails is an error of the run already.
+        rows = workflow.rows.values() if workflow.manifest.is_test else ()
         steps = {step.name for step in workflow.manifest.steps}
-        for row in workflow.rows.values():
+        for row in rows:
             # Of a step that is not measured only failures are counted.
             iterations = 0 if row.protocol else workflow.iteration.count
             failed = row.name in steps and 0 < row.failed == row.count

@@ -54,4 +54,5 @@ async def _probe(store: Store) -> None:
     except TimeoutError:
         raise StoreUnavailableError(f"{store.url}: no answer within {OPENS_S:g} s") from None
     except StoreUnavailableError as error:
-        raise StoreUnavailableError(f"{store.url}: the store does not answer: {error}") from None
+        why = str(error).removeprefix(f"{store.url}: ")
+        raise StoreUnavailableError(f"{store.url}: the store does not answer: {why}") from None

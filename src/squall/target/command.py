@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 
 from squall.api.errors import ExitCode, SquallError, UsageError
+from squall.runtime.real.pem_files import PemError, load_certificate
 from squall.target.control import Control
 from squall.target.counts import Counts
 from squall.target.server import Site, TargetConnection
@@ -168,9 +169,9 @@ def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(options.cert, options.key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"cannot read --cert {options.cert} and its key: {error}") from error
+        load_certificate(context, options.cert, options.key)
+    except PemError as error:
+        raise UsageError(f"--cert and --key: {error}") from error
     context.set_alpn_protocols(["http/1.1"])
     return context
 

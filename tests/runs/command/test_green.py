@@ -219,9 +219,68 @@ def test_a_hook_that_always_raises_fails_the_run_as_a_step_does(
         assert ended.out.splitlines()[1].startswith(f"RAISED  {said}")
         again = command.squall("report", "results.json")
         assert again.out.splitlines()[1] == ended.out.splitlines()[1]
-        assert run(command, text, "--threshold", "errors < 1%").code == 0
+        # `errors` counts executions of steps.
+        assert run(command, text, "--threshold", "errors < 1%").code == 99
     if said.startswith("fine"):
         assert run(command, text, "--threshold", "checks >= 0%").code == 0
+
+
+HAND_OVER = f"""
+class Prepare(Workflow):
+    @step()
+    async def tenant(self) -> None: ...
+
+    @state("Shop")
+    def tenant_id(self) -> Provide[int]:
+        return GIVEN
+
+
+@depends("Prepare")
+class Shop(Workflow):
+    iterations = 6
+
+    @step()
+    async def home(self, url: URL = "/", tenant_id: int = 0) -> HTTPResponse:
+        {GET}
+
+    @state("Later")
+    def last(self) -> Provide[int]:
+        return PROVIDED
+
+
+@depends("Shop")
+class Later(Workflow):
+    iterations = 1
+
+    @state("Shop")
+    def received(self, last: int = 5) -> Use[int]:
+        return last
+
+    @step()
+    async def end(self, url: URL = "/") -> HTTPResponse:
+        assert self.received()
+        {GET}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "provided", "said"),
+    [
+        ("1", "1 / 0", "Shop.last raised in all 2 executions: ZeroDivisionError: "),
+        ("1 / 0", "1", "Prepare.tenant_id raised in its only execution: ZeroDivisionError: "),
+        # Too large to hand over.
+        ("1", '"x" * 9_000_000', "Shop.last raised in all 2 executions: HandOverTooLarge: "),
+        ("1", "1", ""),
+    ],
+)
+def test_a_provider_that_always_raises_fails_the_run(
+    command: CommandLab, given: str, provided: str, said: str
+) -> None:
+    text = HAND_OVER.replace("GIVEN", given).replace("PROVIDED", provided)
+    ended = run(command, text, "--workers", "2", "-u", "Shop=2")
+    assert ended.code == (99 if said else 0)
+    lines = [line for line in ended.out.splitlines() if line.startswith("RAISED")]
+    assert [line.startswith(f"RAISED  {said}") for line in lines] == [True] * bool(said)
 
 
 def test_a_failing_action_fails_the_run_only_if_it_always_does(command: CommandLab) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import textwrap
 from pathlib import Path
+
+import pytest
 
 from tests.runs.lab.command import GET, CommandLab, Ended, Started, sent, wait_until
 
@@ -89,11 +93,13 @@ def test_ctrl_c_once_ends_gracefully_with_teardown_summary_and_document(
     assert statuses == {"Setup": "completed", "Shop": "interrupted", "Teardown": "completed"}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_after_ctrl_c_running_steps_get_their_grace_and_count_as_interrupted(
-    command: CommandLab,
+    number: signal.Signals, command: CommandLab
 ) -> None:
     run = started(command, HANGING.replace("GRACE", "200ms"), requests=3)
-    run.ctrl_c()
+    # As a terminal does: to the whole group.
+    os.killpg(run.process.pid, number)
     ended = run.end()
     assert ended.code == 105
     assert "! stopping; running iterations get up to 200ms" in ended.err

@@ -17,6 +17,7 @@ from squall.api.errors import UsageError
 from squall.cli.main import build_parser
 from squall.cli.run.command import outputs_of
 from squall.cli.shared.run_options import connection_flags, run_options
+from squall.engine.run import local_run
 from squall.engine.run_options import ProfileFlags, RunOptions, URLRequest
 
 
@@ -109,6 +110,10 @@ def test_of_a_repeated_flag_the_last_counts() -> None:
         (("--proxy", "[::1"), "--proxy: write"),
         (("--proxy", "socks5://foo:1"), "--proxy: write"),
         (("--host", "http://"), '--host "http://"'),
+        (("--host", "127.0.0.1:99999"), '--host "127.0.0.1:99999" is not a URL'),
+        (("--host", "127.0.0.1:0"), '--host "127.0.0.1:0" is not a URL'),
+        (("--host", "foo bar"), '--host "foo bar" is not a URL'),
+        (("--host", "http://[::1"), '--host "http://[::1" is not a URL'),
         (("--only", ""), "--only: a name is empty"),
         (("--skip", "Shop,"), "--skip: a name is empty"),
         (("--data", ""), "--data is for a URL"),
@@ -288,3 +293,16 @@ def test_the_time_limit_of_a_run_is_an_amount_of_time() -> None:
     assert parsed("shop.py").timeout_s is None
     with pytest.raises(UsageError, match=r'--timeout "soon" is not a duration'):
         parsed("shop.py", "--timeout", "soon")
+
+
+@pytest.mark.parametrize(("asked", "refused"), [(1, False), (16, False), (17, True), (1000, True)])
+def test_more_processes_than_a_machine_can_run_are_refused(
+    asked: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_run, "available_cores", lambda: 1)
+    options = RunOptions(file="shop.py", workers=asked)
+    if refused:
+        with pytest.raises(UsageError, match=f"--workers {asked} is too many for 1 core"):
+            local_run.worker_count(options)
+    else:
+        assert local_run.worker_count(options) == asked

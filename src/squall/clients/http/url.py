@@ -105,6 +105,8 @@ def read_url(text: Any, host: str, origins: Origins, *, literal: bool = False) -
     if scheme not in DEFAULT_PORTS:
         hint = "" if "://" in text else ", or with / for a path of the host"
         raise CallError(f'"{text}" is not a URL: it must start with http:// or https://{hint}')
+    if port == 0:
+        raise CallError(f'"{text}" is not a URL: there is no port 0')
     if not name or _PLACEHOLDER.search(parts.netloc):
         raise CallError(f'"{text}" is not a URL: it has no fixed host name')
     origin = origins.get(scheme, _ascii_host(name, text), port or DEFAULT_PORTS[scheme])

@@ -13,6 +13,7 @@ import ssl
 import tempfile
 
 from squall.api.errors import CallError
+from squall.runtime.real.pem_files import ENCRYPTED
 
 # The bundle beside the single certificates, as Debian, Alpine and Arch name it. Both are written by
 # one command (update-ca-certificates), so they hold the same authorities.
@@ -46,11 +47,12 @@ def use_certificate(context: ssl.SSLContext, pem: str) -> None:
             # A password, though empty: without one OpenSSL asks for it in the terminal.
             context.load_cert_chain(file.name, password="")
         except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or str(error)
-            raise CallError(
-                f"cannot use the client certificate: {str(reason).replace('_', ' ').lower()}; "
-                "it needs the certificate and its private key, without a password"
-            ) from error
+            reason = str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+            if "ENCRYPTED" in pem:
+                reason = ENCRYPTED
+            elif "mismatch" in reason:
+                reason = "the private key belongs to another certificate"
+            raise CallError(f"cannot use the client certificate: {reason}") from error
 
 
 def _unverified_context() -> ssl.SSLContext:

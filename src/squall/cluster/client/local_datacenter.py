@@ -1,7 +1,7 @@
 """How a client finds the datacenter that `squall dev` runs on this machine: `--to dev`.
 
-`squall dev` writes its address, its secret file and its cluster id to a file of its user while it
-runs. If several run, the one that became ready last is found.
+`squall dev` writes its address, its secret file and its cluster id to a file of its own while it
+runs. If several run, the one that became ready last is found, and after its end the one before it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class LocalDatacenter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def announce(found: LocalDatacenter) -> bool:
-    """Replaces the file at once, so that a reader never sees half of it. It holds no secret, only
+    """Writes the file at once, so that a reader never sees half of it. It holds no secret, only
     the path of one. False: it cannot be written, and `--to dev` will not find this datacenter."""
-    path = _path()
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    path = _own_path()
+    unfinished = path.with_suffix(".new")
     owned = msgspec.structs.replace(found, owner=process_name(os.getpid()))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_dead()
         unfinished.write_bytes(msgspec.json.encode(owned))
         unfinished.replace(path)
     except OSError:
@@ -46,11 +47,9 @@ def announce(found: LocalDatacenter) -> bool:
 
 
 def withdraw() -> None:
-    """Removes the file unless another datacenter has replaced it."""
-    found = _read()
-    if found is not None and found.owner == process_name(os.getpid()):
-        with contextlib.suppress(OSError):
-            _path().unlink()
+    """Removes the file of this process."""
+    with contextlib.suppress(OSError):
+        _own_path().unlink()
 
 
 def resolved(options: AccessOptions) -> AccessOptions:
@@ -58,9 +57,10 @@ def resolved(options: AccessOptions) -> AccessOptions:
     environment says about another cluster; only flags go before them."""
     if (options.to or os.environ.get("SQUALL_TO", "")) != NAME or options.store:
         return options
-    found = _read()
-    if found is None or not is_alive(found.owner):
+    running = [each for path in _paths() if (each := _read(path)) and is_alive(each.owner)]
+    if not running:
         raise UsageError(NOT_RUNNING)
+    found = running[-1]
     return replace(
         options,
         to=found.to,
@@ -69,12 +69,31 @@ def resolved(options: AccessOptions) -> AccessOptions:
     )
 
 
-def _path() -> Path:
-    return state_folder() / "dev.json"
+def _own_path() -> Path:
+    return state_folder() / f"dev-{os.getpid()}.json"
 
 
-def _read() -> LocalDatacenter | None:
+def _paths() -> list[Path]:
+    """The files of all datacenters, the oldest first."""
+    ages: list[tuple[int, Path]] = []
+    with contextlib.suppress(OSError):
+        for path in state_folder().glob("dev-*.json"):
+            with contextlib.suppress(OSError):
+                ages.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(ages)]
+
+
+def _remove_dead() -> None:
+    """Removes what processes left that were killed."""
+    for path in _paths():
+        found = _read(path)
+        if found is not None and not is_alive(found.owner):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _read(path: Path) -> LocalDatacenter | None:
     try:
-        return msgspec.json.decode(_path().read_bytes(), type=LocalDatacenter)
+        return msgspec.json.decode(path.read_bytes(), type=LocalDatacenter)
     except (OSError, msgspec.MsgspecError):
         return None

@@ -343,7 +343,7 @@ class Recorder:
         tally[0 if passed else 1] += 1
 
     def hook_ended(self, name: str, *, raised: bool = False) -> None:
-        """Counts an execution of a check, metric or end action."""
+        """Counts an execution of a check, metric, end action or provider of a value."""
         hook = self.hooks.get(name)
         if hook is None:
             hook = self.hooks[name] = HookDelta(name)
@@ -385,8 +385,8 @@ class Recorder:
 
     @property
     def has_news(self) -> bool:
-        """Whether requests were made since the last report."""
-        return self._exchanges.has_news
+        """Whether requests were made or hooks called since the last report."""
+        return self._exchanges.has_news or bool(self.hooks)
 
     def fold(self) -> None:
         for row in self.rows.values():

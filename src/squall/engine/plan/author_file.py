@@ -27,15 +27,27 @@ from functools import cache, lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePath
 from types import CodeType, FrameType, ModuleType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from squall.api.errors import AuthorError, ConfigError, SquallError, UsageError
 from squall.api.feeds import Feed
-from squall.api.hooks import BARE, action, check, depends, metric, state, step, then
+from squall.api.hooks import (
+    BARE,
+    Hook,
+    Step,
+    action,
+    check,
+    depends,
+    metric,
+    state,
+    step,
+    then,
+)
 from squall.api.metrics import Metric
 from squall.api.resources import Resource
 from squall.api.values import bearer, env
-from squall.engine.plan.written_code import value_of
+from squall.engine.plan.lost_declarations import kind_of
+from squall.engine.plan.written_code import def_line, value_of
 
 T = TypeVar("T")
 
@@ -102,6 +114,7 @@ def workflow_classes(module: ModuleType, base: type[T]) -> list[type[T]]:
     found: dict[str, tuple[str, type[T]]] = {}
     for bound, value in vars(module).items():
         _refuse_bare_depends(module, bound, value)
+        _refuse_stray_hook(module, bound, value)
         if not isinstance(value, type) or value.__module__ != module.__name__:
             continue
         if not issubclass(value, base) or value is base or value.__name__.startswith("_"):
@@ -126,6 +139,17 @@ def _refuse_bare_depends(module: ModuleType, bound: str, value: object) -> None:
         raise ConfigError(
             f"{shown_line(str(module.__file__), line)}  {bound}: "
             'write @depends("Workflow") with its parentheses'
+        )
+
+
+def _refuse_stray_hook(module: ModuleType, bound: str, value: object) -> None:
+    """Raises a `ConfigError` if a hook belongs to no class, because its indentation is wrong."""
+    if isinstance(value, Hook | Step) and not value.name:
+        place = shown_line(str(module.__file__), def_line(value.function))
+        kind = kind_of(cast(object, value))
+        raise ConfigError(
+            f"{place}  {bound}: this {kind} stands "
+            "outside a class and never runs; indent it into its workflow"
         )
 
 
@@ -275,7 +299,8 @@ def refuse_no_python_file(path: Path, shown: str) -> None:
     if not path.exists():
         hint = f"; for a URL, write http://{shown}" if _is_address(shown) else ""
         raise UsageError(f"{shown}  no such file{_similar_file(path) or hint}")
-    if path.suffix != ".py":
+    # A named pipe would be waited for, and could be read only once.
+    if path.suffix != ".py" or not path.is_file():
         raise UsageError(f"{shown}  is not a Python file (.py)")
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, cast, get_type_hints
 
 from squall.api.arguments import Prepared
@@ -36,13 +37,17 @@ from squall.engine.plan.annotations import (
 from squall.engine.plan.author_file import attribute_lines, class_line, shown_line
 from squall.engine.plan.declared_values import ATTRIBUTES, read_option
 from squall.engine.plan.layers import suggest, topological_layers
+from squall.engine.plan.lost_declarations import (
+    hidden_among_bases,
+    lost_in_bodies,
+    lost_to_subclasses,
+)
 from squall.engine.plan.written_code import (
     asserts_only,
     code_of,
     def_line,
     forgets_return,
     names_in,
-    replaced_members,
     strings_in,
 )
 from squall.stats.manifest import ITERATION, START
@@ -150,7 +155,15 @@ class WorkflowPlan:
 
     def problem(self, line: int, hook: str, text: str) -> None:
         subject = f"{self.name}.{hook}" if hook else self.name
-        self.problems.append(f"{self.file}:{line}  {subject}: {text}")
+        self.problems.append(f"{self.file_of(hook)}:{line}  {subject}: {text}")
+
+    def file_of(self, hook: str) -> str:
+        """The file that a hook is written in: a base class may be imported."""
+        code = code_of(attribute(self.workflow, hook))
+        module = sys.modules.get(self.workflow.__module__)
+        if code is None or code.co_filename == getattr(module, "__file__", code.co_filename):
+            return self.file
+        return Path(code.co_filename).name
 
     def line_of(self, attribute: str) -> int:
         """The line of a class attribute; that of the class if the attribute is not in the file."""
@@ -188,7 +201,7 @@ def attribute(workflow: type[Workflow], name: str) -> Any:
 
 def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
     """Reads one class into a plan; `bind_parameters` binds the parameters later."""
-    names, whens = getattr(workflow, DEPENDS, ((), ()))
+    names, whens = _declared_dependencies(workflow)
     plan = WorkflowPlan(
         workflow=workflow,
         name=workflow.__name__,
@@ -202,9 +215,12 @@ def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
         read = read_option("when", when, partial(plan.problem, plan.line, ""))
         plan.always = plan.always or read == "always"
     _read_attributes(plan)
-    _refuse_replaced(plan)
+    _refuse_lost(plan)
     previous: str | None = None
     for name, member in _members(workflow).items():
+        if isinstance(member, Step | Hook) and not member.name:
+            # Python names what stands in the class body, but not `Shop.pay = step()(pay)`.
+            member.__set_name__(workflow, name)
         if isinstance(member, Step):
             previous = _add_step(plan, cast(Step[..., Any], member), previous)
         elif isinstance(member, Hook):
@@ -221,6 +237,12 @@ def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
     if not plan.steps and not plan.start_actions and not plan.problems:
         plan.problem(plan.line, "", "has no steps; decorate an async method with @step()")
     return plan
+
+
+def _declared_dependencies(workflow: type[Workflow]) -> tuple[list[Any], list[Any]]:
+    """Those of the class and of its bases: `@depends` of a subclass adds to theirs, as hooks do."""
+    found = [vars(base)[DEPENDS] for base in workflow.__mro__ if DEPENDS in vars(base)]
+    return [name for names, _ in found for name in names], [w for _, whens in found for w in whens]
 
 
 def _read_attributes(plan: WorkflowPlan) -> None:
@@ -245,13 +267,11 @@ def _read_attributes(plan: WorkflowPlan) -> None:
                 plan.problem(plan.line_of(name), "", text)
 
 
-def _refuse_replaced(plan: WorkflowPlan) -> None:
-    for base in plan.workflow.__mro__:
-        if base in (object, Workflow):
-            continue
-        for name, kind, first, line in replaced_members(base):
-            text = f"a second {name} replaces the {kind} of line {first}; "
-            plan.problem(line, name, text + "give one of them another name")
+def _refuse_lost(plan: WorkflowPlan) -> None:
+    for lost in (*lost_in_bodies(plan.workflow), *lost_to_subclasses(plan.workflow)):
+        plan.problem(lost.line or plan.line_of(lost.name), lost.name, lost.text)
+    for text in hidden_among_bases(plan.workflow):
+        plan.warnings.append(f"{plan.file}:{plan.line}  {plan.name}: {text}")
 
 
 def _workflow_names(

@@ -6,34 +6,11 @@ import ast
 import dis
 import inspect
 import linecache
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from squall.api.feeds import Feed
-from squall.api.hooks import Hook, Step, action, check, metric, state, step, then
-from squall.api.metrics import Metric
-from squall.api.resources import Resource
-
-_HOOKS = {
-    step: "step",
-    then: "step",
-    action: "action",
-    check: "check",
-    metric: "metric",
-    state: "state hook",
-}
-
-
-class Replaced(NamedTuple):
-    """A member of a class body that a later statement of the body replaces."""
-
-    name: str
-    kind: str
-    first_line: int
-    line: int
+from squall.api.hooks import Hook, Step
 
 
 def code_of(member: Any) -> CodeType | None:
@@ -116,58 +93,6 @@ def strings_in(code: CodeType) -> set[str]:
         elif isinstance(constant, CodeType):
             found |= strings_in(constant)
     return found
-
-
-def replaced_members(owner: type) -> Iterator[Replaced]:
-    """The hooks, feeds, resources and metrics of a class body that a later statement replaces.
-
-    Python keeps the last member of a name, so the class no longer has them and the source is read.
-    Only statements at the top level of the body count: of those under `if` and `else` one runs.
-    """
-    try:
-        lines, first = inspect.getsourcelines(owner)
-        (body,) = ast.parse(textwrap.dedent("".join(lines))).body
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return
-    known: dict[str, tuple[str, int]] = {}
-    for statement in cast(ast.ClassDef, body).body:
-        line = first + statement.lineno - 1
-        for name in _bound_names(statement):
-            if name in known:
-                yield Replaced(name, *known.pop(name), line)
-            if kind := _kind_of(statement, owner):
-                known[name] = kind, line
-
-
-def _bound_names(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [statement.name]
-    targets: list[ast.expr] = []
-    if isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        targets = [statement.target]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def _kind_of(statement: ast.stmt, owner: type) -> str:
-    """What a statement declares: "step", "feed" ...; "" for anything else."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        called = [_called(each, owner) for each in statement.decorator_list]
-        return next((_HOOKS[each] for each in called if each in _HOOKS), "")
-    if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-        made = _called(statement.value, owner)
-        for kind in (Feed, Resource, Metric):
-            if isinstance(made, type) and issubclass(made, kind):
-                return kind.__name__.lower()
-    return ""
-
-
-def _called(expression: ast.expr, owner: type) -> Any:
-    """What `step` or `squall.Feed` of a call stands for in the module of a class."""
-    if not isinstance(expression, ast.Call):
-        return None
-    return value_of(expression.func, vars(sys.modules.get(owner.__module__, owner)))
 
 
 def value_of(expression: ast.expr, names: Any) -> Any:

@@ -463,6 +463,7 @@ def main() -> None:
     # A terminal signals the whole process group; the parent decides what that means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     index, descriptor = int(sys.argv[1]), int(sys.argv[2])
     lease = None
     if len(sys.argv) > 3:

@@ -453,16 +453,24 @@ class Controller:
         return "partial" if "completed" in statuses else "failed"
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that end a run in order, with its results: Ctrl-C, SIGTERM, and SIGHUP of a
+    terminal that was closed, unless `nohup` has it ignored."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        return (signal.SIGINT, signal.SIGTERM)
+    return (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextlib.contextmanager
 def _interrupts(
     handler: Callable[[], None], was_interrupted: Callable[[], bool]
 ) -> Generator[None]:
-    """Makes Ctrl-C and SIGTERM call the handler. Only the main thread can have signals."""
+    """Makes Ctrl-C and its like call the handler. Only the main thread can have signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = stop_signals()
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         loop.add_signal_handler(number, handler)

@@ -19,6 +19,7 @@ from squall.engine.process.system_limits import available_cores
 from squall.engine.run_options import RunOptions
 from squall.stats.manifest import FileManifest
 from squall.stats.reports import ExchangeReport
+from squall.stats.short_numbers import plural
 
 if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
@@ -94,12 +95,22 @@ async def load_with_imports(options: RunOptions, on_log: OnLog | None = None) ->
         await _close(pool)
 
 
+# Beyond it the start takes minutes, and no process gets the processor in time.
+MOST_PROCESSES_PER_CORE = 16
+
+
 def worker_count(options: RunOptions) -> int:
     if options.once:
         return 1
     if options.workers is not None and options.workers < 1:
         raise UsageError(f"--workers {options.workers} is not at least 1")
-    return options.workers or available_cores()
+    cores = available_cores()
+    if options.workers is not None and options.workers > cores * MOST_PROCESSES_PER_CORE:
+        raise UsageError(
+            f"--workers {options.workers} is too many for {plural(cores, 'core')}: more processes "
+            f"than {cores * MOST_PROCESSES_PER_CORE} would only wait for each other"
+        )
+    return options.workers or cores
 
 
 async def _load(

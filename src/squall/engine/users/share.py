@@ -244,7 +244,7 @@ class Share:
                 await self._factory.close_process()
         await self.http.close()
         if self.recorder.has_news:
-            # Hooks that provide values, or tasks that the author left behind, made requests.
+            # Hooks that provide values ran, or tasks that the author left behind made requests.
             self._send(self._window)
         if self._crash is not None:
             raise self._crash
@@ -590,6 +590,6 @@ class Share:
             self._warnings += warnings
         if self.plan.providers and not self._halted and not self._cut:
             provided = await provided_values(
-                self.plan, self._factory, self._last_context, self._warnings
+                self.plan, self._factory, self._last_context, self.failures, self._warnings
             )
         return values, provided, error

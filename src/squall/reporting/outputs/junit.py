@@ -1,8 +1,8 @@
 """JUnit XML, so that a CI system shows thresholds as tests.
 
 Each workflow is a suite with a case per threshold and one case `verdict`, which fails if the run
-is INVALID, because then no threshold means anything. Thresholds over several workflows are in a
-suite named after the file.
+is INVALID, because then no threshold means anything, or was interrupted. Thresholds over several
+workflows are in a suite named after the file.
 """
 
 from __future__ import annotations
@@ -101,6 +101,9 @@ def failure_text(threshold: dict[str, Any]) -> str:
 
 def _verdict(suite: Xml.Element, document: dict[str, Any]) -> None:
     verdict = document["verdict"]
-    text = "; ".join([verdict["state"], *verdict["reasons"]])
-    case = _case(suite, "verdict", document, text if verdict["state"] == "INVALID" else "")
+    # A run that did not reach its end is no green test, although what it measured is valid.
+    cut = ["interrupted"] if document["status"] == "interrupted" else []
+    text = "; ".join([verdict["state"], *cut, *verdict["reasons"]])
+    failed = verdict["state"] == "INVALID" or bool(cut)
+    case = _case(suite, "verdict", document, text if failed else "")
     Xml.SubElement(case, "system-out").text = clean(text)

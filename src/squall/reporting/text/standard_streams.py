@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Any, TextIO, cast
 
 from squall.reporting.text.control_characters import cleaned
+
+# A pipe, and a terminal, that nothing reads any more.
+_READER_GONE = (errno.EPIPE, errno.EIO)
 
 
 def wants_color(stream: TextIO, *, no_color: bool) -> bool:
@@ -18,11 +22,14 @@ def wants_color(stream: TextIO, *, no_color: bool) -> bool:
 
 def print_or_drop(text: str, *, exact: bool = False) -> None:
     """Prints to stdout, without control characters unless `exact` (data for programs). If the
-    reader has closed the pipe (`| head`), drops the text without changing the exit code."""
+    reader has closed the pipe (`| head`) or the terminal, drops the text without changing the
+    exit code."""
     try:
         sys.stdout.write(f"{text if exact else cleaned(text)}\n")
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in _READER_GONE:
+            raise
         drop_stdout()
 
 
@@ -55,7 +62,8 @@ def drop_stdout() -> None:
 
 class TextStream:
     """A stream for people: without control characters, and it drops its output once the reader
-    has closed the pipe. A progress line must never end a run, nor prevent it from ending."""
+    has closed the pipe or the terminal. A progress line must never end a run, nor prevent it from
+    ending."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -63,20 +71,22 @@ class TextStream:
     def write(self, text: str) -> int:
         try:
             return self._stream.write(cleaned(text))
-        except BrokenPipeError:
-            self._drop()
+        except OSError as error:
+            self._drop_after(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            self._drop()
+        except OSError as error:
+            self._drop_after(error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _drop(self) -> None:
+    def _drop_after(self, error: OSError) -> None:
+        if error.errno not in _READER_GONE:
+            raise error
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from squall.api.errors import ConfigError
 from squall.runtime.interfaces import Address, TLSRefused
+from squall.runtime.real.pem_files import PemError, load_authorities, load_certificate
 
 Report = Callable[[Address, TLSRefused], None]
 
@@ -75,12 +76,11 @@ def refusal_of(error: OSError) -> TLSRefused:
 def _load(context: ssl.SSLContext, certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
-        context.load_cert_chain(certificate, key)
-        context.load_verify_locations(authority)
-    except OSError as error:
-        files = f"{certificate}, {key} and {authority}"
+        load_certificate(context, certificate, key)
+        load_authorities(context, authority)
+    except PemError as error:
         raise ConfigError(
-            f"cannot use {files} for TLS: {error}; give a PEM certificate, its key and "
+            f"TLS: {error}; give a PEM certificate, its key and "
             "the certificate of the authority that signed the cluster's nodes"
         ) from error
     return context

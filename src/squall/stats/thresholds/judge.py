@@ -328,6 +328,9 @@ def _is_about_errors(bound: BoundThreshold, step: AlwaysFailed) -> bool:
         return False
     if bound.target == "checks":
         return step.is_check
+    if not step.row:
+        # `errors` counts executions of steps; it says nothing about a metric or an action.
+        return False
     counts_failures = bound.base == "share" or bound.failures_only
     if bound.target == "row":
         return bound.name == step.row and counts_failures

@@ -235,6 +235,7 @@ def test_credentials_in_a_url_are_basic_auth_and_yield_to_the_argument() -> None
         ("http:///x", "no fixed host name"),
         ("http://{host}/x", "no fixed host name"),
         ("http://a:99999/", "is not a URL"),
+        ("http://a:0/", "there is no port 0"),
         ("http://a b/", "contains a blank"),
         (7, "a URL must be text, not int"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from squall.api.errors import UsageError
 from squall.cluster.client import local_datacenter
 from squall.cluster.client.access import AccessOptions
+from squall.cluster.client.connection import process_name
 from squall.cluster.client.local_datacenter import LocalDatacenter, announce, withdraw
 from squall.cluster.wire.roles import Role
 from squall.store_mode.access import client_access
@@ -59,15 +61,42 @@ def test_without_a_running_one_the_refusal_says_how_to_start_it(home: Path) -> N
 
 def test_one_that_was_killed_is_not_found_and_not_dialled(home: Path) -> None:
     announce(here(home))
-    path = home / "state" / "squall" / "dev.json"
+    path = own_file(home)
     left = msgspec.json.decode(path.read_bytes(), type=LocalDatacenter)
     # The same process id, started at another time: the number was reused.
     dead = msgspec.structs.replace(left, owner=f"{left.owner}9")
     path.write_bytes(msgspec.json.encode(dead))
     with pytest.raises(UsageError, match="no `squall dev` of yours runs"):
         client_access(AccessOptions(to="dev"))
+
+
+def own_file(home: Path) -> Path:
+    return home / "state" / "squall" / f"dev-{os.getpid()}.json"
+
+
+def announce_another(home: Path, to: str, owner: str) -> Path:
+    """As another process would."""
+    announce(here(home, to))
+    path = own_file(home).with_name("dev-1.json")
+    own_file(home).rename(path)
+    known = msgspec.json.decode(path.read_bytes(), type=LocalDatacenter)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, owner=owner)))
+    return path
+
+
+def test_of_two_the_later_is_found_and_after_its_end_the_other(home: Path) -> None:
+    first = announce_another(home, "127.0.0.1:1", process_name(os.getpid()))
+    os.utime(first, ns=(1, 1))
+    announce(here(home, "127.0.0.1:2"))
+    assert client_access(AccessOptions(to="dev")).addresses == (("127.0.0.1", 2),)
     withdraw()
-    assert path.exists(), "only its own process withdraws a datacenter"
+    assert client_access(AccessOptions(to="dev")).addresses == (("127.0.0.1", 1),)
+
+
+def test_what_a_killed_one_left_is_removed(home: Path) -> None:
+    left = announce_another(home, "127.0.0.1:1", f"{process_name(os.getpid())}9")
+    announce(here(home))
+    assert not left.exists()
 
 
 def test_another_address_is_left_alone(home: Path) -> None:

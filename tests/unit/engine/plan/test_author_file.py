@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import typing
 from collections.abc import Iterator
@@ -177,10 +178,12 @@ def test_an_exception_whose_text_raises_is_still_told(tmp_path: Path) -> None:
 def test_what_is_no_file_is_told_without_a_line(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("")
     (tmp_path / "shop.txt").write_text("")
+    os.mkfifo(tmp_path / "pipe.py")
     for name, expected in [
         ("shpo.py", 'shpo.py  no such file; did you mean "shop.py"?'),
         (".", ".  is a directory; name a Python file (.py) in it"),
         ("shop.txt", "shop.txt  is not a Python file (.py)"),
+        ("pipe.py", "pipe.py  is not a Python file (.py)"),
     ]:
         with pytest.raises(UsageError) as caught:
             load_file(tmp_path / name, name)

@@ -130,6 +130,13 @@ def test_junit_has_a_suite_per_workflow_and_fails_an_invalid_verdict(make_mixed:
     assert root[3].find("testcase[@name='verdict']/failure") is None
 
 
+def test_junit_of_an_interrupted_run_is_not_green(make_outcome: Any) -> None:
+    document = {**written(make_outcome()), "status": "interrupted"}
+    root = Xml.fromstring(render_junit(document))
+    failure = root.find("testsuite/testcase[@name='verdict']/failure")
+    assert failure is not None and failure.text == "VALID; interrupted"
+
+
 def test_markdown_says_the_outcome_first_and_folds_the_summary(make_outcome: Any) -> None:
     document = written(make_outcome())
     text = render_markdown(document)

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from typing import Any, cast
 
 from squall.coordination.stores.optional_libraries import load_extra
 from squall.runtime.interfaces import Clock
+from squall.runtime.real.pem_files import PemError, load_authorities, load_certificate
 
 # A caller that gives up after this long has seen the connection hang: the next command does not use
 # it. A caller that was cancelled sooner says nothing about the connection.
@@ -54,9 +57,11 @@ class RedisAddress:
         try:
             found: Any = redis.Redis.from_url(url).connection_pool.make_connection()
             context = getattr(found, "ssl_context", None)
-            tls = None if context is None else context.get()
-        except (redis.RedisError, TypeError, OSError) as error:
-            # An unknown option, or a certificate that cannot be read.
+            tls = None if context is None else _tls_context(context)
+        except TypeError as error:
+            option = re.search(r"keyword argument '(\w+)'", str(error))
+            raise ValueError(f"unknown option {option[1]}" if option else str(error)) from None
+        except (redis.RedisError, OSError, PemError) as error:
             raise ValueError(str(error)) from None
         host: str = getattr(found, "host", "")
         host.encode("idna")
@@ -69,6 +74,22 @@ class RedisAddress:
             username=found.username or "",
             password=found.password or "",
         )
+
+
+def _tls_context(wanted: Any) -> ssl.SSLContext:
+    """The context of the options in a URL. The files are loaded here and not by redis-py: its
+    errors name no file, and for an encrypted key OpenSSL asks in the terminal."""
+    files = wanted.certfile, wanted.keyfile, wanted.ca_certs, wanted.password
+    certificate, key, authorities, password = files
+    wanted.certfile = wanted.keyfile = wanted.ca_certs = None
+    context: ssl.SSLContext = wanted.get()
+    if key and not certificate:
+        raise PemError(f"{key} is the key of which certificate? name its file (ssl_certfile)")
+    if certificate:
+        load_certificate(context, certificate, key, password or "")
+    if authorities:
+        load_authorities(context, authorities)
+    return context
 
 
 class RedisConnectionLost(Exception):
@@ -143,7 +164,7 @@ class RedisConnection:
         except TimeoutError:
             raise RedisTimeout(f"no connection within {self._answer_s:g} s") from None
         except OSError as error:
-            raise RedisConnectionLost(str(error) or type(error).__name__) from error
+            raise RedisConnectionLost(self._refusal(error)) from error
 
     async def _connect(self) -> RedisProtocol:
         address, loop = self._address, asyncio.get_running_loop()
@@ -162,6 +183,22 @@ class RedisConnection:
             raise
         return protocol
 
+    @staticmethod
+    def _refusal(error: OSError) -> str:
+        """Why no connection could be opened, in the words of the other clients."""
+        match getattr(error, "reason", ""):
+            case "CERTIFICATE_VERIFY_FAILED":
+                why = getattr(error, "verify_message", "") or str(error)
+                hint = "name its authority in the URL: ?ssl_ca_certs=FILE"
+                return f"TLS: certificate verify failed: {why}; {hint}"
+            case "WRONG_VERSION_NUMBER" | "RECORD_LAYER_FAILURE":
+                return "it does not speak TLS; write redis:// for plain connections"
+            case _:
+                # asyncio puts the address into words of its own.
+                number = error.errno or 0
+                text = os.strerror(number) if number > 0 else error.strerror
+                return (text or str(error) or type(error).__name__).lower()
+
     async def _authenticate(self, protocol: RedisProtocol) -> None:
         address, now = self._address, self._clock.now()
         if address.password:
@@ -172,7 +209,9 @@ class RedisConnection:
 
     def _make_protocol(self) -> RedisProtocol:
         reader = self._hiredis.Reader(replyError=RedisErrorReply, notEnoughData=_INCOMPLETE)
-        return RedisProtocol(reader, self._clock, self._answer_s, self._open_protocols)
+        is_plain = self._address.tls is None and self._address.path is None
+        hint = "; if it speaks TLS, write rediss://" if is_plain else ""
+        return RedisProtocol(reader, self._clock, self._answer_s, self._open_protocols, hint)
 
 
 class RedisProtocol(asyncio.Protocol):
@@ -180,7 +219,12 @@ class RedisProtocol(asyncio.Protocol):
     no id, so after any doubt about their order the socket is closed."""
 
     def __init__(
-        self, reader: Any, clock: Clock, answer_s: float, connected_protocols: set[RedisProtocol]
+        self,
+        reader: Any,
+        clock: Clock,
+        answer_s: float,
+        connected_protocols: set[RedisProtocol],
+        hint: str,
     ) -> None:
         self.is_open = True
         self._reader = reader
@@ -195,6 +239,8 @@ class RedisProtocol(asyncio.Protocol):
         self._awaiting_reply: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._is_retired = False
+        self._has_replied = False
+        self._hint = hint
 
     def send(self, packed: bytes, now: float) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -241,6 +287,7 @@ class RedisProtocol(asyncio.Protocol):
                 return
             if reply is _INCOMPLETE:
                 return
+            self._has_replied = True
             if not self._awaiting_reply:
                 self.abort("the server sent a reply without a command")
                 return
@@ -256,7 +303,11 @@ class RedisProtocol(asyncio.Protocol):
                 return
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(str(exc) if exc else "the server closed the connection")
+        why = str(exc) if exc else "the server closed the connection"
+        if not self._has_replied:
+            # A port that speaks TLS ends connections that begin otherwise.
+            why += f" without a reply{self._hint}"
+        self._end(why)
 
     # Inside.
 

@@ -4,7 +4,8 @@ cancel jobs of one or several parts.
 The nodes of all datacenters have the same names. The real nodes run on a model of the engine.
 Faults hit gates, managers, workers and the links between them; in half of the seeds a whole
 datacenter is cut off from the gates for a while. Then the faults end: every job must end once and
-in time, with the sums of R8 over all datacenters, and nothing may stay reserved. `--set datacenters=3`, `--set managers=3` and `--set jobs=4` make it larger.
+in time, with the sums of R8 over all datacenters, and nothing may stay reserved.
+`--set datacenters=3`, `--set managers=3` and `--set jobs=4` make it larger.
 """
 
 from __future__ import annotations

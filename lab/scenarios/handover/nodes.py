@@ -44,7 +44,7 @@ from squall.cluster.protocol.gates.handover_keys import GateFence
 TIMERS = GateTimers(
     hold_s=4.0,
     unroutable_s=20.0,
-    stop_wait_s=5.0,
+    lost_wait_s=5.0,
     again_first_s=0.5,
     again_max_s=4.0,
     retention_s=5.0,
@@ -71,6 +71,7 @@ class HandoverWorld(Protocol):
     answers_early: bool
 
     def is_unreachable(self, datacenter: str) -> bool: ...
+    def silent_s(self, datacenter: str) -> float: ...
     def hears_of_gates(self, datacenter: str) -> None: ...
     def handle_order(self, datacenter: str, message: Any, reply: Reply) -> None: ...
     def handle_report(self, address: str, report: PartReport, reply: Reply) -> None: ...
@@ -94,6 +95,7 @@ class GatePrimary:
             group_ms=term.group.group_ms(),
             route=world.route,
             is_unreachable=world.is_unreachable,
+            silent_s=world.silent_s,
         )
         self.outbox = GateOutbox(
             lambda: term.machine.tables,

@@ -142,8 +142,11 @@ class Handover:
     # What the primaries need.
 
     def is_unreachable(self, datacenter: str) -> bool:
-        cut = self.network.cut_s("gates", datacenter), self.network.cut_s(datacenter, "gates")
-        return max(cut) > 2.0
+        return self.silent_s(datacenter) > 2.0
+
+    def silent_s(self, datacenter: str) -> float:
+        network = self.network
+        return max(network.cut_s("gates", datacenter), network.cut_s(datacenter, "gates"))
 
     def hears_of_gates(self, datacenter: str) -> None:
         """A client submits at the very moment, and tries twice: one try may create a job before the

@@ -263,7 +263,6 @@ def make_lab(world: World) -> GatesLab:
     watch = GatesWatch(world)
     target = GatesTarget(world, watch)
     engine = ModelEngine(world, target)
-    engine.opens_unleased = world.mutant == "accept_opens_users"
     lab = GatesLab(world, watch, target, settings)
     for name in ("eu", "us", "ap")[: world.parameter("datacenters", 2)]:
         lab.datacenters[name] = DatacenterLab(

@@ -78,7 +78,6 @@ class Handover:
         waits = world.mutant == "barrier_hold_and_wait"
         self.timers = replace(TIMERS, hold_s=1e6) if waits else TIMERS
         self.run_ms = 10**9 if waits else 60_000
-        self.answers_early = world.mutant == "delivered_before_commit"
         draw = self.random
         self.network.loss = draw.choice((0.0, 0.05, 0.3))
         self.network.duplicate = draw.choice((0.0, 0.2))

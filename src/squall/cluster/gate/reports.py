@@ -7,6 +7,8 @@ before the command that names it (R9).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 
 from squall.api.errors import SquallError
@@ -51,10 +53,7 @@ class PartReports:
         # A gate that lags behind, or was replaced, must not deny a part that it has not heard of:
         # the datacenter would end it.
         await self._committer.read()
-        command = stored_report(self._machine, message)
-        if command is not None:
-            await self._committer.commit(command)
-        return PartStored(known=is_known(self._machine, message))
+        return await stored(self._machine, message, self._committer.commit)
 
     async def _pull(self, message: PartReport, incoming: Incoming) -> None:
         try:
@@ -68,6 +67,16 @@ class PartReports:
             raise RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=1.0) from None
         except SquallError as error:
             raise self._committer.answer(error) from None
+
+
+async def stored(
+    machine: Assignments, report: PartReport, commit: Callable[[GateCommand], Awaitable[object]]
+) -> PartStored:
+    """The answer to a report, once the log has what it says. `commit` raises if it failed."""
+    command = stored_report(machine, report)
+    if command is not None:
+        await commit(command)
+    return PartStored(known=is_known(machine, report))
 
 
 def is_known(machine: Assignments, report: PartReport) -> bool:

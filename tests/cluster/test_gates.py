@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import JobView
 from tests.cluster.lab.gates import GatedDatacenters, wait_for
 from tests.lab.exit_codes import check_code
 from tests.lab.target import running_target
@@ -64,11 +66,8 @@ def until_state(gate: GatedDatacenters, job: str, *states: str, within_s: float 
 
 def sent_of(gate: GatedDatacenters, job: str) -> int:
     """The requests of the job so far, as its status counts them."""
-    return sum((each.get("counters") or {"sent": 0})["sent"] for each in workflows_of(gate, job))
-
-
-def workflows_of(gate: GatedDatacenters, job: str) -> list[dict[str, Any]]:
-    return gate.ask("status", job)["workflows"]
+    view: JobView = gate.asked(lambda client: client.counted_status(JobId(job)))
+    return sum(each.counters.sent for each in view.workflows if each.counters is not None)
 
 
 def test_a_run_over_two_datacenters_has_every_row_and_user_once(gate: GatedDatacenters) -> None:

@@ -35,18 +35,19 @@ RARE = (EnteredEpoch, SteppedDown)
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNote:
-    """The last note of a manager, the boot that sent it, and when it arrived."""
+    """The last note of a manager, the boot that sent it, when it arrived and from where."""
 
     note: MemberNote
     boot: str
     at: float
+    place: str = ""
 
 
 @dataclass(slots=True)
 class OtherProcess:
     """A process with the name of a member that is not the one in `heard`."""
 
-    note: MemberNote
+    place: str
     boot: str
     since: float
     at: float
@@ -125,7 +126,7 @@ class GroupWatch:
         now = self._clock.now()
         if not self._is_first(node, note, incoming, now):
             return
-        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), now)
+        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), now, _place(note, incoming))
         if note.wall_s:
             self.clocks.heard(node, note.wall_s - self._clock.wall(), now)
         own = address_in(note.address)
@@ -151,10 +152,14 @@ class GroupWatch:
             other = None
         if not is_first:
             if other is None or other.boot != boot:
-                other = self._others[node] = OtherProcess(note, boot, now, now)
-            other.note, other.at = note, now
+                place = _place(note, incoming)
+                other = self._others[node] = OtherProcess(place, boot, now, now)
+            other.at = now
         elif other is not None and now - other.since >= SAME_NAME_S:
-            other.alarm = _same_name(node, note, other.note)
+            places = " and ".join(sorted((_place(note, incoming), other.place)))
+            other.alarm = (
+                f"two processes run as {node}, on {places}: stop one, or give it another name"
+            )
         if other is not None and other.alarm:
             self.alarm_once(other.alarm)
             # If its queue is full, its next note is answered.
@@ -215,7 +220,8 @@ class GroupWatch:
         }
 
 
-def _same_name(node: str, first: MemberNote, other: MemberNote) -> str:
-    places = sorted(f"{each.address} (pid {each.pid})" for each in (first, other))
-    where = " and ".join(places)
-    return f"two processes run as {node}: {where}; stop one, or give it another name"
+def _place(note: MemberNote, incoming: Incoming) -> str:
+    """The machine and the process that sent a note. The address in it is that of the flags."""
+    link = incoming.channel.link
+    host = link.peer_host if link is not None else ""
+    return f"{host or note.address} (pid {note.pid})"

@@ -19,8 +19,10 @@ NOTE_S = 0.5
 class Told:
     """The channel to a process that sent a note."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
         self.texts: list[str] = []
+        self.link = self
+        self.peer_host = host
 
     def send(self, message: msgspec.Struct) -> None:
         assert isinstance(message, NameInUse)
@@ -35,17 +37,18 @@ class Bench:
         self.watch = GroupWatch("g1", {"g2": ("10.0.0.2", 7500)}, self.clock, log)
         self.told: dict[str, Told] = {}
 
-    def note(self, boot: str, address: str, pid: int) -> None:
+    def note(self, boot: str, host: str, pid: int) -> None:
         peer = Identity(Role.NODE, NodeId("g2"), BootId(boot))
-        told = self.told.setdefault(boot, Told())
-        note = MemberNote(address=address, pid=pid)
+        told = self.told.setdefault(boot, Told(host))
+        # Started with the same flags.
+        note = MemberNote(address="10.0.0.2:7500", pid=pid)
         self.watch.receive(note, Incoming(peer, None, told))
 
     def first(self) -> None:
-        self.note("a", "10.0.0.2:7500", 11)
+        self.note("a", "10.0.0.2", 11)
 
     def second(self) -> None:
-        self.note("b", "10.0.0.9:7500", 22)
+        self.note("b", "10.0.0.9", 22)
 
     def passes(self, seconds: float = NOTE_S) -> None:
         self.clock.time += seconds
@@ -58,7 +61,7 @@ def test_two_processes_with_one_name_are_one_alarm_here_and_on_both() -> None:
         bench.second()
         bench.passes()
     text = (
-        "two processes run as g2: 10.0.0.2:7500 (pid 11) and 10.0.0.9:7500 (pid 22); "
+        "two processes run as g2, on 10.0.0.2 (pid 11) and 10.0.0.9 (pid 22): "
         "stop one, or give it another name"
     )
     assert list(bench.watch.alarms) == [text]

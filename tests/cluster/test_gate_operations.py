@@ -157,5 +157,5 @@ def test_gates_are_backed_up_restored_and_replaced(
         assert status(made).epoch >= 1000
         assert jobs(made) == [job], "what came after the copy is not in it"
         shown = made.squall("watch", job, *made.reach)
-        check_code(shown)
+        assert shown.code == 0, shown.err
         check_code(made.run(file, "--dc", "eu=60%,us=40%").end())

@@ -16,7 +16,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$name && break; done)
 
-.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord sim mutants docs help demo reference test nightly budget check lint types layers pytest system format bench bench-protocols bench-wire bench-ledger bench-install fuzz clean
+.PHONY: accept-coord chaos chaos-store screenshots bench-cluster bench-coord bench-gates sim mutants docs help demo reference test nightly budget check lint types layers pytest system format bench bench-protocols bench-wire bench-ledger bench-install fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ bench-ledger: $(VENV)/.run ## the log against a bare write and fdatasync loop, a
 bench-cluster: $(VENV)/.run ## a datacenter of real processes; ARGS=--quick to see it work, ARGS="--users 50000"
 	@$(BIN)/python bench/cluster.py --check $(ARGS)
 	@$(if $(findstring --users,$(ARGS)),,$(BIN)/python bench/reporters.py --check $(ARGS))
+
+bench-gates: $(VENV)/.run ## gates over datacenters of real processes; ARGS=--quick to see it work
+	@PYTHONPATH=. $(BIN)/python bench/gates.py --check $(ARGS)
 
 bench-coord: $(VENV)/.run ## coordination on Redis against redis-py's own locks and lists; ARGS=--quick
 	@$(BIN)/python bench/coordination.py --check $(ARGS)

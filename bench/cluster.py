@@ -29,11 +29,13 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from squall.cluster.client.cluster_client import TERMINAL, ClusterClient
 from squall.cluster.client.submission_journal import SubmissionJournal
 from squall.cluster.protocol.bundle import make_bundle
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.submission import Submission
+from squall.cluster.protocol.submission import Submission, Targets
 from squall.cluster.results.job_result import JobResult
 from squall.cluster.wire.seal.secrets import Secrets, client_credential
 from squall.engine.run.local_run import load_manifest
@@ -85,11 +87,11 @@ class Lab:
     async def client(self) -> AsyncGenerator[tuple[ClusterClient, SubmissionJournal]]:
         runtime = RealRuntime("bench", None, self.folder, None)
         tasks = TaskRunner(runtime.clock, runtime.random)
-        host, _, port = self.facts["addresses"][0].rpartition(":")
+        addresses = [text.rpartition(":") for text in self.facts["addresses"]]
         client = ClusterClient(
             runtime,
             tasks,
-            addresses=[(host, int(port))],
+            addresses=[(host, int(port)) for host, _, port in addresses],
             secrets=Secrets.of_credential(client_credential(self.secret, "bench")),
             cluster=self.facts["cluster"],
         )
@@ -100,7 +102,7 @@ class Lab:
             await tasks.shutdown(2.0)
             await runtime.close()
 
-    async def packed(self, text: str) -> tuple[Submission, bytes]:
+    async def packed(self, text: str, targets: Targets | None = None) -> tuple[Submission, bytes]:
         path = self.write(text)
         options = RunOptions(file=str(path), host=self.url)
         manifest = await load_manifest(options)
@@ -114,6 +116,7 @@ class Lab:
                 contents=bundle.manifest,
                 manifest=manifest,
                 options=options,
+                targets=targets or UNSET,
             ),
             bundle.data,
         )
@@ -121,6 +124,15 @@ class Lab:
 
 @contextlib.contextmanager
 def lab(workers: int, cores: int, targets: int = 1, host: str = "127.0.0.1") -> Generator[Lab]:
+    with running(
+        ["--workers", str(workers), "--cores", str(cores)], targets=targets, host=host
+    ) as at:
+        yield at
+
+
+@contextlib.contextmanager
+def running(words: list[str], *, targets: int = 1, host: str = "127.0.0.1") -> Generator[Lab]:
+    """What `squall dev` starts with these flags, and a target."""
     with tempfile.TemporaryDirectory(prefix="squall-bench-") as folder:
         listen = ["--host", host, "--port", "0", "--workers", str(targets)]
         target = subprocess.Popen(
@@ -129,8 +141,8 @@ def lab(workers: int, cores: int, targets: int = 1, host: str = "127.0.0.1") -> 
             stdout=subprocess.PIPE,
             text=True,
         )
-        words = ["dev", "--workers", str(workers), "--cores", str(cores), "--json"]
-        dev = subprocess.Popen([str(SQUALL), *words], stdout=subprocess.PIPE, text=True)
+        command = [str(SQUALL), "dev", *words, "--json"]
+        dev = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert target.stdout is not None
             assert dev.stdout is not None
@@ -149,12 +161,14 @@ async def ended(client: ClusterClient, job: JobId) -> JobResult:
     return await client.result(job)
 
 
-async def first_request(at: Lab, rounds: int) -> list[float]:
+async def first_request(at: Lab, rounds: int, targets: Targets | None = None) -> list[float]:
     found: list[float] = []
     async with at.client() as (client, journal):
         await client.nodes()
         for number in range(rounds):
-            submission, data = await at.packed(flow(f"vus = 2;duration = '{500 + number}ms'"))
+            submission, data = await at.packed(
+                flow(f"vus = 2;duration = '{500 + number}ms'"), targets
+            )
             at.reset()
             await asyncio.sleep(IDLE_S)
             began = time.perf_counter()

@@ -20,17 +20,19 @@ from squall.cluster.assignments import part_rules, tables
 from squall.cluster.assignments import state_machine as gates_machine
 from squall.cluster.assignments.commands import AssignParts, PartChoice, StartParts
 from squall.cluster.assignments.records import WAITING, GateJobRecord, PartRecord, PartTry
+from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.assignments.tables import AssignmentTables
 from squall.cluster.datacenter import commands, gated_rules, job_rules, state_machine
 from squall.cluster.datacenter.gated_records import GatedRecord
 from squall.cluster.datacenter.records import KeyEntry
 from squall.cluster.datacenter.tables import Tables
+from squall.cluster.gate import reports
 from squall.cluster.gate.outbox import GateOutbox
 from squall.cluster.gate.steward import waiting_jobs
 from squall.cluster.gate.steward.effects import StewardEffect
 from squall.cluster.gate.steward.policy import Steward
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
-from squall.cluster.protocol.gates.gate_messages import StartPart
+from squall.cluster.protocol.gates.gate_messages import PartReport, PartStored, StartPart
 from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.job_commands import Purge
 from squall.cluster.protocol.job_keys import JobId
@@ -156,6 +158,18 @@ def _e_after_started() -> list[Any]:
         _gate_rule(AssignParts, assign_parts),
         _gate_rule(StartParts, start_parts),
     ]
+
+
+def _delivered_before_commit() -> list[Any]:
+    async def stored(
+        machine: Assignments, report: PartReport, commit: Callable[[gate_commands.GateCommand], Any]
+    ) -> PartStored:
+        command = reports.stored_report(machine, report)
+        if command is not None:
+            commit(command)
+        return PartStored(known=reports.is_known(machine, report))
+
+    return [patch.object(reports, "stored", stored)]
 
 
 def _late_result_counted() -> list[Any]:
@@ -309,8 +323,7 @@ _PATCHES: dict[str, Callable[[], list[Any]]] = {
     "fence_across_groups": _fence_across_groups,
     "e_without_cancel": _e_without_cancel,
     "e_after_started": _e_after_started,
-    # The model of a gate answers too early.
-    "delivered_before_commit": list,
+    "delivered_before_commit": _delivered_before_commit,
     "purge_before_delivered": _purge_before_delivered,
     "forget_leaves_nothing": _forget_leaves_nothing,
     "late_result_counted": _late_result_counted,

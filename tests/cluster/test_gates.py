@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.lab.gates import GatedDatacenters
+from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.messages import JobView
+from tests.cluster.lab.gates import GatedDatacenters, wait_for
 from tests.lab.exit_codes import check_code
 from tests.lab.target import running_target
 
@@ -62,6 +64,12 @@ def until_state(gate: GatedDatacenters, job: str, *states: str, within_s: float 
     return state
 
 
+def sent_of(gate: GatedDatacenters, job: str) -> int:
+    """The requests of the job so far, as its status counts them."""
+    view: JobView = gate.asked(lambda client: client.counted_status(JobId(job)))
+    return sum(each.counters.sent for each in view.workflows if each.counters is not None)
+
+
 def test_a_run_over_two_datacenters_has_every_row_and_user_once(gate: GatedDatacenters) -> None:
     ended = gate.run(gate.write(ROWS), "--dc", "eu=60%,us=40%").end()
     check_code(ended)
@@ -97,6 +105,7 @@ def test_a_change_of_the_load_is_apportioned_and_a_cancel_stops_all(gate: GatedD
     assert adjusted.code == 0, adjusted.err
     shown = gate.ask("status", job)
     assert shown["adjustments"], shown
+    wait_for(lambda: sent_of(gate, job) >= 40, "the gate shows the counts of both")
     cancelled = gate.squall("cancel", job, *gate.reach)
     assert cancelled.code == 0, cancelled.err
     assert until_state(gate, job, "cancelled") == "cancelled"

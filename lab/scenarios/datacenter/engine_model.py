@@ -342,8 +342,6 @@ class ModelEngine:
         self._lease_rule = lease_rule
         self.lease_extra_s = 0.0
         self.monotonic_only = False
-        # Users open without a lease.
-        self.opens_unleased = False
         # The shortest and the longest preparation of an attempt.
         self.preparation_s = (0.02, 0.4)
         self.hosts: dict[str, ModelHost] = {}
@@ -378,7 +376,7 @@ class ModelEngine:
             host.post(lambda events: events.on_loaded(core.key))
         if not core.ready:
             leased = now < core.until or core.order.spec.profile.is_open
-            if now >= core.ready_at and (leased or self.opens_unleased):
+            if now >= core.ready_at and leased:
                 core.ready = True
                 if not core.order.spec.profile.is_open:
                     host.opened(core)

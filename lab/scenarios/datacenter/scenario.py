@@ -97,11 +97,19 @@ class DatacenterLab:
     timers: Timers
     manager_timers: Timers
     settings: Settings
+    # The machines of the managers.
     members: tuple[str, ...]
     asked: list[SubmittedJob] = field(default_factory=list[SubmittedJob])
     managers: dict[str, ManagerNode] = field(default_factory=dict[str, ManagerNode])
     datacenter: str = DATACENTER
     make_host: Callable[[ModelEngine, Runtime], ModelHost] = ModelHost
+    # Nodes of several datacenters may have one name: they have those of their machines without
+    # this, which begins the names of the machines.
+    prefix: str = ""
+
+    def named(self, runtime: Runtime) -> Runtime:
+        name = runtime.node.removeprefix(self.prefix)
+        return cast("Runtime", NamedRuntime(runtime, name)) if self.prefix else runtime
 
 
 async def manager(runtime: Runtime, lab: DatacenterLab, machine: Datacenter | None = None) -> None:
@@ -110,13 +118,13 @@ async def manager(runtime: Runtime, lab: DatacenterLab, machine: Datacenter | No
     plan = ManagerPlan(
         datacenter=lab.datacenter,
         listen=("", PORT),
-        members={name: (name, PORT) for name in lab.members},
+        members={name.removeprefix(lab.prefix): (name, PORT) for name in lab.members},
         secrets=Secrets.of_node(SECRET),
         cluster=CLUSTER,
         settings=lab.settings,
         timers=lab.manager_timers,
     )
-    node = ManagerNode(runtime, tasks, plan, Log(MemorySink(), runtime.clock))
+    node = ManagerNode(lab.named(runtime), tasks, plan, Log(MemorySink(), runtime.clock))
     node.machine = machine or node.machine
     lab.managers[runtime.node] = node
     await with_tasks(tasks, node.run(asyncio.Event()))
@@ -135,7 +143,7 @@ async def worker(runtime: Runtime, lab: DatacenterLab, name: str = "") -> None:
     )
     host = lab.make_host(lab.engine, runtime)
     machine = ModelMachine(lab.world, runtime.node)
-    named = cast("Runtime", NamedRuntime(runtime, name)) if name else runtime
+    named = cast("Runtime", NamedRuntime(runtime, name)) if name else lab.named(runtime)
     node = WorkerNode(named, host, machine, settings, tasks=tasks)
     await with_tasks(tasks, node.run(asyncio.Event()))
 

@@ -6,7 +6,7 @@ so one that was replaced and does not know it goes on sending what it last knew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from random import Random
 from typing import Any, Protocol
 
@@ -44,7 +44,7 @@ from squall.cluster.protocol.gates.handover_keys import GateFence
 TIMERS = GateTimers(
     hold_s=4.0,
     unroutable_s=20.0,
-    stop_wait_s=5.0,
+    lost_wait_s=5.0,
     again_first_s=0.5,
     again_max_s=4.0,
     retention_s=5.0,
@@ -67,13 +67,42 @@ class HandoverWorld(Protocol):
     route: Route
     timers: GateTimers
     run_ms: int
-    # A bug: gates answer reports before they are committed.
-    answers_early: bool
 
     def is_unreachable(self, datacenter: str) -> bool: ...
+    def silent_s(self, datacenter: str) -> float: ...
     def hears_of_gates(self, datacenter: str) -> None: ...
     def handle_order(self, datacenter: str, message: Any, reply: Reply) -> None: ...
     def handle_report(self, address: str, report: PartReport, reply: Reply) -> None: ...
+
+
+class Commit:
+    """A commit under way, for a handler of the product to await."""
+
+    def __init__(
+        self,
+        commit: Callable[[GateCommand, Callable[[CommandOutcome | None], None]], None],
+        command: GateCommand,
+    ) -> None:
+        self._outcome: list[CommandOutcome | None] = []
+        self._waits: Callable[[CommandOutcome | None], None] | None = None
+        commit(command, self._done)
+
+    def __await__(self) -> Generator[Commit, CommandOutcome | None, CommandOutcome | None]:
+        return (yield self)
+
+    def then(self, waits: Callable[[CommandOutcome | None], None]) -> None:
+        if self._outcome:
+            waits(self._outcome[0])
+        else:
+            self._waits = waits
+
+    def _done(self, outcome: CommandOutcome | None) -> None:
+        self._outcome.append(outcome)
+        if self._waits is not None:
+            self._waits(outcome)
+
+
+Answering = Coroutine[Commit, CommandOutcome | None, PartStored]
 
 
 class GatePrimary:
@@ -94,6 +123,7 @@ class GatePrimary:
             group_ms=term.group.group_ms(),
             route=world.route,
             is_unreachable=world.is_unreachable,
+            silent_s=world.silent_s,
         )
         self.outbox = GateOutbox(
             lambda: term.machine.tables,
@@ -132,19 +162,27 @@ class GatePrimary:
         if not self.term.leads:
             reply(None)
             return
-        machine = self.term.machine
-        command = reports.stored_report(machine, report)
-        if self._world.answers_early:
-            reply(PartStored(known=reports.is_known(machine, report)))
-        if command is None:
-            reply(PartStored(known=reports.is_known(machine, report)))
+        answering = reports.stored(
+            self.term.machine, report, lambda command: Commit(self.commit, command)
+        )
+        self._answer(answering, None, reply)
+
+    def _answer(self, answering: Answering, outcome: CommandOutcome | None, reply: Reply) -> None:
+        """Runs the handler to its next commit, or to its answer. One that failed ends it."""
+        try:
+            awaited = answering.send(outcome)
+        except StopIteration as ended:
+            reply(ended.value)
             return
 
         def done(outcome: CommandOutcome | None) -> None:
-            stored = isinstance(outcome, Accepted)
-            reply(PartStored(known=reports.is_known(machine, report)) if stored else None)
+            if isinstance(outcome, Accepted):
+                self._answer(answering, outcome, reply)
+            else:
+                answering.close()
+                reply(None)
 
-        self.commit(command, done)
+        awaited.then(done)
 
     def _fence(self) -> GateFence:
         tables, fence = self.term.machine.tables, self.term.fence

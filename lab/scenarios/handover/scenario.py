@@ -78,7 +78,6 @@ class Handover:
         waits = world.mutant == "barrier_hold_and_wait"
         self.timers = replace(TIMERS, hold_s=1e6) if waits else TIMERS
         self.run_ms = 10**9 if waits else 60_000
-        self.answers_early = world.mutant == "delivered_before_commit"
         draw = self.random
         self.network.loss = draw.choice((0.0, 0.05, 0.3))
         self.network.duplicate = draw.choice((0.0, 0.2))
@@ -142,8 +141,11 @@ class Handover:
     # What the primaries need.
 
     def is_unreachable(self, datacenter: str) -> bool:
-        cut = self.network.cut_s("gates", datacenter), self.network.cut_s(datacenter, "gates")
-        return max(cut) > 2.0
+        return self.silent_s(datacenter) > 2.0
+
+    def silent_s(self, datacenter: str) -> float:
+        network = self.network
+        return max(network.cut_s("gates", datacenter), network.cut_s(datacenter, "gates"))
 
     def hears_of_gates(self, datacenter: str) -> None:
         """A client submits at the very moment, and tries twice: one try may create a job before the

@@ -17,8 +17,10 @@ from squall.cluster.wire.limits import WireLimits
 from squall.settings.loader import Problem, Profile, Sources, load
 from squall.settings.shared_sections import (
     JOB_PROFILES,
+    ROUTING_PROFILES,
     TIMER_PROFILES,
     ClusterSettings,
+    GateRoutingSettings,
     JobSettings,
     LogSettings,
     MetricsSettings,
@@ -33,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: ClusterSettings = ClusterSettings()
     timers: TimerSettings = TimerSettings()
     jobs: JobSettings = JobSettings()
+    routing: GateRoutingSettings = GateRoutingSettings()
     clients: ClientSettings = ClientSettings()
     wire: WireLimits = msgspec.field(default_factory=WireLimits)
     tls: TLSSettings = TLSSettings()
@@ -50,6 +53,7 @@ def load_settings(sources: Sources) -> Settings:
         profiles=(
             Profile("timers.profile", TIMER_PROFILES),
             Profile("timers.profile", JOB_PROFILES),
+            Profile("timers.profile", ROUTING_PROFILES),
         ),
         checks=(lambda settings: check_timers(settings.timers), _check_jobs),
     )

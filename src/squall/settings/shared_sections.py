@@ -141,6 +141,19 @@ JOB_PROFILES: Mapping[str, Mapping[str, object]] = {
 """Defaults of `[jobs]` that `timers.profile` chooses."""
 
 
+class GateRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Of gates only."""
+
+    lost_wait_s: Annotated[float, Meta(ge=1, le=86_400)] = 75.0
+    """How long the gates wait for a datacenter that was cut off after its part began. It counts
+    from the end of the plan or the stop of the job, or from its last answer if that came later;
+    then the part is lost. With `--on-dc-loss drop` nothing is waited for."""
+
+
+ROUTING_PROFILES: Mapping[str, Mapping[str, object]] = {"fast": {"routing.lost_wait_s": 10.0}}
+"""Defaults of `[routing]` that `timers.profile` chooses."""
+
+
 class TLSSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files of mutual TLS between nodes and clients: all three, or none for links that are
     sealed with the secret alone."""

@@ -117,6 +117,9 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Users in an iteration in the last second; `users` also counts the idle ones."""
     connect_p99_s: float = 0.0
     connections: int = 0
+    sent: int = 0
+    """Requests so far, and those that were answered."""
+    answered: int = 0
     ended: bool = False
     rows: tuple[RowSnapshot, ...] = ()
     """As in the file; the iteration is the last one."""

@@ -89,6 +89,14 @@ class GatedDatacenters(Cluster):
     def managers_of(self, dc: str) -> list[str]:
         return self._members[dc]
 
+    def listens(self, name: str, port: int) -> None:
+        """A node that a test adds."""
+        self._listen_ports[name] = port
+
+    def addresses_of_gates(self, names: Sequence[str]) -> str:
+        """Some of the gates, as `--to` takes them."""
+        return ",".join(self._addresses(names))
+
     def addresses_of(self, dc: str) -> str:
         """Its managers, as `--to` takes them."""
         return ",".join(self._addresses(self.managers_of(dc)))

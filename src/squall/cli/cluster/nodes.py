@@ -81,8 +81,7 @@ def node_lines(answer: NodeList) -> list[str]:
             )
         )
     head = f"datacenter {answer.datacenter}"
-    clocks = clock_lines({node.name: node.clock_s for node in answer.nodes})
-    return [head, *aligned(rows), *clocks]
+    return [head, *aligned(rows), *_alarm_lines(answer.nodes)]
 
 
 def datacenter_lines(answer: NodeList) -> list[str]:
@@ -91,8 +90,13 @@ def datacenter_lines(answer: NodeList) -> list[str]:
     rows += [_datacenter_row(each) for each in answer.datacenters]
     first = answer.datacenters[0].name
     hint = f"squall nodes --dc {first} lists its nodes"
-    clocks = clock_lines({node.name: node.clock_s for node in answer.nodes})
-    return [*aligned(rows), *_gate_lines(answer.nodes), hint, *clocks]
+    return [*aligned(rows), *_gate_lines(answer.nodes), hint, *_alarm_lines(answer.nodes)]
+
+
+def _alarm_lines(nodes: Sequence[NodeView]) -> list[str]:
+    """What is wrong with a member of the group."""
+    clocks = clock_lines({node.name: node.clock_s for node in nodes})
+    return [*clocks, *(f"ALARM {node.same_name}" for node in nodes if node.same_name)]
 
 
 def _datacenter_row(each: DatacenterView) -> tuple[str, ...]:

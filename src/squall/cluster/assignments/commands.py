@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from squall.api.errors import SquallError
 from squall.cluster.protocol.gates.gate_messages import PartState
 from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_commands import (
@@ -21,11 +20,12 @@ from squall.cluster.protocol.job_commands import (
     StopJob,
 )
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_rules import (
+    encoded,
+)
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission import Submission
-from squall.cluster.protocol.submission_limits import DESCRIPTION_MAX_BYTES, description_fault
 
-COMMAND_MAX_BYTES = DESCRIPTION_MAX_BYTES
 VERSION = 1
 """Raise it with every new command, with every new field, and with every change of what apply does
 with a command."""
@@ -183,21 +183,12 @@ GateCommand = (
     | Purge
 )
 
-_encoder = msgspec.msgpack.Encoder()
 _commands = msgspec.msgpack.Decoder(GateCommand)
 
 
 def encode(command: GateCommand) -> bytes:
     """Encodes a command for `Ledger.submit`; raises `SquallError` if it is too large."""
-    body = _encoder.encode(command)
-    if len(body) > COMMAND_MAX_BYTES:
-        if isinstance(command, CreateGateJob):
-            raise SquallError(description_fault(len(body)))
-        raise SquallError(
-            f"a command {type(command).__name__} has {len(body):,} bytes; "
-            f"at most {COMMAND_MAX_BYTES:,} are allowed"
-        )
-    return body
+    return encoded(command, creates=CreateGateJob)
 
 
 def decode(body: bytes) -> GateCommand:

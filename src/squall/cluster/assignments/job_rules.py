@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from squall.api.errors import ExitCode
 from squall.cluster.assignments.commands import (
     AdjustParts,
     ConfigureGates,
@@ -35,17 +34,26 @@ from squall.cluster.protocol.job_commands import (
 )
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.job_records import (
-    ADJUSTMENTS_MAX,
     TERMINAL,
-    AdjustEvent,
     Adjustment,
     KeyEntry,
 )
+from squall.cluster.protocol.job_rules import (
+    adjusted,
+    change_text,
+    end_of_broken,
+    end_text,
+    extension_ms,
+    extension_text,
+    keep_key,
+    known_key,
+    purge_keys,
+    stamp_fault,
+    with_adjustments,
+)
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission_limits import (
-    TIMEOUT_MAX_S,
     adjustment_fault,
-    key_fault,
     submission_fault,
 )
 
@@ -94,14 +102,9 @@ def _is_used(tables: AssignmentTables, datacenter: str) -> bool:
 def create_job(tables: AssignmentTables, command: CreateGateJob) -> CommandOutcome:
     if not tables.group:
         return Rejected(text="the group is not configured yet; try again")
-    entry = tables.keys.get((command.principal, command.key))
-    if entry is not None:
-        if entry.fingerprint != command.fingerprint:
-            return Rejected(
-                text=f'key "{command.key}" was used for another job ({entry.job}); '
-                "choose another key"
-            )
-        return Accepted(job=entry.job, changed=False)
+    known = known_key(tables.keys, command)
+    if known is not None:
+        return known
     fault = _creation_fault(command) or submission_fault(command.submission)
     if fault:
         return Rejected(text=fault)
@@ -137,17 +140,13 @@ def create_job(tables: AssignmentTables, command: CreateGateJob) -> CommandOutco
 
 def _creation_fault(command: CreateGateJob) -> str:
     """Checks what the gate adds to a submission."""
-    if not 0 <= command.timeout_ms <= TIMEOUT_MAX_S * 1000:
-        return f"timeout_ms is {command.timeout_ms}; at most {TIMEOUT_MAX_S * 1000:.0f}"
-    if not math.isfinite(command.created_at):
-        return f"created_at is {command.created_at}; it must be finite"
     if not 1 <= len(command.weights) <= PARTS_MAX:
         return f"the job has {len(command.weights)} parts; it must have 1 to {PARTS_MAX}"
     if not all(0.0 < each <= 1.0 for each in command.weights):
         return "the weight of a part is not between 0 and 1"
     if not math.isclose(math.fsum(command.weights), 1.0, abs_tol=1e-6):
         return "the weights of the parts do not sum to 1"
-    return key_fault(command.key)
+    return stamp_fault(command)
 
 
 def stop_job(tables: AssignmentTables, command: StopJob) -> CommandOutcome:
@@ -187,35 +186,25 @@ def adjust_parts(tables: AssignmentTables, command: AdjustParts) -> CommandOutco
     if fault:
         return Rejected(text=fault)
     sequence = job.adjust_seq + 1
-    events = tuple(
-        AdjustEvent(
-            at_ms=tables.group_ms,
-            workflow=name,
-            paused=command.paused,
-            rate_per_s=command.rate_per_s,
-            vus=command.vus,
-            by=command.by,
-            request_id=command.request_id,
-            adjust_seq=sequence,
-        )
-        for name in command.workflows
-    )
     for part in job.parts:
         load = command.parts[part.index] if command.parts else PartLoad()
         wanted = dict(part.adjustments)
         for name in command.workflows:
             before = wanted.get(name, Adjustment())
-            wanted[name] = Adjustment(
-                adjust_seq=sequence,
-                paused=before.paused if command.paused is None else command.paused,
-                rate_per_s=before.rate_per_s if load.rate_per_s is None else load.rate_per_s,
-                vus=before.vus if load.vus is None else load.vus,
+            wanted[name] = adjusted(
+                before,
+                sequence,
+                paused=command.paused,
+                rate_per_s=load.rate_per_s,
+                vus=load.vus,
             )
         tables.put_part(job.job, replace(part, adjustments=tuple(sorted(wanted.items()))))
-    adjustments = (*job.adjustments, *events)[-ADJUSTMENTS_MAX:]
+    adjustments = with_adjustments(
+        job.adjustments, command, at_ms=tables.group_ms, sequence=sequence
+    )
     job = tables.jobs[job.job]
     tables.put_job(replace(job, adjust_seq=sequence, adjustments=adjustments, touched=tables.op))
-    tables.event(job.job, f"{', '.join(command.workflows)}: {_said(command)}{_by(command.by)}")
+    tables.event(job.job, f"{', '.join(command.workflows)}: {change_text(command)}")
     return Accepted(job=job.job, value=sequence)
 
 
@@ -242,12 +231,12 @@ def extend_job(tables: AssignmentTables, command: ExtendJob) -> CommandOutcome:
     job = tables.jobs.get(command.job)
     if job is None or job.over:
         return Rejected(text=f"job {command.job} is over or unknown")
-    granted = min(command.by_ms, max(command.cap_ms - job.extension_ms, 0))
+    granted = extension_ms(command, job.extension_ms)
     if granted < 1:
         return Accepted(job=job.job, changed=False, value=job.extension_ms)
     total_ms = job.extension_ms + granted
     tables.put_job(replace(job, extension_ms=total_ms, touched=tables.op))
-    tables.event(job.job, f"got {granted / 1000:g} s more{_by(command.by)}")
+    tables.event(job.job, extension_text(command, granted))
     return Accepted(job=job.job, value=total_ms)
 
 
@@ -282,7 +271,7 @@ def finish_job(tables: AssignmentTables, command: FinishJob) -> CommandOutcome:
         return Rejected(text=f"{command.status} is no end")
     if any(not part_over(job, part) for part in job.parts):
         return Rejected(text=f"job {job.job} has a part that is not over")
-    tables.event(job.job, f"{command.status}" + (f": {command.reason}" if command.reason else ""))
+    tables.event(job.job, end_text(command))
     _end(tables, job, command)
     return Accepted(job=job.job)
 
@@ -318,19 +307,10 @@ def purge(tables: AssignmentTables, command: Purge) -> CommandOutcome:
         if job is None or not may_purge(tables, job, early=command.early):
             continue
         tables.drop_job(name)
-        entry = tables.keys.get((job.principal, job.key))
-        if entry is not None and entry.job == name:
-            kept = KeyEntry(entry.fingerprint, name, tables.group_ms + command.key_keep_ms)
-            tables.keys[(job.principal, job.key)] = kept
+        expires_ms = tables.group_ms + command.key_keep_ms
+        keep_key(tables.keys, (job.principal, job.key), name, expires_ms)
         changed = True
-    for pair in command.keys:
-        entry = tables.keys.get(pair)
-        # The key of a job that exists (0) is never removed: the job could be created twice.
-        if entry is None or not entry.expires_ms:
-            continue
-        if command.early or entry.expires_ms <= tables.group_ms:
-            del tables.keys[pair]
-            changed = True
+    changed = purge_keys(tables.keys, command, tables.group_ms) or changed
     return Accepted(changed=changed)
 
 
@@ -364,14 +344,7 @@ def broken(tables: AssignmentTables, name: JobId, text: str) -> None:
     if job is None or job.over:
         return
     tables.event(name, f"internal error: {text}")
-    command = FinishJob(
-        job=name,
-        status="failed",
-        reason=f"internal error: {text}",
-        exit_code=ExitCode.INTERNAL,
-        keep_ms=3_600_000,
-    )
-    _end(tables, replace(job, stop=job.stop or "failed"), command)
+    _end(tables, replace(job, stop=job.stop or "failed"), end_of_broken(name, text))
 
 
 def settle_state(tables: AssignmentTables, name: JobId) -> None:
@@ -403,18 +376,3 @@ def recover_copied_jobs(tables: AssignmentTables) -> None:
         if not job.started_ms and not job.stop:
             stop_job(tables, StopJob(job=name, kind="failed", reason=text, now=True))
             settle_state(tables, name)
-
-
-def _said(command: AdjustParts) -> str:
-    words: list[str] = []
-    if command.paused is not None:
-        words.append("paused" if command.paused else "resumed")
-    if command.rate_per_s is not None:
-        words.append(f"rate {command.rate_per_s:g}/s")
-    if command.vus is not None:
-        words.append(f"{command.vus} VUs")
-    return ", ".join(words) or "unchanged"
-
-
-def _by(name: str) -> str:
-    return f", by {name}" if name else ""

@@ -17,7 +17,10 @@ from squall.cluster.assignments.records import (
 )
 from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_records import EVENTS_MAX, JobEvent, KeyEntry
+from squall.cluster.protocol.job_records import JobEvent, KeyEntry
+from squall.cluster.protocol.job_rules import (
+    with_event,
+)
 
 replace = msgspec.structs.replace
 
@@ -94,11 +97,7 @@ class AssignmentTables:
         self.events.pop(job, None)
 
     def event(self, job: JobId, text: str) -> None:
-        events = (*self.events.get(job, ()), JobEvent(self.group_ms, text))
-        if len(events) > EVENTS_MAX:
-            half = EVENTS_MAX // 2
-            events = (*events[:half], *events[half + 1 :])
-        self.events[job] = events
+        self.events[job] = with_event(self.events.get(job, ()), self.group_ms, text)
 
     def rebuild(self) -> None:
         """Computes the derived tables after the others were loaded."""

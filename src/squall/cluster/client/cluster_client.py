@@ -25,6 +25,7 @@ from squall.cluster.protocol.messages import (
     AdjustJob,
     CancelAccepted,
     CancelJob,
+    Counters,
     Draining,
     DrainNode,
     Explanation,
@@ -49,7 +50,7 @@ from squall.cluster.protocol.messages import (
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission, Targets, fingerprint
 from squall.cluster.protocol.timeouts import RequestTimeouts
-from squall.cluster.results.counters import final_counters
+from squall.cluster.results.counters import final_counters, live_counters
 from squall.cluster.results.job_result import JobResult, decode_result, outcome_of
 from squall.cluster.wire.blob_transfer import BlobFetcher, serve_blobs
 from squall.cluster.wire.errors import BlobError
@@ -249,11 +250,17 @@ class ClusterClient:
         return (await self.job_status(job)).view
 
     async def counted_status(self, job: JobId) -> JobView:
-        """The status with counters also of a job that has ended: those of its result."""
+        """The status with counters also of a job that has ended: those of its result. Gates show
+        those of a running job in its snapshots."""
         view = await self.status(job)
-        if view.state not in TERMINAL or not view.result:
+        counters: dict[str, Counters] = {}
+        if view.state in TERMINAL and view.result:
+            counters = final_counters(await self._result_of(view))
+        elif view.state not in TERMINAL and view.datacenters:
+            snapshot = await self.latest(job)
+            counters = live_counters(snapshot) if snapshot is not None else {}
+        if not counters:
             return view
-        counters = final_counters(await self._result_of(view))
         workflows = [
             msgspec.structs.replace(each, counters=counters.get(each.name))
             for each in view.workflows

@@ -138,7 +138,8 @@ class Admission:
         )
 
     def admit(self, message_class: MessageClass, now: float, source: str = "") -> Decision:
-        """Called before any work is done for the request. `source` names its connection."""
+        """Called before any work is done for the request. `source` names the process that
+        asks."""
         if message_class is MessageClass.CONTROL:
             if self._in_flight[message_class] >= self._settings.control_max:
                 return self._line_up(source)

@@ -15,7 +15,6 @@ from typing import Literal
 
 import msgspec
 
-from squall.api.errors import SquallError
 from squall.cluster.datacenter.records import RecordFacts, StopKind
 from squall.cluster.protocol.command_outcomes import Accepted as Accepted
 from squall.cluster.protocol.command_outcomes import CommandOutcome as CommandOutcome
@@ -31,12 +30,13 @@ from squall.cluster.protocol.job_commands import LeadJobs as LeadJobs
 from squall.cluster.protocol.job_commands import Purge as Purge
 from squall.cluster.protocol.job_commands import StopJob as StopJob
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId
+from squall.cluster.protocol.job_rules import (
+    encoded,
+)
 from squall.cluster.protocol.submission import Submission
-from squall.cluster.protocol.submission_limits import DESCRIPTION_MAX_BYTES, description_fault
 from squall.engine.outcome import WorkflowStatus
 from squall.stats.manifest import Profile
 
-COMMAND_MAX_BYTES = DESCRIPTION_MAX_BYTES
 CONTEXT_INLINE_MAX = 16 * 1024
 VERSION = 3
 """Raise it with every new command, with every new field, and with every change of what apply does
@@ -355,21 +355,12 @@ Command = (
     | PurgeGated
 )
 
-_encoder = msgspec.msgpack.Encoder()
 _commands = msgspec.msgpack.Decoder(Command)
 
 
 def encode(command: Command) -> bytes:
     """Encodes a command for `Ledger.submit`; raises `SquallError` if it is too large."""
-    body = _encoder.encode(command)
-    if len(body) > COMMAND_MAX_BYTES:
-        if isinstance(command, CreateJob):
-            raise SquallError(description_fault(len(body)))
-        raise SquallError(
-            f"a command {type(command).__name__} has {len(body):,} bytes; "
-            f"at most {COMMAND_MAX_BYTES:,} are allowed"
-        )
-    return body
+    return encoded(command, creates=CreateJob)
 
 
 def decode(body: bytes) -> Command:

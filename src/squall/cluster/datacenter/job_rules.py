@@ -6,11 +6,8 @@ changes afterwards.
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
-from squall.api.errors import ExitCode
 from squall.cluster.datacenter.commands import (
     Accepted,
     AdjustLoad,
@@ -25,10 +22,7 @@ from squall.cluster.datacenter.commands import (
     StopJob,
 )
 from squall.cluster.datacenter.records import (
-    ADJUSTMENTS_MAX,
     TERMINAL,
-    AdjustEvent,
-    Adjustment,
     JobRecord,
     KeyEntry,
     Transition,
@@ -38,11 +32,22 @@ from squall.cluster.datacenter.tables import Tables, replace
 from squall.cluster.datacenter.workflow_states import WorkflowState
 from squall.cluster.protocol.gates.handover_keys import HandoverNumber
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_rules import (
+    adjusted,
+    change_text,
+    end_of_broken,
+    end_text,
+    extension_ms,
+    extension_text,
+    keep_key,
+    known_key,
+    purge_keys,
+    stamp_fault,
+    with_adjustments,
+)
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.submission_limits import (
-    TIMEOUT_MAX_S,
     adjustment_fault,
-    key_fault,
     submission_fault,
 )
 
@@ -52,14 +57,9 @@ NEVER_MS = 2**62
 def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
     if not tables.group:
         return Rejected(text="the group is not configured yet; try again")
-    entry = tables.keys.get((command.principal, command.key))
-    if entry is not None:
-        if entry.fingerprint != command.fingerprint:
-            return Rejected(
-                text=f'key "{command.key}" was used for another job ({entry.job}); '
-                "choose another key"
-            )
-        return Accepted(job=entry.job, changed=False)
+    known = known_key(tables.keys, command)
+    if known is not None:
+        return known
     if tables.gates and not command.direct:
         # The client is sent to the gates, which create a job for its key. A command that was under
         # way while the gates became known must not create a second one.
@@ -75,7 +75,7 @@ def create_job(tables: Tables, command: CreateJob) -> CommandOutcome:
 
 def new_job_fault(command: CreateJob) -> str:
     """Returns why no job can be created from the command, or ""."""
-    fault = _creation_fault(command) or submission_fault(command.submission)
+    fault = stamp_fault(command) or submission_fault(command.submission)
     if fault:
         return fault
     names = [name for layer in command.layers for name in layer]
@@ -132,15 +132,6 @@ def add_job(
 
 def _layers(command: CreateJob) -> dict[str, int]:
     return {name: i for i, layer in enumerate(command.layers) for name in layer}
-
-
-def _creation_fault(command: CreateJob) -> str:
-    """Checks what the manager adds to a submission."""
-    if not 0 <= command.timeout_ms <= TIMEOUT_MAX_S * 1000:
-        return f"timeout_ms is {command.timeout_ms}; at most {TIMEOUT_MAX_S * 1000:.0f}"
-    if not math.isfinite(command.created_at):
-        return f"created_at is {command.created_at}; it must be finite"
-    return key_fault(command.key)
 
 
 def stop_job(tables: Tables, command: StopJob) -> CommandOutcome:
@@ -200,33 +191,22 @@ def adjust_load(tables: Tables, command: AdjustLoad) -> CommandOutcome:
         missing = [name for name in command.workflows if job.workflow(name) is None]
         return Rejected(text=f"job {job.job} has no workflow {', '.join(missing)}")
     sequence = job.adjust_seq + 1
-    events = tuple(
-        AdjustEvent(
-            at_ms=tables.group_ms,
-            workflow=name,
-            paused=command.paused,
-            rate_per_s=command.rate_per_s,
-            vus=command.vus,
-            by=command.by,
-            request_id=command.request_id,
-            adjust_seq=sequence,
-        )
-        for name in command.workflows
+    adjustments = with_adjustments(
+        job.adjustments, command, at_ms=tables.group_ms, sequence=sequence
     )
-    adjustments = (*job.adjustments, *events)[-ADJUSTMENTS_MAX:]
     tables.put_job(replace(job, adjust_seq=sequence, adjustments=adjustments, touched=tables.op))
     for workflow in named:
         if workflow is None:
             continue
-        before = workflow.adjustment
-        adjustment = Adjustment(
-            adjust_seq=sequence,
-            paused=before.paused if command.paused is None else command.paused,
-            rate_per_s=before.rate_per_s if command.rate_per_s is None else command.rate_per_s,
-            vus=before.vus if command.vus is None else command.vus,
+        adjustment = adjusted(
+            workflow.adjustment,
+            sequence,
+            paused=command.paused,
+            rate_per_s=command.rate_per_s,
+            vus=command.vus,
         )
         tables.put_workflow(job.job, replace(workflow, adjustment=adjustment))
-        tables.event(job.job, f"{workflow.name}: {_said(command)}{_by(command.by)}")
+        tables.event(job.job, f"{workflow.name}: {change_text(command)}")
     return Accepted(job=job.job, value=sequence)
 
 
@@ -234,12 +214,12 @@ def extend_job(tables: Tables, command: ExtendJob) -> CommandOutcome:
     job = tables.jobs.get(command.job)
     if job is None or job.over:
         return Rejected(text=f"job {command.job} is over or unknown")
-    granted = min(command.by_ms, max(command.cap_ms - job.extension_ms, 0))
+    granted = extension_ms(command, job.extension_ms)
     if granted < 1:
         return Accepted(job=job.job, changed=False, value=job.extension_ms)
     total_ms = job.extension_ms + granted
     tables.put_job(replace(job, extension_ms=total_ms))
-    tables.event(job.job, f"got {granted / 1000:g} s more{_by(command.by)}")
+    tables.event(job.job, extension_text(command, granted))
     return Accepted(job=job.job, value=total_ms)
 
 
@@ -265,7 +245,7 @@ def finish_job(tables: Tables, command: FinishJob) -> CommandOutcome:
         return Rejected(text=f"job {job.job} has a workflow that is not over")
     if tables.live_of(job.job):
         return Rejected(text=f"job {job.job} has an attempt that may run")
-    tables.event(job.job, f"{command.status}" + (f": {command.reason}" if command.reason else ""))
+    tables.event(job.job, end_text(command))
     end(tables, job, command)
     return Accepted(job=job.job)
 
@@ -309,19 +289,10 @@ def purge(tables: Tables, command: Purge) -> CommandOutcome:
             continue
         del tables.jobs[name]
         tables.events.pop(name, None)
-        entry = tables.keys.get((job.principal, job.key))
-        if entry is not None and entry.job == name:
-            kept = KeyEntry(entry.fingerprint, name, tables.group_ms + command.key_keep_ms)
-            tables.keys[(job.principal, job.key)] = kept
+        expires_ms = tables.group_ms + command.key_keep_ms
+        keep_key(tables.keys, (job.principal, job.key), name, expires_ms)
         changed = True
-    for pair in command.keys:
-        entry = tables.keys.get(pair)
-        # The key of a job that exists (0) is never removed: the job could be created twice.
-        if entry is None or not entry.expires_ms:
-            continue
-        if command.early or entry.expires_ms <= tables.group_ms:
-            del tables.keys[pair]
-            changed = True
+    changed = purge_keys(tables.keys, command, tables.group_ms) or changed
     return Accepted(changed=changed)
 
 
@@ -346,17 +317,6 @@ def state_of(job: JobRecord) -> JobState:
     return "queued"
 
 
-def _said(command: AdjustLoad) -> str:
-    words: list[str] = []
-    if command.paused is not None:
-        words.append("paused" if command.paused else "resumed")
-    if command.rate_per_s is not None:
-        words.append(f"rate {command.rate_per_s:g}/s")
-    if command.vus is not None:
-        words.append(f"{command.vus} VUs")
-    return ", ".join(words) or "unchanged"
-
-
 def fail_job(tables: Tables, command: FailJob) -> CommandOutcome:
     job = tables.jobs.get(command.job)
     if job is None:
@@ -365,10 +325,6 @@ def fail_job(tables: Tables, command: FailJob) -> CommandOutcome:
         return Accepted(job=job.job, changed=False)
     broken(tables, job.job, command.error)
     return Accepted(job=job.job)
-
-
-def _by(name: str) -> str:
-    return f", by {name}" if name else ""
 
 
 def broken(tables: Tables, name: JobId, text: str) -> None:
@@ -386,11 +342,4 @@ def broken(tables: Tables, name: JobId, text: str) -> None:
         for each in job.workflows
     )
     tables.event(name, f"internal error: {text}")
-    command = FinishJob(
-        job=name,
-        status="failed",
-        reason=f"internal error: {text}",
-        exit_code=ExitCode.INTERNAL,
-        keep_ms=3_600_000,
-    )
-    end(tables, replace(job, workflows=workflows), command)
+    end(tables, replace(job, workflows=workflows), end_of_broken(name, text))

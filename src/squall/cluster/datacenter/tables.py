@@ -13,7 +13,6 @@ import msgspec
 
 from squall.cluster.datacenter.gated_records import GatedRecord, KnownGates
 from squall.cluster.datacenter.records import (
-    EVENTS_MAX,
     HISTORY_MAX,
     AttemptFacts,
     JobEvent,
@@ -26,6 +25,9 @@ from squall.cluster.datacenter.records import (
 )
 from squall.cluster.datacenter.workflow_states import WorkflowState, allowed
 from squall.cluster.protocol.job_keys import Attempt, AttemptKey, JobId, ShareKey
+from squall.cluster.protocol.job_rules import (
+    with_event,
+)
 
 CoreSlot = tuple[str, int]
 """(node, index of the core)."""
@@ -176,11 +178,7 @@ class Tables:
                     self._release(key_of(share, facts), facts)
 
     def event(self, job: JobId, text: str) -> None:
-        events = (*self.events.get(job, ()), JobEvent(self.group_ms, text))
-        if len(events) > EVENTS_MAX:
-            half = EVENTS_MAX // 2
-            events = (*events[:half], *events[half + 1 :])
-        self.events[job] = events
+        self.events[job] = with_event(self.events.get(job, ()), self.group_ms, text)
 
     def shown_events(self, job: JobRecord) -> tuple[JobEvent, ...]:
         """Adds to each loss, which is declared later, when the attempt died or was last heard: in

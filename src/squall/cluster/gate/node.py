@@ -129,8 +129,8 @@ class GateNode:
         self._plan = plan
         self._log = log
         self._clock = runtime.clock
-        profile = plan.settings.timers.profile
-        self._timers = plan.timers or gate_timers(profile, plan.settings.jobs)
+        settings, profile = plan.settings, plan.settings.timers.profile
+        self._timers = plan.timers or gate_timers(profile, settings.jobs, settings.routing)
         routing = plan.routing or RoutingSettings()
         if plan.routing is None and profile == "fast":
             routing = fast(routing)
@@ -340,6 +340,7 @@ class GateNode:
             group_ms=self._ledger.group_ms(),
             route=self._router.route,
             is_unreachable=self._router.is_unreachable,
+            silent_s=self._router.silent_s,
             on_broken=self._job_broken,
         )
         # The fence of this term, not that of the ledger: another gate may lead by the time that an

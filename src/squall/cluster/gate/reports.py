@@ -7,19 +7,18 @@ before the command that names it (R9).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 
-from squall.api.errors import SquallError
 from squall.cluster.assignments.commands import GateCommand, PartFacts, ReportParts
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.group.blob_transfers import Transfers
-from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_leaders.choice import JobLeaders
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.protocol.gates.gate_messages import PartReport, PartStored
-from squall.cluster.wire.errors import BlobError, RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
-from squall.cluster.wire.messages import ErrorCode
 
 
 class PartReports:
@@ -45,29 +44,29 @@ class PartReports:
 
     async def report(self, message: PartReport, incoming: Incoming) -> PartStored:
         if message.result:
-            await self._pull(message, incoming)
+            await self._transfers.pull_for(
+                message.result,
+                message.result_size,
+                incoming.channel,
+                full="the gate cannot store the result",
+                answer=self._committer.answer,
+            )
         if message.relay and not self._ledger.is_primary:
             return await self._leaders.relay(msgspec.structs.replace(message, relay=False))
         # A gate that lags behind, or was replaced, must not deny a part that it has not heard of:
         # the datacenter would end it.
         await self._committer.read()
-        command = stored_report(self._machine, message)
-        if command is not None:
-            await self._committer.commit(command)
-        return PartStored(known=is_known(self._machine, message))
+        return await stored(self._machine, message, self._committer.commit)
 
-    async def _pull(self, message: PartReport, incoming: Incoming) -> None:
-        try:
-            await self._transfers.pull(message.result, message.result_size, incoming.channel)
-        except BlobError as error:
-            raise RemoteError(
-                ErrorCode.RETRY_LATER, str(error), retry_after_s=RETRY_AFTER_S
-            ) from None
-        except OSError as error:
-            text = f"the gate cannot store the result: {error.strerror or error}"
-            raise RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=1.0) from None
-        except SquallError as error:
-            raise self._committer.answer(error) from None
+
+async def stored(
+    machine: Assignments, report: PartReport, commit: Callable[[GateCommand], Awaitable[object]]
+) -> PartStored:
+    """The answer to a report, once the log has what it says. `commit` raises if it failed."""
+    command = stored_report(machine, report)
+    if command is not None:
+        await commit(command)
+    return PartStored(known=is_known(machine, report))
 
 
 def is_known(machine: Assignments, report: PartReport) -> bool:

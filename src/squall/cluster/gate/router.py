@@ -8,6 +8,7 @@ the log, so a new primary knows what the former one sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from squall.cluster.assignments.records import GateJobRecord, PartTry
 from squall.cluster.assignments.tables import AssignmentTables
@@ -109,6 +110,12 @@ class DatacenterRouter:
         if datacenter not in self._known:
             return True
         return self._known[datacenter].finding(self._clock.now()).health is Health.UNREACHABLE
+
+    def silent_s(self, datacenter: str) -> float:
+        """Seconds since the last answer that this gate got."""
+        if datacenter not in self._known:
+            return inf
+        return self._known[datacenter].reach.silent_s(self._clock.now())
 
     # The committed parts.
 

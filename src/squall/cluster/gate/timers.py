@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from squall.settings.shared_sections import JobSettings
+from squall.settings.shared_sections import GateRoutingSettings, JobSettings
 
 _JOBS = JobSettings()
 
@@ -16,9 +16,9 @@ class GateTimers(msgspec.Struct, frozen=True, kw_only=True):
     unroutable_s: float = 30.0
     """How long a job waits while no datacenter can run it, before it fails with the reason: a
     datacenter that restarts is back by then."""
-    stop_wait_s: float = 75.0
-    """How long after the stop of a job an unreachable datacenter is waited for: a region that was
-    cut off for a minute still delivers its exact numbers. If its managers are gone too, its workers
+    lost_wait_s: float = GateRoutingSettings().lost_wait_s
+    """How long a started part is waited for whose datacenter is unreachable: a region that was cut
+    off for a minute still delivers its exact numbers. If its managers are gone too, its workers
     stop by themselves when their leases end, 23 s after they last heard one."""
     deadline_margin_s: float = 60.0
     """Added to the length of the plan for a job without a timeout: datacenters have limits of their
@@ -42,20 +42,20 @@ class GateTimers(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.again_first_s * 2.0 ** min(max(times - 1, 0), 16), self.again_max_s)
 
 
-def gate_timers(profile: str, jobs: JobSettings) -> GateTimers:
+def gate_timers(profile: str, jobs: JobSettings, routing: GateRoutingSettings) -> GateTimers:
     """Combines the settings with the timers of the profile."""
     chosen = GateTimers()
     if profile == "fast":
         chosen = GateTimers(
             hold_s=5.0,
             unroutable_s=10.0,
-            stop_wait_s=10.0,
             again_first_s=0.5,
             again_max_s=5.0,
             settle_s=0.3,
         )
     return msgspec.structs.replace(
         chosen,
+        lost_wait_s=routing.lost_wait_s,
         retention_s=jobs.retention_s,
         retention_failed_s=jobs.retention_failed_s,
         key_retention_s=jobs.key_retention_s,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from squall.api.errors import SquallError
 from squall.cluster.ledger.interface import Blobs, Digest, TryLater
 from squall.cluster.protocol.messages import BlobHeld, OfferBlob
@@ -14,6 +16,9 @@ from squall.cluster.wire.messages import ErrorCode
 from squall.runtime.tasks import TaskRunner
 from squall.stats.attempt_record import AttemptRecord
 from squall.stats.record_builder import decode_record
+
+PULL_AGAIN_S = 0.3
+"""When a transfer that broke off may be asked for again: it goes on where it was."""
 
 
 class Transfers:
@@ -35,6 +40,29 @@ class Transfers:
             await self._fetcher.fetch(digest, size, [holder])
         # An earlier transfer may have stored it here and broken off before a quorum had it.
         await self.blobs.ensure(Digest(digest))
+
+    async def pull_for(
+        self,
+        digest: str,
+        size: int,
+        holder: Holder,
+        *,
+        full: str,
+        answer: Callable[[SquallError], RemoteError],
+    ) -> None:
+        """`pull` for a request that names the blob: raises what answers the request. `full` begins
+        the text when the disk takes nothing, `answer` translates an error of the log."""
+        try:
+            await self.pull(digest, size, holder)
+        except BlobError as error:
+            raise RemoteError(
+                ErrorCode.RETRY_LATER, str(error), retry_after_s=PULL_AGAIN_S
+            ) from None
+        except OSError as error:
+            text = f"{full}: {error.strerror or error}"
+            raise RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=1.0) from None
+        except SquallError as error:
+            raise answer(error) from None
 
     async def record(self, digest: str) -> AttemptRecord | None:
         """Reads an attempt record; None if the blob is missing or cannot be decoded."""

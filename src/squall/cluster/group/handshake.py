@@ -29,7 +29,6 @@ class GroupHandshake:
         self._board = board
         self._watch = watch
         self._settings = GroupSettings(group=name, timers=bytes.fromhex(digest(timers)))
-        self._alarmed: set[str] = set()
         self._present(self._settings)
 
     def refresh(self, ledger: Ledger) -> None:
@@ -46,16 +45,11 @@ class GroupHandshake:
         if known != self._settings:
             self._present(known)
         for node, text in transport.refusals().items():
-            self._alarm_once(f"no link to {node}: {text}")
+            self._watch.alarm_once(f"no link to {node}: {text}")
         for node, heard in self._watch.heard.items():
             if group and heard.note.group not in ("", group):
-                self._alarm_once(f"{node} has the data directory of another group")
+                self._watch.alarm_once(f"{node} has the data directory of another group")
 
     def _present(self, settings: GroupSettings) -> None:
         self._settings = settings
         self._board.profile = replace(self._board.profile, settings=settings)
-
-    def _alarm_once(self, text: str) -> None:
-        if text not in self._alarmed:
-            self._alarmed.add(text)
-            self._watch.alarm(text)

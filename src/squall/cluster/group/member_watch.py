@@ -9,29 +9,50 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from squall.cluster.group.wall_clocks import WallClocks
 from squall.cluster.ledger.group_member.wire_transport import WireTransport
 from squall.cluster.ledger.interface import Fence
 from squall.cluster.ledger.replica.effects import Effect, EnteredEpoch, SteppedDown
-from squall.cluster.protocol.group_messages import MemberNote
+from squall.cluster.protocol.group_messages import MemberNote, NameInUse
+from squall.cluster.wire.errors import WireError
 from squall.cluster.wire.links.dispatch import Incoming
 from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.interfaces import Address, Clock, NodeId
 from squall.runtime.log import Log
 
 ALARMS_KEPT = 10
+TAKES_OVER_S = 1.5
+"""A process that sent no note for so long, of which there are two a second, gives its name to
+another one: a restart."""
+SAME_NAME_S = 2.0
+"""Two processes that send notes under one name beside each other for so long both live. The last
+notes of a dead one arrive sooner."""
 RARE = (EnteredEpoch, SteppedDown)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNote:
-    """The last note of a manager, the boot that sent it, and when it arrived."""
+    """The last note of a manager, the boot that sent it, when it arrived and from where."""
 
     note: MemberNote
     boot: str
     at: float
+    place: str = ""
+
+
+@dataclass(slots=True)
+class OtherProcess:
+    """A process with the name of a member that is not the one in `heard`."""
+
+    place: str
+    boot: str
+    since: float
+    at: float
+    # Empty until it is sure that both live.
+    alarm: str = ""
 
 
 class GroupWatch:
@@ -43,8 +64,12 @@ class GroupWatch:
         # None until the log is opened, and always None if the log is in a store.
         self.transport: WireTransport | None = None
         self.heard: dict[str, ReceivedNote] = {}
+        # By name: two members were given one name by mistake. Only the notes of the first count, or
+        # the address of the member would change with every note.
+        self._others: dict[str, OtherProcess] = {}
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
         self.alarm_count = 0
+        self._alarmed: set[str] = set()
         self.view_changes = 0
         self.epochs = 0
         self.stepped_down = 0
@@ -54,6 +79,12 @@ class GroupWatch:
         self._fence: Fence | None = None
 
     # Called by the ledger.
+
+    def alarm_once(self, text: str) -> None:
+        """For what is found again and again."""
+        if text not in self._alarmed:
+            self._alarmed.add(text)
+            self.alarm(text)
 
     def alarm(self, text: str) -> None:
         self.alarm_count += 1
@@ -93,7 +124,9 @@ class GroupWatch:
         if node == self.node:
             return
         now = self._clock.now()
-        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), now)
+        if not self._is_first(node, note, incoming, now):
+            return
+        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), now, _place(note, incoming))
         if note.wall_s:
             self.clocks.heard(node, note.wall_s - self._clock.wall(), now)
         own = address_in(note.address)
@@ -104,6 +137,44 @@ class GroupWatch:
             address = address_in(shown)
             if name != self.node and name not in self.addresses and address is not None:
                 self.reach(name, address)
+
+    def _is_first(self, node: str, note: MemberNote, incoming: Incoming, now: float) -> bool:
+        """Whether the note is from the process that has the name: that which was heard first, while
+        it is heard. Both processes are told that there are two."""
+        boot, before = str(incoming.peer.boot), self.heard.get(node)
+        other = self._others.get(node)
+        is_first = before is None or before.boot == boot or now - before.at > TAKES_OVER_S
+        if other is not None and (
+            now - other.at > TAKES_OVER_S or (is_first and other.boot == boot)
+        ):
+            # It is gone, or the one that had the name is.
+            del self._others[node]
+            other = None
+        if not is_first:
+            if other is None or other.boot != boot:
+                place = _place(note, incoming)
+                other = self._others[node] = OtherProcess(place, boot, now, now)
+            other.at = now
+        elif other is not None and now - other.since >= SAME_NAME_S:
+            places = " and ".join(sorted((_place(note, incoming), other.place)))
+            other.alarm = (
+                f"two processes run as {node}, on {places}: stop one, or give it another name"
+            )
+        if other is not None and other.alarm:
+            self.alarm_once(other.alarm)
+            # If its queue is full, its next note is answered.
+            with suppress(WireError):
+                incoming.channel.send(NameInUse(other.alarm))
+        return is_first
+
+    def name_in_use(self, message: NameInUse, incoming: Incoming) -> None:
+        self.alarm_once(message.text)
+
+    def same_name(self, node: str) -> str:
+        """That two running processes have this name; "" if not."""
+        other = self._others.get(node)
+        is_heard = other is not None and self._clock.now() - other.at <= TAKES_OVER_S
+        return other.alarm if other is not None and is_heard else ""
 
     def reach(self, node: str, address: Address) -> None:
         """Uses `address` for `node` from now on."""
@@ -147,3 +218,10 @@ class GroupWatch:
             for node, heard in self.heard.items()
             if heard.note.storage and now - heard.at <= within_s
         }
+
+
+def _place(note: MemberNote, incoming: Incoming) -> str:
+    """The machine and the process that sent a note. The address in it is that of the flags."""
+    link = incoming.channel.link
+    host = link.peer_host if link is not None else ""
+    return f"{host or note.address} (pid {note.pid})"

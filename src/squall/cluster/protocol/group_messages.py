@@ -136,6 +136,13 @@ class MembersChanged(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 # Between the primary and the leader of a job.
 
 
+@message(167, MessageClass.CONTROL)
+class NameInUse(msgspec.Struct, frozen=True):
+    """Two running processes have the name of the receiver, which is one of them."""
+
+    text: str
+
+
 @message(170, MessageClass.DATA, size=SizeClass.BULK)
 class AskCut(msgspec.Struct, frozen=True):
     """Asks for the record of an attempt that is about to be declared lost."""

@@ -468,6 +468,8 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Of a manager: seconds that its wall clock is ahead of the median of the managers'."""
     region: str = ""
     """Of a gate: where it is."""
+    same_name: str = ""
+    """Of a manager or a gate: that another running process has its name, and where."""
 
 
 @message(152, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)

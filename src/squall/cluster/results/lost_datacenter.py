@@ -7,10 +7,10 @@ end of its plan.
 
 from __future__ import annotations
 
-import math
-
 from squall.cluster.results.datacenter_totals import DatacenterTotals
 from squall.cluster.results.job_result import JobResult, ResultInfo
+from squall.cluster.results.parts import AttemptPart
+from squall.cluster.results.uncounted_load import UncountedLoad, pace_of, unknown_of
 from squall.engine.load.schedule import StartSchedule
 from squall.engine.outcome import Loss, WorkflowOutcome
 from squall.engine.run_options import RunOptions
@@ -18,9 +18,6 @@ from squall.reporting.loss_lines import loss_line
 from squall.stats.manifest import FileManifest, WorkflowManifest
 from squall.stats.report_sums import over_shares
 from squall.stats.verdict import Verdict
-
-RATE_MARGIN = 1.05
-"""The most that a rate is ever above its plan (R8)."""
 
 
 def lost_result(
@@ -100,19 +97,12 @@ def _loss(workflow: WorkflowManifest, part: DatacenterTotals) -> Loss:
     heard_s = _heard_s(workflow, part)
     # The duration of a number of iterations is only its limit.
     counts = profile.model == "iterations"
-    left_s = 0.0 if counts else max(profile.duration_s - heard_s, 0.0)
-    starts: int | None = None
     made = sum(window.made for window in stats.windows)
+    starts: int | None = None
     if profile.is_open:
-        schedule = StartSchedule(profile)
-        starts = max(schedule.total - sum(window.planned for window in stats.windows), 0)
-        most = starts * RATE_MARGIN
-    elif counts:
-        most = float(max(profile.iterations - made, 0))
-    else:
-        # At the pace so far; nothing plans the iterations of users.
-        most = made / heard_s * left_s if heard_s else 0.0
-    each = stats.requests.sent / made if made else 1.0
+        planned = StartSchedule(profile).total
+        starts = max(planned - sum(window.planned for window in stats.windows), 0)
+    unknown = _unknown(workflow, part)
     return Loss(
         process=0,
         workflow=workflow.name,
@@ -121,11 +111,32 @@ def _loss(workflow: WorkflowManifest, part: DatacenterTotals) -> Loss:
         users=profile.max_vus if not profile.is_open else 0,
         starts=starts,
         cut_at_s=heard_s,
-        below_target_s=left_s,
+        below_target_s=0.0 if counts else max(profile.duration_s - heard_s, 0.0),
         iterations=max(profile.iterations - made, 0) if counts else None,
-        unknown_requests=math.ceil(most * each),
-        unknown_iterations=math.ceil(most),
+        unknown_requests=unknown.requests,
+        unknown_iterations=unknown.iterations,
         is_estimate=True,
         is_last_heard=True,
         datacenter=part.name,
     )
+
+
+def _unknown(workflow: WorkflowManifest, part: DatacenterTotals) -> UncountedLoad:
+    """The bound of a lost attempt, for all shares of the datacenter as one. No lease ends its load
+    before the plan and its grace are over."""
+    profile = workflow.profile
+    builder = part.records.get(workflow.name)
+    record = builder.record if builder is not None else None
+    whole = AttemptPart(
+        workflow=workflow.name,
+        share=0,
+        attempt=1,
+        shares=1,
+        worker=part.name,
+        fate="lost",
+        record=record,
+        users=profile.max_vus,
+        iterations=profile.iterations,
+        lost_at_s=profile.duration_s + profile.grace_s,
+    )
+    return unknown_of(whole, workflow, pace_of([record]))

@@ -197,6 +197,8 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
         busy=sum(second[0].busy.values()) if second else 0,
         connect_p99_s=stats.connect.quantile(0.99),
         connections=stats.requests.connections,
+        sent=stats.requests.sent,
+        answered=stats.requests.answered,
         ended=ended,
         rows=tuple(
             _row_snapshot(row, slices.get(row.name))

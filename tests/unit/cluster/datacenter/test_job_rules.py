@@ -7,7 +7,6 @@ import pytest
 
 from squall.api.errors import SquallError
 from squall.cluster.datacenter.commands import (
-    COMMAND_MAX_BYTES,
     Accepted,
     AdjustLoad,
     CommandOutcome,
@@ -26,6 +25,7 @@ from squall.cluster.datacenter.commands import (
 from squall.cluster.datacenter.workflow_states import WorkflowState
 from squall.cluster.ledger.interface import Entry, GroupMs, OpNumber
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.job_rules import COMMAND_MAX_BYTES
 from tests.fakes.datacenter import Log, creation, submission, workflow
 
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from squall.api.errors import ConfigError
-from squall.cluster.datacenter.commands import COMMAND_MAX_BYTES
 from squall.cluster.protocol import submission_limits as limits
 from squall.cluster.protocol.bundle import PATH_MAX_BYTES, make_bundle
+from squall.cluster.protocol.job_rules import COMMAND_MAX_BYTES
 from squall.cluster.protocol.submission import BUNDLE_MAX_BYTES, Submission
 from squall.cluster.protocol.submission_limits import (
     adjustment_fault,

@@ -6,6 +6,7 @@ import msgspec
 
 from squall.cluster.protocol.encoded_reports import raw
 from squall.cluster.protocol.gates.job_reports import JobReports, WorkflowReports
+from squall.cluster.results.counters import live_counters
 from squall.cluster.results.datacenter_totals import SILENT_S, MergedTotals
 from squall.engine.run_options import RunOptions
 from squall.stats.manifest import Profile
@@ -59,6 +60,9 @@ def test_the_datacenters_are_added_and_shown_one_by_one() -> None:
     assert (eu.executions_now_per_s, us.executions_now_per_s) == (4.0, 3.0)
     assert eu.p95_now_s < 0.05 < us.p95_now_s
     assert (eu.failed, us.failed) == (0, 3)
+    counters = live_counters(found)["Shop"]
+    assert (counters.finished, counters.failed, counters.users) == (21, 3, 8)
+    assert counters.sent == counters.answered == merged.stats.workflows["Shop"].requests.sent > 0
 
 
 def test_another_leader_of_a_part_repeats_nothing_and_lowers_nothing() -> None:

@@ -171,7 +171,7 @@ def test_a_lost_datacenter_counts_up_to_its_last_report_and_is_invalid() -> None
     (reason,) = outcome.verdict.reasons
     assert reason == (
         "datacenter us lost, last heard at 4.0 s: Shop, 10 users missing for 6.0 s, "
-        "not refilled, 0 to 48 requests not known (estimate)"
+        "not refilled, 0 to 6030 requests not known (estimate)"
     )
     assert outcome.datacenters[1].state == "lost"
 
@@ -179,7 +179,8 @@ def test_a_lost_datacenter_counts_up_to_its_last_report_and_is_invalid() -> None
 def test_the_rest_of_a_planned_rate_is_missing_and_may_have_been_made() -> None:
     loss = the_loss(lost(OPEN, seconds=4, per_s=20))
     assert (loss.starts, loss.cut_at_s, loss.below_target_s) == (120, 4.0, 6.0)
-    assert loss.unknown_requests == 126
+    # 5 % more iterations than are planned, of two requests each.
+    assert (loss.unknown_iterations, loss.unknown_requests) == (126, 252)
     assert lost(OPEN, seconds=4, per_s=20).missing_starts == {"Shop": 120}
 
 
@@ -187,3 +188,13 @@ def test_a_datacenter_lost_before_its_first_report_did_nothing_that_is_known() -
     found = lost(OPEN, seconds=0)
     assert found.reports == []
     assert the_loss(found).starts == 200
+
+
+def test_a_datacenter_lost_before_its_first_report_may_have_sent_all_that_its_users_can() -> None:
+    """What nothing is known of is not known, whatever the load model."""
+    shop = the_loss(lost(Profile(vus=10, max_vus=10, duration_s=10.0), seconds=0))
+    assert shop.unknown_requests >= 10 * 10.0 / 0.001, "a request a millisecond of each user"
+    counted = the_loss(
+        lost(Profile(model="iterations", vus=2, max_vus=2, iterations=30, duration_s=60.0), 0)
+    )
+    assert counted.unknown_iterations == 30

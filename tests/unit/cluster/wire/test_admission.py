@@ -9,7 +9,7 @@ import pytest
 from squall.cluster.control.admission import Admission
 from squall.cluster.control.execution import BoundedExecution
 from squall.cluster.control.settings import AdmissionSettings
-from squall.cluster.wire.errors import RemoteError
+from squall.cluster.wire.errors import OutcomeUnknown, RemoteError
 from squall.cluster.wire.links.dispatch import Incoming
 from squall.cluster.wire.links.endpoint import Endpoint
 from squall.cluster.wire.links.peer import Peer
@@ -45,6 +45,35 @@ def test_data_is_shed_with_retry_after_while_control_waits_and_is_served() -> No
         assert [beat.number for beat in await asyncio.gather(*beats)] == list(range(5))
         assert len(await asyncio.gather(*held)) == 3
         await peer.close()
+        await endpoint.close()
+
+    run(main())
+
+
+def test_a_flood_costs_only_the_link_of_its_own_process() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        settings = AdmissionSettings(control_max=1, control_waiting_per_source_max=3)
+        execution = BoundedExecution(Admission(settings, lambda low, high: low), FakeClock())
+        endpoint = Endpoint(
+            board(network, "server", admit=execution.enter, handlers=[(Beat, slow)])
+        )
+        await endpoint.listen(("server", 0))
+        # The managers of two datacenters have the same name.
+        floods, asks = [
+            Peer(board(network, "m1", boot=boot), endpoint.address) for boot in ("eu", "us")
+        ]
+        for peer in (floods, asks):
+            peer.start()
+            await peer.connected(5.0)
+        asked = [asyncio.ensure_future(asks.request(Beat(n), 60.0)) for n in range(3)]
+        await turns()
+        flood = [asyncio.ensure_future(floods.request(Beat(n), 60.0)) for n in range(5)]
+        assert [beat.number for beat in await asyncio.gather(*asked)] == [0, 1, 2]
+        failed = await asyncio.gather(*flood, return_exceptions=True)
+        assert all(isinstance(each, OutcomeUnknown) for each in failed)
+        for peer in (floods, asks):
+            await peer.close()
         await endpoint.close()
 
     run(main())

@@ -108,22 +108,34 @@ class GateJobLeader:
         return led.totals.judged() if led is not None and led.totals is not None else []
 
     def lost_part(self, key: AttemptKey) -> bytes:
-        """The result of a part so far, as this gate knows it; empty: nothing is known. The key
-        names the part and its handover as share and attempt."""
+        """The result of a part so far, as this gate knows it; empty if there is no such part. The
+        key names the part and its handover as share and attempt."""
         led, job = self._led.get(key.job), self._tables.jobs.get(key.job)
-        if job is None or led is None or led.totals is None or key.share >= len(job.parts):
+        if job is None or key.share >= len(job.parts):
             return b""
         part = job.parts[key.share]
         tried = part.current
-        known = led.totals.parts[key.share]
-        if tried is None or tried.handover != key.attempt or known.began_at is None:
+        if tried is None or tried.handover != key.attempt:
             return b""
-        led.totals.lose(key.share, f"{tried.datacenter} is unreachable")
+        # The gate that led the job may be gone with all that it heard. Then nothing of the part is
+        # counted, and its whole plan is not known.
+        totals = led.totals if led is not None and led.totals is not None else self._totals(job)
+        totals.lose(key.share, f"{tried.datacenter} is unreachable")
+        known = totals.parts[key.share]
+        if known.began_at is not None:
+            ago_s = self._clock.now() - known.began_at
+        else:
+            ago_s = (self._group_ms() - job.started_ms) / 1000.0
         submission = self._part_of(job, part)
-        began = self._wall_s() - (self._clock.now() - known.began_at)
         name = part_job_id(job.job, tried.datacenter, tried.handover)
         return encode_result(
-            lost_result(name, submission.manifest, submission.options, known, started_at=began)
+            lost_result(
+                name,
+                submission.manifest,
+                submission.options,
+                known,
+                started_at=self._wall_s() - ago_s,
+            )
         )
 
     # Callbacks of the log and of time.

@@ -194,9 +194,15 @@ class _Comparison:
             for each in bucket
             if self._scores[each.name].total <= lowest * (1.0 + self._settings.spread)
         ]
+        # Else a reader would look for the reason why not the lowest score was chosen.
         if len(near) > 1:
-            # Else a reader would look for the reason why not the lowest score was chosen.
             self._rule = f"{len(near)} are within {self._settings.spread * 100:.0f} %: by its key"
+        least = min(_queue_per_core(each) for each in near)
+        if best == Health.BUSY and any(_queue_per_core(each) > least for each in near):
+            # The job will wait there: drawn lots would leave one datacenter idle while jobs wait in
+            # another.
+            self._rule = self._rule.replace("its key", "the jobs that wait per core")
+            near = [each for each in near if _queue_per_core(each) == least]
         return max(near, key=self._draw).name
 
     def _draw(self, status: DatacenterStatus) -> tuple[float, str]:
@@ -228,6 +234,10 @@ def _place_in_text(note: CandidateNote) -> tuple[bool, float, str]:
     """The chosen one first, then the best scores, then those that could not be chosen."""
     score = note.score.total if note.score is not None else math.inf
     return note.outcome != CHOSEN, score, note.name
+
+
+def _queue_per_core(status: DatacenterStatus) -> float:
+    return status.queued / max(status.cores, 1)
 
 
 def _can_run(status: DatacenterStatus) -> bool:

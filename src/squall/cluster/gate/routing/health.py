@@ -118,6 +118,8 @@ class HealthState:
         if reach.state is Reachability.UNREACHABLE:
             return HealthFinding(Health.UNREACHABLE, f"no manager heard for {silent_s:.0f} s")
         if self._finding.health is Health.UNKNOWN:
+            if reach.state is not Reachability.SUSPECTED and silent_s < self._settings.probe_s:
+                return HealthFinding(Health.UNKNOWN, "no manager has answered yet")
             suspected = reach.state is Reachability.SUSPECTED
             return HealthFinding(
                 Health.UNREACHABLE if suspected else Health.UNKNOWN,

@@ -10,9 +10,10 @@ from squall.cluster.assignments.job_rules import part_over
 from squall.cluster.assignments.records import GateJobRecord, PartRecord, PartTry
 from squall.cluster.gate.steward.effects import MergeResults, StoreLostPart
 from squall.cluster.gate.steward.volatile_state import StewardState
-from squall.cluster.group.job_deadlines import deadline_ms, timeout_text
+from squall.cluster.group.job_deadlines import deadline_ms, longest_run_ms, timeout_text
 from squall.cluster.protocol.job_commands import FinishJob, StopJob
 from squall.cluster.protocol.messages import JobState
+from squall.cluster.protocol.timers import Timers
 
 FINISHED: tuple[JobState, ...] = ("completed", "partial")
 _STOPPED: dict[str, JobState] = {
@@ -21,6 +22,11 @@ _STOPPED: dict[str, JobState] = {
     "failed": "failed",
     "aborted": "completed",
 }
+
+PLAN_ALONE = Timers(
+    job_margin_s=0.0, stop_grace_s=0.0, outbox_wait_s=0.0, execution_lease_s=0.0, lost_margin_s=0.0
+)
+"""Timers that add nothing to the length of a plan."""
 
 
 def check_deadline(state: StewardState, job: GateJobRecord) -> float:
@@ -36,24 +42,29 @@ def check_deadline(state: StewardState, job: GateJobRecord) -> float:
 
 
 def check_losses(state: StewardState, job: GateJobRecord) -> float:
-    """Gives up started parts whose datacenter is unreachable: at once if the job says so, else some
-    time after its stop (R15: Lost(e)). Returns the moment of the next check."""
+    """Gives up started parts whose datacenter is unreachable: at once if the job says so, else when
+    it was waited for (R15: Lost(e)). Returns the moment of the next check."""
     check_at = math.inf
+    targets = job.submission.targets
+    drops = targets.on_loss == "drop" if targets else False
     for part, tried in _running(job):
-        if not state.is_unreachable(tried.datacenter):
-            check_at = min(check_at, state.now + 1.0)
-            continue
-        targets = job.submission.targets
-        drops = targets.on_loss == "drop" if targets else False
-        from_ms = job.stop_ms + round(state.timers.stop_wait_s * 1000)
+        check_at = min(check_at, state.now + 1.0)
         # This gate may have begun to lead a moment ago: it has probed the datacenter since its own
         # start, and `is_unreachable` needs as long as a probe may take.
-        if not drops and (not job.stop or state.group_ms < from_ms):
-            check_at = min(check_at, state.now + 1.0)
-            continue
-        _lose(state, job, part, tried)
-        check_at = min(check_at, state.now + 1.0)
+        is_gone = state.is_unreachable(tried.datacenter)
+        if is_gone and (drops or _waited_s(state, job, tried) >= state.timers.lost_wait_s):
+            _lose(state, job, part, tried)
     return check_at
+
+
+def _waited_s(state: StewardState, job: GateJobRecord, tried: PartTry) -> float:
+    """How long a silent datacenter was waited for. Its part may go on to the end of its plan: what
+    it does until then, it can deliver later."""
+    end_ms = job.started_ms + longest_run_ms(job.submission.manifest, PLAN_ALONE)
+    end_ms += job.extension_ms
+    if job.stop:
+        end_ms = min(end_ms, job.stop_ms)
+    return min((state.group_ms - end_ms) / 1000.0, state.silent_s(tried.datacenter))
 
 
 def _running(job: GateJobRecord) -> Iterator[tuple[PartRecord, PartTry]]:

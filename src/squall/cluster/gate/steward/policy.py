@@ -57,16 +57,19 @@ class Steward:
         group_ms: int,
         route: Route,
         is_unreachable: Callable[[str], bool],
+        silent_s: Callable[[str], float],
         on_broken: Callable[[JobId, Exception], None] = lambda job, error: None,
     ) -> None:
         """`group` becomes the id of a group that has none yet. `datacenters` are those of this
         gate's flags, with the addresses of their managers. `is_unreachable` says whether a
-        datacenter has been silent for so long that its parts may be given up."""
+        datacenter has been silent for so long that its parts may be given up, `silent_s` how long
+        it has been silent."""
         self.state = StewardState(
             machine=machine,
             timers=timers,
             route=route,
             is_unreachable=is_unreachable,
+            silent_s=silent_s,
             on_broken=on_broken,
             began=now,
             began_ms=group_ms,

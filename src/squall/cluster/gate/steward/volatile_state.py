@@ -78,6 +78,7 @@ class StewardState:
     timers: GateTimers
     route: Route
     is_unreachable: Callable[[str], bool]
+    silent_s: Callable[[str], float]
     on_broken: Callable[[JobId, Exception], None]
     # When this member began to lead, on its own clock and on the group's.
     began: float

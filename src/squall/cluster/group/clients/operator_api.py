@@ -34,6 +34,7 @@ from squall.cluster.protocol.group_messages import (
     HandOver,
     MemberNote,
     MembersChanged,
+    NameInUse,
 )
 from squall.cluster.protocol.messages import NodeView
 from squall.cluster.wire.errors import RemoteError
@@ -93,6 +94,7 @@ class OperatorApi:
 
     def register(self, handlers: Handlers) -> None:
         handlers.on(MemberNote, self._watch.receive)
+        handlers.on(NameInUse, self._watch.name_in_use)
         handlers.on(AskGroup, self.status)
         handlers.on(HandOver, self.hand_over)
         handlers.on(ChangeMembers, self.change)
@@ -126,6 +128,7 @@ class OperatorApi:
                 version=each.version,
                 clock_s=each.clock_s,
                 region=each.region,
+                same_name=self._watch.same_name(each.name),
             )
             for each in self.view().members
         ]

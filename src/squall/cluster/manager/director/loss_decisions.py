@@ -60,7 +60,17 @@ def check_losses(state: VolatileState, job: JobRecord) -> float:
 
 
 def grants_of(state: VolatileState, key: AttemptKey, attempt: AttemptFacts) -> Grants:
-    return Grants(state.attempt(key).granted, state.began, state.at(attempt.created_ms))
+    """The moments from which the silence of an attempt counts."""
+    job = state.tables.jobs[key.job]
+    granted = state.attempt(key).granted
+    if job.held:
+        # It gets no lease, for as long as the other datacenters need (R15). Its worker lives while
+        # it is heard.
+        worker = state.workers.get(attempt.node)
+        granted = worker.heard if worker is not None and worker.boot == attempt.boot else None
+    # A part that the gates have just started is older than a lease and got none yet.
+    dispatched = state.at(max(attempt.created_ms, job.released_ms))
+    return Grants(granted, state.began, dispatched)
 
 
 def flush_records(state: VolatileState) -> None:

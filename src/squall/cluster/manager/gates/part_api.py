@@ -27,7 +27,7 @@ from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.group.blob_transfers import Transfers
 from squall.cluster.group.clients.submissions import QueueFull, check_room
-from squall.cluster.group.committer import RETRY_AFTER_S, Committer
+from squall.cluster.group.committer import Committer
 from squall.cluster.group.job_leaders.choice import JobLeaders
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.protocol.gates.gate_messages import (
@@ -43,7 +43,7 @@ from squall.cluster.protocol.gates.gate_messages import (
 from squall.cluster.protocol.gates.handover_keys import part_job_id
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.submission import fingerprint
-from squall.cluster.wire.errors import BlobError, RemoteError
+from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
 from squall.engine.plan.layers import topological_layers
@@ -135,17 +135,13 @@ class PartApi:
         submission = message.submission
         if not submission.bundle:
             return
-        try:
-            await self._transfers.pull(submission.bundle, submission.bundle_size, incoming.channel)
-        except BlobError as error:
-            raise RemoteError(
-                ErrorCode.RETRY_LATER, str(error), retry_after_s=RETRY_AFTER_S
-            ) from None
-        except OSError as error:
-            text = f"{self._datacenter} cannot store the bundle: {error.strerror or error}"
-            raise RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=1.0) from None
-        except SquallError as error:
-            raise self._committer.answer(error) from None
+        await self._transfers.pull_for(
+            submission.bundle,
+            submission.bundle_size,
+            incoming.channel,
+            full=f"{self._datacenter} cannot store the bundle",
+            answer=self._committer.answer,
+        )
 
     def _is_known(self, message: AcceptPart) -> bool:
         """The handover is known, so nothing is created and no bundle is needed."""

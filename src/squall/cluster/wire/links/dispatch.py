@@ -57,8 +57,8 @@ class Admission(Protocol):
 
 
 Admit = Callable[[MessageClass, str], Admission | float]
-"""(class, node id of the sender) -> a slot to release, or the seconds after which the sender
-may ask again. Raises if the sender's link must be closed."""
+"""(class, the name and the boot of the sender) -> a slot to release, or the seconds after which the
+sender may ask again. Raises if the sender's link must be closed."""
 
 
 class Answering(Protocol):
@@ -220,7 +220,8 @@ class Dispatcher:
     ) -> Admission | None:
         """A slot; None if the request was answered with a refusal or the link closed."""
         try:
-            admission = self._admit(row.message_class, peer.node)
+            # A quota is that of a process: nodes of two datacenters may have the same name.
+            admission = self._admit(row.message_class, f"{peer.node} {peer.boot}")
         except Exception as error:
             self._counters.control_overflow += 1
             self._on_error(error)

@@ -138,6 +138,11 @@ class Link:
 
     # Called by the network.
 
+    @property
+    def peer_host(self) -> str:
+        """Where the other end is, by the connection; "" once that is closed."""
+        return self._connection.peer[0] if self._connection is not None else ""
+
     def on_open(self, connection: Connection) -> None:
         self._connection = connection
         claims = self._claims

@@ -28,7 +28,7 @@ from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.roles import Role
 from squall.runtime.addresses import is_name, shown_address
 from squall.runtime.backoff import Retries
-from squall.runtime.interfaces import Address, NodeId, NotResolved
+from squall.runtime.interfaces import Address, BootId, NodeId, NotResolved
 from squall.runtime.tasks import TaskToken
 
 DRAIN_POLL_S = 0.01
@@ -55,8 +55,8 @@ class Peer:
         self.address = address
         # The one that the control link was dialled with last, if `address` is a name.
         self.dialled = address
-        # The node that the last control link led to.
-        self.reached: NodeId | None = None
+        # The process that the last control link led to.
+        self.reached: BootId | None = None
         self._board = board
         self._diallers = tuple(
             _LinkDialler(board, self, kind, expects, node, on_connected, on_disconnected)
@@ -179,7 +179,7 @@ class _LinkDialler:
                 await self.channel.wanted.wait()
             if self._is_superseded():
                 # Both would replace each other's link for ever.
-                self.error = WireError("there is a link to the same node over another address")
+                self.error = WireError("there is a link to the same process over another address")
             else:
                 await self._attempt()
             self.channel.wanted.clear()
@@ -193,13 +193,13 @@ class _LinkDialler:
         return f"no link to {shown_address(self._peer.address)}: {self.error or 'closed'}"
 
     def _is_superseded(self) -> bool:
-        """Whether another peer of this process has a link to the node that this one led to. The
+        """Whether another peer of this process has a link to the one that this one led to. The
         control links decide for both: a peer with the control link and another one with the bulk
         link could not ask for anything large."""
         if self._peer.reached is None:
             return False
         newest = self._board.newest.get(self._peer.reached)
-        return newest is not None and newest is not self._peer.control and newest.link is not None
+        return newest is not None and newest is not self._peer.control
 
     async def _address(self) -> Address:
         """The address to dial. Of a name: the next one; the bulk link goes where the control link
@@ -260,14 +260,17 @@ class _LinkDialler:
         session = channel.session
         if session is not None:
             if self._kind is LinkKind.CONTROL:
-                self._peer.reached = session.peer.node
-                self._board.newest[session.peer.node] = channel
+                self._peer.reached = session.peer.boot
+                self._board.newest[session.peer.boot] = channel
             self._on_connected(session)
 
     def _lost(self, channel: Channel, error: Exception | None) -> None:
         was_up = self.up.is_set()
         self.up.clear()
         self.error = error
+        reached, newest = self._peer.reached, self._board.newest
+        if reached is not None and newest.get(reached) is channel:
+            del newest[reached]
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
         if was_up:

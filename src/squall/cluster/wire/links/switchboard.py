@@ -20,7 +20,7 @@ from squall.cluster.wire.negotiation import Profile
 from squall.cluster.wire.seal.certificate_claims import ClaimCheck, certificate_claims
 from squall.cluster.wire.seal.keyring import Identity, Keyring
 from squall.cluster.wire.seal.secrets import Secrets
-from squall.runtime.interfaces import Address, NodeId, Runtime, TLSContext
+from squall.runtime.interfaces import Address, BootId, Runtime, TLSContext
 from squall.runtime.names import Names
 from squall.runtime.tasks import TaskRunner
 
@@ -71,9 +71,10 @@ class Switchboard:
     """A queued one-way message was not sent, and why. Not called for TELEMETRY."""
     budget: BufferBudget = field(init=False)
     names: Names = field(init=False)
-    newest: dict[NodeId, Channel] = field(init=False)
-    """The last control link that was made to each node. A listener keeps one link of a kind for
-    each process that dials it, whatever address leads there."""
+    newest: dict[BootId, Channel] = field(init=False)
+    """The last control link that was made to each process, while it is up. A listener keeps one
+    link of a kind for each process that dials it, whatever address leads there. The name would not
+    do: the managers of two datacenters may have the same."""
     keepalive: KeepAlive = field(init=False)
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ class GateBench:
         # The datacenters that cannot be reached, and those that take no part.
         self.unreachable: set[str] = set()
         self.closed: set[str] = set()
+        self.heard_at: dict[str, float] = {}
         self.asked: list[StewardEffect] = []
         self.broken: list[JobId] = []
         self.route: Callable[[RouteQuestion], RouteAnswer] = self.named
@@ -62,6 +63,7 @@ class GateBench:
             group_ms=self.ms,
             route=lambda question: self.route(question),
             is_unreachable=lambda name: name in self.unreachable,
+            silent_s=lambda name: self.now - self.heard_at.get(name, self.now),
             on_broken=lambda job, error: self.broken.append(job),
         )
         return self.steward
@@ -166,6 +168,8 @@ class GateBench:
         self._tick()
 
     def _tick(self) -> None:
+        reached = [name for name in DATACENTERS if name not in self.unreachable]
+        self.heard_at.update(dict.fromkeys(reached, self.now))
         for _ in range(10):
             effects = self.steward.tick(self.now, self.ms)
             if not effects:

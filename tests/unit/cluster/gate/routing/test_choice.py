@@ -133,6 +133,16 @@ def test_load_sends_jobs_further_away_before_the_near_one_is_full() -> None:
 # Before the first round trip.
 
 
+def test_of_busy_datacenters_the_one_with_the_shortest_queue_per_core_gets_the_job() -> None:
+    small = status("small", Health.BUSY, cores=4, free=0, queued=2)
+    large = status("large", Health.BUSY, cores=16, free=0, queued=4)
+    assert jobs(20, small, large) == {"large": 20}
+    (part,) = decide(RoutingRequest(key="ann/1"), small, large).parts
+    assert "2 are within 20 %: by the jobs that wait per core" in explanation_text(part.explanation)
+    equal = [status(name, Health.BUSY, cores=4, free=0, queued=2) for name in ("a", "b")]
+    assert set(jobs(40, *equal)) == {"a", "b"}, "equal ones are drawn"
+
+
 def test_without_round_trips_the_most_free_cores_win() -> None:
     known = [status("a", rtt_ms=None, free=4), status("b", rtt_ms=None, free=20)]
     decision = decide(RoutingRequest(key="k"), *known)

@@ -129,3 +129,9 @@ def test_health_after_an_outage_is_that_of_the_first_report() -> None:
     reports.state.forget()
     reports.feed(1)
     assert reports.health is Health.HEALTHY
+
+
+def test_a_datacenter_that_was_just_asked_has_not_failed_to_answer() -> None:
+    state, reach = HealthState(SETTINGS), Reach(asked_at=10.0)
+    assert state.now(reach, 0.0, 10.1).reason == "no manager has answered yet"
+    assert state.now(reach, 0.0, 13.0).reason == "no manager answered in 3 s"

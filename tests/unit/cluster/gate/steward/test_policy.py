@@ -129,22 +129,37 @@ def test_an_ended_job_is_removed_after_its_retention_once_every_datacenter_forgo
     assert job not in bench.machine.tables.jobs
 
 
-def test_a_lost_datacenter_is_waited_for_to_the_deadline_and_counts_by_its_cut_record() -> None:
-    bench = GateBench(GateTimers(stop_wait_s=10.0))
-    job = bench.submit(*BOTH, timeout_s=20.0)
+def test_a_lost_datacenter_is_waited_for_after_its_plan_and_counts_by_its_cut_record() -> None:
+    bench = GateBench(GateTimers(lost_wait_s=20.0))
+    job = bench.submit(*BOTH)
     bench.run(0.5)
     bench.ready(job, "eu", "us")
-    bench.ended(job, "eu")
     bench.unreachable = {"us"}
-    bench.run(15.0)
-    assert bench.current(job, 1).state == "started", "the job waits for us"
     bench.run(10.0)
-    assert bench.job(job).stop == "timeout"
-    assert bench.current(job, 1).state == "started", "its workers may still run"
-    bench.run(10.0)
+    bench.ended(job, "eu")
+    bench.run(18.0)
+    assert bench.current(job, 1).state == "started", "its plan of 10 s is over for 18 s"
+    bench.run(5.0)
     lost = bench.current(job, 1)
     assert (lost.state, lost.result) == ("lost", "cut")
-    assert bench.job(job).state == "timeout"
+    assert bench.job(job).state == "partial"
+    assert not bench.job(job).stop, "long before the limit of the job"
+
+
+def test_a_lost_datacenter_is_waited_for_after_the_stop_and_after_its_last_answer() -> None:
+    bench = GateBench(GateTimers(lost_wait_s=20.0))
+    job = bench.submit(*BOTH)
+    bench.run(0.5)
+    bench.ready(job, "eu", "us")
+    bench.apply(StopJob(job=job, kind="cancelled", reason="cancelled by ann"))
+    bench.ended(job, "eu", outcome="cancelled")
+    bench.run(15.0)
+    bench.unreachable = {"us"}
+    bench.run(15.0)
+    assert bench.current(job, 1).state == "started", "it answered 15 s ago"
+    bench.run(6.0)
+    assert bench.current(job, 1).state == "lost"
+    assert bench.job(job).state == "cancelled"
 
 
 def test_a_datacenter_that_comes_back_in_time_is_not_lost() -> None:

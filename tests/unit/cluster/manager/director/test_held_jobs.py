@@ -49,6 +49,11 @@ def tried(bench: Bench, job: JobId) -> GatedTry:
     return found
 
 
+def losses(bench: Bench) -> list[str]:
+    attempts = bench.machine.tables.attempts.values()
+    return [each.reason for share in attempts for each in share if each.state == "lost"]
+
+
 def test_a_held_job_gets_ready_without_a_lease_and_starts_when_the_gates_say_so() -> None:
     bench = Bench(w1=2, w2=2)
     job = accept(bench)
@@ -98,6 +103,44 @@ def test_a_held_job_is_not_given_up_while_it_waits_for_the_other_datacenters() -
     assert tried(bench, job).state == "ready"
     start(bench)
     assert bench.finish(job).state == "completed"
+
+
+def test_a_held_share_outlasts_its_lease_while_its_worker_is_heard() -> None:
+    bench = Bench(w1=2)
+    job = accept(bench)
+    bench.until(lambda: tried(bench, job).state == "ready")
+    first = tried(bench, job)
+    # A datacenter that is slow keeps the others waiting for longer than any lease.
+    bench.run(3.0 * bench.times.lost_after_s)
+    assert tried(bench, job) == first
+    assert not bench.job(job).started_ms
+    # The first grant comes with the next session, when the share is older than every lease.
+    start(bench)
+    assert bench.finish(job).state == "completed"
+    assert not losses(bench)
+
+
+def test_a_new_primary_does_not_lose_the_held_shares_of_the_former_one() -> None:
+    bench = Bench(w1=2)
+    job = accept(bench)
+    bench.until(lambda: tried(bench, job).state == "ready")
+    bench.run(2.0 * bench.times.lost_after_s)
+    bench.restart_manager()
+    start(bench)
+    assert bench.finish(job).state == "completed"
+    assert not losses(bench)
+
+
+def test_a_held_share_is_lost_once_its_worker_is_silent() -> None:
+    bench = Bench(w1=2, w2=2)
+    job = accept(bench)
+    bench.until(lambda: tried(bench, job).state == "ready")
+    node = next(iter(bench.machine.tables.live))
+    bench.workers[node].connected = False
+    bench.run(2.0 * bench.times.lost_after_s)
+    assert losses(bench)
+    bench.until(lambda: tried(bench, job).state == "ready")
+    assert not bench.machine.tables.live[node]
 
 
 def test_a_part_whose_code_cannot_be_loaded_is_refused_for_good() -> None:

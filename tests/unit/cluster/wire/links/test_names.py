@@ -17,10 +17,12 @@ NAME = ("srv:_m1._tcp.example", 0)
 OLD, NEW, OTHER = ("10.0.0.1", 7400), ("10.0.0.2", 7400), ("m1.example", 7400)
 
 
-async def listening(network: FakeNetwork, *addresses: Address, node: str = "m1") -> Endpoint:
+async def listening(
+    network: FakeNetwork, *addresses: Address, node: str = "m1", boot: str = ""
+) -> Endpoint:
     """One node that several addresses lead to."""
     handlers = [(Echo, lambda echo, _: echo), (Parcel, lambda parcel, _: parcel)]
-    endpoint = Endpoint(board(network, node, handlers=handlers))
+    endpoint = Endpoint(board(network, node, boot=boot, handlers=handlers))
     for address in addresses:
         await endpoint.listen(address)
     return endpoint
@@ -103,12 +105,37 @@ def test_two_addresses_of_one_node_do_not_take_the_link_from_each_other() -> Non
         await asyncio.sleep(600.0)
         assert network.dials == before
         assert by_address.control.session is not None and by_name.control.session is None
-        assert "the same node over another address" in str(by_name.last_error)
+        assert "the same process over another address" in str(by_name.last_error)
         # The first one is dialled again when the second one is gone.
         await by_address.close()
         await by_name.connected(30.0)
         await by_name.close()
         await endpoint.close()
+
+    run(main())
+
+
+def test_two_processes_with_one_name_have_all_their_links() -> None:
+    """The managers of two datacenters may have one name: a gate has links to both."""
+
+    async def main() -> None:
+        network = FakeNetwork()
+        eu = await listening(network, NEW, boot="eu")
+        us = await listening(network, OTHER, boot="us")
+        asking = board(network, "g1")
+        peers = [Peer(asking, NEW), Peer(asking, OTHER)]
+        for peer in peers:
+            peer.start()
+            assert (await peer.connected(5.0)).peer.node == "m1"
+        for _ in range(3):
+            for peer in peers:
+                await peer.request(Parcel(b"large"), 60.0)
+        await us.close()
+        await asyncio.sleep(10.0)
+        assert set(asking.newest) == {"eu"}, "a process that is gone is forgotten"
+        for peer in peers:
+            await peer.close()
+        await eu.close()
 
     run(main())
 

@@ -91,26 +91,28 @@ def run(
 
 def _prepared(outputs: Mapping[str, Any]) -> list[PreparedOutput]:
     """Checks the outputs before the run."""
-    from squall.reporting.outputs.delivery import KINDS, Output, prepare
+    from squall.reporting.outputs.delivery import Output, prepare
+    from squall.reporting.outputs.registry import KINDS
 
-    unknown = [kind for kind in outputs if kind not in KINDS]
+    known = [kind.flag_name for kind in KINDS.values() if kind.flag]
+    unknown = [name for name in outputs if name not in known]
     if unknown:
-        raise UsageError(f"squall.run has no argument {unknown[0]}; outputs: {', '.join(KINDS)}")
+        raise UsageError(f"squall.run has no argument {unknown[0]}; outputs: {', '.join(known)}")
     places = {kind: path_of("squall.run", kind, target) for kind, target in outputs.items()}
     return prepare([Output(kind, place, kind) for kind, place in places.items() if place])
 
 
 def _deliver(result: Result, prepared: list[PreparedOutput], options: RunOptions) -> None:
-    from squall.reporting.outputs.delivery import deliver
+    from squall.reporting.outputs.delivery import deliver, secrets_of
     from squall.reporting.redaction import Redactor
 
     if not prepared:
         return
-    document = Redactor(options.secrets.values()).document(result.document)
-    delivery = deliver(document, prepared)
+    redact = Redactor([*options.secrets.values(), *secrets_of(prepared)])
+    delivery = deliver(redact.document(result.document), prepared)
     for line in (*delivery.failures, *delivery.notices):
         # Not an error: the result must not be lost with a file.
-        warnings.warn(f"squall.run: {line}", stacklevel=3)
+        warnings.warn(redact(f"squall.run: {line}"), stacklevel=3)
 
 
 class LocalRunner:

@@ -18,7 +18,14 @@ from squall.cli.shared.presenters import Presenter, mode_of, presenter_of
 from squall.cli.shared.run_options import run_options, seconds
 from squall.engine.run.local_run import run_local
 from squall.engine.run_options import RunOptions
-from squall.reporting.outputs.delivery import KINDS, Output, deliver, parse_output, prepare
+from squall.reporting.outputs.delivery import (
+    Output,
+    deliver,
+    parse_output,
+    prepare,
+    secrets_of,
+)
+from squall.reporting.outputs.registry import KINDS
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.columns import columns_that_fit, parse_columns
 from squall.reporting.text.progress_lines import ProgressLines
@@ -48,7 +55,7 @@ def execute(arguments: Namespace) -> int:
     every_s = None if arguments.every is None else seconds(arguments.every, "--every")
     prepared = prepare(outputs_of(arguments))
     mode = mode_of(arguments.ui, quiet=arguments.quiet, once=options.once)
-    redact = Redactor(options.secrets.values())
+    redact = Redactor([*options.secrets.values(), *secrets_of(prepared)])
     lines = ProgressLines(
         redact, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
     )
@@ -64,14 +71,15 @@ def execute(arguments: Namespace) -> int:
 def outputs_of(arguments: Namespace) -> list[Output]:
     """The outputs of `--json F` and similar flags, then those of `-o kind=target` in order."""
     given = vars(arguments)
-    named = [(kind, given.get(kind)) for kind in KINDS]
-    outputs = [Output(kind, target, f"--{kind}") for kind, target in named if target is not None]
+    flags = [(kind, given.get(kind.flag_name)) for kind in KINDS.values() if kind.flag]
+    outputs = [Output(kind.name, target, kind.flag) for kind, target in flags if target is not None]
     for output in outputs:
         if not output.target:
             raise UsageError(f"{output.flag}: name a file")
     outputs += [parse_output(text) for text in given.get("output", ())]
     for output in outputs:
-        if output.kind in KINDS and output.target == "-":
+        kind = KINDS.get(output.kind)
+        if kind is not None and kind.flag and output.target == "-":
             raise UsageError(f"{output.flag} -: name a file; /dev/stdout is one")
     return outputs
 

@@ -15,7 +15,7 @@ from squall.reporting.document.build import build_document
 from squall.reporting.document.merge import differences, merge_outcomes
 from squall.reporting.document.read import read_results
 from squall.reporting.document.rebuild import rebuild_outcome
-from squall.reporting.outputs.delivery import deliver, prepare
+from squall.reporting.outputs.delivery import deliver, prepare, secrets_of
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.columns import parse_columns
 
@@ -31,8 +31,9 @@ def execute(arguments: Namespace) -> int:
         return int(ExitCode.PASSED)
     for line in differences(parts):
         print(f"squall report: {line}", file=sys.stderr)
+    redact = Redactor(secrets_of(prepared))
     document = read[0].document if len(read) == 1 else build_document(outcome)
     delivery = deliver(document, prepared)
     for line in (*delivery.failures, *delivery.notices):
-        print(f"squall report: {line}", file=sys.stderr)
+        print(redact(f"squall report: {line}"), file=sys.stderr)
     return int(ExitCode.INTERNAL if delivery.failures else ExitCode.PASSED)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from squall.api.errors import SquallError, UsageError
-from squall.api.reporting import Reporter
+from squall.api.reporting import LiveReporter, Reporter
 from squall.reporting.output_files import write_whole
 from squall.reporting.outputs.registry import KINDS
 from squall.reporting.redaction import without_credentials
@@ -46,7 +46,8 @@ class PreparedOutput:
 
     name: str
     """For messages."""
-    reporter: Reporter
+    reporter: Reporter | LiveReporter
+    """A live one was fed during the run; it gets the document only if it is a reporter too."""
     json_path: str = ""
     """The file to which it writes the document itself; empty if it does not."""
     places: tuple[str, ...] = ()
@@ -106,6 +107,8 @@ def deliver(
     delivery = OutputDelivery(list(failures), [])
     saved = ""
     for each in prepared:
+        if not isinstance(each.reporter, Reporter):
+            continue
         try:
             _run(_hand_over(each.reporter, document))
         except (Exception, SystemExit, asyncio.CancelledError) as error:

@@ -1,0 +1,74 @@
+"""New Relic's metric interface: `newrelic=https://metric-api.newrelic.com,key=env:NEW_RELIC_KEY`."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from typing import Annotated, Any
+
+import msgspec
+
+from squall.api.reporting import LiveReporter, LiveRun
+from squall.reporting.outputs.live.http import HTTPPoster
+from squall.reporting.outputs.live.metrics import Deltas, MetricSource, Points, Value, gauges
+from squall.reporting.outputs.targets import Secret
+from squall.stats.snapshot import Snapshot
+
+_HEADERS = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+
+
+class NewRelicConfig(msgspec.Struct, frozen=True):
+    url: str
+    key: Annotated[str, Secret("NEW_RELIC_LICENSE_KEY")]
+
+
+class NewRelic(LiveReporter):
+    """Sends counters as counts with their interval, and gauges."""
+
+    wants_histograms = False
+
+    def __init__(self, config: NewRelicConfig) -> None:
+        self._poster = HTTPPoster(config.url, {"Api-Key": config.key})
+        self._source: MetricSource | None = None
+        self._deltas = Deltas()
+        self._counted_ms = 0
+
+    async def start(self, run: LiveRun) -> None:
+        self._source = MetricSource(run)
+        self._counted_ms = int(run.started_at * 1000)
+
+    async def tick(self, snapshot: Snapshot) -> None:
+        assert self._source is not None, "start comes first"
+        self._send(self._source.of_snapshot(snapshot))
+
+    async def end(self, document: dict[str, Any] | None) -> None:
+        if document is not None and self._source is not None:
+            self._send(self._source.of_document(document))
+        self._poster.close()
+
+    def _send(self, points: Points) -> None:
+        now_ms = int(time.time() * 1000)
+        interval_ms = max(now_ms - self._counted_ms, 1)
+        counts = [
+            {**_metric(each, "count"), "interval.ms": interval_ms}
+            for each in self._deltas.of(points)
+        ]
+        content = [
+            {
+                "common": {"timestamp": now_ms, "attributes": {"service.name": "squall"}},
+                "metrics": [*counts, *(_metric(each, "gauge") for each in gauges(points))],
+            }
+        ]
+        body = gzip.compress(msgspec.json.encode(content), 1)
+        self._poster.post("/metric/v1", body, _HEADERS)
+        self._deltas.delivered()
+        self._counted_ms = now_ms
+
+
+def _metric(each: Value, kind: str) -> dict[str, Any]:
+    return {
+        "name": f"squall.{each.metric.name}",
+        "type": kind,
+        "value": each.value,
+        "attributes": dict(each.labels),
+    }

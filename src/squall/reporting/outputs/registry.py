@@ -101,26 +101,26 @@ _FILES = (
 _LIVE = (
     OutputKind(
         *("prometheus", "an endpoint that Prometheus scrapes during the run", ":9464"),
-        *("live", "live.prometheus.scrape", "ScrapeEndpoint"),
+        *("live", "live.prometheus.scrape", "prometheus"),
     ),
     OutputKind(
         *("pushgateway", "pushes to a Prometheus Pushgateway", "http://localhost:9091"),
-        *("live", "live.prometheus.pushgateway", "Pushgateway"),
+        *("live", "live.prometheus.pushgateway", "pushgateway"),
     ),
     OutputKind(
         *("remote-write", "Prometheus remote write with native histograms"),
         "http://localhost:9090/api/v1/write",
-        *("live", "live.prometheus.remote_write", "RemoteWrite"),
+        *("live", "live.prometheus.remote_write", "remote_write"),
         extra="prometheus",
         modules=("cramjam",),
     ),
     OutputKind(
         *("otlp", "OpenTelemetry metrics over HTTP", "http://localhost:4318"),
-        *("live", "live.otlp.over_http", "OTLPOverHTTP"),
+        *("live", "live.otlp.over_http", "otlp"),
     ),
     OutputKind(
         *("otlp-grpc", "OpenTelemetry metrics over gRPC", "http://localhost:4317"),
-        *("live", "live.otlp.over_grpc", "OTLPOverGRPC"),
+        *("live", "live.otlp.over_grpc", "otlp_grpc"),
         extra="otlp",
         modules=("grpc",),
     ),
@@ -155,26 +155,26 @@ _LIVE = (
     ),
     OutputKind(
         *("graphite", "Graphite (carbon), plain text", "localhost:2003"),
-        *("live", "live.lines.graphite", "Graphite"),
+        *("live", "live.lines.graphite", "graphite"),
     ),
     OutputKind(
         *("datadog", "Datadog's metrics interface"),
         "https://api.datadoghq.com,key=env:DD_API_KEY",
-        *("live", "live.vendors.datadog", "Datadog"),
+        *("live", "live.vendors.datadog", "datadog"),
     ),
     OutputKind(
         *("newrelic", "New Relic's metric interface"),
         "https://metric-api.newrelic.com,key=env:NEW_RELIC_LICENSE_KEY",
-        *("live", "live.vendors.newrelic", "NewRelic"),
+        *("live", "live.vendors.newrelic", "newrelic"),
     ),
     OutputKind(
         *("honeycomb", "Honeycomb events"),
         "https://api.honeycomb.io,dataset=load,key=env:HONEYCOMB_API_KEY",
-        *("live", "live.vendors.honeycomb", "Honeycomb"),
+        *("live", "live.vendors.honeycomb", "honeycomb"),
     ),
     OutputKind(
         *("cloudwatch", "AWS CloudWatch", "LoadTests,region=eu-west-1"),
-        *("live", "live.vendors.cloudwatch", "CloudWatch"),
+        *("live", "live.vendors.cloudwatch", "cloudwatch"),
         extra="cloudwatch",
         modules=("aiobotocore",),
     ),

@@ -91,7 +91,7 @@ class MetricSource:
     """Turns the snapshots and the document of one run into metrics."""
 
     def __init__(self, run: LiveRun) -> None:
-        self.common: Labels = (("run", run.id), *_tag_labels(run))
+        self._common = common_labels(run)
         self._counters: dict[tuple[str, Labels], float] = {}
         self._distributions: dict[Labels, HistogramData] = {}
 
@@ -114,14 +114,14 @@ class MetricSource:
         sent: list[Value] = []
         for name, own, value in values:
             metric = METRICS[name]
-            labels = (*self.common, *own)
+            labels = (*self._common, *own)
             if metric.type == "counter":
                 value = max(value, self._counters.get((name, labels), 0.0))
                 self._counters[name, labels] = value
             sent.append(Value(metric, labels, value))
         found: list[Distribution] = []
         for own, data in distributions:
-            labels = (*self.common, *own)
+            labels = (*self._common, *own)
             former = self._distributions.get(labels)
             if former is not None and former.count > data.count:
                 data = former
@@ -160,9 +160,10 @@ def gauges(points: Points) -> list[Value]:
     return [each for each in points.values if each.metric.type == "gauge"]
 
 
-def _tag_labels(run: LiveRun) -> Labels:
-    """Tags become labels; one that is named like a label of ours gets a prefix."""
-    found: dict[str, str] = {}
+def common_labels(run: LiveRun) -> Labels:
+    """The first labels of every value: the run and its tags. A tag that is named like a label of
+    ours gets a prefix."""
+    found: dict[str, str] = {"run": run.id}
     for key, value in run.tags.items():
         name = re.sub(r"\W", "_", key, flags=re.ASCII)
         if name in _RESERVED or not name[:1].isalpha():

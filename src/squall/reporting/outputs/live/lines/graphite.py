@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
 from squall.reporting.outputs.live.lines.sockets import LineSocket
 from squall.reporting.outputs.live.lines.statsd import path_part
-from squall.reporting.outputs.live.metrics import MetricSource, Points, Value
-from squall.stats.snapshot import Snapshot
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import Points, Value
 
 
 class GraphiteConfig(msgspec.Struct, frozen=True):
@@ -25,7 +23,11 @@ class GraphiteConfig(msgspec.Struct, frozen=True):
     tags: bool = False
 
 
-class Graphite(LiveReporter):
+def graphite(config: GraphiteConfig) -> MetricOutput:
+    return MetricOutput(Graphite(config))
+
+
+class Graphite(MetricSender):
     """Sends one line for each value each second."""
 
     wants_histograms = False
@@ -33,21 +35,11 @@ class Graphite(LiveReporter):
     def __init__(self, config: GraphiteConfig) -> None:
         self._config = config
         self._socket = LineSocket(config.address, scheme="tcp", port=2003)
-        self._source: MetricSource | None = None
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
-
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._send(self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            self._send(self._source.of_document(document))
+    async def close(self) -> None:
         self._socket.close()
 
-    def _send(self, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         at_s = int(time.time())
         self._socket.send([graphite_line(each, self._config, at_s) for each in points.values])
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
 from squall.reporting.outputs.live.http import HTTPPoster
 from squall.reporting.outputs.live.lines.sockets import LineSocket
-from squall.reporting.outputs.live.metrics import Labels, MetricSource, Points
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import Labels, Points
 from squall.reporting.outputs.targets import Secret
 from squall.stats.histogram import data_quantile
-from squall.stats.snapshot import Snapshot
 
 _QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 _HEADERS = {"Content-Type": "text/plain; charset=utf-8"}
@@ -41,7 +40,7 @@ class Influx2Config(msgspec.Struct, frozen=True):
     token: Annotated[str, Secret("INFLUX_TOKEN")] = ""
 
 
-class LineWriter(LiveReporter):
+class LineWriter(MetricSender):
     """Writes the lines of each second with `send`."""
 
     wants_histograms = True
@@ -49,22 +48,15 @@ class LineWriter(LiveReporter):
     def __init__(self, send: Callable[[list[str]], None], close: Callable[[], None]) -> None:
         self._send = send
         self._close = close
-        self._source: MetricSource | None = None
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
+    async def send(self, points: Points) -> None:
+        self._send(influx_lines(points, time.time_ns()))
 
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._send(influx_lines(self._source.of_snapshot(snapshot), time.time_ns()))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            self._send(influx_lines(self._source.of_document(document), time.time_ns()))
+    async def close(self) -> None:
         self._close()
 
 
-def influx(config: InfluxConfig) -> LineWriter:
+def influx(config: InfluxConfig) -> MetricOutput:
     """InfluxDB 1."""
     query = {"db": config.database, "precision": "ns"}
     if config.user:
@@ -72,24 +64,24 @@ def influx(config: InfluxConfig) -> LineWriter:
     return _over_http(HTTPPoster(config.url), f"/write?{urlencode(query)}")
 
 
-def influx2(config: Influx2Config) -> LineWriter:
+def influx2(config: Influx2Config) -> MetricOutput:
     """InfluxDB 2 and 3."""
     headers = {"Authorization": f"Token {config.token}"} if config.token else {}
     query = urlencode({"org": config.org, "bucket": config.bucket, "precision": "ns"})
     return _over_http(HTTPPoster(config.url, headers), f"/api/v2/write?{query}")
 
 
-def telegraf(address: str) -> LineWriter:
+def telegraf(address: str) -> MetricOutput:
     """The socket listener of Telegraf."""
     lines = LineSocket(address, scheme="udp", port=8094)
-    return LineWriter(lines.send, lines.close)
+    return MetricOutput(LineWriter(lines.send, lines.close))
 
 
-def _over_http(poster: HTTPPoster, path: str) -> LineWriter:
+def _over_http(poster: HTTPPoster, path: str) -> MetricOutput:
     def send(lines: list[str]) -> None:
         poster.post(path, "\n".join(lines).encode(errors="replace"), _HEADERS)
 
-    return LineWriter(send, poster.close)
+    return MetricOutput(LineWriter(send, poster.close))
 
 
 def influx_lines(points: Points, at_ns: int) -> list[str]:

@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
 from squall.reporting.outputs.live.lines.sockets import LineSocket
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
 from squall.reporting.outputs.live.metrics import (
     Deltas,
     Labels,
-    MetricSource,
     Points,
     Value,
     gauges,
 )
-from squall.stats.snapshot import Snapshot
 
 Spell = Callable[[str, Labels, str], str]
 """A line from the metric's name, its labels, and `value|type`."""
@@ -39,7 +36,7 @@ class StatsDConfig(msgspec.Struct, frozen=True):
     prefix: str = "squall"
 
 
-class StatsD(LiveReporter):
+class StatsD(MetricSender):
     """Sends counters as what they grew by, and gauges as they are."""
 
     wants_histograms = False
@@ -48,22 +45,12 @@ class StatsD(LiveReporter):
         self._prefix = config.prefix
         self._spell = spell
         self._socket = LineSocket(config.address, scheme="udp", port=8125)
-        self._source: MetricSource | None = None
         self._deltas = Deltas()
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
-
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._send(self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            self._send(self._source.of_document(document))
+    async def close(self) -> None:
         self._socket.close()
 
-    def _send(self, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         counters = [self._line(each, "c") for each in self._deltas.of(points)]
         self._socket.send([*counters, *(self._line(each, "g") for each in gauges(points))])
         self._deltas.delivered()
@@ -73,16 +60,16 @@ class StatsD(LiveReporter):
         return self._spell(f"{self._prefix}.{each.metric.name}", each.labels, value)
 
 
-def statsd(config: StatsDConfig) -> StatsD:
-    return StatsD(config, in_name)
+def statsd(config: StatsDConfig) -> MetricOutput:
+    return MetricOutput(StatsD(config, in_name))
 
 
-def dogstatsd(config: StatsDConfig) -> StatsD:
-    return StatsD(config, with_hash)
+def dogstatsd(config: StatsDConfig) -> MetricOutput:
+    return MetricOutput(StatsD(config, with_hash))
 
 
-def telegraf_statsd(config: StatsDConfig) -> StatsD:
-    return StatsD(config, with_commas)
+def telegraf_statsd(config: StatsDConfig) -> MetricOutput:
+    return MetricOutput(StatsD(config, with_commas))
 
 
 def in_name(name: str, labels: Labels, value: str) -> str:

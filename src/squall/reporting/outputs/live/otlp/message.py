@@ -14,7 +14,7 @@ import msgspec
 from squall.api.reporting import LiveRun
 from squall.reporting.outputs.live import protobuf
 from squall.reporting.outputs.live.exponential import SCALE, exponential
-from squall.reporting.outputs.live.metrics import Labels, Metric, MetricSource, Points
+from squall.reporting.outputs.live.metrics import Labels, Metric, Points
 from squall.reporting.outputs.targets import Secret
 from squall.stats.reports import HistogramData
 
@@ -43,7 +43,6 @@ class OTLPExport:
     """Encodes the points of one run. All have the start of the run as their start time."""
 
     def __init__(self, run: LiveRun, service: str) -> None:
-        self.source = MetricSource(run)
         self._start_ns = int(run.started_at * 1e9)
         attributes: Labels = (("service.name", service), ("service.instance.id", run.id))
         self._resource = protobuf.message(1, _attributes(1, attributes))

@@ -6,16 +6,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from squall.api.errors import SquallError
-from squall.api.reporting import LiveReporter, LiveRun
+from squall.api.reporting import LiveRun
 from squall.reporting.outputs.live.http import TIMEOUT_S
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
 from squall.reporting.outputs.live.metrics import Points
 from squall.reporting.outputs.live.otlp.message import OTLPConfig, OTLPExport
-from squall.stats.snapshot import Snapshot
 
 METHOD = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
 
-class OTLPOverGRPC(LiveReporter):
+def otlp_grpc(config: OTLPConfig) -> MetricOutput:
+    return MetricOutput(OTLPOverGRPC(config))
+
+
+class OTLPOverGRPC(MetricSender):
     """Calls `Export` each second with a message that is already encoded."""
 
     wants_histograms = True
@@ -30,9 +34,9 @@ class OTLPOverGRPC(LiveReporter):
         self._headers = tuple(config.header_pairs.items())
         self._service = config.service
         self._channel: Any = None
-        self._export: OTLPExport | None = None
+        self._export: OTLPExport
 
-    async def start(self, run: LiveRun) -> None:
+    async def open(self, run: LiveRun) -> None:
         import grpc.aio
 
         if self._secure:
@@ -42,22 +46,16 @@ class OTLPOverGRPC(LiveReporter):
             self._channel = grpc.aio.insecure_channel(self._address)
         self._export = OTLPExport(run, self._service)
 
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._export is not None, "start comes first"
-        await self._call(self._export, self._export.source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._export is not None:
-            await self._call(self._export, self._export.source.of_document(document))
+    async def close(self) -> None:
         await self._channel.close()
 
-    async def _call(self, export: OTLPExport, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         import grpc.aio
 
         try:
             # Without serializers the method takes and returns bytes.
             await self._channel.unary_unary(METHOD)(
-                export.request(points), timeout=TIMEOUT_S, metadata=self._headers
+                self._export.request(points), timeout=TIMEOUT_S, metadata=self._headers
             )
         except grpc.aio.AioRpcError as error:
             details = " ".join((error.details() or "").split())

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from squall.api.reporting import LiveReporter, LiveRun
+from squall.api.reporting import LiveRun
 from squall.reporting.outputs.live.http import HTTPPoster
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
 from squall.reporting.outputs.live.metrics import Points
 from squall.reporting.outputs.live.otlp.message import OTLPConfig, OTLPExport
-from squall.stats.snapshot import Snapshot
 
 _HEADERS = {"Content-Type": "application/x-protobuf"}
 
 
-class OTLPOverHTTP(LiveReporter):
+def otlp(config: OTLPConfig) -> MetricOutput:
+    return MetricOutput(OTLPOverHTTP(config))
+
+
+class OTLPOverHTTP(MetricSender):
     """Posts one request each second."""
 
     wants_histograms = True
@@ -22,19 +24,13 @@ class OTLPOverHTTP(LiveReporter):
         self._service = config.service
         self._poster = HTTPPoster(config.endpoint, config.header_pairs)
         self._path = "" if self._poster.path else "/v1/metrics"
-        self._export: OTLPExport | None = None
+        self._export: OTLPExport
 
-    async def start(self, run: LiveRun) -> None:
+    async def open(self, run: LiveRun) -> None:
         self._export = OTLPExport(run, self._service)
 
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._export is not None, "start comes first"
-        self._post(self._export, self._export.source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._export is not None:
-            self._post(self._export, self._export.source.of_document(document))
+    async def close(self) -> None:
         self._poster.close()
 
-    def _post(self, export: OTLPExport, points: Points) -> None:
-        self._poster.post(self._path, export.request(points), _HEADERS)
+    async def send(self, points: Points) -> None:
+        self._poster.post(self._path, self._export.request(points), _HEADERS)

@@ -12,15 +12,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
 from squall.reporting.outputs.live import protobuf
 from squall.reporting.outputs.live.exponential import SCALE, exponential
 from squall.reporting.outputs.live.http import HTTPPoster
-from squall.reporting.outputs.live.metrics import Labels, MetricSource, Points
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import Labels, Points
 from squall.reporting.outputs.live.prometheus.exposition import full_name
 from squall.reporting.outputs.targets import Secret
 from squall.stats.reports import HistogramData
-from squall.stats.snapshot import Snapshot
 
 _HEADERS = {
     "Content-Type": "application/x-protobuf",
@@ -39,7 +38,11 @@ class RemoteWriteConfig(msgspec.Struct, frozen=True):
     histograms: bool = True
 
 
-class RemoteWrite(LiveReporter):
+def remote_write(config: RemoteWriteConfig) -> MetricOutput:
+    return MetricOutput(RemoteWrite(config))
+
+
+class RemoteWrite(MetricSender):
     """Writes the metrics of each second with its time."""
 
     def __init__(self, config: RemoteWriteConfig) -> None:
@@ -50,22 +53,12 @@ class RemoteWrite(LiveReporter):
             headers["X-Scope-OrgID"] = config.tenant
         self._poster = HTTPPoster(config.url, headers)
         self.wants_histograms = config.histograms
-        self._source: MetricSource | None = None
         self._last_ms = 0
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
-
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._write(self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            self._write(self._source.of_document(document))
+    async def close(self) -> None:
         self._poster.close()
 
-    def _write(self, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         # Of two samples of a series with one time the receiver refuses the second.
         self._last_ms = max(int(time.time() * 1000), self._last_ms + 1)
         content = write_request(points, self._last_ms, histograms=self.wants_histograms)

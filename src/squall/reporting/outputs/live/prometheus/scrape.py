@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from typing import Any
 
-from squall.api.reporting import LiveReporter, LiveRun
-from squall.reporting.outputs.live.metrics import MetricSource, Points
+from squall.api.reporting import LiveRun
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import Points
 from squall.reporting.outputs.live.prometheus.exposition import CONTENT_TYPE, render
-from squall.stats.snapshot import Snapshot
 
 PATH = "/metrics"
 LAST_SCRAPE_S = 5.0
@@ -22,7 +21,11 @@ _HEAD_MAX_BYTES = 16_384
 _REQUEST_S = 5.0
 
 
-class ScrapeEndpoint(LiveReporter):
+def prometheus(address: str) -> MetricOutput:
+    return MetricOutput(ScrapeEndpoint(address))
+
+
+class ScrapeEndpoint(MetricSender):
     """Serves the metrics of the last second over HTTP."""
 
     wants_histograms = True
@@ -39,33 +42,27 @@ class ScrapeEndpoint(LiveReporter):
         self.port: int = self._socket.getsockname()[1]
         self._content = b""
         self._seen = asyncio.Event()
+        self._was_scraped = False
         self._server: asyncio.Server | None = None
-        self._source: MetricSource | None = None
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
+    async def open(self, run: LiveRun) -> None:
         self._server = await asyncio.start_server(
             self._answer, sock=self._socket, limit=_HEAD_MAX_BYTES
         )
 
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._show(self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            was_scraped = self._seen.is_set()
+    async def send(self, points: Points) -> None:
+        if points.is_final:
+            self._was_scraped = self._was_scraped or self._seen.is_set()
             self._seen.clear()
-            self._show(self._source.of_document(document))
-            if was_scraped:
-                # If its interval is longer, it has what it saw last.
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._seen.wait(), LAST_SCRAPE_S)
+        self._content = render(points)
+
+    async def close(self) -> None:
+        if self._was_scraped:
+            # If its interval is longer, it has what it saw last.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._seen.wait(), LAST_SCRAPE_S)
         if self._server is not None:
             self._server.close()
-
-    def _show(self, points: Points) -> None:
-        self._content = render(points)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -13,9 +13,15 @@ from typing import Any
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
-from squall.reporting.outputs.live.metrics import Deltas, MetricSource, Points, Value, gauges
-from squall.stats.snapshot import Snapshot
+from squall.api.reporting import LiveRun
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import (
+    Deltas,
+    Points,
+    Value,
+    common_labels,
+    gauges,
+)
 
 DATA_MAX = 1000
 """Values in one request, by CloudWatch's limit."""
@@ -31,7 +37,11 @@ class CloudWatchConfig(msgspec.Struct, frozen=True):
     """Send the run and the tags as dimensions: each run makes metrics of its own then."""
 
 
-class CloudWatch(LiveReporter):
+def cloudwatch(config: CloudWatchConfig) -> MetricOutput:
+    return MetricOutput(CloudWatch(config))
+
+
+class CloudWatch(MetricSender):
     """Puts counters as what they grew by, so that CloudWatch's `Sum` is the total."""
 
     wants_histograms = False
@@ -40,10 +50,10 @@ class CloudWatch(LiveReporter):
         self._config = config
         self._stack = AsyncExitStack()
         self._client: Any = None
-        self._source: MetricSource | None = None
+        self._left_out = 0
         self._deltas = Deltas()
 
-    async def start(self, run: LiveRun) -> None:
+    async def open(self, run: LiveRun) -> None:
         # Untyped, so it is `Any` here.
         session: Any = import_module("aiobotocore.session").get_session()
         limits: Any = import_module("botocore.config").Config
@@ -54,23 +64,16 @@ class CloudWatch(LiveReporter):
             endpoint_url=self._config.endpoint,
             config=config,
         )
+        self._left_out = 0 if self._config.run else len(common_labels(run))
         self._client = await self._stack.enter_async_context(opened)
-        self._source = MetricSource(run)
 
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        await self._send(self._source, self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            await self._send(self._source, self._source.of_document(document))
+    async def close(self) -> None:
         await self._stack.aclose()
 
-    async def _send(self, source: MetricSource, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         now = datetime.now(UTC)
-        left_out = 0 if self._config.run else len(source.common)
         values = [*self._deltas.of(points), *gauges(points)]
-        data = [_datum(each, left_out, now) for each in values]
+        data = [_datum(each, self._left_out, now) for each in values]
         for at in range(0, len(data), DATA_MAX):
             await self._client.put_metric_data(
                 Namespace=self._config.namespace, MetricData=data[at : at + DATA_MAX]

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
 from squall.reporting.outputs.live.http import HTTPPoster
-from squall.reporting.outputs.live.metrics import Deltas, MetricSource, Points, Value, gauges
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import Deltas, Points, Value, gauges
 from squall.reporting.outputs.targets import Secret
-from squall.stats.snapshot import Snapshot
 
 _COUNT, _GAUGE = 1, 3
 _HEADERS = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
@@ -23,29 +22,23 @@ class DatadogConfig(msgspec.Struct, frozen=True):
     key: Annotated[str, Secret("DD_API_KEY")]
 
 
-class Datadog(LiveReporter):
+def datadog(config: DatadogConfig) -> MetricOutput:
+    return MetricOutput(Datadog(config))
+
+
+class Datadog(MetricSender):
     """Sends counters as counts of a second, and gauges."""
 
     wants_histograms = False
 
     def __init__(self, config: DatadogConfig) -> None:
         self._poster = HTTPPoster(config.url, {"DD-API-KEY": config.key})
-        self._source: MetricSource | None = None
         self._deltas = Deltas()
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
-
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._send(self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            self._send(self._source.of_document(document))
+    async def close(self) -> None:
         self._poster.close()
 
-    def _send(self, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         at_s = int(time.time())
         series = [_series(each, _COUNT, at_s) for each in self._deltas.of(points)]
         series += [_series(each, _GAUGE, at_s) for each in gauges(points)]

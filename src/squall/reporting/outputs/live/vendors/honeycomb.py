@@ -13,11 +13,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
 from squall.reporting.outputs.live.http import HTTPPoster
-from squall.reporting.outputs.live.metrics import Labels, MetricSource, Points
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import Labels, Points
 from squall.reporting.outputs.targets import Secret
-from squall.stats.snapshot import Snapshot
 
 _HEADERS = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
 
@@ -28,7 +27,11 @@ class HoneycombConfig(msgspec.Struct, frozen=True):
     dataset: str = "squall"
 
 
-class Honeycomb(LiveReporter):
+def honeycomb(config: HoneycombConfig) -> MetricOutput:
+    return MetricOutput(Honeycomb(config))
+
+
+class Honeycomb(MetricSender):
     """Sends the events of each second in one batch."""
 
     wants_histograms = False
@@ -36,21 +39,11 @@ class Honeycomb(LiveReporter):
     def __init__(self, config: HoneycombConfig) -> None:
         self._poster = HTTPPoster(config.url, {"X-Honeycomb-Team": config.key})
         self._path = f"/1/batch/{quote(config.dataset, safe='')}"
-        self._source: MetricSource | None = None
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
-
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._send(self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            self._send(self._source.of_document(document))
+    async def close(self) -> None:
         self._poster.close()
 
-    def _send(self, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         moment = datetime.now(UTC).isoformat(timespec="milliseconds")
         events = [{"time": moment, "data": data} for data in honeycomb_events(points)]
         self._poster.post(self._path, gzip.compress(msgspec.json.encode(events), 1), _HEADERS)

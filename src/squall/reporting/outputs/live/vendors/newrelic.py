@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from squall.api.reporting import LiveReporter, LiveRun
+from squall.api.reporting import LiveRun
 from squall.reporting.outputs.live.http import HTTPPoster
-from squall.reporting.outputs.live.metrics import Deltas, MetricSource, Points, Value, gauges
+from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
+from squall.reporting.outputs.live.metrics import Deltas, Points, Value, gauges
 from squall.reporting.outputs.targets import Secret
-from squall.stats.snapshot import Snapshot
 
 _HEADERS = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
 
@@ -22,31 +22,27 @@ class NewRelicConfig(msgspec.Struct, frozen=True):
     key: Annotated[str, Secret("NEW_RELIC_LICENSE_KEY")]
 
 
-class NewRelic(LiveReporter):
+def newrelic(config: NewRelicConfig) -> MetricOutput:
+    return MetricOutput(NewRelic(config))
+
+
+class NewRelic(MetricSender):
     """Sends counters as counts with their interval, and gauges."""
 
     wants_histograms = False
 
     def __init__(self, config: NewRelicConfig) -> None:
         self._poster = HTTPPoster(config.url, {"Api-Key": config.key})
-        self._source: MetricSource | None = None
         self._deltas = Deltas()
         self._counted_ms = 0
 
-    async def start(self, run: LiveRun) -> None:
-        self._source = MetricSource(run)
+    async def open(self, run: LiveRun) -> None:
         self._counted_ms = int(run.started_at * 1000)
 
-    async def tick(self, snapshot: Snapshot) -> None:
-        assert self._source is not None, "start comes first"
-        self._send(self._source.of_snapshot(snapshot))
-
-    async def end(self, document: dict[str, Any] | None) -> None:
-        if document is not None and self._source is not None:
-            self._send(self._source.of_document(document))
+    async def close(self) -> None:
         self._poster.close()
 
-    def _send(self, points: Points) -> None:
+    async def send(self, points: Points) -> None:
         now_ms = int(time.time() * 1000)
         interval_ms = max(now_ms - self._counted_ms, 1)
         counts = [

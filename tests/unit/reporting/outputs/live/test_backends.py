@@ -71,10 +71,8 @@ def test_pushgateway(server: RecordingServer, ended: Any) -> None:
     assert {each.method for each in server.requests} == {"PUT"}
     assert server.requests[-1].path == "/metrics/job/night%20run/run/01J9Z4"
     assert exposition_totals(server.requests[-1].body.decode()) == step_totals(ended[1])
-    families = {
-        each.name: each
-        for each in text_string_to_metric_families(server.requests[-1].body.decode())
-    }
+    text = server.requests[-1].body.decode()
+    families = {each.name: each for each in text_string_to_metric_families(text)}
     rows = ended[1]["workflows"][0]["steps"]
     counts = {
         each.labels["step"]: each.value
@@ -89,9 +87,7 @@ def test_a_group_that_is_not_kept_is_deleted(server: RecordingServer, ended: Any
     assert server.requests[-1].method == "DELETE"
 
 
-def test_remote_write_has_samples_and_native_histograms(
-    server: RecordingServer, ended: Any
-) -> None:
+def test_remote_write_sends_native_histograms(server: RecordingServer, ended: Any) -> None:
     feed("remote-write", f"{server.url}/api/v1/write,token=t0k,tenant=me", ended)
     first, last = server.requests
     assert last.path == "/api/v1/write"
@@ -163,10 +159,8 @@ def test_otlp_over_http(server: RecordingServer, ended: Any) -> None:
     feed("otlp", f"{server.url},headers=x-key=abc,headers=x-two=b", ended)
     assert [each.path for each in server.requests] == ["/v1/metrics"] * 2
     assert server.requests[0].headers["content-type"] == "application/x-protobuf"
-    assert (server.requests[0].headers["x-key"], server.requests[0].headers["x-two"]) == (
-        "abc",
-        "b",
-    )
+    headers = server.requests[0].headers
+    assert (headers["x-key"], headers["x-two"]) == ("abc", "b")
     check_otlp(server.requests[-1].body, ended[1])
 
 
@@ -234,9 +228,8 @@ def test_influx(
     assert last.headers.get("authorization") == credentials
     lines = last.body.decode().splitlines()
     assert influx_totals(lines) == step_totals(ended[1])
-    [login] = [
-        line for line in lines if line.startswith("squall_latency,") and "step=login" in line
-    ]
+    latencies = [line for line in lines if line.startswith("squall_latency,")]
+    [login] = [line for line in latencies if "step=login" in line]
     count = ended[1]["workflows"][0]["steps"][0]["histogram"]["count"]
     assert f" count={count}i,sum=" in login and ",p99=" in login
 
@@ -421,7 +414,9 @@ def test_an_answer_that_is_no_success_is_one_line(server: RecordingServer) -> No
 
 
 def test_credentials_of_a_url_become_a_header(server: RecordingServer) -> None:
-    HTTPPoster(server.url.replace("//", "//me:p%40ss@")).post("/x", b"body", {})
+    poster = HTTPPoster(server.url.replace("//", "//me:p%40ss@"))
+    poster.post("/x", b"body", {})
+    poster.close()
     assert server.requests[0].headers["authorization"] == "Basic bWU6cEBzcw=="
 
 

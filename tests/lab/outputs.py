@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from squall.api.reporting import LiveRun
 
 RUN = LiveRun("01J9Z4", "shop.py", ("Shop",), {"env": "staging", "step": "one"}, 1.0)
-ENDS_WITHIN_S = 60.0
+ENDS_WITHIN_S = 90.0
 
 
 @dataclass
@@ -80,8 +83,62 @@ def step_totals(document: dict[str, Any]) -> dict[tuple[str, str, str], int]:
     }
 
 
-def wait_for(holds: Callable[[], bool], what: str = "what the test waits for") -> None:
+def wait_for(holds: Callable[[], object], what: str = "what the test waits for") -> None:
     deadline = time.monotonic() + ENDS_WITHIN_S
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not come"
         time.sleep(0.02)
+
+
+class LiveFiles:
+    """Two live outputs of one run: JSON lines, and OpenTelemetry at a recording server."""
+
+    def __init__(self, folder: Path, server: RecordingServer) -> None:
+        self._lines = folder / f"live-{uuid4().hex}.jsonl"
+        self._server = server
+        server.requests.clear()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return ("--out-file", str(self._lines), "-o", f"otlp={self._server.url}")
+
+    @property
+    def seconds(self) -> int:
+        return self._lines.read_bytes().count(b'"type":"second"') if self._lines.exists() else 0
+
+    def check(self, document: dict[str, Any], least_seconds: int = 1) -> None:
+        """Both hold the totals of the document, and no total ever fell before. The last delivery
+        may come after the command has ended, if this machine stood still."""
+        wait_for(self._is_written, "the last line")
+        wait_for(lambda: self._holds(step_totals(document)), "the final totals over OTLP")
+        lines = [json.loads(line) for line in self._lines.read_bytes().splitlines()]
+        assert (lines[0]["type"], lines[-1]["type"]) == ("start", "end")
+        assert lines[0]["run"]["id"] == document["run"]["id"]
+        assert lines[-1]["document"] == document
+        assert len(lines) - 2 >= least_seconds
+        series = [otlp_totals(request.body) for request in self._server.requests]
+        assert len(series) > least_seconds
+        for key in series[-1]:
+            counted = [totals.get(key, 0) for totals in series]
+            assert counted == sorted(counted), f"{key} fell: {counted}"
+
+    def _is_written(self) -> bool:
+        content = self._lines.read_bytes()
+        return content.endswith(b"\n") and b'\n{"type":"end"' in content
+
+    def _holds(self, totals: dict[tuple[str, str, str], int]) -> bool:
+        requests = self._server.requests
+        return bool(requests) and otlp_totals(requests[-1].body) == totals
+
+
+def otlp_totals(body: bytes) -> dict[tuple[str, str, str], float]:
+    """Executions by workflow, step and result in an `ExportMetricsServiceRequest`."""
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+
+    request = metrics_service_pb2.ExportMetricsServiceRequest.FromString(body)
+    found: dict[tuple[str, str, str], float] = {}
+    for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+        for point in metric.sum.data_points if metric.name == "squall.executions" else ():
+            labels = {each.key: each.value.string_value for each in point.attributes}
+            found[labels["workflow"], labels["step"], labels["result"]] = point.as_double
+    return found

@@ -22,7 +22,7 @@ Labels = tuple[tuple[str, str], ...]
 MetricType = Literal["counter", "gauge", "histogram"]
 
 
-class Metric(NamedTuple):
+class MetricSpec(NamedTuple):
     """One metric. `unit` as Prometheus spells it, empty for plain numbers."""
 
     name: str
@@ -35,27 +35,27 @@ class Metric(NamedTuple):
 
 _STEP = ("workflow", "step")
 _ALL = (
-    Metric("executions", "counter", "", (*_STEP, "result"), "Finished executions of a step."),
-    Metric("iterations", "counter", "", ("workflow", "result"), "Finished iterations."),
-    Metric("starts", "counter", "", ("workflow", "state"), "Starts: planned, made, late, dropped."),
-    Metric("checks", "counter", "", ("workflow", "result"), "Checks that passed or failed."),
-    Metric("errors", "counter", "", (*_STEP, "reason"), "Failed executions by reason."),
-    Metric("connections", "counter", "", ("workflow",), "Connections that were opened."),
-    Metric("sent", "counter", "bytes", ("workflow",), "Bytes sent."),
-    Metric("received", "counter", "bytes", ("workflow",), "Bytes received."),
-    Metric("latency", "histogram", "seconds", _STEP, "Latencies of a step or the iteration."),
-    Metric("latency_now", "gauge", "seconds", (*_STEP, "quantile"), "Of the last second."),
-    Metric("users", "gauge", "", ("workflow",), "Virtual users."),
-    Metric("users_busy", "gauge", "", ("workflow",), "Users in an iteration."),
-    Metric("target_rate", "gauge", "", ("workflow",), "Planned starts a second (open models)."),
-    Metric("elapsed", "gauge", "seconds", (), "Time since the start of the run."),
-    Metric("generator_cpu", "gauge", "", (), "CPU of core processes, as a share of a core."),
-    Metric("generator_lag", "gauge", "seconds", (), "Loop lag of the worst core process, p99."),
-    Metric("verdict", "gauge", "", (), "0 VALID, 1 DEGRADED, 2 INVALID."),
-    Metric("threshold_ok", "gauge", "", ("expression",), "1 while it holds, 0 while it fails."),
-    Metric("datacenter_executions", "counter", "", ("datacenter", "result"), "By datacenter."),
-    Metric("datacenter_users", "gauge", "", ("datacenter",), "Users of a datacenter."),
-    Metric("datacenter_workers", "gauge", "", ("datacenter",), "Workers of a datacenter."),
+    MetricSpec("executions", "counter", "", (*_STEP, "result"), "Finished executions of a step."),
+    MetricSpec("iterations", "counter", "", ("workflow", "result"), "Finished iterations."),
+    MetricSpec("starts", "counter", "", ("workflow", "state"), "Starts of iterations."),
+    MetricSpec("checks", "counter", "", ("workflow", "result"), "Checks that passed or failed."),
+    MetricSpec("errors", "counter", "", (*_STEP, "reason"), "Failed executions by reason."),
+    MetricSpec("connections", "counter", "", ("workflow",), "Connections that were opened."),
+    MetricSpec("sent", "counter", "bytes", ("workflow",), "Bytes sent."),
+    MetricSpec("received", "counter", "bytes", ("workflow",), "Bytes received."),
+    MetricSpec("latency", "histogram", "seconds", _STEP, "Latencies of a step or the iteration."),
+    MetricSpec("latency_now", "gauge", "seconds", (*_STEP, "quantile"), "Of the last second."),
+    MetricSpec("users", "gauge", "", ("workflow",), "Virtual users."),
+    MetricSpec("users_busy", "gauge", "", ("workflow",), "Users in an iteration."),
+    MetricSpec("target_rate", "gauge", "", ("workflow",), "Planned starts a second (open models)."),
+    MetricSpec("elapsed", "gauge", "seconds", (), "Time since the start of the run."),
+    MetricSpec("generator_cpu", "gauge", "", (), "CPU of core processes, as a share of a core."),
+    MetricSpec("generator_lag", "gauge", "seconds", (), "Loop lag of the worst core process, p99."),
+    MetricSpec("verdict", "gauge", "", (), "0 VALID, 1 DEGRADED, 2 INVALID."),
+    MetricSpec("threshold_ok", "gauge", "", ("expression",), "1 while it holds, 0 while it fails."),
+    MetricSpec("datacenter_executions", "counter", "", ("datacenter", "result"), "By datacenter."),
+    MetricSpec("datacenter_users", "gauge", "", ("datacenter",), "Users of a datacenter."),
+    MetricSpec("datacenter_workers", "gauge", "", ("datacenter",), "Workers of a datacenter."),
 )
 METRICS = {each.name: each for each in _ALL}
 _VERDICTS = {"VALID": 0.0, "DEGRADED": 1.0, "INVALID": 2.0}
@@ -65,7 +65,7 @@ _RESERVED = {"run", "le", *(label for each in METRICS.values() for label in each
 class Value(NamedTuple):
     """The value of a counter or a gauge."""
 
-    metric: Metric
+    metric: MetricSpec
     labels: Labels
     value: float
 
@@ -73,7 +73,7 @@ class Value(NamedTuple):
 class Distribution(NamedTuple):
     """All values of a histogram so far."""
 
-    metric: Metric
+    metric: MetricSpec
     labels: Labels
     data: HistogramData
 

@@ -40,7 +40,7 @@ class Influx2Config(msgspec.Struct, frozen=True):
     token: Annotated[str, Secret("INFLUX_TOKEN")] = ""
 
 
-class LineWriter(MetricSender):
+class InfluxWriter(MetricSender):
     """Writes the lines of each second with `send`."""
 
     wants_histograms = True
@@ -74,14 +74,14 @@ def influx2(config: Influx2Config) -> MetricOutput:
 def telegraf(address: str) -> MetricOutput:
     """The socket listener of Telegraf."""
     lines = LineSocket(address, scheme="udp", port=8094)
-    return MetricOutput(LineWriter(lines.send, lines.close))
+    return MetricOutput(InfluxWriter(lines.send, lines.close))
 
 
 def _over_http(poster: HTTPPoster, path: str) -> MetricOutput:
     def send(lines: list[str]) -> None:
         poster.post(path, "\n".join(lines).encode(errors="replace"), _HEADERS)
 
-    return MetricOutput(LineWriter(send, poster.close))
+    return MetricOutput(InfluxWriter(send, poster.close))
 
 
 def influx_lines(points: Points, at_ns: int) -> list[str]:

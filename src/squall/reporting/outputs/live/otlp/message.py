@@ -14,7 +14,7 @@ import msgspec
 from squall.api.reporting import LiveRun
 from squall.reporting.outputs.live import protobuf
 from squall.reporting.outputs.live.exponential import SCALE, exponential
-from squall.reporting.outputs.live.metrics import Labels, Metric, Points
+from squall.reporting.outputs.live.metrics import Labels, MetricSpec, Points
 from squall.reporting.outputs.targets import Secret
 from squall.stats.reports import HistogramData
 
@@ -49,7 +49,7 @@ class OTLPExport:
 
     def request(self, points: Points) -> bytes:
         at_ns = time.time_ns()
-        found: dict[str, tuple[Metric, list[bytes]]] = {}
+        found: dict[str, tuple[MetricSpec, list[bytes]]] = {}
         for each in points.values:
             content = self._times(at_ns) + protobuf.double(4, each.value)
             content += _attributes(7, each.labels)
@@ -65,7 +65,7 @@ class OTLPExport:
         return protobuf.fixed64(2, self._start_ns) + protobuf.fixed64(3, at_ns)
 
 
-def _metric(metric: Metric, points: list[bytes]) -> bytes:
+def _metric(metric: MetricSpec, points: list[bytes]) -> bytes:
     content = protobuf.text(1, f"squall.{metric.name}") + protobuf.text(2, metric.text)
     content += protobuf.text(3, _UNITS[metric.unit])
     data = b"".join(protobuf.message(1, point) for point in points)

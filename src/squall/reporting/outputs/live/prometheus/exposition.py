@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squall.reporting.outputs.live.metrics import Distribution, Labels, Metric, Points
+from squall.reporting.outputs.live.metrics import Distribution, Labels, MetricSpec, Points
 from squall.stats.histogram import bucket_middle_s, buckets_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -13,7 +13,7 @@ BOUNDS_S = (
 """Upper bounds of the buckets in text, which cannot hold a native histogram."""
 
 
-def full_name(metric: Metric) -> str:
+def full_name(metric: MetricSpec) -> str:
     """`squall_sent_bytes_total`."""
     parts = ("squall", metric.name, metric.unit, "total" if metric.type == "counter" else "")
     return "_".join(filter(None, parts))
@@ -33,7 +33,7 @@ def render(points: Points) -> bytes:
     return ("\n".join(lines) + "\n").encode(errors="replace") if lines else b""
 
 
-def _head(name: str, metric: Metric) -> list[str]:
+def _head(name: str, metric: MetricSpec) -> list[str]:
     return [f"# HELP {name} {metric.text}", f"# TYPE {name} {metric.type}"]
 
 

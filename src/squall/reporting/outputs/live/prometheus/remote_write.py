@@ -97,6 +97,6 @@ def _native_histogram(data: HistogramData, at_ms: int) -> bytes:
         span = protobuf.signed(1, buckets.offset + 1) + protobuf.unsigned(2, len(buckets.counts))
         content += protobuf.message(11, span)
         before = [0, *buckets.counts[:-1]]
-        deltas = [now - last for now, last in zip(buckets.counts, before, strict=True)]
+        deltas = [after - last for after, last in zip(buckets.counts, before, strict=True)]
         content += protobuf.packed(12, map(protobuf.zigzag, deltas))
     return content + protobuf.unsigned(15, at_ms)

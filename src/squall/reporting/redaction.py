@@ -7,10 +7,15 @@ still reveal the secret.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, cast
 
 SHOWN = "***"
+_URL_CREDENTIALS = re.compile(r"//[^\s,]*@")
+_SECRET_OPTION = re.compile(
+    r"(?i)\b([\w-]*(?:password|passwd|token|secret|key|credential|auth|header)[\w-]*)=(?!env:|@)[^,]+"
+)
 _LEAST_CHARS = 4
 
 
@@ -49,3 +54,9 @@ class Redactor:
         if isinstance(value, list):
             return [self.document(entry) for entry in cast(list[Any], value)]
         return value
+
+
+def without_credentials(text: str) -> str:
+    """The text of an option without the credentials of URLs and the values of options that are
+    named like secrets. Where a secret comes from (`env:NAME`, `@FILE`) stays visible."""
+    return _SECRET_OPTION.sub(rf"\1={SHOWN}", _URL_CREDENTIALS.sub(f"//{SHOWN}@", text))

@@ -14,11 +14,20 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from squall.api.errors import ExitCode, UsageError
+from squall.cli.shared.live_feed import FeedingPresenter
 from squall.cli.shared.presenters import Presenter, mode_of, presenter_of
 from squall.cli.shared.run_options import run_options, seconds
 from squall.engine.run.local_run import run_local
 from squall.engine.run_options import RunOptions
-from squall.reporting.outputs.delivery import KINDS, Output, deliver, parse_output, prepare
+from squall.reporting.outputs.delivery import (
+    Output,
+    deliver,
+    parse_output,
+    prepare,
+    secrets_of,
+)
+from squall.reporting.outputs.live.feed import LiveFeed
+from squall.reporting.outputs.registry import KINDS
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.columns import columns_that_fit, parse_columns
 from squall.reporting.text.progress_lines import ProgressLines
@@ -48,14 +57,20 @@ def execute(arguments: Namespace) -> int:
     every_s = None if arguments.every is None else seconds(arguments.every, "--every")
     prepared = prepare(outputs_of(arguments))
     mode = mode_of(arguments.ui, quiet=arguments.quiet, once=options.once)
-    redact = Redactor(options.secrets.values())
+    redact = Redactor([*options.secrets.values(), *secrets_of(prepared)])
     lines = ProgressLines(
         redact, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
     )
-    outcome = _source(arguments)(options, presenter_of(mode, lines))
+    feed = LiveFeed(prepared, options, redact)
+    presenter = FeedingPresenter(presenter_of(mode, lines), feed)
+    try:
+        outcome = _source(arguments)(options, presenter)
+    except BaseException:
+        print_live_losses(feed)
+        raise
     # Files are written first: a reader of stdout that has gone must not cost the results. A full
     # disk does not cost the summary, because `deliver` reports failures and never raises.
-    complete = write_outputs(outcome, prepared, options, redact)
+    complete = write_outputs(outcome, prepared, options, redact, feed)
     if mode != "none":
         print_summary(outcome, columns, redact, no_color=arguments.no_color)
     return exit_code(outcome, exit_zero=arguments.exit_zero, complete=complete)
@@ -64,14 +79,15 @@ def execute(arguments: Namespace) -> int:
 def outputs_of(arguments: Namespace) -> list[Output]:
     """The outputs of `--json F` and similar flags, then those of `-o kind=target` in order."""
     given = vars(arguments)
-    named = [(kind, given.get(kind)) for kind in KINDS]
-    outputs = [Output(kind, target, f"--{kind}") for kind, target in named if target is not None]
+    flags = [(kind, given.get(kind.flag_name)) for kind in KINDS.values() if kind.flag]
+    outputs = [Output(kind.name, target, kind.flag) for kind, target in flags if target is not None]
     for output in outputs:
         if not output.target:
             raise UsageError(f"{output.flag}: name a file")
     outputs += [parse_output(text) for text in given.get("output", ())]
     for output in outputs:
-        if output.kind in KINDS and output.target == "-":
+        kind = KINDS.get(output.kind)
+        if kind is not None and kind.flag and output.target == "-":
             raise UsageError(f"{output.flag} -: name a file; /dev/stdout is one")
     return outputs
 
@@ -98,12 +114,21 @@ def exit_code(outcome: RunOutcome, *, exit_zero: bool, complete: bool) -> int:
 
 
 def write_outputs(
-    outcome: RunOutcome, prepared: Sequence[PreparedOutput], options: RunOptions, redact: Redactor
+    outcome: RunOutcome,
+    prepared: Sequence[PreparedOutput],
+    options: RunOptions,
+    redact: Redactor,
+    feed: LiveFeed,
+    command: str = "run",
 ) -> bool:
-    """Writes all outputs, including reporters of the author's file. False if any failed."""
+    """Writes all outputs, including reporters of the author's file, and ends the live ones. False
+    if any failed; what a live one lost is only reported."""
     failures: list[str] = []
     reporters = list(prepared)
-    if any(workflow.reporting for workflow in outcome.manifest.workflows):
+    if feed.of_file is not None:
+        reporters += feed.of_file[0]
+        failures = feed.of_file[1]
+    elif any(workflow.reporting for workflow in outcome.manifest.workflows):
         from squall.reporting.outputs.user_reporters import reporters_of_file
 
         own, failures = reporters_of_file(outcome.manifest, options)
@@ -112,10 +137,18 @@ def write_outputs(
         return True
     from squall.reporting.document.build import build_document
 
-    delivery = deliver(redact.document(build_document(outcome)), reporters, failures)
+    document = redact.document(build_document(outcome))
+    feed.end(document)
+    delivery = deliver(document, reporters, failures)
     for line in (*delivery.failures, *delivery.notices):
-        print(redact(f"squall run: {line}"), file=sys.stderr)
+        print(redact(f"squall {command}: {line}"), file=sys.stderr)
+    print_live_losses(feed, command)
     return not delivery.failures
+
+
+def print_live_losses(feed: LiveFeed, command: str = "run") -> None:
+    for line in feed.wait():
+        print(f"squall {command}: {line}", file=sys.stderr)
 
 
 def perform(options: RunOptions, presenter: Presenter) -> RunOutcome:
@@ -127,12 +160,14 @@ async def _performed(options: RunOptions, presenter: Presenter) -> RunOutcome:
     try:
         return await run_local(
             options,
+            on_run=presenter.on_run,
             on_manifest=presenter.on_manifest,
             on_controls=presenter.on_controls,
             on_snapshot=presenter.on_snapshot,
             on_log=presenter.on_log,
             on_exchange=presenter.on_exchange,
             on_interrupt=presenter.on_interrupt,
+            histograms=lambda: presenter.wants_histograms,
         )
     finally:
         await presenter.close()

@@ -35,6 +35,7 @@ from squall.engine.run_options import (
     RunOptions,
     URLRequest,
 )
+from squall.reporting.redaction import without_credentials
 
 T = TypeVar("T")
 
@@ -267,6 +268,8 @@ def _shown(words: Iterable[str]) -> tuple[str, ...]:
             shown.append("-H" + _without_credentials(word.removeprefix("-H")))
         elif (shown and shown[-1] == "--proxy") or word.startswith("--proxy="):
             shown.append(_without_password(word))
+        elif (shown and shown[-1] in ("-o", "--output")) or word.startswith(("-o", "--output=")):
+            shown.append(without_credentials(word))
         elif word.startswith("--secret="):
             shown.append("--secret=" + _hidden(word.removeprefix("--secret=")))
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from squall.api.errors import SquallError, UsageError
-from squall.api.reporting import Reporter
-from squall.reporting.output_files import check_writable, write_whole
+from squall.api.reporting import LiveReporter, Reporter
+from squall.reporting.output_files import write_whole
+from squall.reporting.outputs.registry import KINDS
+from squall.reporting.redaction import without_credentials
 
-KINDS = ("json", "csv", "junit", "markdown", "xml", "html")
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""A file that the CI system shows with the job; Markdown is appended to it."""
 # Time limit for one reporter, from `connect` to `close`: a reporter that hangs must not keep the
 # command from exiting.
 _LONGEST_S = 60.0
@@ -35,23 +34,10 @@ class Output:
     """An output as the user typed it."""
 
     kind: str
-    """One of `KINDS`, or `module:Class` or `path.py:Class`."""
+    """A name in `registry`, or `module:Class` or `path.py:Class`."""
     target: str
     flag: str
     """Its name in messages: `--json`, `-o json`."""
-
-
-@dataclass(frozen=True)
-class FileConfig:
-    """Configuration of the built-in reporters. `csv` writes several files with one prefix."""
-
-    path: str
-    flag: str
-    endings: tuple[str, ...] = ("",)
-
-    @property
-    def places(self) -> list[str]:
-        return [self.path + ending for ending in self.endings]
 
 
 @dataclass(frozen=True)
@@ -60,9 +46,14 @@ class PreparedOutput:
 
     name: str
     """For messages."""
-    reporter: Reporter
+    reporter: Reporter | LiveReporter
+    """A live one was fed during the run; it gets the document only if it is a reporter too."""
     json_path: str = ""
     """The file to which it writes the document itself; empty if it does not."""
+    places: tuple[str, ...] = ()
+    """The files that it writes, as far as they are known."""
+    secrets: tuple[str, ...] = ()
+    """Values of its configuration that no message may show."""
 
 
 @dataclass
@@ -79,14 +70,15 @@ def parse_output(text: str) -> Output:
     """Parses `kind=target` of `-o`; a kind with a colon is a class."""
     kind, equals, target = text.partition("=")
     if not kind or not equals:
-        raise UsageError(f"-o {text}: write KIND=TARGET, such as json=results.json")
+        shown = without_credentials(text)
+        raise UsageError(f"-o {shown}: write KIND=TARGET, such as json=results.json")
     if ":" not in kind and kind not in KINDS:
         raise UsageError(
-            f"-o {text}: there is no output {kind}; known: {', '.join(KINDS)}, "
-            "or your own class as module:Class or file.py:Class"
+            f"-o {without_credentials(text)}: there is no output {kind}; "
+            f"known: {', '.join(KINDS)}, or your own class as module:Class or file.py:Class"
         )
     if ":" not in kind and not target:
-        raise UsageError(f"-o {text}: name a file after the =")
+        raise UsageError(f"-o {text}: write a target after the =, as {KINDS[kind].example}")
     return Output(kind, target, f"-o {kind}")
 
 
@@ -96,11 +88,15 @@ def prepare(outputs: Sequence[Output]) -> list[PreparedOutput]:
     prepared = [_prepared(output) for output in outputs]
     seen: dict[str, str] = {}
     for each in prepared:
-        for place in places_of(each.reporter):
+        for place in each.places:
             real = os.path.realpath(place)
             if not real.startswith("/dev/") and seen.setdefault(real, each.name) is not each.name:
                 raise UsageError(f"{each.name} {place}: {seen[real]} writes the same file")
-    return sorted(prepared, key=lambda each: (not each.json_path, _is_foreign(each)))
+    return sorted(prepared, key=lambda each: (not each.json_path, not each.places))
+
+
+def secrets_of(prepared: Sequence[PreparedOutput]) -> list[str]:
+    return [secret for each in prepared for secret in each.secrets]
 
 
 def deliver(
@@ -111,6 +107,8 @@ def deliver(
     delivery = OutputDelivery(list(failures), [])
     saved = ""
     for each in prepared:
+        if not isinstance(each.reporter, Reporter):
+            continue
         try:
             _run(_hand_over(each.reporter, document))
         except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -176,105 +174,18 @@ def _fallback(document: dict[str, Any]) -> str:
     return "the results could not be kept anywhere"
 
 
-class FileReporter(Reporter):
-    """Renders the document into one or several files and writes each whole."""
-
-    def __init__(
-        self, config: FileConfig, files: Callable[[dict[str, Any]], dict[str, bytes]]
-    ) -> None:
-        """`files` returns contents by the suffix that is added to the path."""
-        self.config = config
-        self._files = files
-
-    async def submit(self, document: dict[str, Any]) -> None:
-        for ending, content in self._files(document).items():
-            write_whole(self.config.path + ending, content, self.config.flag)
-
-
-class MarkdownReporter(FileReporter):
-    """Writes the file, and appends to the CI system's step summary if there is one."""
-
-    async def submit(self, document: dict[str, Any]) -> None:
-        await super().submit(document)
-        summary = os.environ.get(STEP_SUMMARY)
-        if summary:
-            _append(summary, self._files(document)[""] + b"\n")
-
-
-def _append(path: str, content: bytes) -> None:
-    with open(path, "ab") as file:
-        file.write(content)
-
-
 def _prepared(output: Output) -> PreparedOutput:
     if ":" in output.kind:
         from squall.reporting.outputs.user_reporters import load_reporter
 
-        return PreparedOutput(output.flag, load_reporter(output.kind, output.target))
-    endings = tuple(_CSV_ENDINGS.values()) if output.kind == "csv" else ("",)
-    config = FileConfig(output.target, output.flag, endings)
-    make = MarkdownReporter if output.kind == "markdown" else FileReporter
-    reporter = make(config, _RENDERERS[output.kind])
-    for place in config.places:
-        check_writable(place, output.flag)
-    return PreparedOutput(output.flag, reporter, output.target if output.kind == "json" else "")
-
-
-def places_of(reporter: Reporter) -> list[str]:
-    """The files that a reporter writes, as far as they are known."""
-    return reporter.config.places if isinstance(reporter, FileReporter) else []
-
-
-def _is_foreign(each: PreparedOutput) -> bool:
-    return not isinstance(each.reporter, FileReporter)
-
-
-_CSV_ENDINGS = {name: f"_{name}.csv" for name in ("steps", "windows", "errors")}
-
-
-def _json(document: dict[str, Any]) -> dict[str, bytes]:
-    from squall.reporting.document.build import encode_document
-
-    return {"": encode_document(document)}
-
-
-def _csv(document: dict[str, Any]) -> dict[str, bytes]:
-    from squall.reporting.outputs.csv_files import render_csv
-
-    return {_CSV_ENDINGS[name]: content for name, content in render_csv(document).items()}
-
-
-def _junit(document: dict[str, Any]) -> dict[str, bytes]:
-    from squall.reporting.outputs.junit import render_junit
-
-    return {"": render_junit(document)}
-
-
-def _markdown(document: dict[str, Any]) -> dict[str, bytes]:
-    from squall.reporting.outputs.markdown import render_markdown
-
-    return {"": render_markdown(document).encode()}
-
-
-def _xml(document: dict[str, Any]) -> dict[str, bytes]:
-    from squall.reporting.outputs.xml_file import render_xml
-
-    return {"": render_xml(document)}
-
-
-def _html(document: dict[str, Any]) -> dict[str, bytes]:
-    from squall.reporting.document.rebuild import rebuild
-    from squall.reporting.page.render import render_html
-    from squall.reporting.text.summary import render_summary
-
-    return {"": render_html(document, render_summary(rebuild(document))).encode()}
-
-
-_RENDERERS: dict[str, Callable[[dict[str, Any]], dict[str, bytes]]] = {
-    "json": _json,
-    "csv": _csv,
-    "junit": _junit,
-    "markdown": _markdown,
-    "xml": _xml,
-    "html": _html,
-}
+        own = load_reporter(output.kind, output.target)
+        return PreparedOutput(output.flag, own.made, secrets=own.secrets)
+    kind = KINDS[output.kind]
+    created = kind.create(output.target, output.flag)
+    return PreparedOutput(
+        output.flag,
+        created.made,
+        json_path=output.target if kind.name == "json" else "",
+        places=tuple(getattr(created.made, "places", ())),
+        secrets=created.secrets,
+    )

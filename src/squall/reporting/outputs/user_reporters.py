@@ -1,36 +1,39 @@
 """Loads reporters that users write, by flag or from `reporting` in their file.
 
-A class gets its configuration in the form that its constructor asks for: the text after the `=`,
-or, for a dataclass or a msgspec struct, `key=value,key=value` converted to the types of its fields.
-Otherwise only core processes import the author's file; a reporter in it is the one reason to import
-it here as well, after the run.
+A class gets its configuration in the form that its constructor asks for (`targets`). Otherwise
+only core processes import the author's file; a reporter in it is the one reason to import it here
+as well, after the run.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import os
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast, get_type_hints
-
-import msgspec
+from typing import Any, cast
 
 from squall.api.errors import SquallError, UsageError
-from squall.api.reporting import METHODS, Reporter, is_reporter
+from squall.api.reporting import (
+    LIVE_METHODS,
+    METHODS,
+    LiveReporter,
+    Reporter,
+    is_live_reporter,
+    is_reporter,
+)
 from squall.api.workflow import Workflow
 from squall.engine.plan.author_file import load_file, workflow_classes
 from squall.engine.plan.workflow_plan import attribute
 from squall.engine.run_options import RunOptions
 from squall.reporting.outputs.delivery import PreparedOutput
+from squall.reporting.outputs.targets import CreatedOutput, create, secrets_in
 from squall.stats.manifest import FileManifest
 
 
-def load_reporter(where: str, target: str) -> Reporter:
+def load_reporter(where: str, target: str) -> CreatedOutput:
     """Creates `module:Class` or `path/to/file.py:Class` with `target` as its configuration."""
     flag = f"-o {where}"
     home, _, name = where.rpartition(":")
@@ -39,10 +42,10 @@ def load_reporter(where: str, target: str) -> Reporter:
     found = getattr(_module(home, flag), name, None)
     if not isinstance(found, type):
         raise UsageError(f"{flag}: {home} has no class {name}")
-    made = _made(cast(type[Any], found), target, flag)
-    if not is_reporter(made):
-        raise UsageError(f"{flag}: {name} lacks {_lacking(made)}; a reporter has {_ALL}")
-    return made
+    created = create(cast(type[Any], found), target, flag)
+    if not is_reporter(created.made) and not is_live_reporter(created.made):
+        raise UsageError(f"{flag}: {name} lacks {_lacking(created.made)}; a reporter has {_ALL}")
+    return created
 
 
 def reporters_of_file(
@@ -64,18 +67,19 @@ def reporters_of_file(
             for each in reporters_in(attribute(cls, "reporting")):
                 # An object that two workflows share is used once.
                 name = f"reporting of {cls.__name__}"
-                found.setdefault(id(each), PreparedOutput(name, each))
+                secrets = secrets_in(getattr(each, "config", None))
+                found.setdefault(id(each), PreparedOutput(name, each, secrets=secrets))
     return list(found.values()), []
 
 
-def reporters_in(value: Any) -> Iterable[Reporter]:
+def reporters_in(value: Any) -> Iterable[Reporter | LiveReporter]:
     """`reporting` is one reporter, or a list of them."""
     if isinstance(value, list | tuple):
-        return cast(Iterable[Reporter], value)
+        return cast(Iterable[Reporter | LiveReporter], value)
     return () if value is None else (value,)
 
 
-_ALL = ", ".join(METHODS)
+_ALL = f"{', '.join(METHODS)}, a live one {', '.join(LIVE_METHODS)}"
 
 
 def _module(home: str, flag: str) -> Any:
@@ -95,54 +99,9 @@ def _module(home: str, flag: str) -> Any:
         sys.path[:] = before
 
 
-def _made(cls: type[Any], target: str, flag: str) -> Any:
-    try:
-        config = _config(cls, target)
-        return cls() if config is None else cls(config)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise UsageError(f"{flag}={target}: {cls.__name__} cannot be created: {text}") from None
-
-
-def _config(cls: type[Any], target: str) -> Any:
-    """The value for the first parameter of the constructor; None when it takes none."""
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [p for p in inspect.signature(cls).parameters.values() if p.kind not in several]
-    if not parameters:
-        if target:
-            raise ValueError("it takes no configuration; write nothing after the =")
-        return None
-    first = parameters[0]
-    wanted = get_type_hints(cls.__init__).get(first.name, str)
-    names = _fields(wanted)
-    if names is None:
-        return target
-    return msgspec.convert(_pairs(target, names), wanted, strict=False)
-
-
-def _fields(wanted: Any) -> list[str] | None:
-    """The fields of a dataclass or a struct; None for anything else."""
-    if dataclasses.is_dataclass(wanted):
-        return [field.name for field in dataclasses.fields(wanted)]
-    return list(getattr(wanted, "__struct_fields__", ())) or None
-
-
-def _pairs(target: str, names: list[str]) -> dict[str, str]:
-    """A target without names is the first field: `-o influx:Influx=http://db:8086`."""
-    pairs: dict[str, str] = {}
-    for part in target.split(",") if target else ():
-        key, equals, value = part.partition("=")
-        if equals and key in names:
-            pairs[key] = value
-        elif not pairs and names and not (equals and key.isidentifier()):
-            pairs[names[0]] = part
-        else:
-            raise ValueError(f"{part}: write NAME=VALUE; names are {', '.join(names)}")
-    return pairs
-
-
 def _lacking(made: object) -> str:
-    return ", ".join(name for name in METHODS if not callable(getattr(made, name, None)))
+    wanted = LIVE_METHODS if callable(getattr(made, "tick", None)) else METHODS
+    return ", ".join(name for name in wanted if not callable(getattr(made, name, None)))
 
 
 @contextmanager

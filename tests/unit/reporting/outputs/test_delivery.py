@@ -116,7 +116,7 @@ def test_every_file_is_written_whole(folder: Path, document: dict[str, Any]) -> 
     [
         ("json", "write KIND=TARGET"),
         ("=x", "write KIND=TARGET"),
-        ("json=", "name a file"),
+        ("json=", "write a target after the =, as results.json"),
         ("jsn=x", "there is no output jsn; known: json, csv"),
     ],
 )
@@ -235,21 +235,21 @@ def test_markdown_is_appended_to_the_step_summary(
 
 
 def test_a_class_of_ones_own_gets_its_typed_configuration() -> None:
-    made: Any = load_reporter("own.py:Influx", "url=http://db:8086,batch=5,verify=false")
+    made: Any = load_reporter("own.py:Influx", "url=http://db:8086,batch=5,verify=false").made
     assert (made.config.url, made.config.batch, made.config.verify) == ("http://db:8086", 5, False)
-    short: Any = load_reporter("own.py:Influx", "http://db:8086?a=1")
+    short: Any = load_reporter("own.py:Influx", "http://db:8086?a=1").made
     assert short.config.url == "http://db:8086?a=1"
-    plain: Any = load_reporter("own.py:Plain", "anything=at,all")
+    plain: Any = load_reporter("own.py:Plain", "anything=at,all").made
     assert plain.target == "anything=at,all"
-    data: Any = load_reporter("own.py:Data", "here,port=7")
+    data: Any = load_reporter("own.py:Data", "here,port=7").made
     assert (data.place.name, data.place.port) == ("here", 7)
-    assert is_reporter(load_reporter("own.py:Bare", ""))
+    assert is_reporter(load_reporter("own.py:Bare", "").made)
 
 
 def test_a_module_beside_the_command_can_be_named(folder: Path) -> None:
     (folder / "my_module_of_reports.py").write_text(OWN)
     try:
-        assert is_reporter(load_reporter("my_module_of_reports:Plain", "x"))
+        assert is_reporter(load_reporter("my_module_of_reports:Plain", "x").made)
     finally:
         del sys.modules["my_module_of_reports"]
     assert str(folder) not in sys.path
@@ -263,7 +263,7 @@ def test_a_module_beside_the_command_can_be_named(folder: Path) -> None:
         ("own.py:NoReporter", "", "lacks connect, close"),
         ("own.py:Influx", "", "cannot be created: Object missing required field `url`"),
         ("own.py:Influx", "u,batch=many", "cannot be created: Expected `int`"),
-        ("own.py:Influx", "u,btch=3", "btch=3: write NAME=VALUE; names are url, batch"),
+        ("own.py:Influx", "u,btch=3", "btch=...: write NAME=VALUE; names are url, batch"),
         ("own.py:Bare", "x", "takes no configuration"),
         ("none.py:X", "", "no such file"),
         ("no_such_module:X", "", "cannot be imported"),

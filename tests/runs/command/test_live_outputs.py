@@ -1,0 +1,305 @@
+"""Live outputs of a run on this machine: all hold the totals of the document, and backends that
+are dead or hang change nothing but one line each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import squall
+from squall.api.reporting import LiveRun
+from squall.reporting.outputs.live import delivery
+from squall.reporting.outputs.live.prometheus import scrape
+from squall.reporting.outputs.registry import KINDS
+from squall.stats.snapshot import Snapshot
+from tests.lab.outputs import (
+    LiveFiles,
+    RecordingServer,
+    recording_server,
+    step_totals,
+    wait_for,
+)
+from tests.lab.ports import free_ports
+from tests.runs.lab.command import GET, CommandLab
+from tests.services.coordination.lab.places import missing
+
+SHOP = f"""
+    class Own:
+        def __init__(self, path: str = "own.jsonl") -> None:
+            self.path = path
+
+        def write(self, *words) -> None:
+            with open(self.path, "a") as file:
+                print(*words, file=file)
+
+        async def start(self, run) -> None:
+            self.write("start", run.id)
+
+        async def tick(self, snapshot) -> None:
+            self.write("tick", snapshot.workflows[0].iterations if snapshot.workflows else 0)
+
+        async def end(self, document) -> None:
+            self.write("end", document["workflows"][0]["iteration"]["count"])
+
+    class Both(Own):
+        async def connect(self) -> None: ...
+
+        async def submit(self, document) -> None:
+            self.write("submit")
+
+        async def close(self) -> None: ...
+
+    class Shop(Workflow):
+        reporting = Both("both.txt")
+
+        @step()
+        async def home(self, url: URL = "/?delay=1ms") -> HTTPResponse:
+            {GET}
+
+        @then()
+        async def pay(self, url: URL = "/?status=200:1,503:1&delay=3ms") -> HTTPResponse:
+            {GET}
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[RecordingServer]:
+    with recording_server() as found:
+        yield found
+
+
+def own_lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()]
+
+
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_every_live_output_holds_the_totals_and_broken_ones_are_a_line_each(
+    command: CommandLab, server: RecordingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "FINISH_S", 3.0)
+    (dead,) = free_ports(1)
+    files = LiveFiles(command.folder, server)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        # It takes connections and never answers.
+        silent = hanging.getsockname()[1]
+        ended = command.load(
+            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "5s"),
+            *files.words,
+            *("-o", "flow.py:Own=own.txt"),
+            *("-o", f"influx=http://me:hunter2@127.0.0.1:{dead}/x"),
+            *("-o", f"datadog=http://127.0.0.1:{silent},key=hunter3"),
+        )
+    assert ended.code == 0, ended.err
+    files.check(ended.document)
+    count = ended.document["workflows"][0]["iteration"]["count"]
+    for name in ("own.txt", "both.txt"):
+        path = command.folder / name
+        wait_for(lambda path=path: ["end", str(count)] in own_lines(path), "the end of a reporter")
+        lines = own_lines(command.folder / name)
+        ticks = [int(value) for what, value in (line for line in lines if line[0] == "tick")]
+        assert lines[0] == ["start", ended.document["run"]["id"]]
+        assert ticks and ticks == sorted(ticks) and ticks[-1] <= count
+    assert ["submit"] in own_lines(command.folder / "both.txt")
+    said = {line.split(": ")[1]: line for line in ended.lines if line.startswith("squall run: ")}
+    for name, reason in (("-o influx", "Connection refused"), ("-o datadog", "not delivered")):
+        assert "the final totals were not delivered" in said[name] and reason in said[name]
+    everything = ended.err + ended.out + (command.folder / "results.json").read_text()
+    assert "hunter" not in everything
+    assert command.target.counts()["total"] == sum(step_totals(ended.document).values())
+
+
+def test_report_reads_json_lines_and_refuses_those_of_a_run_that_goes_on(
+    command: CommandLab,
+) -> None:
+    name = command.write(SHOP)
+    ended = command.load(name, "--host", command.target.url, "-i", "3", "--out-file", "r.jsonl")
+    assert ended.code == 0, ended.err
+    again = command.squall("report", "r.jsonl", "--json", "again.json")
+    assert again.code == 0, again.err
+    assert json.loads((command.folder / "again.json").read_text()) == ended.document
+    content = (command.folder / "r.jsonl").read_bytes()
+    (command.folder / "cut.jsonl").write_bytes(content.partition(b'{"type":"end"')[0])
+    refused = command.squall("report", "cut.jsonl")
+    assert refused.code == 2 and "has not ended" in refused.err
+
+
+def test_report_sends_the_totals_of_a_document_to_a_live_output(
+    command: CommandLab, server: RecordingServer
+) -> None:
+    name = command.write(SHOP)
+    ended = command.load(name, "--host", command.target.url, "-i", "3")
+    again = command.squall("report", "results.json", "-o", f"pushgateway={server.url}")
+    assert again.code == 0, again.err
+    assert f'run="{ended.document["run"]["id"]}"' in server.requests[-1].body.decode()
+
+
+def test_a_run_from_python_feeds_live_outputs(
+    command: CommandLab, server: RecordingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(command.folder)
+    files = LiveFiles(command.folder, server)
+    name = command.write(SHOP)
+    lines = str(command.folder / "python.jsonl")
+    (dead,) = free_ports(1)
+    monkeypatch.setattr(delivery, "FINISH_S", 3.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = squall.run(
+            name,
+            host=command.target.url,
+            vus=1,
+            duration="2s",
+            workers=1,
+            out_file=lines,
+            output=[files.words[3], f"pushgateway=http://127.0.0.1:{dead}"],
+        )
+    said = [str(each.message) for each in caught if "squall.run: -o push" in str(each.message)]
+    assert len(said) == 1 and "Connection refused" in said[0]
+    wait_for(lambda: b'{"type":"end"' in Path(lines).read_bytes(), "the last line")
+    wait_for(lambda: Path(lines).read_bytes().endswith(b"\n"), "the end of the last line")
+    last = json.loads(Path(lines).read_bytes().splitlines()[-1])
+    assert step_totals(last["document"]) == step_totals(result.document)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("-o", "prometheus=nowhere"), "write [HOST]:PORT"),
+        (("-o", "statsd=tcp://"), "name a host"),
+        (("-o", "datadog=https://api.datadoghq.com"), "missing required field `key`"),
+        (("-o", "influx2=http://u:hunter2@h,bucket=b"), "missing required field `org`"),
+        (("--out-file", "no/such/file"), "there is no directory"),
+        (("-o", "nonsense=x"), "known: json, csv"),
+    ],
+)
+def test_a_mistake_about_an_output_is_found_before_the_first_request(
+    words: tuple[str, ...], part: str, command: CommandLab
+) -> None:
+    name = command.write(SHOP)
+    ended = command.squall("run", name, "--host", command.target.url, "-i", "1", *words)
+    assert ended.code == 2 and part in ended.err
+    assert "hunter2" not in ended.err and len(ended.lines) == 1
+    assert command.target.counts()["total"] == 0
+
+
+# A real Prometheus.
+
+
+class Prometheus:
+    """It scrapes `scraped` each second and takes remote writes."""
+
+    def __init__(self, folder: Path, scraped: int) -> None:
+        program = shutil.which("prometheus")
+        if program is None:
+            missing("prometheus is not installed")
+        (self.port,) = free_ports(1)
+        (folder / "prometheus.yml").write_text(
+            "global: {scrape_interval: 1s}\n"
+            "scrape_configs:\n"
+            f"- {{job_name: squall, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}\n"
+        )
+        self._log = open(folder / "prometheus.log", "wb")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [
+                *(program, f"--web.listen-address=127.0.0.1:{self.port}"),
+                *(f"--config.file={folder / 'prometheus.yml'}", "--log.level=warn"),
+                *(f"--storage.tsdb.path={folder / 'data'}", "--web.enable-remote-write-receiver"),
+                "--enable-feature=native-histograms",
+            ],
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def is_ready(self) -> bool:
+        assert self._process.poll() is None, "prometheus ended"
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=10.0) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def asked(self, query: str) -> list[dict[str, Any]]:
+        words = urllib.parse.urlencode({"query": query})
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/query?{words}", timeout=30.0) as answer:
+                return json.load(answer)["data"]["result"]
+        except TimeoutError:
+            return []
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def totals(prometheus: Prometheus, selector: str) -> dict[tuple[str, str, str], float]:
+    """The last samples, also of series that are no longer written or scraped."""
+    query = f"last_over_time(squall_executions_total{{{selector}}}[1h])"
+    found: dict[tuple[str, str, str], float] = {}
+    for each in prometheus.asked(query):
+        labels = each["metric"]
+        key = (labels["workflow"], labels["step"], labels["result"])
+        found[key] = float(each["value"][1])
+    return found
+
+
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_a_real_prometheus_holds_the_totals_of_the_document(
+    command: CommandLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long this machine stands still between two scrapes.
+    monkeypatch.setattr(scrape, "LAST_SCRAPE_S", 90.0)
+    (port,) = free_ports(1)
+    prometheus = Prometheus(tmp_path, port)
+    try:
+        wait_for(prometheus.is_ready, "the start of prometheus")
+        ended = command.load(
+            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "2s"),
+            *("-o", f"remote-write={prometheus.url}/api/v1/write", "--tag", "way=written"),
+        )
+        assert ended.code == 0, ended.err
+        assert "squall run: -o" not in ended.err
+        document = ended.document
+        wanted = step_totals(document)
+        wait_for(lambda: totals(prometheus, 'way="written"') == wanted, "the written totals")
+        pay = document["workflows"][0]["steps"][1]["histogram"]["count"]
+        native = "histogram_count(squall_latency_seconds{way='written',step='pay'})"
+
+        def counted() -> list[float]:
+            return [float(each["value"][1]) for each in prometheus.asked(native)]
+
+        wait_for(lambda: counted() == [float(pay)], "the native histogram")
+        asyncio.run(scraped(prometheus, port, document))
+    finally:
+        prometheus.stop()
+
+
+async def scraped(prometheus: Prometheus, port: int, document: dict[str, Any]) -> None:
+    """The endpoint ends when the final totals were scraped."""
+    reporter = KINDS["prometheus"].create(f":{port}", "-o prometheus").made
+    await reporter.start(LiveRun("s1", "flow.py", ("Shop",), {"way": "scraped"}, 1.0))
+    await reporter.tick(
+        Snapshot(elapsed_s=1.0, workflows=(), cpu=0, processes=1, lag_p99_s=0, gc_max_s=0)
+    )
+    elapsed = "squall_elapsed_seconds{way='scraped'}"
+    await asyncio.to_thread(wait_for, lambda: prometheus.asked(elapsed), "a scrape")
+    await reporter.end(document)
+    wanted = step_totals(document)
+    await asyncio.to_thread(
+        wait_for, lambda: totals(prometheus, 'way="scraped"') == wanted, "the scraped totals"
+    )

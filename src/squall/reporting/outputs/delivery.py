@@ -16,17 +16,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from squall.api.errors import SquallError, UsageError
 from squall.api.reporting import Reporter
 from squall.reporting.output_files import write_whole
+from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.registry import KINDS
 from squall.reporting.redaction import without_credentials
 
+T = TypeVar("T")
+
 # Time limit for one reporter, from `connect` to `close`: a reporter that hangs must not keep the
-# command from exiting.
+# command from exiting. Built-in ones have a `timeout_s` of their own.
 _LONGEST_S = 60.0
+# Time limit for `close` after a failure, which a server that hangs may never answer.
+_CLOSES_WITHIN_S = 5.0
+# A library may put a whole answer into its message.
+_MESSAGE_CHARS = 400
 
 
 @dataclass(frozen=True)
@@ -105,11 +112,9 @@ def deliver(
     created."""
     delivery = OutputDelivery(list(failures), [])
     saved = ""
-    for each in prepared:
-        try:
-            _run(_hand_over(each.reporter, document))
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            delivery.failures.append(_line(each.name, error))
+    for each, error in zip(prepared, _run(_hand_over_all(document, prepared)), strict=True):
+        if error is not None:
+            delivery.failures.append(_line(each, error))
         else:
             saved = saved or each.json_path
     if delivery.failures:
@@ -117,39 +122,71 @@ def deliver(
     return delivery
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     """Works inside a running loop too (`squall.run` in a notebook): in a thread then."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(work)
-    else:
-        with ThreadPoolExecutor(1) as threads:
-            threads.submit(asyncio.run, work).result()
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, work).result()
+
+
+async def _hand_over_all(
+    document: dict[str, Any], prepared: Sequence[PreparedOutput]
+) -> list[BaseException | None]:
+    """The failure of each. Files are written one after the other; then all others get the document
+    at the same time, so that one that hangs delays no other."""
+    files = [each for each in prepared if each.places]
+    others = [each for each in prepared if not each.places]
+    failed: dict[int, BaseException | None] = {}
+    for each in files:
+        failed[id(each)] = await _failure(each.reporter, document)
+    found = await asyncio.gather(*(_failure(each.reporter, document) for each in others))
+    failed |= {id(each): failure for each, failure in zip(others, found, strict=True)}
+    return [failed[id(each)] for each in prepared]
+
+
+async def _failure(reporter: Reporter, document: dict[str, Any]) -> BaseException | None:
+    try:
+        await _hand_over(reporter, document)
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        return error
+    return None
 
 
 async def _hand_over(reporter: Reporter, document: dict[str, Any]) -> None:
-    async with asyncio.timeout(_LONGEST_S):
+    async with asyncio.timeout(_longest_s(reporter)):
         try:
             await reporter.connect()
             await reporter.submit(document)
         except BaseException:
             # Only the first failure is reported; a failing `close` after it adds nothing.
             with suppress(Exception):
-                await reporter.close()
+                async with asyncio.timeout(_CLOSES_WITHIN_S):
+                    await reporter.close()
             raise
         await reporter.close()
 
 
-def _line(name: str, error: BaseException) -> str:
+def _longest_s(reporter: Reporter) -> float:
+    return float(getattr(reporter, "timeout_s", _LONGEST_S))
+
+
+def _line(output: PreparedOutput, error: BaseException) -> str:
+    name = output.name
     if isinstance(error, SquallError):
         return str(error)
     if isinstance(error, TimeoutError) and not str(error):
-        return f"{name}: took longer than {_LONGEST_S:.0f} s"
+        return f"{name}: took longer than {_longest_s(output.reporter):g} s"
+    if isinstance(error, OutputError):
+        return f"{name}: {error}"
     from squall.engine.plan.author_file import author_location
 
     where = author_location(error)
     text = " ".join(f"{type(error).__name__}: {error}".split())
+    if len(text) > _MESSAGE_CHARS:
+        text = text[:_MESSAGE_CHARS] + " ..."
     return f"{name}: {text}" + (f" at {where}" if where else "")
 
 

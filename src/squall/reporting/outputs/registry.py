@@ -101,13 +101,125 @@ _FILES = (
 _LIVE: tuple[OutputKind, ...] = ()
 
 # Databases, after the run.
-_DATABASES: tuple[OutputKind, ...] = ()
+_DATABASES = (
+    OutputKind(
+        *(
+            "postgres",
+            "tables in PostgreSQL",
+            "postgresql://user@host/results,password=env:PGPASSWORD",
+        ),
+        *("relational.postgres:postgres", "database"),
+        extra="postgres",
+        modules=("asyncpg",),
+    ),
+    OutputKind(
+        *(
+            "timescaledb",
+            "tables in TimescaleDB, with a hypertable of windows",
+            "postgresql://user@host/results",
+        ),
+        *("relational.postgres:timescaledb", "database"),
+        extra="postgres",
+        modules=("asyncpg",),
+    ),
+    OutputKind(
+        *("mysql", "tables in MySQL", "mysql://user@host/results,password=env:MYSQL_PWD"),
+        *("relational.mysql:mysql", "database"),
+        extra="mysql",
+        modules=("aiomysql",),
+    ),
+    OutputKind(
+        *("mariadb", "tables in MariaDB", "mariadb://user@host/results,password=env:MYSQL_PWD"),
+        *("relational.mysql:mysql", "database"),
+        extra="mysql",
+        modules=("aiomysql",),
+    ),
+    OutputKind(
+        *("sqlite", "tables in a file of SQLite", "results.db"),
+        *("relational.sqlite:sqlite", "database"),
+    ),
+    OutputKind(
+        *("mongodb", "collections in MongoDB", "mongodb://user@host,database=load"),
+        *("documents.mongodb:MongoDBReporter", "database"),
+        extra="mongodb",
+        modules=("pymongo",),
+    ),
+    OutputKind(
+        *("cassandra", "tables in Cassandra or ScyllaDB", "host1,host2,keyspace=load"),
+        *("documents.cassandra:CassandraReporter", "database"),
+        extra="cassandra",
+        modules=("cassandra",),
+    ),
+    OutputKind(
+        *(
+            "cosmosdb",
+            "items in Azure Cosmos DB",
+            "https://account.documents.azure.com:443/,key=@cosmos.key",
+        ),
+        *("documents.cosmosdb:CosmosDBReporter", "database"),
+        extra="cosmosdb",
+        modules=(
+            "azure.cosmos",
+            "aiohttp",
+        ),
+    ),
+)
 
 # Queues and caches, after the run.
-_QUEUES: tuple[OutputKind, ...] = ()
+_QUEUES = (
+    OutputKind(
+        *("redis", "a hash per run in Redis", "redis://host:6379/0,expire=30d"),
+        *("documents.redis:RedisReporter", "queue"),
+        extra="redis",
+        modules=("redis",),
+    ),
+    OutputKind(
+        *("kafka", "a message per row to Kafka", "broker1:9092,broker2:9092,topic=load"),
+        *("documents.kafka:KafkaReporter", "queue"),
+        extra="kafka",
+        modules=("aiokafka",),
+    ),
+)
 
 # Cloud storage, warehouses and functions, after the run.
-_CLOUD: tuple[OutputKind, ...] = ()
+_CLOUD = (
+    OutputKind(
+        *("s3", "the document and its rows in S3", "s3://bucket/load,region=eu-central-1"),
+        *("cloud.s3:S3Reporter", "cloud"),
+        extra="s3",
+        modules=("aiobotocore",),
+    ),
+    OutputKind(
+        *("timestream", "records in Amazon Timestream", "load,region=eu-central-1"),
+        *("cloud.timestream:TimestreamReporter", "cloud"),
+        extra="aws",
+        modules=("aiobotocore",),
+    ),
+    OutputKind(
+        *("lambda", "a call of a function in AWS Lambda", "on-load-test,region=eu-central-1"),
+        *("cloud.aws_lambda:LambdaReporter", "cloud"),
+        extra="aws",
+        modules=("aiobotocore",),
+    ),
+    OutputKind(
+        *("gcs", "the document and its rows in Google Cloud Storage", "gs://bucket/load"),
+        *("cloud.gcs:GCSReporter", "cloud"),
+        extra="gcs",
+        modules=("google.cloud.storage",),
+    ),
+    OutputKind(
+        *("bigquery", "tables in BigQuery", "load_tests,project=shop"),
+        *("cloud.bigquery:BigQueryReporter", "cloud"),
+        extra="bigquery",
+        modules=("google.cloud.bigquery",),
+    ),
+    OutputKind(
+        *("bigtable", "rows in Bigtable", "instance,project=shop,table=load"),
+        *("cloud.bigtable:BigtableReporter", "cloud"),
+        extra="bigtable",
+        modules=("google.cloud.bigtable",),
+    ),
+)
 
 KINDS: dict[str, OutputKind] = {
     kind.name: kind for kind in (*_FILES, *_LIVE, *_DATABASES, *_QUEUES, *_CLOUD)

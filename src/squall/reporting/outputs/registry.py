@@ -103,60 +103,51 @@ _LIVE: tuple[OutputKind, ...] = ()
 # Databases, after the run.
 _DATABASES = (
     OutputKind(
-        *(
-            "postgres",
-            "tables in PostgreSQL",
-            "postgresql://user@host/results,password=env:PGPASSWORD",
-        ),
-        *("relational.postgres:postgres", "database"),
+        *("postgres", "tables in PostgreSQL"),
+        "postgresql://user@host/results,password=env:PGPASSWORD",
+        *("database", "relational.postgres", "postgres"),
         extra="postgres",
         modules=("asyncpg",),
     ),
     OutputKind(
-        *(
-            "timescaledb",
-            "tables in TimescaleDB, with a hypertable of windows",
-            "postgresql://user@host/results",
-        ),
-        *("relational.postgres:timescaledb", "database"),
+        *("timescaledb", "tables in TimescaleDB, with a hypertable of windows"),
+        "postgresql://user@host/results",
+        *("database", "relational.postgres", "timescaledb"),
         extra="postgres",
         modules=("asyncpg",),
     ),
     OutputKind(
         *("mysql", "tables in MySQL", "mysql://user@host/results,password=env:MYSQL_PWD"),
-        *("relational.mysql:mysql", "database"),
+        *("database", "relational.mysql", "mysql"),
         extra="mysql",
         modules=("aiomysql",),
     ),
     OutputKind(
         *("mariadb", "tables in MariaDB", "mariadb://user@host/results,password=env:MYSQL_PWD"),
-        *("relational.mysql:mysql", "database"),
+        *("database", "relational.mysql", "mysql"),
         extra="mysql",
         modules=("aiomysql",),
     ),
     OutputKind(
         *("sqlite", "tables in a file of SQLite", "results.db"),
-        *("relational.sqlite:sqlite", "database"),
+        *("database", "relational.sqlite", "sqlite"),
     ),
     OutputKind(
         *("mongodb", "collections in MongoDB", "mongodb://user@host,database=load"),
-        *("documents.mongodb:MongoDBReporter", "database"),
+        *("database", "documents.mongodb", "MongoDBReporter"),
         extra="mongodb",
         modules=("pymongo",),
     ),
     OutputKind(
         *("cassandra", "tables in Cassandra or ScyllaDB", "host1,host2,keyspace=load"),
-        *("documents.cassandra:CassandraReporter", "database"),
+        *("database", "documents.cassandra", "CassandraReporter"),
         extra="cassandra",
         modules=("cassandra",),
     ),
     OutputKind(
-        *(
-            "cosmosdb",
-            "items in Azure Cosmos DB",
-            "https://account.documents.azure.com:443/,key=@cosmos.key",
-        ),
-        *("documents.cosmosdb:CosmosDBReporter", "database"),
+        *("cosmosdb", "items in Azure Cosmos DB"),
+        "https://account.documents.azure.com:443/,key=@cosmos.key",
+        *("database", "documents.cosmosdb", "CosmosDBReporter"),
         extra="cosmosdb",
         modules=(
             "azure.cosmos",
@@ -169,13 +160,13 @@ _DATABASES = (
 _QUEUES = (
     OutputKind(
         *("redis", "a hash per run in Redis", "redis://host:6379/0,expire=30d"),
-        *("documents.redis:RedisReporter", "queue"),
+        *("queue", "documents.redis", "RedisReporter"),
         extra="redis",
         modules=("redis",),
     ),
     OutputKind(
         *("kafka", "a message per row to Kafka", "broker1:9092,broker2:9092,topic=load"),
-        *("documents.kafka:KafkaReporter", "queue"),
+        *("queue", "documents.kafka", "KafkaReporter"),
         extra="kafka",
         modules=("aiokafka",),
     ),
@@ -185,37 +176,37 @@ _QUEUES = (
 _CLOUD = (
     OutputKind(
         *("s3", "the document and its rows in S3", "s3://bucket/load,region=eu-central-1"),
-        *("cloud.s3:S3Reporter", "cloud"),
+        *("cloud", "cloud.s3", "S3Reporter"),
         extra="s3",
         modules=("aiobotocore",),
     ),
     OutputKind(
         *("timestream", "records in Amazon Timestream", "load,region=eu-central-1"),
-        *("cloud.timestream:TimestreamReporter", "cloud"),
+        *("cloud", "cloud.timestream", "TimestreamReporter"),
         extra="aws",
         modules=("aiobotocore",),
     ),
     OutputKind(
         *("lambda", "a call of a function in AWS Lambda", "on-load-test,region=eu-central-1"),
-        *("cloud.aws_lambda:LambdaReporter", "cloud"),
+        *("cloud", "cloud.aws_lambda", "LambdaReporter"),
         extra="aws",
         modules=("aiobotocore",),
     ),
     OutputKind(
         *("gcs", "the document and its rows in Google Cloud Storage", "gs://bucket/load"),
-        *("cloud.gcs:GCSReporter", "cloud"),
+        *("cloud", "cloud.gcs", "GCSReporter"),
         extra="gcs",
         modules=("google.cloud.storage",),
     ),
     OutputKind(
         *("bigquery", "tables in BigQuery", "load_tests,project=shop"),
-        *("cloud.bigquery:BigQueryReporter", "cloud"),
+        *("cloud", "cloud.bigquery", "BigQueryReporter"),
         extra="bigquery",
         modules=("google.cloud.bigquery",),
     ),
     OutputKind(
         *("bigtable", "rows in Bigtable", "instance,project=shop,table=load"),
-        *("cloud.bigtable:BigtableReporter", "cloud"),
+        *("cloud", "cloud.bigtable", "BigtableReporter"),
         extra="bigtable",
         modules=("google.cloud.bigtable",),
     ),

@@ -6,11 +6,12 @@ environment, `~/.aws`, the role of the machine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.targets import Secret
 
 
@@ -25,10 +26,7 @@ class AWSAccess:
 
 
 @asynccontextmanager
-async def aws_client(service: str, access: AWSAccess) -> AsyncIterator[Any]:
-    from aiobotocore.config import AioConfig
-    from aiobotocore.session import get_session
-
+async def aws_client(service: str, access: AWSAccess) -> AsyncGenerator[Any]:
     own: dict[str, str] = {}
     if access.access_key:
         own["aws_access_key_id"] = access.access_key
@@ -37,10 +35,11 @@ async def aws_client(service: str, access: AWSAccess) -> AsyncIterator[Any]:
         own["region_name"] = access.region
     if access.endpoint:
         own["endpoint_url"] = access.endpoint
-    config = AioConfig(
+    config = library("aiobotocore.config").AioConfig(
         connect_timeout=access.timeout_s,
         read_timeout=access.timeout_s,
         retries={"max_attempts": 3, "mode": "standard"},
     )
-    async with get_session().create_client(service, config=config, **own) as client:
+    session = library("aiobotocore.session").get_session()
+    async with session.create_client(service, config=config, **own) as client:
         yield client

@@ -12,6 +12,7 @@ from typing import Any
 from squall.api.reporting import Reporter
 from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.cloud.google import GoogleAccess, client_options
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import plain
 from squall.reporting.outputs.rows.from_document import RunRows
 from squall.reporting.outputs.rows.model import ColumnKind, Table
@@ -43,7 +44,7 @@ class BigQueryReporter(Reporter):
         await in_thread(self._write, RunRows(document))
 
     def _write(self, rows: RunRows) -> None:
-        from google.cloud import bigquery
+        bigquery = library("google.cloud.bigquery")
 
         config = self.config
         client = bigquery.Client(location=config.location or None, **client_options(config))
@@ -60,7 +61,7 @@ class BigQueryReporter(Reporter):
             client.close()
 
     def _delete(self, client: Any, place: Any, run_id: str) -> None:
-        from google.cloud import bigquery
+        bigquery = library("google.cloud.bigquery")
 
         run = bigquery.ScalarQueryParameter("run_id", "STRING", run_id)
         name = f"{place.project}.{place.dataset_id}.{place.table_id}"
@@ -71,7 +72,7 @@ class BigQueryReporter(Reporter):
         ).result(timeout=self.config.timeout_s)
 
     def _load(self, client: Any, place: Any, objects: list[dict[str, Any]]) -> None:
-        from google.cloud import bigquery
+        bigquery = library("google.cloud.bigquery")
 
         job = bigquery.LoadJobConfig(
             schema=place.schema,
@@ -84,7 +85,7 @@ class BigQueryReporter(Reporter):
 
 
 def fields_of(table: Table) -> list[Any]:
-    from google.cloud import bigquery
+    bigquery = library("google.cloud.bigquery")
 
     return [
         # A column that is added later is null in earlier rows.

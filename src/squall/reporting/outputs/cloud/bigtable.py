@@ -14,6 +14,7 @@ from typing import Any
 from squall.api.reporting import Reporter
 from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.cloud.google import GoogleAccess, client_options
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.rows.as_json import batches, iso
 from squall.reporting.outputs.rows.from_document import Row, RunRows
@@ -40,7 +41,7 @@ class BigtableReporter(Reporter):
         await in_thread(self._write, RunRows(document))
 
     def _write(self, rows: RunRows) -> None:
-        from google.cloud import bigtable
+        bigtable = library("google.cloud.bigtable")
 
         client = bigtable.Client(**_options(self.config))
         try:
@@ -66,12 +67,10 @@ class BigtableReporter(Reporter):
         return made
 
     def _delete_surplus(self, place: Any, run_id: str, written: set[bytes]) -> None:
-        from google.cloud.bigtable.row_filters import StripValueTransformerFilter
-        from google.cloud.bigtable.row_set import RowSet
-
-        of_run = RowSet()
+        filters = library("google.cloud.bigtable.row_filters")
+        of_run = library("google.cloud.bigtable.row_set").RowSet()
         of_run.add_row_range_with_prefix(f"{run_id}#")
-        stored = place.read_rows(row_set=of_run, filter_=StripValueTransformerFilter(True))
+        stored = place.read_rows(row_set=of_run, filter_=filters.StripValueTransformerFilter(True))
         run_key = f"{run_id}#{RUNS.name}".encode()
         surplus = [each.row_key for each in stored if each.row_key not in {*written, run_key}]
         deleted = [place.direct_row(key) for key in surplus]

@@ -9,6 +9,7 @@ from squall.api.reporting import Reporter
 from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.cloud.google import GoogleAccess, client_options
 from squall.reporting.outputs.cloud.objects import bucket_and_prefix, run_objects
+from squall.reporting.outputs.libraries import library
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class GCSReporter(Reporter):
         await in_thread(self._upload, document)
 
     def _upload(self, document: dict[str, Any]) -> None:
-        from google.cloud import storage
+        storage = library("google.cloud.storage")
 
         client = storage.Client(**client_options(self.config))
         try:

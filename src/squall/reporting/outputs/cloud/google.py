@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from squall.reporting.outputs.libraries import library
+
 
 @dataclass(frozen=True, kw_only=True)
 class GoogleAccess:
@@ -24,14 +26,11 @@ def client_options(access: GoogleAccess) -> dict[str, Any]:
     """The arguments that every client of Google takes."""
     own: dict[str, Any] = {"project": access.project or None}
     if access.endpoint:
-        from google.auth.credentials import AnonymousCredentials
-
-        own["credentials"] = AnonymousCredentials()
+        own["credentials"] = library("google.auth.credentials").AnonymousCredentials()
         own["client_options"] = {"api_endpoint": access.endpoint}
     elif access.credentials:
-        from google.oauth2.service_account import Credentials
-
-        own["credentials"] = Credentials.from_service_account_file(
+        accounts = library("google.oauth2.service_account")
+        own["credentials"] = accounts.Credentials.from_service_account_file(
             access.credentials, scopes=["https://www.googleapis.com/auth/cloud-platform"]
         )
     return own

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from squall.api.reporting import Reporter
 from squall.reporting.outputs.blocking_calls import in_thread
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.relational.reporter import with_json_text
 from squall.reporting.outputs.relational.schema import (
@@ -70,22 +71,25 @@ class CassandraReporter(Reporter):
         await in_thread(self._migrate)
 
     def _make_cluster(self) -> Any:
-        from cassandra.auth import PlainTextAuthProvider
-        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-        from cassandra.policies import RoundRobinPolicy
-
+        auth = library("cassandra.auth")
+        cluster: Any = library("cassandra.cluster")
+        policies = library("cassandra.policies")
         config = self.config
-        auth = PlainTextAuthProvider(config.username, config.password) if config.username else None
-        profile = ExecutionProfile(
-            load_balancing_policy=RoundRobinPolicy(), request_timeout=config.timeout_s
+        login = (
+            auth.PlainTextAuthProvider(config.username, config.password)
+            if config.username
+            else None
         )
-        return Cluster(
+        profile = cluster.ExecutionProfile(
+            load_balancing_policy=policies.RoundRobinPolicy(), request_timeout=config.timeout_s
+        )
+        return cluster.Cluster(
             list(config.hosts),
             port=config.port,
-            auth_provider=auth,
+            auth_provider=login,
             ssl_context=ssl.create_default_context() if config.tls else None,
             connect_timeout=config.timeout_s,
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            execution_profiles={cluster.EXEC_PROFILE_DEFAULT: profile},
             # It looks at the tables itself, once.
             schema_metadata_enabled=False,
             token_metadata_enabled=False,
@@ -120,12 +124,11 @@ class CassandraReporter(Reporter):
         await in_thread(self._write, RunRows(document))
 
     def _write(self, rows: RunRows) -> None:
-        from cassandra.concurrent import execute_concurrent_with_args
-
+        concurrent = library("cassandra.concurrent")
         for table, own in rows.all():
             if own:
                 statement = self._session.prepare(insert(DIALECT, table))
-                execute_concurrent_with_args(
+                concurrent.execute_concurrent_with_args(
                     self._session,
                     statement,
                     with_json_text(table, own),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from squall.api.reporting import Reporter
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import batches, objects_of
 from squall.reporting.outputs.rows.from_document import RunRows
 from squall.reporting.outputs.targets import Secret
@@ -36,16 +37,13 @@ class CosmosDBReporter(Reporter):
         self._container: Any = None
 
     async def connect(self) -> None:
-        from azure.cosmos import PartitionKey
-        from azure.cosmos.aio import CosmosClient
-
         config = self.config
-        self._client = CosmosClient(
+        self._client = library("azure.cosmos.aio").CosmosClient(
             config.url, config.key, user_agent_suffix="squall", connection_timeout=config.timeout_s
         )
         database = await self._client.create_database_if_not_exists(config.database)
         self._container = await database.create_container_if_not_exists(
-            config.container, PartitionKey(path="/run_id")
+            config.container, library("azure.cosmos").PartitionKey(path="/run_id")
         )
 
     async def submit(self, document: dict[str, Any]) -> None:

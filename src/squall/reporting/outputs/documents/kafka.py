@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from squall.api.reporting import Reporter
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import objects_of
 from squall.reporting.outputs.rows.from_document import RunRows
 from squall.reporting.outputs.rows.model import RUNS, SCHEMA
@@ -39,8 +40,6 @@ class KafkaReporter(Reporter):
         self._producer: Any = None
 
     async def connect(self) -> None:
-        from aiokafka import AIOKafkaProducer
-
         config = self.config
         sasl: dict[str, Any] = {}
         if config.username:
@@ -50,7 +49,7 @@ class KafkaReporter(Reporter):
                 "sasl_plain_password": config.password,
             }
         protocol = ("SASL_" if sasl else "") + ("SSL" if config.tls else "PLAINTEXT")
-        self._producer = AIOKafkaProducer(
+        self._producer = library("aiokafka").AIOKafkaProducer(
             bootstrap_servers=list(config.brokers),
             client_id="squall",
             acks="all",

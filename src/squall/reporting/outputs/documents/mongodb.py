@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from squall.api.reporting import Reporter
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import batches, object_of
 from squall.reporting.outputs.rows.from_document import RunRows
 from squall.reporting.outputs.targets import Secret
@@ -34,14 +35,12 @@ class MongoDBReporter(Reporter):
         self._client: Any = None
 
     async def connect(self) -> None:
-        from pymongo import AsyncMongoClient
-
         config = self.config
         own: dict[str, Any] = {"username": config.username} if config.username else {}
         if config.password:
             own["password"] = config.password
         limit_ms = round(config.timeout_s * 1e3)
-        self._client = AsyncMongoClient[dict[str, Any]](
+        self._client = library("pymongo").AsyncMongoClient(
             config.url,
             serverSelectionTimeoutMS=limit_ms,
             connectTimeoutMS=limit_ms,
@@ -51,8 +50,7 @@ class MongoDBReporter(Reporter):
         await self._client.admin.command("ping")
 
     async def submit(self, document: dict[str, Any]) -> None:
-        from pymongo import ReplaceOne
-
+        replace = library("pymongo").ReplaceOne
         rows = RunRows(document)
         database = self._client[self.config.database]
         for table, own in rows.all():
@@ -60,7 +58,7 @@ class MongoDBReporter(Reporter):
             objects = [object_of(table, row) for row in own]
             for batch in batches(objects, _BATCH):
                 await collection.bulk_write(
-                    [ReplaceOne({"_id": each["id"]}, each, upsert=True) for each in batch],
+                    [replace({"_id": each["id"]}, each, upsert=True) for each in batch],
                     ordered=False,
                 )
             if "position" in table.names:

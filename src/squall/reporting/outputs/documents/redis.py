@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from squall.api.quantities import parse_duration
 from squall.api.reporting import Reporter
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import objects_of
 from squall.reporting.outputs.rows.from_document import RunRows
 from squall.reporting.outputs.rows.model import TABLES
@@ -38,7 +39,7 @@ class RedisReporter(Reporter):
         self._client: Any = None
 
     async def connect(self) -> None:
-        from redis import asyncio as redis
+        redis = library("redis.asyncio")
 
         config = self.config
         own = {"username": config.username} if config.username else {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.relational.reporter import RelationalReporter, with_json_text
 from squall.reporting.outputs.relational.schema import PREFIX, Dialect, Existing, insert
@@ -72,7 +73,7 @@ class _MySQL:
     async def open(self) -> None:
         import ssl
 
-        import aiomysql
+        aiomysql = library("aiomysql")
 
         self._connection = await aiomysql.connect(
             host=self._host,
@@ -94,7 +95,7 @@ class _MySQL:
             self._connection.close()
 
     @asynccontextmanager
-    async def transaction(self, lock: str) -> AsyncIterator[None]:
+    async def transaction(self, lock: str) -> AsyncGenerator[None]:
         # Of the database, and short: names of locks belong to the whole server.
         name = hashlib.sha256(f"{self._database} {lock}".encode()).hexdigest()[:40]
         wait_s = max(1, round(self._config.timeout_s))

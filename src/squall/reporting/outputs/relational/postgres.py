@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.relational.reporter import RelationalReporter, with_json_text
 from squall.reporting.outputs.relational.schema import PREFIX, Dialect, Existing, double_quoted
 from squall.reporting.outputs.rows.from_document import Row
@@ -63,7 +64,7 @@ class _Postgres:
         self._connection: Any = None
 
     async def open(self) -> None:
-        import asyncpg
+        asyncpg = library("asyncpg")
 
         config = self._config
         self._connection = await asyncpg.connect(
@@ -81,7 +82,7 @@ class _Postgres:
             await self._connection.close()
 
     @asynccontextmanager
-    async def transaction(self, lock: str) -> AsyncIterator[None]:
+    async def transaction(self, lock: str) -> AsyncGenerator[None]:
         transaction = self._connection.transaction()
         try:
             await transaction.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +79,7 @@ class _SQLite:
             await in_thread(self._connection.close)
 
     @asynccontextmanager
-    async def transaction(self, lock: str) -> AsyncIterator[None]:
+    async def transaction(self, lock: str) -> AsyncGenerator[None]:
         # One writer at a time, whatever it writes.
         await self.execute("BEGIN IMMEDIATE")
         try:

@@ -69,10 +69,10 @@ def clean(text: Any) -> str:
 
 
 def _value(column: Column, value: Any) -> Any:
-    if value is None and column.is_optional:
-        return None
+    if value is None:
+        return None if column.is_optional else ""
     if column.kind == "text":
-        return "" if value is None else clean(value)
+        return clean(value)
     if column.kind == "json":
         return _clean_json(value)
     if column.kind == "real":

@@ -142,7 +142,12 @@ def _run(command: list[str], user: str | None) -> None:
 
 
 @contextmanager
-def _running(command: Callable[[int], list[str]], user: str | None, folder: Path) -> Iterator[int]:
+def _running(
+    command: Callable[[int], list[str]],
+    is_ready: Callable[[int], bool],
+    user: str | None,
+    folder: Path,
+) -> Iterator[int]:
     """Starts it again elsewhere if another process took the port first."""
     for _ in range(3):
         (port,) = free_ports(1)

@@ -72,18 +72,8 @@ def test_postgres_has_each_run_once(postgres: DatabaseServer) -> None:
     assert delivered(first, f"postgres={url}") == []
     check_rows(first, postgres_rows(postgres, "twice", "01J9Z4"))
     # Two clusters deliver other runs meanwhile, and the same one again.
-    failures: list[str] = []
-    threads = [
-        threading.Thread(
-            target=lambda each=each: failures.extend(delivered(each, f"postgres={url}"))
-        )
-        for each in (shorter(first), shorter(first), one_run("other"))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    documents = (shorter(first), shorter(first), one_run("other"))
+    assert delivered_together(documents, f"postgres={url}") == []
     check_rows(shorter(first), postgres_rows(postgres, "twice", "01J9Z4"))
     check_rows(one_run("other"), postgres_rows(postgres, "twice", "other"))
 

@@ -82,8 +82,8 @@ def mariadb_server() -> Iterator[DatabaseServer]:
         _run([install, "--no-defaults", f"--datadir={data}", *options], user)
         start = folder / "start.sql"
         start.write_text(
-            "CREATE DATABASE results;"
-            f"CREATE USER squall@'%' IDENTIFIED BY '{PASSWORD}';"
+            "CREATE DATABASE results;\n"
+            f"CREATE USER squall@'%' IDENTIFIED BY '{PASSWORD}';\n"
             "GRANT ALL ON results.* TO squall@'%';"
         )
         _own(start, user)
@@ -107,7 +107,8 @@ def _program(name: str, places: str) -> str:
     others = sorted(Path("/").glob(f"{places.lstrip('/')}/{name}"))
     if found is None and not others:
         missing(f"{name} is not installed")
-    return found or str(others[-1])
+    # A link may stand apart from the programs that belong to it.
+    return str(Path(found or others[-1]).resolve())
 
 
 def _unprivileged(name: str) -> str | None:

@@ -96,11 +96,12 @@ class _MySQL:
 
     @asynccontextmanager
     async def transaction(self, lock: str) -> AsyncGenerator[None]:
-        # Of the database, and short: names of locks belong to the whole server.
-        name = hashlib.sha256(f"{self._database} {lock}".encode()).hexdigest()[:40]
+        # One for all: InnoDB locks the gaps between rows too, so writers of different runs could
+        # meet in a deadlock. Names of locks belong to the whole server and are short.
+        name = f"squall {hashlib.sha256(self._database.encode()).hexdigest()[:40]}"
         wait_s = max(1, round(self._config.timeout_s))
         if await self._read("SELECT GET_LOCK(%s, %s)", name, wait_s) != [(1,)]:
-            raise OutputError(f"another writer kept the lock of the tables for {wait_s} s")
+            raise OutputError(f"another writer held the lock of the tables for {wait_s} s")
         try:
             await self._connection.begin()
             yield

@@ -90,7 +90,9 @@ def _config(factory: Callable[..., Any], target: str) -> tuple[Any, tuple[str, .
 def _hints(wanted: Any) -> dict[str, Any]:
     """The fields of a dataclass or a struct with their types; empty for anything else."""
     if dataclasses.is_dataclass(wanted):
-        names = [field.name for field in dataclasses.fields(wanted)]
+        # The place is the first one that can be given without its name.
+        fields = sorted(dataclasses.fields(wanted), key=lambda field: field.kw_only)
+        names = [field.name for field in fields]
     else:
         names = list(getattr(wanted, "__struct_fields__", ()))
     hints = get_type_hints(wanted, include_extras=True) if names else {}

@@ -25,11 +25,14 @@ from squall.run_arguments import (
 if TYPE_CHECKING:
     from squall.engine.run_options import RunOptions
     from squall.reporting.outputs.delivery import PreparedOutput
+    from squall.reporting.outputs.live.feed import LiveFeed
     from squall.reporting.run_result import Result
+    from squall.stats.manifest import FileManifest
+    from squall.stats.snapshot import Snapshot
 
 
 class Outputs(TypedDict, total=False):
-    """Files to write after the run, as the flags of the same names do."""
+    """Files to write, as the flags of the same names do."""
 
     json: str | os.PathLike[str]
     html: str | os.PathLike[str]
@@ -37,6 +40,9 @@ class Outputs(TypedDict, total=False):
     markdown: str | os.PathLike[str]
     csv: str | os.PathLike[str]
     xml: str | os.PathLike[str]
+    out_file: str | os.PathLike[str]
+    output: Sequence[str]
+    """Any other outputs, live ones too, as `-o` takes them: `["prometheus=:9464"]`."""
 
 
 def run(
@@ -84,35 +90,62 @@ def run(
         workers=workers,
     )
     prepared = _prepared(outputs)
-    result = _blocking(options)
-    _deliver(result, prepared, options)
+    feed = _feed(prepared, options)
+    try:
+        result = _blocking(options, feed)
+    except BaseException:
+        _warn(feed.wait())
+        raise
+    _deliver(result, prepared, options, feed)
     return result
 
 
 def _prepared(outputs: Mapping[str, Any]) -> list[PreparedOutput]:
     """Checks the outputs before the run."""
-    from squall.reporting.outputs.delivery import Output, prepare
+    from squall.reporting.outputs.delivery import Output, parse_output, prepare
     from squall.reporting.outputs.registry import KINDS
 
     known = [kind.flag_name for kind in KINDS.values() if kind.flag]
-    unknown = [name for name in outputs if name not in known]
+    unknown = [name for name in outputs if name not in (*known, "output")]
     if unknown:
         raise UsageError(f"squall.run has no argument {unknown[0]}; outputs: {', '.join(known)}")
-    places = {kind: path_of("squall.run", kind, target) for kind, target in outputs.items()}
-    return prepare([Output(kind, place, kind) for kind, place in places.items() if place])
+    named: list[Output] = []
+    for kind in KINDS.values():
+        name = kind.flag_name
+        place = path_of("squall.run", name, outputs[name]) if name and name in outputs else ""
+        if place:
+            named.append(Output(kind.name, place, name))
+    return prepare([*named, *map(parse_output, outputs.get("output", ()))])
 
 
-def _deliver(result: Result, prepared: list[PreparedOutput], options: RunOptions) -> None:
+def _feed(prepared: list[PreparedOutput], options: RunOptions) -> LiveFeed:
+    from squall.reporting.outputs.delivery import secrets_of
+    from squall.reporting.outputs.live.feed import LiveFeed
+    from squall.reporting.redaction import Redactor
+
+    redact = Redactor([*options.secrets.values(), *secrets_of(prepared)])
+    return LiveFeed(prepared, options, redact, uses_file=False)
+
+
+def _deliver(
+    result: Result, prepared: list[PreparedOutput], options: RunOptions, feed: LiveFeed
+) -> None:
     from squall.reporting.outputs.delivery import deliver, secrets_of
     from squall.reporting.redaction import Redactor
 
     if not prepared:
         return
     redact = Redactor([*options.secrets.values(), *secrets_of(prepared)])
-    delivery = deliver(redact.document(result.document), prepared)
-    for line in (*delivery.failures, *delivery.notices):
+    document = redact.document(result.document)
+    feed.end(document)
+    delivery = deliver(document, prepared)
+    _warn([*map(redact, (*delivery.failures, *delivery.notices)), *feed.wait()])
+
+
+def _warn(lines: Sequence[str]) -> None:
+    for line in lines:
         # Not an error: the result must not be lost with a file.
-        warnings.warn(redact(f"squall.run: {line}"), stacklevel=3)
+        warnings.warn(f"squall.run: {line}", stacklevel=4)
 
 
 class LocalRunner:
@@ -155,47 +188,58 @@ def _class_of(entry: tuple[Sequence[str], Workflow] | type[Workflow]) -> type[Wo
     return entry if isinstance(entry, type) else type(entry[1])
 
 
-async def _run(options: RunOptions, *, lines: bool = False) -> Result:
+async def _run(options: RunOptions, *, lines: bool = False, feed: LiveFeed | None = None) -> Result:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
-        return await _run_local(options, lines=lines)
+        return await _run_local(options, feed, lines=lines)
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
-async def _run_local(options: RunOptions, *, lines: bool) -> Result:
+async def _run_local(options: RunOptions, feed: LiveFeed | None, *, lines: bool) -> Result:
     from squall.engine.run.local_run import run_local
     from squall.reporting.redaction import Redactor
     from squall.reporting.run_result import Result
     from squall.reporting.text.progress_lines import ProgressLines
 
     progress = ProgressLines(Redactor(options.secrets.values()), quiet=not lines)
-    if not lines:
-        # It prints only warnings.
-        return Result(await run_local(options, on_manifest=progress.on_manifest))
+
+    def on_manifest(manifest: FileManifest, processes: int) -> None:
+        # Without lines it prints only warnings.
+        progress.on_manifest(manifest, processes)
+        if feed is not None:
+            feed.on_manifest(manifest)
+
+    def on_snapshot(snapshot: Snapshot) -> None:
+        progress.on_snapshot(snapshot)
+        if feed is not None:
+            feed.on_snapshot(snapshot)
+
     return Result(
         await run_local(
             options,
-            on_manifest=progress.on_manifest,
-            on_snapshot=progress.on_snapshot,
-            on_log=progress.on_log,
+            on_run=feed.on_run if feed is not None else None,
+            on_manifest=on_manifest,
+            on_snapshot=on_snapshot,
+            on_log=progress.on_log if lines else None,
+            histograms=lambda: feed is not None and feed.wants_histograms,
         )
     )
 
 
-def _blocking(options: RunOptions) -> Result:
+def _blocking(options: RunOptions, feed: LiveFeed) -> Result:
     """Works inside a running loop too (pytest-asyncio, notebooks): it runs in a thread then."""
     if not _in_loop():
-        return asyncio.run(_run(options))
+        return asyncio.run(_run(options, feed=feed))
     outcome: list[Result] = []
     failure: list[BaseException] = []
 
     def work() -> None:
         try:
-            outcome.append(asyncio.run(_run(options)))
+            outcome.append(asyncio.run(_run(options, feed=feed)))
         except BaseException as error:
             failure.append(error)
 

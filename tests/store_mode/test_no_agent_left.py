@@ -22,13 +22,17 @@ class Silence:
     def __init__(self, *, is_store: bool) -> None:
         self.managers = SimpleNamespace(is_store=is_store, shown=URL)
 
-    async def follow(self, job: JobId, after: int, *, known: bool) -> AsyncIterator[Any]:
+    async def follow(
+        self, job: JobId, after: int, *, known: bool, histograms: bool
+    ) -> AsyncIterator[Any]:
         raise Unreachable(f"{URL}: no agent coordinates at the moment")
         yield
 
 
 async def heard(*, is_store: bool) -> Unreachable:
-    presenter = cast("Any", SimpleNamespace(on_controls=lambda interrupt: None))
+    presenter = cast(
+        "Any", SimpleNamespace(wants_histograms=False, on_controls=lambda interrupt: None)
+    )
     silence = cast("Any", Silence(is_store=is_store))
     with pytest.raises(Unreachable) as caught:
         await JobFollower(silence, JobId("3f9a-6"), presenter).follow()

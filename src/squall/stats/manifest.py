@@ -140,6 +140,8 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     data_files: list[str] = []
     reporting: bool = False
     """The class has its own reporters: the parent loads the file for them after the run."""
+    live_reporting: bool = False
+    """Some of them are live: the parent loads the file before the load begins."""
     warnings: list[str] = []
 
 

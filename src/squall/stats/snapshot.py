@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from squall.stats.manifest import Profile
+from squall.stats.reports import HistogramData
 
 VerdictState = Literal["VALID", "DEGRADED", "INVALID"]
 ThresholdCondition = Literal["passing", "failing", "pending"]
@@ -69,6 +70,8 @@ class RowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     p50_now_s: float = 0.0
     p95_now_s: float = 0.0
     p99_now_s: float = 0.0
+    latency: HistogramData | None = None
+    """All latencies so far; only if a live output asked for histograms."""
 
 
 class ProtocolSnapshot(msgspec.Struct, frozen=True, kw_only=True):

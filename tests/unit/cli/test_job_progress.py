@@ -30,7 +30,9 @@ class Client:
         self.lost_s += 1.0
         return self.lost_s, 60.0 - self.lost_s
 
-    async def follow(self, job: JobId, after: int, *, known: bool) -> AsyncIterator[Followed]:
+    async def follow(
+        self, job: JobId, after: int, *, known: bool, histograms: bool
+    ) -> AsyncIterator[Followed]:
         await self.back.wait()
         await asyncio.sleep(0.05)
         yield Followed(upto=1, items=[], state="completed")
@@ -43,7 +45,9 @@ async def test_lost_contact_is_reported_at_once_again_and_when_it_is_over(
     monkeypatch.setattr(job_progress, "CONTACT_POLL_S", 0.001)
     client, lines = Client(), list[str]()
     presenter = SimpleNamespace(
-        on_controls=lambda interrupt: None, on_log=lambda prefix, text: lines.append(text)
+        wants_histograms=False,
+        on_controls=lambda interrupt: None,
+        on_log=lambda prefix, text: lines.append(text),
     )
     follower = JobFollower(
         cast("Any", client), JobId("g-1"), cast("Any", presenter), shows_events=False

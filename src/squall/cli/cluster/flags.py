@@ -27,6 +27,14 @@ def _add_job(parser: Parser) -> None:
 def _add_watch(parser: Parser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
     parser.add_argument("--ui", metavar="MODE", help="full, ci or none, as for squall run")
+    parser.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        metavar="KIND=TARGET",
+        help="an output, also a live one, as for squall run (repeatable)",
+    )
     add_no_color(parser)
     _add_job(parser)
 

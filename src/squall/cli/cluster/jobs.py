@@ -12,9 +12,10 @@ from typing import Any
 
 from squall.api.errors import ConfigError, UsageError
 from squall.api.quantities import parse_count, parse_rate
-from squall.cli.run.command import print_summary
+from squall.cli.run.command import exit_code, print_live_losses, print_summary, write_outputs
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import JobFollower
+from squall.cli.shared.live_feed import FeedingPresenter
 from squall.cli.shared.presenters import mode_of, presenter_of
 from squall.cli.shared.run_options import seconds
 from squall.cluster.client.cluster_client import (
@@ -26,6 +27,7 @@ from squall.cluster.client.cluster_client import (
 from squall.cluster.client.connection import connected
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import AdjustJob, JobView, PartView, WorkflowView
+from squall.engine.run_options import RunOptions
 from squall.reporting.number_format import (
     duration,
     length,
@@ -33,6 +35,8 @@ from squall.reporting.number_format import (
     percent_cell,
     three_digits,
 )
+from squall.reporting.outputs.delivery import parse_output, prepare, secrets_of
+from squall.reporting.outputs.live.feed import LiveFeed
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.progress_lines import ProgressLines
@@ -151,9 +155,12 @@ async def _watch(client: ClusterClient, arguments: Namespace) -> int:
     job = JobId(arguments.job)
     status = await client.job_status(job)
     mode = mode_of(arguments.ui, quiet=arguments.quiet or arguments.json, once=False)
-    presenter = presenter_of(
-        mode, ProgressLines(Redactor(()), quiet=arguments.quiet or arguments.json)
-    )
+    prepared = prepare([parse_output(text) for text in arguments.output])
+    redact = Redactor(secrets_of(prepared))
+    lines = ProgressLines(redact, quiet=arguments.quiet or arguments.json)
+    feed = LiveFeed(prepared, RunOptions(), redact)
+    presenter = FeedingPresenter(presenter_of(mode, lines), feed)
+    presenter.on_run(job)
     try:
         if status.view.state not in TERMINAL:
             if status.manifest is not None:
@@ -162,15 +169,22 @@ async def _watch(client: ClusterClient, arguments: Namespace) -> int:
                 client, job, presenter, cancels=False, shows_events=not arguments.quiet
             ).follow(after=-1)
         outcome = outcome_from(await client.result(job))
+    except BaseException:
+        print_live_losses(feed, "watch")
+        raise
     finally:
         await presenter.close()
+    if status.view.state in TERMINAL:
+        # The job was over before: live outputs get its totals alone.
+        feed.on_manifest(outcome.manifest)
+    complete = write_outputs(outcome, prepared, RunOptions(), redact, feed, "watch")
     if arguments.json:
         from squall.reporting.document.build import build_document, encode_document
 
         print_or_drop(encode_document(build_document(outcome)).decode().rstrip("\n"), exact=True)
     else:
         print_summary(outcome, None, Redactor(()), no_color=arguments.no_color)
-    return int(outcome.exit_code)
+    return exit_code(outcome, exit_zero=False, complete=complete)
 
 
 async def _cancel(client: ClusterClient, arguments: Namespace) -> int:

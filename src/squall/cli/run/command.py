@@ -14,6 +14,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from squall.api.errors import ExitCode, UsageError
+from squall.cli.shared.live_feed import FeedingPresenter
 from squall.cli.shared.presenters import Presenter, mode_of, presenter_of
 from squall.cli.shared.run_options import run_options, seconds
 from squall.engine.run.local_run import run_local
@@ -25,6 +26,7 @@ from squall.reporting.outputs.delivery import (
     prepare,
     secrets_of,
 )
+from squall.reporting.outputs.live.feed import LiveFeed
 from squall.reporting.outputs.registry import KINDS
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.columns import columns_that_fit, parse_columns
@@ -59,10 +61,16 @@ def execute(arguments: Namespace) -> int:
     lines = ProgressLines(
         redact, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
     )
-    outcome = _source(arguments)(options, presenter_of(mode, lines))
+    feed = LiveFeed(prepared, options, redact)
+    presenter = FeedingPresenter(presenter_of(mode, lines), feed)
+    try:
+        outcome = _source(arguments)(options, presenter)
+    except BaseException:
+        print_live_losses(feed)
+        raise
     # Files are written first: a reader of stdout that has gone must not cost the results. A full
     # disk does not cost the summary, because `deliver` reports failures and never raises.
-    complete = write_outputs(outcome, prepared, options, redact)
+    complete = write_outputs(outcome, prepared, options, redact, feed)
     if mode != "none":
         print_summary(outcome, columns, redact, no_color=arguments.no_color)
     return exit_code(outcome, exit_zero=arguments.exit_zero, complete=complete)
@@ -106,12 +114,21 @@ def exit_code(outcome: RunOutcome, *, exit_zero: bool, complete: bool) -> int:
 
 
 def write_outputs(
-    outcome: RunOutcome, prepared: Sequence[PreparedOutput], options: RunOptions, redact: Redactor
+    outcome: RunOutcome,
+    prepared: Sequence[PreparedOutput],
+    options: RunOptions,
+    redact: Redactor,
+    feed: LiveFeed,
+    command: str = "run",
 ) -> bool:
-    """Writes all outputs, including reporters of the author's file. False if any failed."""
+    """Writes all outputs, including reporters of the author's file, and ends the live ones. False
+    if any failed; what a live one lost is only reported."""
     failures: list[str] = []
     reporters = list(prepared)
-    if any(workflow.reporting for workflow in outcome.manifest.workflows):
+    if feed.of_file is not None:
+        reporters += feed.of_file[0]
+        failures = feed.of_file[1]
+    elif any(workflow.reporting for workflow in outcome.manifest.workflows):
         from squall.reporting.outputs.user_reporters import reporters_of_file
 
         own, failures = reporters_of_file(outcome.manifest, options)
@@ -120,10 +137,18 @@ def write_outputs(
         return True
     from squall.reporting.document.build import build_document
 
-    delivery = deliver(redact.document(build_document(outcome)), reporters, failures)
+    document = redact.document(build_document(outcome))
+    feed.end(document)
+    delivery = deliver(document, reporters, failures)
     for line in (*delivery.failures, *delivery.notices):
-        print(redact(f"squall run: {line}"), file=sys.stderr)
+        print(redact(f"squall {command}: {line}"), file=sys.stderr)
+    print_live_losses(feed, command)
     return not delivery.failures
+
+
+def print_live_losses(feed: LiveFeed, command: str = "run") -> None:
+    for line in feed.wait():
+        print(f"squall {command}: {line}", file=sys.stderr)
 
 
 def perform(options: RunOptions, presenter: Presenter) -> RunOutcome:
@@ -135,12 +160,14 @@ async def _performed(options: RunOptions, presenter: Presenter) -> RunOutcome:
     try:
         return await run_local(
             options,
+            on_run=presenter.on_run,
             on_manifest=presenter.on_manifest,
             on_controls=presenter.on_controls,
             on_snapshot=presenter.on_snapshot,
             on_log=presenter.on_log,
             on_exchange=presenter.on_exchange,
             on_interrupt=presenter.on_interrupt,
+            histograms=lambda: presenter.wants_histograms,
         )
     finally:
         await presenter.close()

@@ -35,6 +35,9 @@ def _add_run(parser: Parser) -> None:
         "--once", action="store_true", help="one user, one iteration; shows every exchange"
     )
     _add_outputs(output)
+    output.add_argument(
+        "--out-file", metavar="FILE", help="JSON lines: one for each second, while the run goes on"
+    )
     _add_columns(output)
     output.add_argument("--every", metavar="TIME", help="between progress lines, default 10s")
     add_tags(output)
@@ -129,7 +132,8 @@ def _add_outputs(group: Group) -> None:
         action="append",
         default=[],
         metavar="KIND=TARGET",
-        help="any of these, or a reporter of your own: file.py:Class=target (repeatable)",
+        help="any of these, live numbers (prometheus, otlp, influx, statsd ...), or a reporter of "
+        "your own: file.py:Class=target (repeatable); docs/outputs.md lists all",
     )
 
 

@@ -10,12 +10,14 @@ import sys
 from argparse import Namespace
 
 from squall.api.errors import ExitCode
-from squall.cli.run.command import outputs_of, print_summary
+from squall.cli.run.command import outputs_of, print_live_losses, print_summary
+from squall.engine.run_options import RunOptions
 from squall.reporting.document.build import build_document
 from squall.reporting.document.merge import differences, merge_outcomes
 from squall.reporting.document.read import read_results
 from squall.reporting.document.rebuild import rebuild_outcome
 from squall.reporting.outputs.delivery import deliver, prepare, secrets_of
+from squall.reporting.outputs.live.feed import LiveFeed
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.columns import parse_columns
 
@@ -33,7 +35,13 @@ def execute(arguments: Namespace) -> int:
         print(f"squall report: {line}", file=sys.stderr)
     redact = Redactor(secrets_of(prepared))
     document = read[0].document if len(read) == 1 else build_document(outcome)
+    feed = LiveFeed(prepared, RunOptions(tags=outcome.info.tags), redact, uses_file=False)
+    # A live output gets the totals alone.
+    feed.on_run(outcome.info.id)
+    feed.on_manifest(outcome.manifest)
+    feed.end(document)
     delivery = deliver(document, prepared)
     for line in (*delivery.failures, *delivery.notices):
         print(redact(f"squall report: {line}"), file=sys.stderr)
+    print_live_losses(feed, "report")
     return int(ExitCode.INTERNAL if delivery.failures else ExitCode.PASSED)

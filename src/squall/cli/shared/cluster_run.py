@@ -127,6 +127,7 @@ async def _performed(
             submission, bundle = await _packed(options, destination, datacenters, presenter.on_log)
             cores = cluster_cores(nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
+            presenter.on_run(job)
             presenter.on_manifest(submission.manifest, cores)
             following = JobFollower(
                 connection.client, job, presenter, shows_events=not destination.quiet

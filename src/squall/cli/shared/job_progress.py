@@ -97,7 +97,9 @@ class JobFollower:
 
     async def _watch(self, after: int) -> Followed:
         try:
-            async for answer in self._client.follow(self._job, after, known=True):
+            async for answer in self._client.follow(
+                self._job, after, known=True, histograms=self._presenter.wants_histograms
+            ):
                 self._show(answer)
                 if answer.state in TERMINAL and not answer.more:
                     return answer

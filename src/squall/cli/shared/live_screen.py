@@ -34,6 +34,8 @@ _RESTORE = "\x1b[<u\x1b[?1049l\x1b[?25h\x1b[?1004l\x1b[?2004l\x1b[?7h"
 class LiveScreen:
     """A presenter that draws; `lines` prints what the screen cannot show."""
 
+    wants_histograms = False
+
     def __init__(self, lines: ProgressLines) -> None:
         self.redact = lines.redact
         self._lines = lines
@@ -43,6 +45,9 @@ class LiveScreen:
         self._task: asyncio.Task[None] | None = None
         self._grace_s = 0.0
         self._before: list[Any] | None = None
+
+    def on_run(self, run: str) -> None:
+        self._lines.on_run(run)
 
     def on_manifest(self, manifest: FileManifest, processes: int) -> None:
         # The header and its warnings stay above the summary when the screen has closed.

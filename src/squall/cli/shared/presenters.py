@@ -25,9 +25,19 @@ MODES: tuple[Mode, ...] = ("full", "ci", "none")
 
 
 class Presenter(Protocol):
-    """Shows one run. Called in this order: manifest, controls, everything else, `close`."""
+    """Shows one run. Called in this order: run, manifest, controls, everything else,
+    `close`."""
 
     redact: Redactor
+
+    @property
+    def wants_histograms(self) -> bool:
+        """Whether snapshots must have the histograms of all rows; asked when the load begins."""
+        ...
+
+    def on_run(self, run: str) -> None:
+        """The id of the run, or of the job on a cluster."""
+        ...
 
     def on_manifest(self, manifest: FileManifest, processes: int) -> None: ...
 
@@ -71,8 +81,12 @@ def presenter_of(mode: Mode, lines: ProgressLines) -> Presenter:
 class SilentPresenter:
     """Shows nothing but warnings: files and the exit code are the result."""
 
+    wants_histograms = False
+
     def __init__(self, redact: Redactor) -> None:
         self.redact = redact
+
+    def on_run(self, run: str) -> None: ...
 
     def on_manifest(self, manifest: FileManifest, processes: int) -> None:
         print_warnings(manifest, self.redact)

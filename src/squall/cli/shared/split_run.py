@@ -119,6 +119,7 @@ async def _performed(
             if not destination.quiet:
                 _print_jobs(job)
             cores = sum(cores_of(each) for each in nodes.values())
+            presenter.on_run(job.id)
             presenter.on_manifest(submission.manifest, cores)
             try:
                 await _Follower(job, presenter, shows_events=not destination.quiet).follow()
@@ -156,6 +157,7 @@ class _Follower:
         presenter.on_controls(self.interrupt)
         observer = SplitObserver(
             on_snapshot=presenter.on_snapshot,
+            histograms=presenter.wants_histograms,
             on_line=lambda prefix, text: presenter.on_log(one_line(prefix), one_line(text)),
             on_event=self._event,
             on_notice=lambda text: presenter.on_log("", one_line(text)),

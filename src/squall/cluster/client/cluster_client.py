@@ -188,15 +188,24 @@ class ClusterClient:
         *,
         known: bool = False,
         cursor: Callable[[], ReportCursor] | None = None,
+        histograms: bool = False,
     ) -> AsyncIterator[Followed]:
         """Yields answers with what is new; the last has a terminal state. Raises `JobLost` if the
         cluster no longer knows a job that was `known`. With `cursor`, which returns what the caller
-        has, the answers also have the reports of a datacenter's part."""
+        has, the answers also have the reports of a datacenter's part. With `histograms`, snapshots
+        have those of all rows."""
         longest_s = min(FOLLOW_S, self._reconnect_timeout_s / 2.0)
         wait_s = longest_s
         while True:
             has = cursor() if cursor is not None else None
-            ask = Follow(job=job, after=after, wait_s=wait_s, seen=self._seen, reports=has)
+            ask = Follow(
+                job=job,
+                after=after,
+                wait_s=wait_s,
+                seen=self._seen,
+                reports=has,
+                histograms=histograms,
+            )
             try:
                 answer: Followed = await self._job_leader.ask(
                     ask,

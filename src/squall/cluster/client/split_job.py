@@ -48,6 +48,8 @@ class SplitObserver:
     """What the owner of a split job wants to know while it runs."""
 
     on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
+    histograms: bool = False
+    """Whether snapshots have the histograms of all rows."""
     on_line: Callable[[str, str], None] = lambda prefix, text: None
     on_event: Callable[[str, StreamEvent], None] = lambda datacenter, event: None
     on_notice: Callable[[str], None] = lambda text: None
@@ -252,6 +254,7 @@ class SplitJob:
 
     async def _show(self, observer: SplitObserver) -> None:
         """Shows each second once, when it is complete, until all parts are over."""
+        self.totals.stats.shows_histograms = observer.histograms
         while not self._is_over:
             await self._clock.sleep(POLL_S)
             now = self._clock.now()

@@ -531,6 +531,8 @@ class Follow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The group, and the highest op of its answers that the client got."""
     reports: ReportCursor | None = None
     """Also asks for the reports after this, to merge them with those of other datacenters."""
+    histograms: bool = False
+    """From now on, the snapshots of the job have the histograms of all rows."""
 
 
 @message(157, MessageClass.DATA, size=SizeClass.BULK)

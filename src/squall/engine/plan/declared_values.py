@@ -24,7 +24,14 @@ from squall.api.quantities import (
     text_of,
     wrong,
 )
-from squall.api.reporting import METHODS, Reporter, is_reporter
+from squall.api.reporting import (
+    LIVE_METHODS,
+    METHODS,
+    LiveReporter,
+    Reporter,
+    is_live_reporter,
+    is_reporter,
+)
 from squall.engine.load.profile import parse_stages
 
 Reader = Callable[[Any, str], Any]
@@ -56,11 +63,12 @@ def _thresholds(value: Any, what: str) -> list[str]:
     return texts
 
 
-def _reporters(value: Any, what: str) -> list[Reporter]:
+def _reporters(value: Any, what: str) -> list[Reporter | LiveReporter]:
     several = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [value]
     for each in several:
-        if not is_reporter(each):
-            raise wrong(what, each, "is not a reporter", f"a reporter has {', '.join(METHODS)}")
+        if not is_reporter(each) and not is_live_reporter(each):
+            methods = f"{', '.join(METHODS)}, a live one {', '.join(LIVE_METHODS)}"
+            raise wrong(what, each, "is not a reporter", f"a reporter has {methods}")
     return several
 
 

@@ -140,18 +140,22 @@ class Controller:
         self._timed_out = False
         self._warnings = [f"--once does not judge {', '.join(unjudged)}"] if unjudged else []
         self._losses: list[Loss] = []
+        self._shows_histograms = False
+        self.info = run_info(options)
 
     @cached_property
     def _live_stats(self) -> LiveStats:
         """Imported at the first report or start; `live_stats` says why not before."""
         from squall.engine.run.live_stats import LiveStats
 
-        return LiveStats(self.manifest, self._thresholds, self._options.warmup_s)
+        live_stats = LiveStats(self.manifest, self._thresholds, self._options.warmup_s)
+        live_stats.stats.shows_histograms = self._shows_histograms
+        return live_stats
 
-    async def run(self) -> RunOutcome:
+    async def run(self, *, histograms: bool = False) -> RunOutcome:
         for core in self._pool.cores:
             core.on_message, core.on_death = self._on_message, self._on_death
-        info = run_info(self._options)
+        self._shows_histograms = histograms
         ticker = asyncio.create_task(self._tick())
         timer = self._start_timer()
         with self._signals():
@@ -181,7 +185,7 @@ class Controller:
                 ProcessInfo(index=core.index, pid=core.pid, died=core.died)
                 for core in self._pool.cores
             ],
-            info=info,
+            info=self.info,
             elapsed_s=elapsed_s,
             parent_cpu=cpu_s / wall_s if wall_s > 0.0 else 0.0,
             interrupted=self._interruptions > 0,

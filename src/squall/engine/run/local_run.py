@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
     from squall.stats.snapshot import Snapshot
 
+OnRun = Callable[[str], None]
+"""Receives the id of the run."""
 OnManifest = Callable[[FileManifest, int], None]
 OnSnapshot = Callable[["Snapshot"], None]
 OnLog = Callable[[str, str], None]
@@ -36,14 +38,17 @@ OnControls = Callable[[Callable[[bool], None]], None]
 async def run_local(
     options: RunOptions,
     *,
+    on_run: OnRun | None = None,
     on_manifest: OnManifest | None = None,
     on_controls: OnControls | None = None,
     on_snapshot: OnSnapshot | None = None,
     on_log: OnLog | None = None,
     on_exchange: OnExchange | None = None,
     on_interrupt: OnInterrupt | None = None,
+    histograms: Callable[[], bool] = lambda: False,
 ) -> RunOutcome:
-    """Runs all workflows of a file or a URL. A user's mistake raises a `SquallError`."""
+    """Runs all workflows of a file or a URL. A user's mistake raises a `SquallError`. `histograms`
+    says, once `on_manifest` has returned, whether snapshots have the histograms of all rows."""
     pool = CorePool(worker_count(options))
     try:
         load = asyncio.create_task(_load(pool, options, on_log))
@@ -67,11 +72,13 @@ async def run_local(
             on_exchange=on_exchange,
             on_interrupt=on_interrupt,
         )
+        if on_run is not None:
+            on_run(controller.info.id)
         if on_manifest is not None:
             on_manifest(controller.manifest, len(pool.cores))
         if on_controls is not None:
             on_controls(controller.interrupt)
-        return await controller.run()
+        return await controller.run(histograms=histograms())
     finally:
         await _close(pool)
 

@@ -21,6 +21,15 @@ from squall.stats.histogram import BUCKETS, KIND
 _FAMILY, _, _NUMBER = SCHEMA.rpartition("/")
 
 
+# How the first and the last line of `--out-file` begin.
+_FIRST_LINE = b'{"type":"start"'
+_LAST_LINE = b'{"type":"end"'
+
+
+class _EndLine(msgspec.Struct):
+    document: msgspec.Raw
+
+
 @dataclass(frozen=True)
 class ResultsFile:
     """A results document from a file, as written and as typed data."""
@@ -58,7 +67,7 @@ def _decoded(path: str) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: could not be read: {error.strerror or error}") from None
     try:
-        value: Any = msgspec.json.decode(content)
+        value: Any = msgspec.json.decode(_document_in(path, content))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         what = "is cut off" if "truncated" in str(error) else "is not JSON"
         raise UsageError(f"{path}: {what}; write it with squall run --json") from None
@@ -67,6 +76,20 @@ def _decoded(path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _not_ours(path)
     return cast(dict[str, Any], value)
+
+
+def _document_in(path: str, content: bytes) -> bytes:
+    """The content itself, or the document in the last of the lines of `--out-file`."""
+    if not content.startswith(_FIRST_LINE):
+        return content
+    last = content.rstrip(b"\n").rpartition(b"\n")[2]
+    if not last.startswith(_LAST_LINE):
+        seconds = content.count(b"\n") - 1
+        raise UsageError(
+            f"{path}: the run that wrote these lines has not ended: {seconds} seconds of it are "
+            "here, and no results document"
+        )
+    return bytes(msgspec.json.decode(last, type=_EndLine).document)
 
 
 def _not_ours(path: str) -> UsageError:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from squall.api.errors import SquallError, UsageError
-from squall.api.reporting import Reporter
+from squall.api.reporting import LiveReporter, Reporter
 from squall.reporting.output_files import write_whole
 from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.registry import KINDS
@@ -53,7 +53,8 @@ class PreparedOutput:
 
     name: str
     """For messages."""
-    reporter: Reporter
+    reporter: Reporter | LiveReporter
+    """A live one was fed during the run; it gets the document only if it is a reporter too."""
     json_path: str = ""
     """The file to which it writes the document itself; empty if it does not."""
     places: tuple[str, ...] = ()
@@ -112,9 +113,10 @@ def deliver(
     created."""
     delivery = OutputDelivery(list(failures), [])
     saved = ""
-    for each, error in zip(prepared, _run(_hand_over_all(document, prepared)), strict=True):
+    due = [(each, each.reporter) for each in prepared if isinstance(each.reporter, Reporter)]
+    for (each, reporter), error in zip(due, _run(_hand_over_all(document, due)), strict=True):
         if error is not None:
-            delivery.failures.append(_line(each, error))
+            delivery.failures.append(_line(each.name, reporter, error))
         else:
             saved = saved or each.json_path
     if delivery.failures:
@@ -133,18 +135,21 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _hand_over_all(
-    document: dict[str, Any], prepared: Sequence[PreparedOutput]
+    document: dict[str, Any], due: Sequence[tuple[PreparedOutput, Reporter]]
 ) -> list[BaseException | None]:
     """The failure of each. Files are written one after the other; then all others get the document
     at the same time, so that one that hangs delays no other."""
-    files = [each for each in prepared if each.places]
-    others = [each for each in prepared if not each.places]
-    failed: dict[int, BaseException | None] = {}
-    for each in files:
-        failed[id(each)] = await _failure(each.reporter, document)
-    found = await asyncio.gather(*(_failure(each.reporter, document) for each in others))
-    failed |= {id(each): failure for each, failure in zip(others, found, strict=True)}
-    return [failed[id(each)] for each in prepared]
+    failures: list[BaseException | None] = [None] * len(due)
+    others: list[int] = []
+    for place, (output, reporter) in enumerate(due):
+        if output.places:
+            failures[place] = await _failure(reporter, document)
+        else:
+            others.append(place)
+    found = await asyncio.gather(*(_failure(due[place][1], document) for place in others))
+    for place, failure in zip(others, found, strict=True):
+        failures[place] = failure
+    return failures
 
 
 async def _failure(reporter: Reporter, document: dict[str, Any]) -> BaseException | None:
@@ -173,12 +178,11 @@ def _longest_s(reporter: Reporter) -> float:
     return float(getattr(reporter, "timeout_s", _LONGEST_S))
 
 
-def _line(output: PreparedOutput, error: BaseException) -> str:
-    name = output.name
+def _line(name: str, reporter: Reporter, error: BaseException) -> str:
     if isinstance(error, SquallError):
         return str(error)
     if isinstance(error, TimeoutError) and not str(error):
-        return f"{name}: took longer than {_longest_s(output.reporter):g} s"
+        return f"{name}: took longer than {_longest_s(reporter):g} s"
     if isinstance(error, OutputError):
         return f"{name}: {error}"
     from squall.engine.plan.author_file import author_location

@@ -98,7 +98,97 @@ _FILES = (
 )
 
 # Live outputs, fed each second while the run goes on.
-_LIVE: tuple[OutputKind, ...] = ()
+_LIVE = (
+    OutputKind(
+        *("prometheus", "an endpoint that Prometheus scrapes during the run", ":9464"),
+        *("live", "live.prometheus.scrape", "prometheus"),
+    ),
+    OutputKind(
+        *("pushgateway", "pushes to a Prometheus Pushgateway", "http://localhost:9091"),
+        *("live", "live.prometheus.pushgateway", "pushgateway"),
+    ),
+    OutputKind(
+        *("remote-write", "Prometheus remote write with native histograms"),
+        "http://localhost:9090/api/v1/write",
+        *("live", "live.prometheus.remote_write", "remote_write"),
+        extra="prometheus",
+        modules=("cramjam",),
+    ),
+    OutputKind(
+        *("otlp", "OpenTelemetry metrics over HTTP", "http://localhost:4318"),
+        *("live", "live.otlp.over_http", "otlp"),
+    ),
+    OutputKind(
+        *("otlp-grpc", "OpenTelemetry metrics over gRPC", "http://localhost:4317"),
+        *("live", "live.otlp.over_grpc", "otlp_grpc"),
+        extra="otlp",
+        modules=("grpc",),
+    ),
+    OutputKind(
+        *("influx", "InfluxDB 1, line protocol over HTTP", "http://localhost:8086,database=load"),
+        *("live", "live.lines.influx", "influx"),
+    ),
+    OutputKind(
+        *("influx2", "InfluxDB 2 and 3"),
+        "http://localhost:8086,org=acme,bucket=load,token=env:INFLUX_TOKEN",
+        *("live", "live.lines.influx", "influx2"),
+    ),
+    OutputKind(
+        *("telegraf", "Telegraf's socket listener, line protocol", "udp://localhost:8094"),
+        *("live", "live.lines.influx", "telegraf"),
+    ),
+    OutputKind(
+        *("statsd", "StatsD, labels as parts of the name", "localhost:8125"),
+        *("live", "live.lines.statsd", "statsd"),
+    ),
+    OutputKind(
+        *("dogstatsd", "DogStatsD, labels as tags", "localhost:8125"),
+        *("live", "live.lines.statsd", "dogstatsd"),
+    ),
+    OutputKind(
+        *("telegraf-statsd", "Telegraf's StatsD with its tags", "localhost:8125"),
+        *("live", "live.lines.statsd", "telegraf_statsd"),
+    ),
+    OutputKind(
+        *("netdata", "Netdata's StatsD server", "localhost:8125"),
+        *("live", "live.lines.statsd", "statsd"),
+    ),
+    OutputKind(
+        *("graphite", "Graphite (carbon), plain text", "localhost:2003"),
+        *("live", "live.lines.graphite", "graphite"),
+    ),
+    OutputKind(
+        *("datadog", "Datadog's metrics interface"),
+        "https://api.datadoghq.com,key=env:DD_API_KEY",
+        *("live", "live.vendors.datadog", "datadog"),
+    ),
+    OutputKind(
+        *("newrelic", "New Relic's metric interface"),
+        "https://metric-api.newrelic.com,key=env:NEW_RELIC_LICENSE_KEY",
+        *("live", "live.vendors.newrelic", "newrelic"),
+    ),
+    OutputKind(
+        *("honeycomb", "Honeycomb events"),
+        "https://api.honeycomb.io,dataset=load,key=env:HONEYCOMB_API_KEY",
+        *("live", "live.vendors.honeycomb", "honeycomb"),
+    ),
+    OutputKind(
+        *("cloudwatch", "AWS CloudWatch", "LoadTests,region=eu-west-1"),
+        *("live", "live.vendors.cloudwatch", "cloudwatch"),
+        extra="cloudwatch",
+        modules=("aiobotocore",),
+    ),
+    OutputKind(
+        *("grafana", "an annotation in Grafana for the time of the run"),
+        "http://localhost:3000,token=env:GRAFANA_TOKEN",
+        *("live", "live.vendors.grafana", "GrafanaAnnotation"),
+    ),
+    OutputKind(
+        *("jsonl", "JSON lines: start, each second, the results document", "run.jsonl"),
+        *("live", "live.jsonl", "JSONLines"),
+        flag="--out-file",
+    ),
+)
 
 # Databases, after the run.
 _DATABASES = (

@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -60,9 +60,16 @@ def secrets_in(config: object) -> tuple[str, ...]:
     found: list[str] = []
     for name, kind in _hints(type(config)).items():
         value = getattr(config, name, None)
-        if isinstance(value, str) and value:
-            found += [value] if _secret(kind) is not None else _passwords(value)
-    return tuple(found)
+        texts = cast(list[Any], value) if isinstance(value, list) else [value]
+        for text in texts:
+            if not isinstance(text, str) or not text:
+                continue
+            if _secret(kind) is None:
+                found += _passwords(text)
+            else:
+                # Of a header `name=value` only the value may be shown elsewhere.
+                found += [text, text.partition("=")[2]] if texts is value else [text]
+    return tuple(filter(None, found))
 
 
 def _config(factory: Callable[..., Any], target: str) -> tuple[Any, tuple[str, ...]]:
@@ -120,15 +127,16 @@ def _pairs(target: str, hints: Mapping[str, Any]) -> tuple[dict[str, Any], list[
     for name, kind in hints.items():
         secret = _secret(kind)
         if name not in texts and secret is not None and os.environ.get(secret.variable):
-            texts[name] = [os.environ[secret.variable]]
+            found = os.environ[secret.variable]
+            texts[name] = found.split(",") if _is_list(kind) else [found]
     values: dict[str, Any] = {}
     read: list[str] = []
     for name, parts in texts.items():
         if len(parts) > 1 and not _is_list(hints[name]):
             raise ValueError(f"{name}= is given twice")
-        found = [_resolved(name, part) for part in parts]
-        read += [after for before, after in zip(parts, found, strict=True) if before != after]
-        values[name] = found if _is_list(hints[name]) else found[0]
+        resolved = [_resolved(name, part) for part in parts]
+        read += [after for before, after in zip(parts, resolved, strict=True) if before != after]
+        values[name] = resolved if _is_list(hints[name]) else resolved[0]
     return values, read
 
 

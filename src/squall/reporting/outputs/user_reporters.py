@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from squall.api.errors import SquallError, UsageError
-from squall.api.reporting import METHODS, Reporter, is_reporter
+from squall.api.reporting import (
+    LIVE_METHODS,
+    METHODS,
+    LiveReporter,
+    Reporter,
+    is_live_reporter,
+    is_reporter,
+)
 from squall.api.workflow import Workflow
 from squall.engine.plan.author_file import load_file, workflow_classes
 from squall.engine.plan.workflow_plan import attribute
@@ -36,7 +43,7 @@ def load_reporter(where: str, target: str) -> CreatedOutput:
     if not isinstance(found, type):
         raise UsageError(f"{flag}: {home} has no class {name}")
     created = create(cast(type[Any], found), target, flag)
-    if not is_reporter(created.made):
+    if not is_reporter(created.made) and not is_live_reporter(created.made):
         raise UsageError(f"{flag}: {name} lacks {_lacking(created.made)}; a reporter has {_ALL}")
     return created
 
@@ -65,14 +72,14 @@ def reporters_of_file(
     return list(found.values()), []
 
 
-def reporters_in(value: Any) -> Iterable[Reporter]:
+def reporters_in(value: Any) -> Iterable[Reporter | LiveReporter]:
     """`reporting` is one reporter, or a list of them."""
     if isinstance(value, list | tuple):
-        return cast(Iterable[Reporter], value)
+        return cast(Iterable[Reporter | LiveReporter], value)
     return () if value is None else (value,)
 
 
-_ALL = ", ".join(METHODS)
+_ALL = f"{', '.join(METHODS)}, a live one {', '.join(LIVE_METHODS)}"
 
 
 def _module(home: str, flag: str) -> Any:
@@ -93,7 +100,8 @@ def _module(home: str, flag: str) -> Any:
 
 
 def _lacking(made: object) -> str:
-    return ", ".join(name for name in METHODS if not callable(getattr(made, name, None)))
+    wanted = LIVE_METHODS if callable(getattr(made, "tick", None)) else METHODS
+    return ", ".join(name for name in wanted if not callable(getattr(made, name, None)))
 
 
 @contextmanager

@@ -30,6 +30,8 @@ def print_warnings(manifest: FileManifest, redact: Redactor) -> None:
 class ProgressLines:
     """A presenter that prints lines instead of a screen."""
 
+    wants_histograms = False
+
     def __init__(
         self,
         redact: Redactor,
@@ -46,6 +48,9 @@ class ProgressLines:
         self._every_s = every_s
         self._shown_path = shown_path
         self._lines: LiveLines | None = None
+
+    def on_run(self, run: str) -> None:
+        """Ignored: the summary names the run."""
 
     def on_manifest(self, manifest: FileManifest, processes: int) -> None:
         manifest.path = self._shown_path or manifest.path

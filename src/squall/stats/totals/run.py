@@ -65,6 +65,8 @@ class RunStats:
         self.errors: dict[ErrorKey, ErrorSample] = {}
         self.errors_not_kept = 0
         self._new_errors: list[NewError] = []
+        # A live output sends histograms: each snapshot has those of all rows.
+        self.shows_histograms = False
 
     def add(self, report: WindowReport | HealthReport | ErrorSample) -> None:
         if isinstance(report, WindowReport):
@@ -114,7 +116,10 @@ class RunStats:
         started = [stats for stats in self.workflows.values() if stats.last_second >= 0]
         return Snapshot(
             elapsed_s=now_s,
-            workflows=tuple(_workflow_snapshot(stats, now_s) for stats in started),
+            workflows=tuple(
+                _workflow_snapshot(stats, now_s, histograms=self.shows_histograms)
+                for stats in started
+            ),
             cpu=self.health.cpu_now,
             processes=len(self.health.processes),
             lag_p99_s=self.health.lag_p99_now_s,
@@ -149,7 +154,7 @@ class RunStats:
         )
 
 
-def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
+def _workflow_snapshot(stats: WorkflowStats, now_s: float, *, histograms: bool) -> WorkflowSnapshot:
     ended = stats.elapsed_s > 0.0
     elapsed_s = stats.elapsed_s or max(now_s - stats.started_at_s, 0.0)
     # Without recent reports nothing is known about the present second, and after the end nothing
@@ -199,7 +204,7 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
         connections=stats.requests.connections,
         ended=ended,
         rows=tuple(
-            _row_snapshot(row, slices.get(row.name))
+            _row_snapshot(row, slices.get(row.name), histograms=histograms)
             for row in (*stats.rows.values(), stats.iteration)
         ),
         errors=_error_lines(stats),
@@ -227,7 +232,7 @@ def _protocol_snapshots(
     )
 
 
-def _row_snapshot(row: RowStats, second: RowSlice | None) -> RowSnapshot:
+def _row_snapshot(row: RowStats, second: RowSlice | None, *, histograms: bool) -> RowSnapshot:
     latency = row.latency
     p50_s, p95_s, p99_s, p999_s = latency.quantiles((*_PERCENTILES, 0.999))
     now = merged(second.latency) if second is not None else Histogram()
@@ -248,6 +253,7 @@ def _row_snapshot(row: RowStats, second: RowSlice | None) -> RowSnapshot:
         p50_now_s=p50_now_s,
         p95_now_s=p95_now_s,
         p99_now_s=p99_now_s,
+        latency=latency.to_data() if histograms else None,
     )
 
 

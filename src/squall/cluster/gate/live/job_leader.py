@@ -228,6 +228,7 @@ class GateJobLeader:
 
     def _show(self, job: JobId, led: LedGateJob, totals: MergedTotals, at: float) -> None:
         """Shows one second of a job and judges its thresholds."""
+        totals.stats.shows_histograms = led.stream.shows_histograms
         snapshot, abort = totals.second(at)
         led.stream.put(StreamSnapshot(snapshot), self._group_ms())
         if abort and not led.aborted:

@@ -157,6 +157,7 @@ class JobRequests(Generic[Job]):
             await self._committer.read()
         self._check_led(message.job)
         stream = self._stream(self.job(message.job))
+        stream.shows_histograms = stream.shows_histograms or message.histograms
         if message.after >= 0:
             wait_s = min(max(message.wait_s, 0.0), FOLLOW_MAX_S)
             try:

@@ -258,7 +258,9 @@ class JobLeader(Generic[Led]):
             self._has_link,
             max(self._lost_after_s(), record.submission.options.lease_min_s),
         )
-        snapshot, abort = led.totals.second(now_s, _notes(silent, led.lost))
+        snapshot, abort = led.totals.second(
+            now_s, _notes(silent, led.lost), histograms=led.stream.shows_histograms
+        )
         snapshot = msgspec.structs.replace(
             snapshot,
             where=led.where,

@@ -45,6 +45,8 @@ class JobStream:
         self._dropped = 0
         self._grown = asyncio.Event()
         self.closed = False
+        # A follower asked for them. They are for all followers then: most jobs have one.
+        self.shows_histograms = False
 
     @property
     def last(self) -> int:

@@ -201,8 +201,11 @@ class LiveTotals:
         # A set-up may take less than the millisecond that the log counts in.
         self._live_stats.stats.workflows[workflow].elapsed_s = max(elapsed_s, 0.001)
 
-    def second(self, now_s: float, notes: Notes) -> tuple[Snapshot, str]:
+    def second(
+        self, now_s: float, notes: Notes, *, histograms: bool = False
+    ) -> tuple[Snapshot, str]:
         """Returns the snapshot, and the threshold that ends the job now, "" if none does."""
+        self._live_stats.stats.shows_histograms = histograms
         self._add_up(now_s)
         return self._live_stats.second(now_s, notes)
 

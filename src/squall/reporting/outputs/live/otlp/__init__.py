@@ -1,0 +1,1 @@
+"""OpenTelemetry metrics: `message`, sent `over_http` and `over_grpc`."""

@@ -1,0 +1,1 @@
+"""Prometheus: scraped (`scrape`), pushed to a gateway (`pushgateway`), written (`remote_write`)."""

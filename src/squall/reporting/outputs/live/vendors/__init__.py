@@ -1,0 +1,1 @@
+"""Services with an interface of their own, and annotations in Grafana."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from squall.api.errors import SquallError, UsageError
-from squall.api.reporting import LiveReporter, Reporter
+from squall.api.reporting import LiveReporter, RunReporter
 from squall.reporting.output_files import write_whole
 from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.registry import KINDS
@@ -53,7 +53,7 @@ class PreparedOutput:
 
     name: str
     """For messages."""
-    reporter: Reporter | LiveReporter
+    reporter: RunReporter | LiveReporter
     """A live one was fed during the run; it gets the document only if it is a reporter too."""
     json_path: str = ""
     """The file to which it writes the document itself; empty if it does not."""
@@ -113,7 +113,7 @@ def deliver(
     created."""
     delivery = OutputDelivery(list(failures), [])
     saved = ""
-    due = [(each, each.reporter) for each in prepared if isinstance(each.reporter, Reporter)]
+    due = [(each, each.reporter) for each in prepared if isinstance(each.reporter, RunReporter)]
     for (each, reporter), error in zip(due, _run(_hand_over_all(document, due)), strict=True):
         if error is not None:
             delivery.failures.append(_line(each.name, reporter, error))
@@ -135,7 +135,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _hand_over_all(
-    document: dict[str, Any], due: Sequence[tuple[PreparedOutput, Reporter]]
+    document: dict[str, Any], due: Sequence[tuple[PreparedOutput, RunReporter]]
 ) -> list[BaseException | None]:
     """The failure of each. Files are written one after the other; then all others get the document
     at the same time, so that one that hangs delays no other."""
@@ -152,7 +152,7 @@ async def _hand_over_all(
     return failures
 
 
-async def _failure(reporter: Reporter, document: dict[str, Any]) -> BaseException | None:
+async def _failure(reporter: RunReporter, document: dict[str, Any]) -> BaseException | None:
     try:
         await _hand_over(reporter, document)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -160,7 +160,7 @@ async def _failure(reporter: Reporter, document: dict[str, Any]) -> BaseExceptio
     return None
 
 
-async def _hand_over(reporter: Reporter, document: dict[str, Any]) -> None:
+async def _hand_over(reporter: RunReporter, document: dict[str, Any]) -> None:
     async with asyncio.timeout(_longest_s(reporter)):
         try:
             await reporter.connect()
@@ -174,11 +174,11 @@ async def _hand_over(reporter: Reporter, document: dict[str, Any]) -> None:
         await reporter.close()
 
 
-def _longest_s(reporter: Reporter) -> float:
+def _longest_s(reporter: RunReporter) -> float:
     return float(getattr(reporter, "timeout_s", _LONGEST_S))
 
 
-def _line(name: str, reporter: Reporter, error: BaseException) -> str:
+def _line(name: str, reporter: RunReporter, error: BaseException) -> str:
     if isinstance(error, SquallError):
         return str(error)
     if isinstance(error, TimeoutError) and not str(error):

@@ -6,13 +6,15 @@ A kind names the function or class that makes it. Its first parameter is the con
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 from squall.api.errors import UsageError
-from squall.reporting.outputs.targets import CreatedOutput, create
+from squall.reporting.outputs.targets import CreatedOutput, create, create_with
+from squall.stats.manifest import FileManifest
 
 Family = Literal["file", "live", "database", "queue", "cloud"]
 
@@ -50,8 +52,16 @@ class OutputKind:
 
     def create(self, target: str, flag: str) -> CreatedOutput:
         self.check_installed(flag)
+        return create(self.factory_function, target, flag)
+
+    def create_with(self, config: object, flag: str) -> Any:
+        """As `create`, with a configuration that was written in Python."""
+        return create_with(self.factory_function, config, flag)
+
+    @property
+    def factory_function(self) -> Callable[..., Any]:
         module = import_module(f"squall.reporting.outputs.{self.module}")
-        return create(getattr(module, self.factory), target, flag)
+        return getattr(module, self.factory)
 
     def check_installed(self, flag: str) -> None:
         """Finds the libraries without importing them, because imports take time before a run."""
@@ -305,6 +315,14 @@ _CLOUD = (
 KINDS: dict[str, OutputKind] = {
     kind.name: kind for kind in (*_FILES, *_LIVE, *_DATABASES, *_QUEUES, *_CLOUD)
 }
+
+
+def check_reporters(manifest: FileManifest) -> None:
+    """Finds the libraries that the reporters of an author's file need, before the load begins."""
+    for workflow in manifest.workflows:
+        for name in workflow.outputs:
+            if name in KINDS:
+                KINDS[name].check_installed(f"reporting of {workflow.name}")
 
 
 def _is_installed(module: str) -> bool:

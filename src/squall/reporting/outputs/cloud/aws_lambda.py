@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.cloud.aws import AWSAccess, aws_client
 from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.rows.as_json import objects_of
@@ -28,7 +28,7 @@ class LambdaConfig(AWSAccess):
     """Its name or ARN."""
 
 
-class LambdaReporter(Reporter):
+class LambdaReporter(RunReporter):
     def __init__(self, config: LambdaConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

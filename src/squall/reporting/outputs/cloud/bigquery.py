@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.cloud.google import GoogleAccess, client_options
 from squall.reporting.outputs.libraries import library
@@ -35,7 +35,7 @@ class BigQueryConfig(GoogleAccess):
     location: str = ""
 
 
-class BigQueryReporter(Reporter):
+class BigQueryReporter(RunReporter):
     def __init__(self, config: BigQueryConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.cloud.google import GoogleAccess, client_options
 from squall.reporting.outputs.libraries import library
@@ -32,7 +32,7 @@ class BigtableConfig(GoogleAccess):
     """It must exist, with the column family `squall`."""
 
 
-class BigtableReporter(Reporter):
+class BigtableReporter(RunReporter):
     def __init__(self, config: BigtableConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.cloud.google import GoogleAccess, client_options
 from squall.reporting.outputs.cloud.objects import bucket_and_prefix, run_objects
@@ -18,7 +18,7 @@ class GCSConfig(GoogleAccess):
     """`gs://bucket/prefix`; the bucket must exist."""
 
 
-class GCSReporter(Reporter):
+class GCSReporter(RunReporter):
     def __init__(self, config: GCSConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

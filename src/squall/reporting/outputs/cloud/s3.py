@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.cloud.aws import AWSAccess, aws_client
 from squall.reporting.outputs.cloud.objects import bucket_and_prefix, run_objects
 
@@ -16,7 +16,7 @@ class S3Config(AWSAccess):
     """`s3://bucket/prefix`; the bucket must exist."""
 
 
-class S3Reporter(Reporter):
+class S3Reporter(RunReporter):
     def __init__(self, config: S3Config) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

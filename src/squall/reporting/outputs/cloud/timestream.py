@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.cloud.aws import AWSAccess, aws_client
 from squall.reporting.outputs.rows.as_json import batches, row_id
 from squall.reporting.outputs.rows.from_document import Row, RunRows
@@ -39,7 +39,7 @@ class TimestreamConfig(AWSAccess):
     """It must exist; its tables `squall_steps` and so on are created."""
 
 
-class TimestreamReporter(Reporter):
+class TimestreamReporter(RunReporter):
     def __init__(self, config: TimestreamConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.output_error import OutputError
@@ -58,7 +58,7 @@ class CassandraConfig:
     timeout_s: float = 60.0
 
 
-class CassandraReporter(Reporter):
+class CassandraReporter(RunReporter):
     def __init__(self, config: CassandraConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import batches, objects_of
 from squall.reporting.outputs.rows.from_document import RunRows
@@ -29,7 +29,7 @@ class CosmosDBConfig:
     timeout_s: float = 60.0
 
 
-class CosmosDBReporter(Reporter):
+class CosmosDBReporter(RunReporter):
     def __init__(self, config: CosmosDBConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

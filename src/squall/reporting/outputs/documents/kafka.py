@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import objects_of
 from squall.reporting.outputs.rows.from_document import RunRows
@@ -33,7 +33,7 @@ class KafkaConfig:
     timeout_s: float = 60.0
 
 
-class KafkaReporter(Reporter):
+class KafkaReporter(RunReporter):
     def __init__(self, config: KafkaConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

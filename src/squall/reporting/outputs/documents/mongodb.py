@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import batches, object_of
 from squall.reporting.outputs.rows.from_document import RunRows
@@ -28,7 +28,7 @@ class MongoDBConfig:
     timeout_s: float = 60.0
 
 
-class MongoDBReporter(Reporter):
+class MongoDBReporter(RunReporter):
     def __init__(self, config: MongoDBConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from squall.api.quantities import parse_duration
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.rows.as_json import objects_of
 from squall.reporting.outputs.rows.from_document import RunRows
@@ -31,7 +31,7 @@ class RedisConfig:
     timeout_s: float = 60.0
 
 
-class RedisReporter(Reporter):
+class RedisReporter(RunReporter):
     def __init__(self, config: RedisConfig) -> None:
         self.config = config
         self.timeout_s = config.timeout_s

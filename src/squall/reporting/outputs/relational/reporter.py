@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.relational.schema import (
     VERSION,
@@ -55,7 +55,7 @@ class Database(Protocol):
     async def insert(self, table: Table, rows: Sequence[Row]) -> None: ...
 
 
-class RelationalReporter(Reporter):
+class RelationalReporter(RunReporter):
     def __init__(self, database: Database, timeout_s: float) -> None:
         self._database = database
         self.timeout_s = timeout_s

@@ -79,6 +79,8 @@ class HTTPPoster:
             self.close()
             raise
         if not 200 <= answer.status < 300:
+            # Nobody closes it if this was the last request.
+            self.close()
             text = " ".join(content.decode(errors="replace").split())[:_SHOWN_CHARS]
             raise PostRefused(f"the server answered {answer.status} {answer.reason}: {text}")
         return content

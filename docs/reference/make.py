@@ -116,7 +116,7 @@ API: list[tuple[str, str, list[str]]] = [
     (
         "Reporters",
         "Deliver results to a place of your own ([how](../results.md#a-reporter-of-your-own)).",
-        ["squall.api.reporting:Reporter"],
+        ["squall.reporters:Reporter", "squall.reporters:ReporterTypes"],
     ),
     (
         "Errors",

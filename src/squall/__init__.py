@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     )
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
-    from squall.api.reporting import Reporter
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from squall.api.workflow import Workflow
     from squall.client import Client
     from squall.python import LocalRunner, run
+    from squall.reporters import Reporter, ReporterTypes
 
 _HOMES = {
     "squall.api.arguments": "URL Auth Cookies Data File Form Headers Params",
@@ -42,7 +42,6 @@ _HOMES = {
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
-    "squall.api.reporting": "Reporter",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -51,6 +50,7 @@ _HOMES = {
     "squall.api.workflow": "Workflow",
     "squall.client": "Client",
     "squall.python": "LocalRunner run",
+    "squall.reporters": "Reporter ReporterTypes",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -77,6 +77,7 @@ __all__ = [
     "Provide",
     "Rate",
     "Reporter",
+    "ReporterTypes",
     "Resource",
     "SSEEvent",
     "SSEResponse",

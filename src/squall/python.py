@@ -9,9 +9,11 @@ import signal
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from squall.api.errors import ConfigError, UsageError
+from squall.api.quantities import quoted
+from squall.api.reporting import METHODS, is_live_reporter, is_reporter, output_kind
 from squall.api.workflow import Workflow
 from squall.engine.run_options import ProfileFlags
 from squall.run_arguments import (
@@ -23,12 +25,16 @@ from squall.run_arguments import (
 )
 
 if TYPE_CHECKING:
+    from squall.api.reporting import LiveReporter, RunReporter
     from squall.engine.run_options import RunOptions
     from squall.reporting.outputs.delivery import PreparedOutput
     from squall.reporting.outputs.live.feed import LiveFeed
     from squall.reporting.run_result import Result
     from squall.stats.manifest import FileManifest
     from squall.stats.snapshot import Snapshot
+
+
+AnyReporter: TypeAlias = "RunReporter | LiveReporter"
 
 
 class Outputs(TypedDict, total=False):
@@ -43,6 +49,8 @@ class Outputs(TypedDict, total=False):
     out_file: str | os.PathLike[str]
     output: Sequence[str]
     """Any other outputs, live ones too, as `-o` takes them: `["prometheus=:9464"]`."""
+    reporting: AnyReporter | Sequence[AnyReporter]
+    """Reporters, as `reporting` of a workflow."""
 
 
 def run(
@@ -106,7 +114,7 @@ def _prepared(outputs: Mapping[str, Any]) -> list[PreparedOutput]:
     from squall.reporting.outputs.registry import KINDS
 
     known = [kind.flag_name for kind in KINDS.values() if kind.flag]
-    unknown = [name for name in outputs if name not in (*known, "output")]
+    unknown = [name for name in outputs if name not in (*known, "output", "reporting")]
     if unknown:
         raise UsageError(f"squall.run has no argument {unknown[0]}; outputs: {', '.join(known)}")
     named: list[Output] = []
@@ -115,7 +123,26 @@ def _prepared(outputs: Mapping[str, Any]) -> list[PreparedOutput]:
         place = path_of("squall.run", name, outputs[name]) if name and name in outputs else ""
         if place:
             named.append(Output(kind.name, place, name))
-    return prepare([*named, *map(parse_output, outputs.get("output", ()))])
+    prepared = prepare([*named, *map(parse_output, outputs.get("output", ()))])
+    return [*prepared, *_prepared_reporters(outputs.get("reporting"))]
+
+
+def _prepared_reporters(value: Any) -> list[PreparedOutput]:
+    if value is None:
+        return []
+    from squall.reporting.outputs.registry import KINDS
+    from squall.reporting.outputs.user_reporters import prepared_reporter, reporters_in
+
+    prepared: list[PreparedOutput] = []
+    for each in reporters_in(value):
+        if not is_reporter(each) and not is_live_reporter(each):
+            wanted = f"a reporter has {', '.join(METHODS)}"
+            raise UsageError(f"squall.run: reporting={quoted(each)} is not a reporter; {wanted}")
+        kind = output_kind(each)
+        if kind in KINDS:
+            KINDS[kind].check_installed("squall.run: reporting")
+        prepared.append(prepared_reporter(f"reporting {kind or type(each).__name__}", each))
+    return prepared
 
 
 def _feed(prepared: list[PreparedOutput], options: RunOptions) -> LiveFeed:

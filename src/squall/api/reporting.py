@@ -1,10 +1,10 @@
-"""The interfaces of reporters: `Reporter` delivers the results document of a finished run,
+"""The interfaces of reporters: `RunReporter` delivers the results document of a finished run,
 `LiveReporter` gets the numbers of each second while a run goes on.
 
 Any class with the three coroutines of one of them is such a reporter, and a class may be both;
 subclasses inherit what need not do anything. Squall creates a reporter before the run or with the
-author's file. A `Reporter` is used after the run, in one event loop of the process that prints the
-summary; a `LiveReporter` during it, in a thread with an event loop of its own.
+author's file. A `RunReporter` is used after the run, in one event loop of the process that prints
+the summary; a `LiveReporter` during it, in a thread with an event loop of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Reporter(Protocol):
+class RunReporter(Protocol):
     """`connect`, `submit` and `close` are called once each, in this order."""
 
     async def connect(self) -> None:
@@ -81,3 +81,9 @@ def _has(value: object, names: tuple[str, ...]) -> bool:
     return not isinstance(value, type) and all(
         callable(getattr(value, name, None)) for name in names
     )
+
+
+def output_kind(reporter: object) -> str:
+    """The kind of a built-in reporter; empty for one that an author wrote."""
+    kind = getattr(reporter, "output_kind", "")
+    return kind if isinstance(kind, str) else ""

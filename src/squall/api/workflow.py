@@ -19,7 +19,7 @@ from squall.api.results import Timed, TimedCall
 
 if TYPE_CHECKING:
     from squall.api.http import Clients
-    from squall.api.reporting import Reporter
+    from squall.api.reporting import RunReporter
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class Workflow:
     """Whether a failed status ends the iteration. `@step(on_failure=...)` decides for one step."""
     on_control_loss: ClassVar[Literal["stop", "continue"]] = "stop"
     """On a cluster: `"continue"` keeps the load up when no manager answers; it may then overlap."""
-    reporting: ClassVar[Reporter | Sequence[Reporter] | None] = None
+    reporting: ClassVar[RunReporter | Sequence[RunReporter] | None] = None
     """Reporters that get the results in addition to the outputs of the command line."""
 
     client: Clients

@@ -142,6 +142,8 @@ class WorkflowManifest(msgspec.Struct, kw_only=True):
     """The class has its own reporters: the parent loads the file for them after the run."""
     live_reporting: bool = False
     """Some of them are live: the parent loads the file before the load begins."""
+    outputs: list[str] = []
+    """The built-in kinds among its reporters: whoever delivers needs their libraries."""
     warnings: list[str] = []
 
 

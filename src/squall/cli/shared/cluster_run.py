@@ -33,6 +33,7 @@ from squall.cluster.protocol.submission import Submission, Targets
 from squall.engine.plan.author_file import refuse_no_python_file
 from squall.engine.run.local_run import OnLog
 from squall.engine.run_options import RunOptions
+from squall.reporting.outputs.registry import check_reporters
 
 if TYPE_CHECKING:
     from squall.cli.shared.presenters import Presenter
@@ -125,6 +126,7 @@ async def _performed(
             nodes = await connection.client.nodes(destination.asked_for_s)
             datacenters = await connection.client.datacenters_of(destination.targets, nodes)
             submission, bundle = await _packed(options, destination, datacenters, presenter.on_log)
+            check_reporters(submission.manifest)
             cores = cluster_cores(nodes)
             job, entry = await _submit(connection, submission, bundle, destination)
             presenter.on_run(job)

@@ -28,6 +28,7 @@ from squall.cluster.client.pack import packed
 from squall.cluster.client.split_job import SplitJob, SplitObserver, reach_all, submit_split
 from squall.cluster.protocol.messages import StreamEvent
 from squall.engine.run_options import RunOptions
+from squall.reporting.outputs.registry import check_reporters
 from squall.reporting.text.control_characters import one_line
 from squall.runtime.real.runtime import CLOCK
 
@@ -108,6 +109,7 @@ async def _performed(
                 connections[name] = await stack.enter_async_context(opened)
             nodes = await reach_all(connections, destination.asked_for_s)
             submission, bundle = await packed(options, presenter.on_log, list(connections))
+            check_reporters(submission.manifest)
             job = await submit_split(
                 connections,
                 destination.weights,

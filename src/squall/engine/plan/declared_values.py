@@ -28,7 +28,7 @@ from squall.api.reporting import (
     LIVE_METHODS,
     METHODS,
     LiveReporter,
-    Reporter,
+    RunReporter,
     is_live_reporter,
     is_reporter,
 )
@@ -63,7 +63,7 @@ def _thresholds(value: Any, what: str) -> list[str]:
     return texts
 
 
-def _reporters(value: Any, what: str) -> list[Reporter | LiveReporter]:
+def _reporters(value: Any, what: str) -> list[RunReporter | LiveReporter]:
     several = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [value]
     for each in several:
         if not is_reporter(each) and not is_live_reporter(each):

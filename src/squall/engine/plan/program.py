@@ -22,7 +22,7 @@ from squall.api.feeds import Feed
 from squall.api.hooks import Hook, Step
 from squall.api.metrics import Metric
 from squall.api.quantities import parse_count, parse_rate
-from squall.api.reporting import is_live_reporter
+from squall.api.reporting import is_live_reporter, output_kind
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
 from squall.engine.load.profile import resolve_profile
@@ -374,6 +374,7 @@ def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> W
         data_files=_data_files(plan),
         reporting=bool(plan.settings.get("reporting")),
         live_reporting=any(map(is_live_reporter, plan.settings.get("reporting") or ())),
+        outputs=sorted(filter(None, map(output_kind, plan.settings.get("reporting") or ()))),
         warnings=list(plan.warnings),
     )
 

@@ -16,17 +16,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from squall.api.errors import SquallError, UsageError
-from squall.api.reporting import LiveReporter, Reporter
+from squall.api.reporting import LiveReporter, RunReporter
 from squall.reporting.output_files import write_whole
+from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.registry import KINDS
 from squall.reporting.redaction import without_credentials
 
+T = TypeVar("T")
+
 # Time limit for one reporter, from `connect` to `close`: a reporter that hangs must not keep the
-# command from exiting.
+# command from exiting. Built-in ones have a `timeout_s` of their own.
 _LONGEST_S = 60.0
+# Time limit for `close` after a failure, which a server that hangs may never answer.
+_CLOSES_WITHIN_S = 5.0
+# A library may put a whole answer into its message.
+_MESSAGE_CHARS = 400
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class PreparedOutput:
 
     name: str
     """For messages."""
-    reporter: Reporter | LiveReporter
+    reporter: RunReporter | LiveReporter
     """A live one was fed during the run; it gets the document only if it is a reporter too."""
     json_path: str = ""
     """The file to which it writes the document itself; empty if it does not."""
@@ -106,13 +113,10 @@ def deliver(
     created."""
     delivery = OutputDelivery(list(failures), [])
     saved = ""
-    for each in prepared:
-        if not isinstance(each.reporter, Reporter):
-            continue
-        try:
-            _run(_hand_over(each.reporter, document))
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            delivery.failures.append(_line(each.name, error))
+    due = [(each, each.reporter) for each in prepared if isinstance(each.reporter, RunReporter)]
+    for (each, reporter), error in zip(due, _run(_hand_over_all(document, due)), strict=True):
+        if error is not None:
+            delivery.failures.append(_line(each.name, reporter, error))
         else:
             saved = saved or each.json_path
     if delivery.failures:
@@ -120,39 +124,73 @@ def deliver(
     return delivery
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     """Works inside a running loop too (`squall.run` in a notebook): in a thread then."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(work)
-    else:
-        with ThreadPoolExecutor(1) as threads:
-            threads.submit(asyncio.run, work).result()
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, work).result()
 
 
-async def _hand_over(reporter: Reporter, document: dict[str, Any]) -> None:
-    async with asyncio.timeout(_LONGEST_S):
+async def _hand_over_all(
+    document: dict[str, Any], due: Sequence[tuple[PreparedOutput, RunReporter]]
+) -> list[BaseException | None]:
+    """The failure of each. Files are written one after the other; then all others get the document
+    at the same time, so that one that hangs delays no other."""
+    failures: list[BaseException | None] = [None] * len(due)
+    others: list[int] = []
+    for place, (output, reporter) in enumerate(due):
+        if output.places:
+            failures[place] = await _failure(reporter, document)
+        else:
+            others.append(place)
+    found = await asyncio.gather(*(_failure(due[place][1], document) for place in others))
+    for place, failure in zip(others, found, strict=True):
+        failures[place] = failure
+    return failures
+
+
+async def _failure(reporter: RunReporter, document: dict[str, Any]) -> BaseException | None:
+    try:
+        await _hand_over(reporter, document)
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        return error
+    return None
+
+
+async def _hand_over(reporter: RunReporter, document: dict[str, Any]) -> None:
+    async with asyncio.timeout(_longest_s(reporter)):
         try:
             await reporter.connect()
             await reporter.submit(document)
         except BaseException:
             # Only the first failure is reported; a failing `close` after it adds nothing.
             with suppress(Exception):
-                await reporter.close()
+                async with asyncio.timeout(_CLOSES_WITHIN_S):
+                    await reporter.close()
             raise
         await reporter.close()
 
 
-def _line(name: str, error: BaseException) -> str:
+def _longest_s(reporter: RunReporter) -> float:
+    return float(getattr(reporter, "timeout_s", _LONGEST_S))
+
+
+def _line(name: str, reporter: RunReporter, error: BaseException) -> str:
     if isinstance(error, SquallError):
         return str(error)
     if isinstance(error, TimeoutError) and not str(error):
-        return f"{name}: took longer than {_LONGEST_S:.0f} s"
+        return f"{name}: took longer than {_longest_s(reporter):g} s"
+    if isinstance(error, OutputError):
+        return f"{name}: {error}"
     from squall.engine.plan.author_file import author_location
 
     where = author_location(error)
     text = " ".join(f"{type(error).__name__}: {error}".split())
+    if len(text) > _MESSAGE_CHARS:
+        text = text[:_MESSAGE_CHARS] + " ..."
     return f"{name}: {text}" + (f" at {where}" if where else "")
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from squall.api.reporting import Reporter
+from squall.api.reporting import RunReporter
 from squall.reporting.output_files import check_writable, write_whole
 
 Render = Callable[[dict[str, Any]], dict[str, bytes]]
@@ -21,7 +21,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 CSV_ENDINGS = {name: f"_{name}.csv" for name in ("steps", "windows", "errors")}
 
 
-class FileReporter(Reporter):
+class FileReporter(RunReporter):
     """Renders the document into one or several files and writes each whole."""
 
     def __init__(

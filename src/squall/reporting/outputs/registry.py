@@ -6,13 +6,15 @@ A kind names the function or class that makes it. Its first parameter is the con
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 from squall.api.errors import UsageError
-from squall.reporting.outputs.targets import CreatedOutput, create
+from squall.reporting.outputs.targets import CreatedOutput, create, create_with
+from squall.stats.manifest import FileManifest
 
 Family = Literal["file", "live", "database", "queue", "cloud"]
 
@@ -50,8 +52,16 @@ class OutputKind:
 
     def create(self, target: str, flag: str) -> CreatedOutput:
         self.check_installed(flag)
+        return create(self.factory_function, target, flag)
+
+    def create_with(self, config: object, flag: str) -> Any:
+        """As `create`, with a configuration that was written in Python."""
+        return create_with(self.factory_function, config, flag)
+
+    @property
+    def factory_function(self) -> Callable[..., Any]:
         module = import_module(f"squall.reporting.outputs.{self.module}")
-        return create(getattr(module, self.factory), target, flag)
+        return getattr(module, self.factory)
 
     def check_installed(self, flag: str) -> None:
         """Finds the libraries without importing them, because imports take time before a run."""
@@ -191,17 +201,128 @@ _LIVE = (
 )
 
 # Databases, after the run.
-_DATABASES: tuple[OutputKind, ...] = ()
+_DATABASES = (
+    OutputKind(
+        *("postgres", "tables in PostgreSQL"),
+        "postgresql://user@host/results,password=env:PGPASSWORD",
+        *("database", "relational.postgres", "postgres"),
+        extra="postgres",
+        modules=("asyncpg",),
+    ),
+    OutputKind(
+        *("timescaledb", "tables in TimescaleDB, with a hypertable of windows"),
+        "postgresql://user@host/results",
+        *("database", "relational.postgres", "timescaledb"),
+        extra="postgres",
+        modules=("asyncpg",),
+    ),
+    OutputKind(
+        *("mysql", "tables in MySQL", "mysql://user@host/results,password=env:MYSQL_PWD"),
+        *("database", "relational.mysql", "mysql"),
+        extra="mysql",
+        modules=("aiomysql",),
+    ),
+    OutputKind(
+        *("mariadb", "tables in MariaDB", "mariadb://user@host/results,password=env:MYSQL_PWD"),
+        *("database", "relational.mysql", "mysql"),
+        extra="mysql",
+        modules=("aiomysql",),
+    ),
+    OutputKind(
+        *("sqlite", "tables in a file of SQLite", "results.db"),
+        *("database", "relational.sqlite", "sqlite"),
+    ),
+    OutputKind(
+        *("mongodb", "collections in MongoDB", "mongodb://user@host,database=load"),
+        *("database", "documents.mongodb", "MongoDBReporter"),
+        extra="mongodb",
+        modules=("pymongo",),
+    ),
+    OutputKind(
+        *("cassandra", "tables in Cassandra or ScyllaDB", "host1,host2,keyspace=load"),
+        *("database", "documents.cassandra", "CassandraReporter"),
+        extra="cassandra",
+        modules=("cassandra",),
+    ),
+    OutputKind(
+        *("cosmosdb", "items in Azure Cosmos DB"),
+        "https://account.documents.azure.com:443/,key=@cosmos.key",
+        *("database", "documents.cosmosdb", "CosmosDBReporter"),
+        extra="cosmosdb",
+        modules=(
+            "azure.cosmos",
+            "aiohttp",
+        ),
+    ),
+)
 
 # Queues and caches, after the run.
-_QUEUES: tuple[OutputKind, ...] = ()
+_QUEUES = (
+    OutputKind(
+        *("redis", "a hash per run in Redis", "redis://host:6379/0,expire=30d"),
+        *("queue", "documents.redis", "RedisReporter"),
+        extra="redis",
+        modules=("redis",),
+    ),
+    OutputKind(
+        *("kafka", "a message per row to Kafka", "broker1:9092,broker2:9092,topic=load"),
+        *("queue", "documents.kafka", "KafkaReporter"),
+        extra="kafka",
+        modules=("aiokafka",),
+    ),
+)
 
 # Cloud storage, warehouses and functions, after the run.
-_CLOUD: tuple[OutputKind, ...] = ()
+_CLOUD = (
+    OutputKind(
+        *("s3", "the document and its rows in S3", "s3://bucket/load,region=eu-central-1"),
+        *("cloud", "cloud.s3", "S3Reporter"),
+        extra="s3",
+        modules=("aiobotocore",),
+    ),
+    OutputKind(
+        *("timestream", "records in Amazon Timestream", "load,region=eu-central-1"),
+        *("cloud", "cloud.timestream", "TimestreamReporter"),
+        extra="aws",
+        modules=("aiobotocore",),
+    ),
+    OutputKind(
+        *("lambda", "a call of a function in AWS Lambda", "on-load-test,region=eu-central-1"),
+        *("cloud", "cloud.aws_lambda", "LambdaReporter"),
+        extra="aws",
+        modules=("aiobotocore",),
+    ),
+    OutputKind(
+        *("gcs", "the document and its rows in Google Cloud Storage", "gs://bucket/load"),
+        *("cloud", "cloud.gcs", "GCSReporter"),
+        extra="gcs",
+        modules=("google.cloud.storage",),
+    ),
+    OutputKind(
+        *("bigquery", "tables in BigQuery", "load_tests,project=shop"),
+        *("cloud", "cloud.bigquery", "BigQueryReporter"),
+        extra="bigquery",
+        modules=("google.cloud.bigquery",),
+    ),
+    OutputKind(
+        *("bigtable", "rows in Bigtable", "instance,project=shop,table=load"),
+        *("cloud", "cloud.bigtable", "BigtableReporter"),
+        extra="bigtable",
+        modules=("google.cloud.bigtable",),
+    ),
+)
 
 KINDS: dict[str, OutputKind] = {
     kind.name: kind for kind in (*_FILES, *_LIVE, *_DATABASES, *_QUEUES, *_CLOUD)
 }
+
+
+def check_reporters(manifest: FileManifest) -> None:
+    """Finds the libraries that the reporters of an author's file need, before the load begins."""
+    for workflow in manifest.workflows:
+        for name in workflow.outputs:
+            if name in KINDS:
+                KINDS[name].check_installed(f"reporting of {workflow.name}")
 
 
 def _is_installed(module: str) -> bool:

@@ -14,12 +14,14 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from squall.api.errors import UsageError
 from squall.reporting.redaction import without_credentials
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +47,43 @@ def create(factory: Callable[..., Any], target: str, flag: str) -> CreatedOutput
     name = getattr(factory, "__name__", "it")
     try:
         config, secrets = _config(factory, target)
-        named = {"flag": flag} if "flag" in inspect.signature(factory).parameters else {}
-        made = factory(**named) if config is None else factory(config, **named)
+        made = factory() if config is None else create_with(factory, config, flag)
     except (msgspec.ValidationError, TypeError, ValueError, OSError) as error:
         text = " ".join(without_credentials(str(error)).split())
         raise UsageError(
             f"{flag}={without_credentials(target)}: {name} cannot be created: {text}"
         ) from None
     return CreatedOutput(made, secrets)
+
+
+def create_with(factory: Callable[..., Any], config: object, flag: str) -> Any:
+    """Calls a factory with the configuration that it asks for."""
+    named = {"flag": flag} if "flag" in inspect.signature(factory).parameters else {}
+    return factory(config, **named)
+
+
+def wanted_config(factory: Callable[..., Any]) -> Any:
+    """The type of the configuration that a factory asks for as its first parameter."""
+    function = factory.__init__ if isinstance(factory, type) else factory
+    hints = get_type_hints(function)
+    return next(kind for name, kind in hints.items() if name not in ("return", "flag"))
+
+
+def resolved(config: T) -> T:
+    """A configuration that was written in Python, with what `@FILE`, `env:NAME` and the variables
+    of its secrets stand for."""
+    changes: dict[str, Any] = {}
+    for name, kind in _hints(type(config)).items():
+        value, secret = getattr(config, name), _secret(kind)
+        if isinstance(value, str) and value:
+            changes[name] = _resolved(name, value)
+        elif not value and secret is not None and os.environ.get(secret.variable):
+            changes[name] = os.environ[secret.variable]
+    if not changes:
+        return config
+    if isinstance(config, msgspec.Struct):
+        return msgspec.structs.replace(config, **changes)
+    return dataclasses.replace(cast(Any, config), **changes)
 
 
 def secrets_in(config: object) -> tuple[str, ...]:
@@ -74,11 +105,11 @@ def secrets_in(config: object) -> tuple[str, ...]:
 
 def _config(factory: Callable[..., Any], target: str) -> tuple[Any, tuple[str, ...]]:
     """The value for the first parameter; None if the factory takes none."""
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [
         each
         for each in inspect.signature(factory).parameters.values()
-        if each.kind not in several and each.name != "flag"
+        if each.kind in by_place and each.name != "flag"
     ]
     if not parameters:
         if target:
@@ -97,7 +128,10 @@ def _config(factory: Callable[..., Any], target: str) -> tuple[Any, tuple[str, .
 def _hints(wanted: Any) -> dict[str, Any]:
     """The fields of a dataclass or a struct with their types; empty for anything else."""
     if dataclasses.is_dataclass(wanted):
-        names = [field.name for field in dataclasses.fields(wanted)]
+        fields = dataclasses.fields(wanted)
+        # The place is the first one that can be given without its name.
+        names = [field.name for field in fields if not field.kw_only]
+        names += [field.name for field in fields if field.kw_only]
     else:
         names = list(getattr(wanted, "__struct_fields__", ()))
     hints = get_type_hints(wanted, include_extras=True) if names else {}

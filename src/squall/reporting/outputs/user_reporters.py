@@ -20,7 +20,7 @@ from squall.api.reporting import (
     LIVE_METHODS,
     METHODS,
     LiveReporter,
-    Reporter,
+    RunReporter,
     is_live_reporter,
     is_reporter,
 )
@@ -67,15 +67,22 @@ def reporters_of_file(
             for each in reporters_in(attribute(cls, "reporting")):
                 # An object that two workflows share is used once.
                 name = f"reporting of {cls.__name__}"
-                secrets = secrets_in(getattr(each, "config", None))
-                found.setdefault(id(each), PreparedOutput(name, each, secrets=secrets))
+                found.setdefault(id(each), prepared_reporter(name, each))
     return list(found.values()), []
 
 
-def reporters_in(value: Any) -> Iterable[Reporter | LiveReporter]:
+def prepared_reporter(name: str, reporter: RunReporter | LiveReporter) -> PreparedOutput:
+    """An output of an object that an author made."""
+    secrets = getattr(reporter, "secrets", None)
+    if not isinstance(secrets, tuple):
+        secrets = secrets_in(getattr(reporter, "config", None))
+    return PreparedOutput(name, reporter, secrets=cast("tuple[str, ...]", secrets))
+
+
+def reporters_in(value: Any) -> Iterable[RunReporter | LiveReporter]:
     """`reporting` is one reporter, or a list of them."""
     if isinstance(value, list | tuple):
-        return cast(Iterable[Reporter | LiveReporter], value)
+        return cast(Iterable[RunReporter | LiveReporter], value)
     return () if value is None else (value,)
 
 

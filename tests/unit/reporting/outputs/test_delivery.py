@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from squall import Reporter
 from squall.api.errors import UsageError
-from squall.api.reporting import is_reporter
+from squall.api.reporting import RunReporter, is_reporter
 from squall.engine.run_options import RunOptions
 from squall.reporting.document.build import build_document
+from squall.reporting.outputs.blocking_calls import in_thread
 from squall.reporting.outputs.delivery import Output, PreparedOutput, deliver, parse_output, prepare
+from squall.reporting.outputs.output_error import OutputError
 from squall.reporting.outputs.user_reporters import load_reporter, reporters_of_file
 from squall.stats.manifest import FileManifest, WorkflowManifest
 
@@ -314,5 +317,80 @@ def test_a_file_that_fails_to_load_again_is_a_line_and_no_traceback(folder: Path
 
 
 def test_anything_with_the_three_methods_is_a_reporter() -> None:
-    assert is_reporter(Recording()) and isinstance(Recording(), Reporter)
+    assert is_reporter(Recording()) and isinstance(Recording(), RunReporter)
     assert not is_reporter(Recording) and not is_reporter(3)
+
+
+class Hanging(Recording):
+    """Like a server that takes a connection and never answers."""
+
+    timeout_s = 0.2
+
+    async def connect(self) -> None:
+        self._note("connect")
+        await asyncio.sleep(3600.0)
+
+    async def close(self) -> None:
+        self._note("close")
+        await asyncio.sleep(3600.0)
+
+
+def test_one_that_hangs_is_given_up_after_its_own_limit(
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("squall.reporting.outputs.delivery._CLOSES_WITHIN_S", 0.1)
+    hanging, good = Hanging(), Recording()
+    delivery = deliver(
+        document, [PreparedOutput("-o hanging", hanging), PreparedOutput("-o good", good)]
+    )
+    assert delivery.failures == ["-o hanging: took longer than 0.2 s"]
+    assert hanging.calls == ["connect", "close"]
+    assert good.calls == ["connect", "submit", "close"]
+
+
+def test_all_that_are_no_files_get_the_document_at_the_same_time(document: dict[str, Any]) -> None:
+    class Meeting(Recording):
+        """Ends when all of them have begun."""
+
+        begun: list[Meeting] = []
+        all_begun = asyncio.Event()
+
+        async def submit(self, document: dict[str, Any]) -> None:
+            self.begun.append(self)
+            if len(self.begun) == 3:
+                self.all_begun.set()
+            await self.all_begun.wait()
+
+    outputs = [PreparedOutput(f"-o {number}", Meeting()) for number in range(3)]
+    assert deliver(document, outputs).failures == []
+
+
+def test_a_failure_in_words_is_shown_without_its_type_and_a_long_one_is_cut(
+    document: dict[str, Any],
+) -> None:
+    refused = Recording("submit", OutputError("the tables are of tomorrow"))
+    endless = Recording("connect", OSError("<html> " * 1000))
+    lines = deliver(
+        document, [PreparedOutput("-o a", refused), PreparedOutput("-o b", endless)]
+    ).failures
+    assert lines[0] == "-o a: the tables are of tomorrow"
+    assert lines[1].startswith("-o b: OSError: <html>") and len(lines[1]) < 450
+
+
+def test_a_call_that_blocks_is_given_up_with_its_thread() -> None:
+    let_go = threading.Event()
+
+    async def wait() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await in_thread(let_go.wait)
+        assert await in_thread(lambda: 3) == 3
+        with pytest.raises(OSError, match="down"):
+            await in_thread(_raise, OSError("down"))
+
+    asyncio.run(wait())
+    let_go.set()
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from squall.api.reporting import LiveReporter, LiveRun, is_live_reporter
 from squall.engine.run_options import RunOptions
 from squall.reporting.outputs.delivery import PreparedOutput
+from squall.reporting.outputs.registry import check_reporters
 from squall.reporting.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class LiveFeed:
     def on_manifest(self, manifest: FileManifest) -> None:
         """Starts the outputs: before the load, but the run does not wait until they are
         connected."""
+        if self._uses_file:
+            check_reporters(manifest)
         if self._uses_file and any(workflow.live_reporting for workflow in manifest.workflows):
             from squall.reporting.outputs.user_reporters import reporters_of_file
 

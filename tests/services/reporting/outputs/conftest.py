@@ -1,0 +1,28 @@
+"""Servers that the tests of outputs share, each started when the first test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services.coordination.lab.places import redis_url, s3_endpoint
+from tests.services.reporting.lab.databases import (
+    DatabaseServer,
+    mariadb_server,
+    postgres_server,
+)
+
+__all__ = ["redis_url", "s3_endpoint"]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[DatabaseServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[DatabaseServer]:
+    with mariadb_server() as server:
+        yield server

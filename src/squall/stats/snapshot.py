@@ -69,6 +69,8 @@ class RowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     p50_now_s: float = 0.0
     p95_now_s: float = 0.0
     p99_now_s: float = 0.0
+    bands_now: tuple[int, ...] = ()
+    """The latencies of the last second, for a heat map, as in `Histogram.bands`."""
 
 
 class ProtocolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     connect_p99_s: float = 0.0
     connections: int = 0
     ended: bool = False
+    paused: bool = False
+    """An operator paused its load."""
     rows: tuple[RowSnapshot, ...] = ()
     """As in the file; the iteration is the last one."""
     errors: tuple[ErrorLine, ...] = ()

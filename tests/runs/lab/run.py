@@ -19,6 +19,7 @@ import squall
 from squall.api.errors import SquallError
 from squall.engine.outcome import RunOutcome
 from squall.engine.run.local_run import run_local
+from squall.engine.run_controls import RunControls
 from squall.engine.run_options import ProfileFlags, RunOptions
 from squall.reporting.run_result import Result
 from tests.lab.target import TargetHandle
@@ -104,10 +105,10 @@ class Lab:
 
 
 async def _interrupted(options: RunOptions, when: Callable[[], bool], times: int) -> RunOutcome:
-    controls: asyncio.Future[Callable[[bool], None]] = asyncio.Future()
+    controls: asyncio.Future[RunControls] = asyncio.Future()
 
     async def interrupt() -> None:
-        stop = await controls
+        stop = (await controls).interrupt
         while not when():
             await asyncio.sleep(POLL_S)
         for _ in range(times):

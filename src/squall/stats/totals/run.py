@@ -198,6 +198,7 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float) -> WorkflowSnapshot:
         connect_p99_s=stats.connect.quantile(0.99),
         connections=stats.requests.connections,
         ended=ended,
+        paused=stats.paused and not ended,
         rows=tuple(
             _row_snapshot(row, slices.get(row.name))
             for row in (*stats.rows.values(), stats.iteration)
@@ -248,6 +249,7 @@ def _row_snapshot(row: RowStats, second: RowSlice | None) -> RowSnapshot:
         p50_now_s=p50_now_s,
         p95_now_s=p95_now_s,
         p99_now_s=p99_now_s,
+        bands_now=now.bands(),
     )
 
 

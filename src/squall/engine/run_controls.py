@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from squall.engine.load_change import LoadChange
 
@@ -14,5 +15,7 @@ class RunControls:
 
     interrupt: Callable[[bool], None]
     """Stops the run: gracefully, or with True at once. May be called again."""
-    change: Callable[[LoadChange], Awaitable[None]]
+    change: Callable[[LoadChange], Coroutine[Any, Any, None]]
     """Returns when the change is accepted; raises `SquallError` with the reason if it is not."""
+    stops: bool = True
+    """False: `interrupt` ends this command and not the run, which others own."""

@@ -9,6 +9,7 @@ from squall.cli.shared.flags import (
     add_launcher,
     add_no_color,
     add_timers,
+    add_web,
 )
 from squall.cli.shared.parser import Flags, Parser
 
@@ -27,6 +28,7 @@ def _add_job(parser: Parser) -> None:
 def _add_watch(parser: Parser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
     parser.add_argument("--ui", metavar="MODE", help="full, ci or none, as for squall run")
+    add_web(parser)
     add_no_color(parser)
     _add_job(parser)
 
@@ -38,6 +40,10 @@ def _add_cancel(parser: Parser) -> None:
 
 
 def _add_adjust(parser: Parser) -> None:
+    parser.epilog = (
+        "JOB local is the run of yours on this machine that serves a page (squall run --web); "
+        "local:PORT where there are several."
+    )
     parser.add_argument("--rate", metavar="[NAME=]RATE", help="iterations started, 500/s")
     parser.add_argument("--vus", metavar="[NAME=]N", help="virtual users")
     parser.add_argument("--pause", action="store_true", help="start no more iterations")

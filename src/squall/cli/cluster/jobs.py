@@ -15,8 +15,10 @@ from squall.api.quantities import parse_count, parse_rate
 from squall.cli.run.command import print_summary
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import JobFollower
-from squall.cli.shared.presenters import mode_of, presenter_of
+from squall.cli.shared.local_runs import ask_local_run, find_local_run, is_local_name
+from squall.cli.shared.presenters import Presenter, mode_of, presenter_of
 from squall.cli.shared.run_options import seconds
+from squall.cli.shared.web_page import web_page_of
 from squall.cluster.client.cluster_client import (
     RECONNECT_TIMEOUT_S,
     TERMINAL,
@@ -26,6 +28,8 @@ from squall.cluster.client.cluster_client import (
 from squall.cluster.client.connection import connected
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import AdjustJob, JobView, PartView, WorkflowView
+from squall.engine.load_change import LoadChange
+from squall.engine.outcome import RunOutcome
 from squall.reporting.number_format import (
     duration,
     length,
@@ -53,6 +57,8 @@ def execute(arguments: Namespace) -> int:
 
 async def _answered(arguments: Namespace, answer: Answer) -> int:
     timeout_s = RECONNECT_TIMEOUT_S if arguments.command == "watch" else None
+    if arguments.command == "adjust" and is_local_name(arguments.job):
+        return _adjust_local(arguments)
     async with connected(client_access(arguments), timeout_s) as connection:
         await connection.ready(within_s=timeout_s)
         return await answer(connection.client, arguments)
@@ -148,22 +154,18 @@ def datacenter_rows(parts: Sequence[PartView], snapshot: Snapshot | None) -> lis
 
 async def _watch(client: ClusterClient, arguments: Namespace) -> int:
     """Shows the job as `squall run --to` does; Ctrl-C leaves the job running."""
-    job = JobId(arguments.job)
-    status = await client.job_status(job)
     mode = mode_of(arguments.ui, quiet=arguments.quiet or arguments.json, once=False)
     presenter = presenter_of(
         mode, ProgressLines(Redactor(()), quiet=arguments.quiet or arguments.json)
     )
-    try:
-        if status.view.state not in TERMINAL:
-            if status.manifest is not None:
-                presenter.on_manifest(status.manifest, sum(w.cores for w in status.view.workflows))
-            await JobFollower(
-                client, job, presenter, cancels=False, shows_events=not arguments.quiet
-            ).follow(after=-1)
-        outcome = outcome_from(await client.result(job))
-    finally:
-        await presenter.close()
+    page = web_page_of(arguments, f"job {arguments.job}")
+    if page is None:
+        outcome = await _followed(client, arguments, presenter)
+    else:
+        page.start()
+        with page.closed_at_the_end():
+            outcome = await _followed(client, arguments, page.beside(presenter))
+            page.finish(outcome, Redactor(()))
     if arguments.json:
         from squall.reporting.document.build import build_document, encode_document
 
@@ -171,6 +173,23 @@ async def _watch(client: ClusterClient, arguments: Namespace) -> int:
     else:
         print_summary(outcome, None, Redactor(()), no_color=arguments.no_color)
     return int(outcome.exit_code)
+
+
+async def _followed(
+    client: ClusterClient, arguments: Namespace, presenter: Presenter
+) -> RunOutcome:
+    job = JobId(arguments.job)
+    try:
+        status = await client.job_status(job)
+        if status.view.state not in TERMINAL:
+            if status.manifest is not None:
+                presenter.on_manifest(status.manifest, sum(w.cores for w in status.view.workflows))
+            await JobFollower(
+                client, job, presenter, cancels=False, shows_events=not arguments.quiet
+            ).follow(after=-1)
+        return outcome_from(await client.result(job))
+    finally:
+        await presenter.close()
 
 
 async def _cancel(client: ClusterClient, arguments: Namespace) -> int:
@@ -206,6 +225,26 @@ async def _adjust(client: ClusterClient, arguments: Namespace) -> int:
     if change.extend_s is not None:
         effects.append(f"it may run {length(answer.extended_s)} past its timeout")
     print_or_drop(f"job {change.job}: {', '.join(effects)}")
+    return 0
+
+
+def _adjust_local(arguments: Namespace) -> int:
+    """Changes a run on this machine through its page."""
+    change = adjustment_of(arguments)
+    if change.extend_s is not None or change.reason:
+        flag = "--extend" if change.extend_s is not None else "--reason"
+        raise UsageError(f"{flag} is for a job of a cluster; a run on this machine has none")
+    run = find_local_run(change.job)
+    asked = LoadChange(
+        workflow=change.workflow,
+        paused=change.paused,
+        rate_per_s=change.rate_per_s,
+        vus=change.vus,
+    )
+    ask_local_run(run, "/api/change", value_of(asked))
+    if arguments.json:
+        return print_json({"job": change.job, "file": run.what})
+    print_or_drop(f"{run.what}: the change is accepted")
     return 0
 
 

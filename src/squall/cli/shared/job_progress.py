@@ -69,7 +69,7 @@ class JobFollower:
 
     async def follow(self, after: int = 0) -> Followed:
         """Returns the last answer, with a terminal state."""
-        self._presenter.on_controls(RunControls(self.interrupt, self._change))
+        self._presenter.on_controls(RunControls(self.interrupt, self._change, stops=self._cancels))
         with interrupts(self.interrupt):
             watching = asyncio.ensure_future(self._watch(after))
             contact = asyncio.ensure_future(self._watch_contact())

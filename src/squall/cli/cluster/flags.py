@@ -55,6 +55,19 @@ def _add_adjust(parser: Parser) -> None:
     _add_job(parser)
 
 
+def _add_web(parser: Parser) -> None:
+    parser.add_argument(
+        "--listen",
+        default="",
+        metavar="[HOST:]PORT",
+        help="address to listen on; default 127.0.0.1 and port 8650, or a free one",
+    )
+    parser.add_argument(
+        "--files", metavar="DIR", help="folder of workflow files that can be submitted on the page"
+    )
+    add_access(parser)
+
+
 def _add_reason(parser: Parser) -> None:
     parser.add_argument("--reason", metavar="TEXT", default="", help="why; recorded with your name")
 
@@ -223,6 +236,7 @@ FLAGS: dict[str, Flags] = {
     "cancel": _add_cancel,
     "why": _add_job,
     "adjust": _add_adjust,
+    "web": _add_web,
     "nodes": _add_nodes,
     "drain": _add_drain,
     "manager": _add_manager,

@@ -73,6 +73,8 @@ class WebPage:
 
     def finish(self, outcome: RunOutcome, redact: Redactor) -> None:
         """Gives open pages the report and waits until they have it."""
+        from squall.web.finished_run import finished_run
+
         self._end(finished_run(outcome, redact), "")
 
     @contextmanager
@@ -100,21 +102,6 @@ class WebPage:
         from squall.web.run_app import one_run_app
 
         return one_run_app(self.feed)
-
-
-def finished_run(outcome: RunOutcome, redact: Redactor) -> FinishedRun:
-    """The results document and the report, as `--json` and `--html` write them."""
-    from squall.reporting.document.build import build_document, encode_document
-    from squall.reporting.page.render import render_html
-    from squall.reporting.text.summary import render_summary
-    from squall.web.feed import FinishedRun
-
-    document = redact.document(build_document(outcome))
-    summary = redact(render_summary(outcome))
-    return FinishedRun(
-        document=encode_document(document),
-        report=render_html(document, summary).encode("utf-8", "replace"),
-    )
 
 
 class WebPresenter:

@@ -14,36 +14,38 @@ export function edge(band) {
 
 // One chart of lines over time. `series` is [label, colour, dashed, scale].
 export class Lines {
-  constructor(id, series) {
+  // `dated`: times are those of the wall clock, and every point is a dot.
+  constructor(id, series, dated = false) {
     this.holder = byId(id);
     this.series = series;
+    this.dated = dated;
     this.log = false;
     this.data = [[], ...series.map(() => [])];
     new ResizeObserver(() => this.resize()).observe(this.holder);
     this.build();
   }
 
-  size() { return { width: Math.max(this.holder.clientWidth, 80), height: Math.max(this.holder.clientHeight - 26, 80) }; }
+  size() { return { width: Math.max(this.holder.clientWidth, 80), height: innerWidth < 520 ? 150 : 185 }; }
 
   build() {
     if (this.plot) this.plot.destroy();
     const ink = colour("dim"), line = colour("line");
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-    const scales = { x: { time: false } };
+    const scales = { x: { time: this.dated } };
     for (const [, , , scale = "y"] of this.series) {
       scales[scale] = this.log ? { distr: 3 } : { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] };
     }
     const second = this.series.find(([, , , scale]) => scale);
     const axes = [
-      { ...axis, values: (_, ticks) => ticks.map(clock), space: 60 },
+      this.dated ? axis : { ...axis, values: (_, ticks) => ticks.map(clock), space: 60 },
       { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : String(Number(tick.toPrecision(3))))) },
     ];
     if (second) axes.push({ ...axis, scale: second[3], side: 1, size: 46, grid: { show: false } });
     this.plot = new uPlot({
       ...this.size(), scales, axes, pxAlign: false, legend: { live: true }, cursor: { sync: { key: "run" } },
-      series: [{ label: "time", value: (_, at) => (at === null ? "" : clock(at)) }, ...this.series.map(([label, name, dashed, scale]) => ({
+      series: [this.dated ? {} : { label: "time", value: (_, at) => (at === null ? "-" : clock(at)) }, ...this.series.map(([label, name, dashed, scale]) => ({
         label, stroke: colour(name), width: 1.5, scale: scale || "y", spanGaps: false,
-        dash: dashed ? [6, 4] : undefined, points: { show: false },
+        dash: dashed ? [6, 4] : undefined, points: { show: this.dated },
         value: (_, found) => (found === null || found === undefined ? "-" : String(Number(found.toPrecision(3)))),
       }))],
     }, this.shown(), this.holder);
@@ -59,7 +61,10 @@ export class Lines {
     this.holder.dataset.points = data[0].length;
   }
 
-  resize() { this.plot.setSize(this.size()); }
+  resize() {
+    const size = this.size();
+    if (size.width !== this.plot.width || size.height !== this.plot.height) this.plot.setSize(size);
+  }
 
   useLog(log) { this.log = log; this.build(); }
 }

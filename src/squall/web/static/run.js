@@ -121,7 +121,7 @@ function drawHead() {
   show("workflows", buttons.length > 1);
   byId("workflows").replaceChildren(...buttons);
   const one = chosen();
-  text("load", one ? `${one.name}  ${one.load}` : "");
+  text("load", one ? `${one.name}: ${one.load}` : "");
   text("level-name", one && one.isOpen ? "rate/s" : "users");
 }
 
@@ -236,7 +236,7 @@ function drawWorkflow(workflow) {
     element.onclick = () => { view.row = view.row === name ? "" : name; draw(); };
     element.onkeydown = (event) => { if (event.key === "Enter") element.click(); };
   });
-  fill("errors", workflow.errors.map((each) => [n(String(each.count)), [each.row], [each.reason, "text"]]));
+  fill("errors", workflow.errors.length ? workflow.errors.map((each) => [n(String(each.count)), [each.row], [each.reason, "text"]]) : [[["none", "dim"]]]);
   fill("facts", [
     [["CPU of a core, mean of processes"], n(`${percent(run.now.cpu)} of ${run.now.processes}`)],
     [["loop lag p99 ms"], n(ms(run.now.lag_p99_s))],

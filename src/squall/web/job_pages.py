@@ -66,9 +66,8 @@ class JobPages:
 
     def _open(self, job: str, file: str) -> _Followed:
         if len(self._followed) >= FOLLOWED_MAX:
-            idle = next(
-                (name for name, each in self._followed.items() if not each.feed.viewers), ""
-            )
+            unseen = (name for name, each in self._followed.items() if not each.feed.viewers)
+            idle = next(unseen, "")
             if not idle:
                 raise TooManyJobs(f"{FOLLOWED_MAX} jobs are looked at; close the page of one")
             self._forget(idle)
@@ -114,7 +113,14 @@ class JobPages:
             feed.end(None, str(error))
 
     async def _show(self, job: JobId, steps: LoadSteps, feed: RunFeed) -> None:
+        waited = False
         async for answer in self._client.follow(job, 0, known=True):
+            if answer.position:
+                waited = True
+                feed.notice(f"waits in the queue at place {answer.position}")
+            elif waited:
+                waited = False
+                feed.notice("")
             _show_answer(answer, steps, feed)
             if answer.state in TERMINAL and not answer.more:
                 return
@@ -153,12 +159,9 @@ class JobPages:
 
 
 def _show_answer(answer: Followed, steps: LoadSteps, feed: RunFeed) -> None:
-    if answer.position:
-        feed.notice(f"waits in the queue at place {answer.position}")
     for item in answer.items:
         match item:
             case StreamSnapshot():
-                feed.notice("")
                 steps.feed(item.snapshot)
                 feed.snapshot(item.snapshot)
             case StreamLine():

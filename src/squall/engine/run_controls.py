@@ -11,7 +11,8 @@ from squall.engine.load_change import LoadChange
 
 @dataclass(frozen=True)
 class RunControls:
-    """Of a run on this machine, a job of a cluster, or the parts of several datacenters."""
+    """Stops and changes a run on this machine, a job of a cluster, or the parts of several
+    datacenters."""
 
     interrupt: Callable[[bool], None]
     """Stops the run: gracefully, or with True at once. May be called again."""

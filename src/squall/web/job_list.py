@@ -21,7 +21,7 @@ RESULTS_READ = 40
 FRESH_S = 1.0
 
 
-class JobList:
+class ListedJobs:
     """What is known of the jobs of one cluster."""
 
     def __init__(self, client: ClusterClient, clock: Clock) -> None:

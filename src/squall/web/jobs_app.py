@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from squall.api.errors import SquallError, UsageError
 from squall.web.feed import RunFeed
-from squall.web.job_list import JobList
+from squall.web.job_list import ListedJobs
 from squall.web.job_pages import JobPages
 from squall.web.run_app import HttpError, application, decoded, need, page_response, run_routes
 
@@ -37,7 +37,7 @@ def stored_files(folder: Path | None) -> list[str]:
 
 
 def jobs_app(
-    jobs: JobList, pages: JobPages, where: str, folder: Path | None, submit: Submit
+    jobs: ListedJobs, pages: JobPages, where: str, folder: Path | None, submit: Submit
 ) -> ASGIApp:
     """`where` names the cluster; `folder` has the files that may be submitted."""
 

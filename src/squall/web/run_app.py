@@ -186,6 +186,18 @@ def run_routes(prefix: str, feed_of: FeedOf) -> list[Route]:
         controls.stop(body.now)
         return JSONResponse({"ok": True})
 
+    return [
+        Route(f"{prefix}/", page),
+        Route(f"{prefix}/api/events", _Answer(events)),
+        Route(f"{prefix}/api/change", change, methods=["POST"]),
+        Route(f"{prefix}/api/stop", stop, methods=["POST"]),
+        *_end_routes(prefix, feed_of),
+    ]
+
+
+def _end_routes(prefix: str, feed_of: FeedOf) -> list[Route]:
+    """What there is once the run is over."""
+
     async def report(request: Request) -> Response:
         need(request, "view")
         feed = await feed_of(request)
@@ -212,10 +224,6 @@ def run_routes(prefix: str, feed_of: FeedOf) -> list[Route]:
         return JSONResponse({"text": text})
 
     return [
-        Route(f"{prefix}/", page),
-        Route(f"{prefix}/api/events", _Answer(events)),
-        Route(f"{prefix}/api/change", change, methods=["POST"]),
-        Route(f"{prefix}/api/stop", stop, methods=["POST"]),
         Route(f"{prefix}/api/compare", compared, methods=["POST"]),
         Route(f"{prefix}/report.html", report),
         Route(f"{prefix}/results.json", results),

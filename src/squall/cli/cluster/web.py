@@ -35,7 +35,7 @@ def _folder(text: str | None) -> Path | None:
 
 
 async def _served(access: ClusterAccess, bound: BoundPage, folder: Path | None) -> int:
-    from squall.web.job_list import JobList
+    from squall.web.job_list import ListedJobs
     from squall.web.job_pages import JobPages
     from squall.web.jobs_app import jobs_app
 
@@ -43,7 +43,7 @@ async def _served(access: ClusterAccess, bound: BoundPage, folder: Path | None) 
         # A cluster that is not there is reported now and not on the page.
         await connection.ready(within_s=None)
         await connection.client.jobs(1)
-        jobs, pages = JobList(connection.client, CLOCK), JobPages(connection.client)
+        jobs, pages = ListedJobs(connection.client, CLOCK), JobPages(connection.client)
 
         async def submit(path: Path) -> str:
             return await _submitted(connection, path)

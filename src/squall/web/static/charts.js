@@ -1,6 +1,6 @@
 // The charts of a run: lines by uPlot, the heat map on a canvas of its own.
 
-import { byId, clock } from "./common.js";
+import { byId, clock } from "./page.js";
 
 const BANDS_PER_OCTAVE = 2;
 

@@ -1,6 +1,6 @@
 // The page of a cluster: its queue, its past jobs with their trend, and files to submit.
 
-import { byId, clock, digits, fill, heads, make, percent, post, request, show, sleep, text } from "./common.js";
+import { byId, clock, digits, fill, heads, make, percent, post, request, show, sleep, text } from "./page.js";
 import { Lines } from "./charts.js";
 
 const POLL_MS = 2000;

@@ -1,6 +1,6 @@
 // The page of one run. It keeps what the events bring and draws all of it once a second.
 
-import { byId, clock, digits, events, fill, heads, make, ms, percent, post, request, show, sleep, text } from "./common.js";
+import { byId, clock, digits, events, fill, heads, make, ms, percent, post, request, show, sleep, text } from "./page.js";
 import { HeatMap, Lines } from "./charts.js";
 
 const POINTS_MAX = 7200;

@@ -73,6 +73,7 @@ MAY_TOUCH_THE_WORLD = {
     "target",
     "cli",
     "reporting",
+    "web",  # serves viewers in a thread of its own, beside what a simulation runs
     "python.py",
     "run_arguments.py",
     "client.py",

@@ -47,6 +47,7 @@ COMMANDS = {
     "watch": Command("cluster", "jobs", "follow a job, then show its summary and exit code"),
     "why": Command("cluster", "jobs", "what a job waits for, and what happened to it"),
     "cancel": Command("cluster", "jobs", "end a job; its result is kept"),
+    "web": Command("cluster", "web", "serve a page of a cluster: its queue, jobs and history"),
     "adjust": Command("cluster", "jobs", "change the load of a running job"),
     "nodes": Command("cluster", "nodes", "list the managers and workers of a datacenter"),
     "drain": Command("cluster", "nodes", "give a worker no new work"),

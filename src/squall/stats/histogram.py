@@ -34,6 +34,7 @@ RELATIVE_ERROR = 1 / 128
 Floats: TypeAlias = "array[float] | NDArray[np.float64]"
 
 _MANTISSA_BITS = 6
+_BAND_BUCKETS = 1 << (_MANTISSA_BITS - 1)
 _SHIFT = 52 - _MANTISSA_BITS
 _BIAS = 1023 << _MANTISSA_BITS
 _LAST = BUCKETS - 1
@@ -276,6 +277,17 @@ class Histogram:
         ranks = [_checked_rank(q, self.count) for q in qs]
         found: list[int] = np.searchsorted(np.cumsum(self.counts), ranks).tolist()
         return [self._value(rank, index) for rank, index in zip(ranks, found, strict=True)]
+
+    def bands(self) -> tuple[int, ...]:
+        """Counts in halves of powers of two, for a heat map: band, count, band, count ...
+
+        Band 2n begins at 2**n microseconds, band 2n + 1 at 1.5 times that. Empty ones are left out.
+        """
+        if self.count == 0:
+            return ()
+        sums = self.counts.reshape(-1, _BAND_BUCKETS).sum(axis=1)
+        filled = np.flatnonzero(sums)
+        return tuple(np.column_stack((filled, sums[filled])).ravel().tolist())
 
     def copy(self) -> Histogram:
         twin = Histogram()

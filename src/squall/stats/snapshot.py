@@ -72,6 +72,8 @@ class RowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     p99_now_s: float = 0.0
     latency: HistogramData | None = None
     """All latencies so far; only if a live output asked for histograms."""
+    bands_now: tuple[int, ...] = ()
+    """The latencies of the last second, for a heat map, as in `Histogram.bands`."""
 
 
 class ProtocolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +126,8 @@ class WorkflowSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Requests so far, and those that were answered."""
     answered: int = 0
     ended: bool = False
+    paused: bool = False
+    """An operator paused its load."""
     rows: tuple[RowSnapshot, ...] = ()
     """As in the file; the iteration is the last one."""
     errors: tuple[ErrorLine, ...] = ()

@@ -1,7 +1,6 @@
 """The controls that the screen offers for a run.
 
-The screen shows a key only for controls that exist. A local run can be stopped; a run on a
-cluster can also be paused, and its load can be changed.
+The screen shows a key only for controls that exist.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ class RunState:
         self.logged = 0
         # What the user waits for: `stopping; ...`.
         self.notice = ""
-        self.paused = False
+        self.paused: bool = False
+        # What the last snapshot said.
+        self._seen_paused: bool = False
         self._verdict = "VALID"
         self._failing: set[str] = set()
 
@@ -90,6 +92,10 @@ class RunState:
             self.logged += 1
 
     def feed(self, snapshot: Snapshot) -> None:
+        paused = any(workflow.paused for workflow in snapshot.workflows)
+        if paused is not self._seen_paused:
+            # Somebody else may have changed it. Until the snapshots follow, the own key counts.
+            self._seen_paused = self.paused = paused
         self.snapshot = snapshot
         running = [workflow for workflow in snapshot.workflows if not workflow.ended]
         for workflow in running:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import squall
 from squall.api.errors import SquallError
 from squall.engine.outcome import RunOutcome
 from squall.engine.run.local_run import run_local
+from squall.engine.run_controls import RunControls
 from squall.engine.run_options import ProfileFlags, RunOptions
 from squall.reporting.run_result import Result
+from squall.stats.snapshot import Snapshot
 from tests.lab.target import TargetHandle
 from tests.runs.lab.in_process import in_process
 
@@ -80,6 +83,12 @@ class Lab:
         with in_process(self.folder):
             return Result(asyncio.run(_interrupted(options, when, times)))
 
+    def steer(self, text: str, steps: Callable[[Steering], Awaitable[None]]) -> Result:
+        """Runs the file; `steps` follows its snapshots and changes its load."""
+        options = RunOptions(file=str(self.write(text)), host=self.target.url, workers=1)
+        with in_process(self.folder):
+            return Result(asyncio.run(_steered(options, steps)))
+
     def refusal(self, text: str, **options: Any) -> SquallError:
         """The error of a file that must not run; nothing may have reached the target."""
         with pytest.raises(SquallError) as caught:
@@ -103,11 +112,53 @@ class Lab:
         return Result(outcome), lines
 
 
+@dataclass
+class Steering:
+    """A run that a test changes while it goes on."""
+
+    controls: RunControls
+    snapshots: asyncio.Queue[Snapshot]
+
+    async def until(self, wanted: Callable[[Snapshot], bool]) -> Snapshot:
+        """The next snapshot that is wanted."""
+        while True:
+            snapshot = await self.snapshots.get()
+            if snapshot.workflows and wanted(snapshot):
+                return snapshot
+
+    async def until_nothing_is_planned(self) -> Snapshot:
+        """The second of two snapshots between which nothing was planned or made."""
+        before = await self.until(lambda snapshot: snapshot.workflows[0].paused)
+        while True:
+            snapshot = await self.snapshots.get()
+            now, then = snapshot.workflows[0], before.workflows[0]
+            if (now.planned, now.iterations) == (then.planned, then.iterations):
+                return snapshot
+            before = snapshot
+
+
+async def _steered(options: RunOptions, steps: Callable[[Steering], Awaitable[None]]) -> RunOutcome:
+    controls: asyncio.Future[RunControls] = asyncio.Future()
+    snapshots: asyncio.Queue[Snapshot] = asyncio.Queue()
+
+    async def steer() -> None:
+        steering = Steering(await controls, snapshots)
+        await steps(steering)
+        steering.controls.interrupt(False)
+
+    async with asyncio.timeout(ENDS_WITHIN_S), asyncio.TaskGroup() as together:
+        running = together.create_task(
+            run_local(options, on_controls=controls.set_result, on_snapshot=snapshots.put_nowait)
+        )
+        together.create_task(steer())
+    return running.result()
+
+
 async def _interrupted(options: RunOptions, when: Callable[[], bool], times: int) -> RunOutcome:
-    controls: asyncio.Future[Callable[[bool], None]] = asyncio.Future()
+    controls: asyncio.Future[RunControls] = asyncio.Future()
 
     async def interrupt() -> None:
-        stop = await controls
+        stop = (await controls).interrupt
         while not when():
             await asyncio.sleep(POLL_S)
         for _ in range(times):

@@ -14,7 +14,7 @@ import pytest
 
 from squall.reporting.document.build import SCHEMA_PATH
 from squall.reporting.page.render import render_html
-from tests.services.reporting.lab.browser import Browser, Page, browser_program, running_browser
+from tests.lab.browser import Browser, Page, browser_program, running_browser
 from tests.services.reporting.lab.document import (
     LATE_SECONDS,
     NASTY,

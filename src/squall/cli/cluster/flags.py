@@ -9,6 +9,7 @@ from squall.cli.shared.flags import (
     add_launcher,
     add_no_color,
     add_timers,
+    add_web,
 )
 from squall.cli.shared.parser import Flags, Parser
 
@@ -35,6 +36,7 @@ def _add_watch(parser: Parser) -> None:
         metavar="KIND=TARGET",
         help="an output, also a live one, as for squall run (repeatable)",
     )
+    add_web(parser)
     add_no_color(parser)
     _add_job(parser)
 
@@ -46,6 +48,10 @@ def _add_cancel(parser: Parser) -> None:
 
 
 def _add_adjust(parser: Parser) -> None:
+    parser.epilog = (
+        "JOB local is the run of yours on this machine that serves a page (squall run --web); "
+        "local:PORT where there are several."
+    )
     parser.add_argument("--rate", metavar="[NAME=]RATE", help="iterations started, 500/s")
     parser.add_argument("--vus", metavar="[NAME=]N", help="virtual users")
     parser.add_argument("--pause", action="store_true", help="start no more iterations")
@@ -55,6 +61,19 @@ def _add_adjust(parser: Parser) -> None:
     )
     _add_reason(parser)
     _add_job(parser)
+
+
+def _add_web(parser: Parser) -> None:
+    parser.add_argument(
+        "--listen",
+        default="",
+        metavar="[HOST:]PORT",
+        help="address to listen on; default 127.0.0.1 and port 8650, or a free one",
+    )
+    parser.add_argument(
+        "--files", metavar="DIR", help="folder of workflow files that can be submitted on the page"
+    )
+    add_access(parser)
 
 
 def _add_reason(parser: Parser) -> None:
@@ -225,6 +244,7 @@ FLAGS: dict[str, Flags] = {
     "cancel": _add_cancel,
     "why": _add_job,
     "adjust": _add_adjust,
+    "web": _add_web,
     "nodes": _add_nodes,
     "drain": _add_drain,
     "manager": _add_manager,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from squall.api.errors import ConfigError, UsageError
@@ -16,8 +17,10 @@ from squall.cli.run.command import exit_code, print_live_losses, print_summary, 
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import JobFollower
 from squall.cli.shared.live_feed import FeedingPresenter
-from squall.cli.shared.presenters import mode_of, presenter_of
+from squall.cli.shared.local_runs import ask_local_run, find_local_run, is_local_name
+from squall.cli.shared.presenters import Presenter, mode_of, presenter_of
 from squall.cli.shared.run_options import seconds
+from squall.cli.shared.web_page import web_page_of
 from squall.cluster.client.cluster_client import (
     RECONNECT_TIMEOUT_S,
     TERMINAL,
@@ -27,6 +30,8 @@ from squall.cluster.client.cluster_client import (
 from squall.cluster.client.connection import connected
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import AdjustJob, JobView, PartView, WorkflowView
+from squall.engine.load_change import LoadChange
+from squall.engine.outcome import RunOutcome
 from squall.engine.run_options import RunOptions
 from squall.reporting.number_format import (
     duration,
@@ -57,6 +62,8 @@ def execute(arguments: Namespace) -> int:
 
 async def _answered(arguments: Namespace, answer: Answer) -> int:
     timeout_s = RECONNECT_TIMEOUT_S if arguments.command == "watch" else None
+    if arguments.command == "adjust" and is_local_name(arguments.job):
+        return _adjust_local(arguments)
     async with connected(client_access(arguments), timeout_s) as connection:
         await connection.ready(within_s=timeout_s)
         return await answer(connection.client, arguments)
@@ -152,39 +159,54 @@ def datacenter_rows(parts: Sequence[PartView], snapshot: Snapshot | None) -> lis
 
 async def _watch(client: ClusterClient, arguments: Namespace) -> int:
     """Shows the job as `squall run --to` does; Ctrl-C leaves the job running."""
-    job = JobId(arguments.job)
-    status = await client.job_status(job)
     mode = mode_of(arguments.ui, quiet=arguments.quiet or arguments.json, once=False)
     prepared = prepare([parse_output(text) for text in arguments.output])
     redact = Redactor(secrets_of(prepared))
     lines = ProgressLines(redact, quiet=arguments.quiet or arguments.json)
     feed = LiveFeed(prepared, RunOptions(), redact)
-    presenter = FeedingPresenter(presenter_of(mode, lines), feed)
+    presenter = presenter_of(mode, lines)
+    page = web_page_of(arguments, f"job {arguments.job}")
+    if page is not None:
+        page.start()
+        presenter = page.beside(presenter)
+    presenter = FeedingPresenter(presenter, feed)
+    with nullcontext() if page is None else page.closed_at_the_end():
+        try:
+            outcome = await _followed(client, arguments, presenter)
+        except BaseException:
+            print_live_losses(feed, "watch")
+            raise
+        if not feed.has_begun:
+            # The job was over before: live outputs get its totals alone.
+            feed.on_manifest(outcome.manifest)
+        complete = write_outputs(outcome, prepared, RunOptions(), redact, feed, "watch")
+        if page is not None:
+            page.finish(outcome, redact)
+    if arguments.json:
+        from squall.reporting.document.build import build_document, encode_document
+
+        print_or_drop(encode_document(build_document(outcome)).decode().rstrip("\n"), exact=True)
+    else:
+        print_summary(outcome, None, redact, no_color=arguments.no_color)
+    return exit_code(outcome, exit_zero=False, complete=complete)
+
+
+async def _followed(
+    client: ClusterClient, arguments: Namespace, presenter: Presenter
+) -> RunOutcome:
+    job = JobId(arguments.job)
     presenter.on_run(job)
     try:
+        status = await client.job_status(job)
         if status.view.state not in TERMINAL:
             if status.manifest is not None:
                 presenter.on_manifest(status.manifest, sum(w.cores for w in status.view.workflows))
             await JobFollower(
                 client, job, presenter, cancels=False, shows_events=not arguments.quiet
             ).follow(after=-1)
-        outcome = outcome_from(await client.result(job))
-    except BaseException:
-        print_live_losses(feed, "watch")
-        raise
+        return outcome_from(await client.result(job))
     finally:
         await presenter.close()
-    if status.view.state in TERMINAL:
-        # The job was over before: live outputs get its totals alone.
-        feed.on_manifest(outcome.manifest)
-    complete = write_outputs(outcome, prepared, RunOptions(), redact, feed, "watch")
-    if arguments.json:
-        from squall.reporting.document.build import build_document, encode_document
-
-        print_or_drop(encode_document(build_document(outcome)).decode().rstrip("\n"), exact=True)
-    else:
-        print_summary(outcome, None, Redactor(()), no_color=arguments.no_color)
-    return exit_code(outcome, exit_zero=False, complete=complete)
 
 
 async def _cancel(client: ClusterClient, arguments: Namespace) -> int:
@@ -220,6 +242,26 @@ async def _adjust(client: ClusterClient, arguments: Namespace) -> int:
     if change.extend_s is not None:
         effects.append(f"it may run {length(answer.extended_s)} past its timeout")
     print_or_drop(f"job {change.job}: {', '.join(effects)}")
+    return 0
+
+
+def _adjust_local(arguments: Namespace) -> int:
+    """Changes a run on this machine through its page."""
+    change = adjustment_of(arguments)
+    if change.extend_s is not None or change.reason:
+        flag = "--extend" if change.extend_s is not None else "--reason"
+        raise UsageError(f"{flag} is for a job of a cluster; a run on this machine has none")
+    run = find_local_run(change.job)
+    asked = LoadChange(
+        workflow=change.workflow,
+        paused=change.paused,
+        rate_per_s=change.rate_per_s,
+        vus=change.vus,
+    )
+    ask_local_run(run, "/api/change", value_of(asked))
+    if arguments.json:
+        return print_json({"job": change.job, "file": run.what})
+    print_or_drop(f"{run.what}: the change is accepted")
     return 0
 
 

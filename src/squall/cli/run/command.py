@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from squall.reporting.text.standard_streams import print_or_drop, wants_color
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from squall.cli.shared.web_page import WebPage
     from squall.engine.outcome import RunOutcome
     from squall.reporting.outputs.delivery import PreparedOutput
 
@@ -62,18 +64,36 @@ def execute(arguments: Namespace) -> int:
         redact, quiet=arguments.quiet, every_s=every_s, no_color=arguments.no_color
     )
     feed = LiveFeed(prepared, options, redact)
-    presenter = FeedingPresenter(presenter_of(mode, lines), feed)
-    try:
-        outcome = _source(arguments)(options, presenter)
-    except BaseException:
-        print_live_losses(feed)
-        raise
-    # Files are written first: a reader of stdout that has gone must not cost the results. A full
-    # disk does not cost the summary, because `deliver` reports failures and never raises.
-    complete = write_outputs(outcome, prepared, options, redact, feed)
-    if mode != "none":
-        print_summary(outcome, columns, redact, no_color=arguments.no_color)
+    presenter = presenter_of(mode, lines)
+    page = _page_of(arguments, options)
+    if page is not None:
+        page.start()
+        presenter = page.beside(presenter)
+    presenter = FeedingPresenter(presenter, feed)
+    with nullcontext() if page is None else page.closed_at_the_end():
+        try:
+            outcome = _source(arguments)(options, presenter)
+        except BaseException:
+            print_live_losses(feed)
+            raise
+        # Files are written first: a reader of stdout that has gone must not cost the results. A
+        # full disk does not cost the summary, because `deliver` reports failures.
+        complete = write_outputs(outcome, prepared, options, redact, feed)
+        if mode != "none":
+            print_summary(outcome, columns, redact, no_color=arguments.no_color)
+        if page is not None:
+            page.finish(outcome, redact)
     return exit_code(outcome, exit_zero=arguments.exit_zero, complete=complete)
+
+
+def _page_of(arguments: Namespace, options: RunOptions) -> WebPage | None:
+    if arguments.web is None:
+        return None
+    if options.once:
+        raise UsageError("--once prints every exchange and has no page; leave out --web")
+    from squall.cli.shared.web_page import web_page_of
+
+    return web_page_of(arguments, options.file or options.url)
 
 
 def outputs_of(arguments: Namespace) -> list[Output]:

@@ -16,6 +16,7 @@ from squall.cli.shared.flags import (
     add_request,
     add_tags,
     add_target,
+    add_web,
 )
 from squall.cli.shared.parser import EXIT_CODES, Flags, Group, Parser
 
@@ -48,6 +49,7 @@ def _add_run(parser: Parser) -> None:
         help="full: live screen; ci: lines; none: no output; "
         "default: full in a terminal, ci elsewhere and where CI is set",
     )
+    add_web(output)
     add_no_color(output)
     output.add_argument("--headless", action="store_true", help=argparse.SUPPRESS)
     _add_destination(parser)

@@ -15,6 +15,16 @@ def add_no_color(parser: Parser | Group) -> None:
     parser.add_argument("--no-color", action="store_true", help="or set NO_COLOR")
 
 
+def add_web(parser: Parser | Group) -> None:
+    parser.add_argument(
+        "--web",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help="also show it on a web page with controls; default 127.0.0.1 and a free port",
+    )
+
+
 def add_timers(parser: Parser) -> None:
     """For tests: shorter timers than a real network wants."""
     parser.add_argument("--timers", choices=("lan", "wan", "fast"), help=argparse.SUPPRESS)

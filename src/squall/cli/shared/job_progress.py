@@ -18,7 +18,15 @@ from squall.api.errors import ExitCode, SquallError
 from squall.cluster.client.cluster_client import TERMINAL, ClusterClient
 from squall.cluster.client.errors import Unreachable
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.messages import Followed, StreamEvent, StreamLine, StreamSnapshot
+from squall.cluster.protocol.messages import (
+    AdjustJob,
+    Followed,
+    StreamEvent,
+    StreamLine,
+    StreamSnapshot,
+)
+from squall.engine.load_change import LoadChange
+from squall.engine.run_controls import RunControls
 from squall.reporting.text.control_characters import one_line
 
 if TYPE_CHECKING:
@@ -61,7 +69,7 @@ class JobFollower:
 
     async def follow(self, after: int = 0) -> Followed:
         """Returns the last answer, with a terminal state."""
-        self._presenter.on_controls(self.interrupt)
+        self._presenter.on_controls(RunControls(self.interrupt, self._change, stops=self._cancels))
         with interrupts(self.interrupt):
             watching = asyncio.ensure_future(self._watch(after))
             contact = asyncio.ensure_future(self._watch_contact())
@@ -88,6 +96,17 @@ class JobFollower:
         task = asyncio.ensure_future(self._cancel(self._interruptions > 1))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _change(self, change: LoadChange) -> None:
+        await self._client.adjust(
+            AdjustJob(
+                job=self._job,
+                workflow=change.workflow,
+                paused=change.paused,
+                rate_per_s=change.rate_per_s,
+                vus=change.vus,
+            )
+        )
 
     async def _cancel(self, now: bool) -> None:
         # `_watch` reports a cluster that stays away, and a job that has ended meanwhile needs no

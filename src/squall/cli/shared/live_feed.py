@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from squall.cli.shared.presenters import Interrupt, Presenter
+from squall.cli.shared.presenters import Presenter
 from squall.reporting.outputs.live.feed import LiveFeed
 
 if TYPE_CHECKING:
+    from squall.engine.run_controls import RunControls
     from squall.stats.manifest import FileManifest
     from squall.stats.reports import ExchangeReport
     from squall.stats.snapshot import Snapshot
@@ -33,8 +34,8 @@ class FeedingPresenter:
         self._presenter.on_manifest(manifest, processes)
         self._feed.on_manifest(manifest)
 
-    def on_controls(self, interrupt: Interrupt) -> None:
-        self._presenter.on_controls(interrupt)
+    def on_controls(self, controls: RunControls) -> None:
+        self._presenter.on_controls(controls)
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
         self._feed.on_snapshot(snapshot)

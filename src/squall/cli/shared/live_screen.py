@@ -14,10 +14,12 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from squall.api.quantities import format_duration
-from squall.cli.shared.presenters import Interrupt, is_utf8
+from squall.cli.shared.presenters import is_utf8
 from squall.reporting.text.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
+    from squall.cli.shared.load_keys import LoadKeys
+    from squall.engine.run_controls import RunControls
     from squall.stats.manifest import FileManifest
     from squall.stats.reports import ExchangeReport
     from squall.stats.snapshot import Snapshot
@@ -43,6 +45,7 @@ class LiveScreen:
         self._state: RunState | None = None
         self._app: RunScreen | None = None
         self._task: asyncio.Task[None] | None = None
+        self._keys: LoadKeys | None = None
         self._grace_s = 0.0
         self._before: list[Any] | None = None
 
@@ -55,12 +58,13 @@ class LiveScreen:
         self._grace_s = max(each.profile.grace_s for each in manifest.workflows)
         self._planned = (manifest, processes)
 
-    def on_controls(self, interrupt: Interrupt) -> None:
+    def on_controls(self, controls: RunControls) -> None:
         """Starts the screen here: the core processes already run, so loading Textual delays
         nothing."""
         if self._planned is None:
             return
         try:
+            from squall.cli.shared.load_keys import LoadKeys
             from squall.ui.app import RunScreen
             from squall.ui.controls import Controls
             from squall.ui.state import RunState
@@ -68,10 +72,17 @@ class LiveScreen:
 
             manifest, processes = self._planned
             self._state = RunState(self._redacted(manifest), processes)
-            controls = Controls(stop=lambda: interrupt(False), stop_now=lambda: interrupt(True))
+            keys = self._keys = LoadKeys(manifest, controls, self._say)
+            offered = Controls(
+                stop=lambda: controls.interrupt(False),
+                stop_now=lambda: controls.interrupt(True),
+                pause=keys.pause,
+                resume=keys.resume,
+                adjust=keys.multiply,
+            )
             terminal = TerminalStyle(color=self._lines.color, utf8=is_utf8(sys.stderr))
             self._before = _terminal_settings()
-            self._app = RunScreen(self._state, controls, terminal)
+            self._app = RunScreen(self._state, offered, terminal)
             self._task = asyncio.create_task(self._app.run_async(mouse=False))
             self._task.add_done_callback(self._ended)
         except Exception as error:
@@ -82,6 +93,8 @@ class LiveScreen:
             self._lines.on_snapshot(snapshot)
             return
         try:
+            if self._keys is not None:
+                self._keys.feed(snapshot)
             self._app.feed(self._redacted(snapshot))
         except Exception as error:
             self._give_up(error)
@@ -106,12 +119,19 @@ class LiveScreen:
             return
         self._state.note(self.redact(f"{prefix} {line}" if prefix else line))
 
+    def _say(self, text: str) -> None:
+        self.on_log("", text)
+        if self._app is not None:
+            self._app.changed()
+
     def on_exchange(self, exchange: ExchangeReport) -> None:
         """Only `--once` shows exchanges, and it has no screen."""
         self._lines.on_exchange(exchange)
 
     async def close(self) -> None:
         app, self._app = self._app, None
+        if self._keys is not None:
+            self._keys.close()
         with _discard_stuck_output():
             if app is not None and self._task is not None:
                 app.exit()

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from squall.api.errors import UsageError
 from squall.reporting.redaction import Redactor
-from squall.reporting.text.progress_lines import Interrupt, ProgressLines, print_warnings
+from squall.reporting.text.progress_lines import ProgressLines, print_warnings
 
 if TYPE_CHECKING:
+    from squall.engine.run_controls import RunControls
     from squall.stats.manifest import FileManifest
     from squall.stats.reports import ExchangeReport
     from squall.stats.snapshot import Snapshot
@@ -41,7 +42,7 @@ class Presenter(Protocol):
 
     def on_manifest(self, manifest: FileManifest, processes: int) -> None: ...
 
-    def on_controls(self, interrupt: Interrupt) -> None: ...
+    def on_controls(self, controls: RunControls) -> None: ...
 
     def on_snapshot(self, snapshot: Snapshot) -> None: ...
 
@@ -91,7 +92,7 @@ class SilentPresenter:
     def on_manifest(self, manifest: FileManifest, processes: int) -> None:
         print_warnings(manifest, self.redact)
 
-    def on_controls(self, interrupt: Interrupt) -> None: ...
+    def on_controls(self, controls: RunControls) -> None: ...
 
     def on_snapshot(self, snapshot: Snapshot) -> None: ...
 

@@ -27,6 +27,7 @@ from squall.cluster.client.datacenter_options import Weights, addresses_of, spli
 from squall.cluster.client.pack import packed
 from squall.cluster.client.split_job import SplitJob, SplitObserver, reach_all, submit_split
 from squall.cluster.protocol.messages import StreamEvent
+from squall.engine.run_controls import RunControls
 from squall.engine.run_options import RunOptions
 from squall.reporting.outputs.registry import check_reporters
 from squall.reporting.text.control_characters import one_line
@@ -156,7 +157,7 @@ class _Follower:
 
     async def follow(self) -> None:
         presenter = self._presenter
-        presenter.on_controls(self.interrupt)
+        presenter.on_controls(RunControls(self.interrupt, self._job.change))
         observer = SplitObserver(
             on_snapshot=presenter.on_snapshot,
             histograms=presenter.wants_histograms,

@@ -14,15 +14,18 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from squall.api.errors import SquallError, UsageError
 from squall.cluster.client.cluster_client import TERMINAL
 from squall.cluster.client.connection import ClientConnection
 from squall.cluster.client.datacenter_options import Weights
 from squall.cluster.client.errors import JobLost, Unreachable
 from squall.cluster.client.submission_journal import SubmissionEntry
-from squall.cluster.protocol.gates.job_split import part_of
+from squall.cluster.protocol.gates.job_split import part_of, part_of_change
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
+    AdjustJob,
     Followed,
     NodeView,
     StreamEvent,
@@ -34,6 +37,7 @@ from squall.cluster.results.datacenter_totals import MergedTotals
 from squall.cluster.results.job_result import JobResult
 from squall.cluster.results.lost_datacenter import lost_result
 from squall.cluster.results.merge_datacenters import EndedPart, merge_results
+from squall.engine.load_change import LoadChange
 from squall.runtime.interfaces import Clock
 from squall.stats.snapshot import Snapshot
 
@@ -170,6 +174,33 @@ class SplitJob:
         own limits."""
         self._cancelled = True
         await asyncio.gather(*(self._cancel(each, now, reason) for each in self.jobs))
+
+    async def change(self, change: LoadChange) -> None:
+        """Changes the load of the whole: each datacenter gets its part of the rate or users."""
+        wanted = AdjustJob(
+            job=self.jobs[0].job,
+            workflow=change.workflow,
+            paused=change.paused,
+            rate_per_s=change.rate_per_s,
+            vus=change.vus,
+        )
+        asked: list[DatacenterJob] = []
+        parts: list[AdjustJob] = []
+        for index, each in enumerate(self.jobs):
+            if self.totals.parts[index].state == "lost":
+                continue
+            part = part_of_change(wanted, index, self._weights)
+            asked.append(each)
+            parts.append(msgspec.structs.replace(part, job=each.job))
+        answers = await asyncio.gather(
+            *(each.connection.client.adjust(part) for each, part in zip(asked, parts, strict=True)),
+            return_exceptions=True,
+        )
+        for each, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, SquallError):
+                raise SquallError(f"{each.name}: {answer}")
+            if isinstance(answer, BaseException):
+                raise answer
 
     async def close(self) -> None:
         """The end was seen: the same command again makes a new job."""

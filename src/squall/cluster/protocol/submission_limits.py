@@ -20,6 +20,7 @@ from squall.cluster.protocol.submission import (
     Targets,
 )
 from squall.engine.load.datacenter_split import DATACENTERS_MAX, WEIGHTS_SUM_MAX
+from squall.engine.load_change import RATE_MAX_PER_S, USERS_MAX, change_fault
 from squall.engine.run_options import ProfileFlags, RunOptions
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 
@@ -31,8 +32,6 @@ PAUSE_MAX_S = DAY_S
 """Think time, pacing, grace, and the timeout of a step."""
 OUTAGE_MAX_S = 7 * DAY_S
 """It becomes a lease (`RunOptions.lease_min_s`), and no attempt is lost before its lease ends."""
-USERS_MAX = 1_000_000
-RATE_MAX_PER_S = 1_000_000.0
 ITERATIONS_MAX = 1_000_000_000
 CONNECTIONS_MAX = 1_000
 WORKFLOWS_MAX = 500
@@ -100,14 +99,7 @@ def adjustment_fault(rate_per_s: float | None, vus: int | None, request_id: str 
     """Returns why a running load cannot be changed to these values, or ""."""
     if len(request_id) > REQUEST_ID_MAX_CHARACTERS:
         return f"a request id may have {REQUEST_ID_MAX_CHARACTERS} characters at most"
-    try:
-        if rate_per_s is not None:
-            _number("rate_per_s", rate_per_s, 0.0, RATE_MAX_PER_S)
-        if vus is not None:
-            _number("vus", vus, 0, USERS_MAX)
-    except LimitExceeded as fault:
-        return str(fault)
-    return ""
+    return change_fault(rate_per_s, vus)
 
 
 def _check(submission: Submission) -> None:

@@ -22,16 +22,17 @@ from squall.cluster.results.losses import (
     losses_of,
     missing_share,
 )
-from squall.cluster.results.parts import AppliedAdjustment, AttemptPart, JobParts
+from squall.cluster.results.parts import AttemptPart, JobParts
 from squall.cluster.results.record_sums import RecordSums
 from squall.cluster.results.replay import judged_while_running, replay
+from squall.engine.load_change import change_line, iterations_taken_away
 from squall.engine.outcome import Loss, ProcessInfo, RunStatus, WorkflowOutcome, cores_at_once
 from squall.engine.run.metadata import squall_version
 from squall.engine.run_options import RunOptions
 from squall.reporting.loss_lines import loss_line
 from squall.reporting.redaction import Redactor
 from squall.stats.attempt_record import AttemptRecord
-from squall.stats.manifest import FileManifest, WorkflowManifest
+from squall.stats.manifest import FileManifest
 from squall.stats.reports import ErrorSample, HealthReport
 from squall.stats.run_notes import notes_of
 from squall.stats.snapshot import VerdictState
@@ -196,23 +197,9 @@ def _status(parts: JobParts) -> RunStatus:
 def _notes(parts: JobParts, records: Sequence[AttemptRecord]) -> list[str]:
     """The warnings of the shares, the adjustments of the load, and why the job ended early."""
     warnings = [text for r in records if r.end is not None for text in r.end.warnings]
-    changes = [adjustment_line(each) for each in parts.adjustments]
+    changes = [change_line(each) for each in parts.adjustments]
     reasons = [parts.reason] if parts.reason and parts.state != "completed" else []
     return list(dict.fromkeys([*warnings, *changes, *reasons]))
-
-
-def adjustment_line(change: AppliedAdjustment) -> str:
-    """`Shop: rate set to 300/s at 12.3 s by ann`."""
-    changes: list[str] = []
-    if change.rate_per_s is not None:
-        changes.append(f"rate set to {change.rate_per_s:g}/s")
-    if change.vus is not None:
-        changes.append(f"users set to {change.vus}")
-    if change.paused is not None:
-        changes.append("paused" if change.paused else "resumed")
-    who = f" by {change.by}" if change.by else ""
-    name = f"{change.workflow}: " if change.workflow else ""
-    return f"{name}{', '.join(changes) or 'unchanged'} at {change.at_s:.1f} s{who}"
 
 
 # Judgement.
@@ -233,19 +220,11 @@ def _judged(
         if loss.workflow in completed:
             completed[loss.workflow] += loss.iterations or 0
     for name in completed:
-        completed[name] += _taken_away(stats.manifest.workflow(name), parts)
+        completed[name] += iterations_taken_away(stats.manifest.workflow(name), parts.adjustments)
     verdict = judge(stats, _findings(result, parts, records), completed=completed)
     notes = [*stats.manifest.all_warnings, *result.notes, *notes_of(stats)]
     notes = list(dict.fromkeys([*notes, *lacking_rows(stats, result.losses)]))
     return msgspec.structs.replace(result, thresholds=thresholds, verdict=verdict, notes=notes)
-
-
-def _taken_away(workflow: WorkflowManifest, parts: JobParts) -> int:
-    """At most so many iterations belonged to users that an operator took away."""
-    changes = [each for each in parts.adjustments if each.workflow in ("", workflow.name)]
-    profile = workflow.profile
-    least = min((each.vus for each in changes if each.vus is not None), default=profile.vus)
-    return max(profile.vus - least, 0) * profile.iterations_per_vu
 
 
 def _findings(

@@ -160,6 +160,7 @@ class MergedTotals:
             if each.elapsed_s:
                 self._end(index, each.name, each.elapsed_s)
             part.stats.workflows[each.name].adjusted_per_s = each.adjusted_per_s
+            part.stats.workflows[each.name].paused = each.paused
             windows[each.name] = max(each.upto, windows.get(each.name, 0))
         for error in reports.errors:
             if error.workflow in part.stats.workflows:
@@ -229,6 +230,7 @@ class MergedTotals:
     def _set_target(self, workflow: str, now: float) -> None:
         """The planned rate of the whole, if an operator changed that of a datacenter."""
         own = [(part, part.stats.workflows[workflow]) for part in self.parts]
+        self.stats.workflows[workflow].paused = any(stats.paused for _, stats in own)
         if all(stats.adjusted_per_s is None for _, stats in own):
             self.stats.workflows[workflow].adjusted_per_s = None
             return

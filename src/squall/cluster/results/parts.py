@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from squall.cluster.protocol.messages import JobState
+from squall.engine.load_change import AppliedChange
 from squall.engine.outcome import WorkflowOutcome
 from squall.stats.attempt_record import AttemptRecord
 from squall.stats.thresholds.judge import ThresholdResult
@@ -59,18 +60,6 @@ class AttemptPart(msgspec.Struct, kw_only=True):
     """If lost: why, in a few words: "no sign of life for 5.7 s"."""
 
 
-class AppliedAdjustment(msgspec.Struct, frozen=True, kw_only=True):
-    """An adjustment of the load by a user, in the order of the log."""
-
-    workflow: str
-    at_s: float
-    """On the run's clock."""
-    paused: bool | None = None
-    rate_per_s: float | None = None
-    vus: int | None = None
-    by: str = ""
-
-
 class JobParts(msgspec.Struct, kw_only=True):
     """Everything about a job at its end."""
 
@@ -86,7 +75,7 @@ class JobParts(msgspec.Struct, kw_only=True):
     workflows: list[WorkflowOutcome]
     """In the order of the file; an `elapsed_s` of 0 is taken from the records."""
     attempts: list[AttemptPart] = []
-    adjustments: list[AppliedAdjustment] = []
+    adjustments: list[AppliedChange] = []
     aborted_by: str = ""
     """The threshold that ended it."""
     judged: list[ThresholdResult] = []

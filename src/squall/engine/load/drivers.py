@@ -22,12 +22,10 @@ from collections import deque
 from time import perf_counter
 from typing import Protocol
 
-import msgspec
-
 from squall.api.workflow import VU
 from squall.engine.core_protocol import ShareSpec
 from squall.engine.load.catch_up_limit import CatchUpLimit
-from squall.engine.load.schedule import StartSchedule, UserSchedule
+from squall.engine.load.schedule import StartSchedule, UserSchedule, with_rate
 from squall.stats.manifest import Profile
 from squall.stats.reports import StartsDelta
 
@@ -195,9 +193,7 @@ class OpenDriver:
     def _plan_from(self, now_s: float) -> None:
         profile = self._profile
         if self._rate is not None:
-            profile = msgspec.structs.replace(
-                profile, model="open", rate_per_s=self._rate, stages=()
-            )
+            profile = with_rate(profile, self._rate)
         self._schedule = StartSchedule(profile, self._share, self._shares, start_at_s=now_s)
         if self._pace is not None:
             self._pace.follow(self._schedule.planned_until, now_s, profile.duration_s)

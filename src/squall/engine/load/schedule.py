@@ -19,6 +19,7 @@ import math
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +33,11 @@ _CELL_SLACK = 1e-6
 _CHUNK_STARTS = 1024
 
 _Floats = npt.NDArray[np.float64]
+
+
+def with_rate(profile: Profile, rate_per_s: float) -> Profile:
+    """The profile of an open model whose rate an operator set."""
+    return msgspec.structs.replace(profile, model="open", rate_per_s=rate_per_s, stages=())
 
 
 class StartSchedule:

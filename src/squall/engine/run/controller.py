@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from squall.api.errors import UsageError
 from squall.engine.core_protocol import (
+    AdjustShare,
     CoreRefused,
     Ended,
     Go,
@@ -34,6 +35,12 @@ from squall.engine.core_protocol import (
 )
 from squall.engine.load.core_partition import Phase, place
 from squall.engine.load.share_specs import fit_descriptors, share_specs
+from squall.engine.load_change import (
+    LoadChange,
+    LoadChanges,
+    change_line,
+    iterations_taken_away,
+)
 from squall.engine.outcome import (
     Loss,
     ProcessInfo,
@@ -142,6 +149,7 @@ class Controller:
         self._losses: list[Loss] = []
         self._shows_histograms = False
         self.info = run_info(options)
+        self._changes = LoadChanges(self.manifest)
 
     @cached_property
     def _live_stats(self) -> LiveStats:
@@ -170,7 +178,13 @@ class Controller:
         for core in self._pool.cores:
             self._note_death(core)
         over = self._outcomes.values()
-        completed = {each.name: 0 for each in over if each.status == "completed"}
+        completed = {
+            each.name: iterations_taken_away(
+                self.manifest.workflow(each.name), self._changes.applied
+            )
+            for each in over
+            if each.status == "completed"
+        }
         thresholds, verdict = self._live_stats.close(
             self.notes, completed={} if self._stopping else completed
         )
@@ -191,12 +205,34 @@ class Controller:
             interrupted=self._interruptions > 0,
             aborted_by=self._aborted_by,
             losses=self._losses,
-            notes=self._live_stats.notes(self._warnings),
+            notes=self._live_stats.notes(
+                [*self._warnings, *map(change_line, self._changes.applied)]
+            ),
         )
 
     def stop(self, *, now: bool = False) -> None:
         for core in self._pool.alive:
             core.send(Stop(now))
+
+    async def change(self, change: LoadChange) -> None:
+        """Changes the load from now on. A workflow that starts later starts with it."""
+        if self._stopping:
+            raise UsageError("the run is being stopped")
+        at_s = max(0.0, perf_counter() - self._began) if self._began else 0.0
+        for name in self._changes.apply(change, at_s, over=self._outcomes):
+            self._send_change(name)
+
+    def _send_change(self, name: str) -> None:
+        """Sends the load that a workflow should have to the cores that run it."""
+        wanted, running = self._changes.wanted(name), self._running
+        if wanted is None or running is None:
+            return
+        for key, core in running.shares.items():
+            if key[0] == name and not core.died:
+                core.send(AdjustShare(key, wanted))
+        stats = self._live_stats.stats.workflows[name]
+        stats.adjusted_per_s = self._changes.target_per_s(name)
+        stats.paused = wanted.paused
 
     # Layers and phases.
 
@@ -258,6 +294,9 @@ class Controller:
             core.send(Prepare(entries))
         await running.ready.wait()
         self._drop_refused(running)
+        # A share keeps the latest change and applies it when it begins.
+        for name in phase:
+            self._send_change(name)
         at = perf_counter() + GO_DELAY_S
         self._began = self._began or at
         for core in specs:
@@ -379,12 +418,20 @@ class Controller:
             users=spec.users,
         )
         if spec.profile.is_open:
-            from squall.engine.load.schedule import StartSchedule
-
-            total = StartSchedule(spec.profile, spec.share, spec.shares).total
-            loss.starts = total - running.planned[(spec.workflow, spec.share)]
+            loss.starts = self._lost_starts(spec, running)
             self._live_stats.stats.workflows[spec.workflow].starts.planned += loss.starts
         return loss
+
+    def _lost_starts(self, spec: ShareSpec, running: _Running) -> int:
+        if self._changes.wanted(spec.workflow) is not None:
+            # What was planned followed the changes, so the end of the plan alone is known.
+            began_s = self._live_stats.stats.workflows[spec.workflow].started_at_s
+            elapsed_s = perf_counter() - self._began - began_s if self._began else 0.0
+            return self._changes.starts_after(spec, max(elapsed_s, 0.0))
+        from squall.engine.load.schedule import StartSchedule
+
+        total = StartSchedule(spec.profile, spec.share, spec.shares).total
+        return total - running.planned[(spec.workflow, spec.share)]
 
     def _note_death(self, core: CoreHandle) -> None:
         """Notes a dead core for the verdict, once; at once, so that the live verdict has it."""

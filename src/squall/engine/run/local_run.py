@@ -23,6 +23,7 @@ from squall.stats.short_numbers import plural
 
 if TYPE_CHECKING:
     from squall.engine.outcome import RunOutcome
+    from squall.engine.run_controls import RunControls
     from squall.stats.snapshot import Snapshot
 
 OnRun = Callable[[str], None]
@@ -32,8 +33,7 @@ OnSnapshot = Callable[["Snapshot"], None]
 OnLog = Callable[[str, str], None]
 OnExchange = Callable[[ExchangeReport], None]
 OnInterrupt = Callable[[int], None]
-OnControls = Callable[[Callable[[bool], None]], None]
-"""Receives the function that stops the run: gracefully, or with True at once."""
+OnControls = Callable[["RunControls"], None]
 
 
 async def run_local(
@@ -78,7 +78,9 @@ async def run_local(
         if on_manifest is not None:
             on_manifest(controller.manifest, len(pool.cores))
         if on_controls is not None:
-            on_controls(controller.interrupt)
+            from squall.engine.run_controls import RunControls
+
+            on_controls(RunControls(controller.interrupt, controller.change))
         return await controller.run(histograms=histograms())
     finally:
         await _close(pool)

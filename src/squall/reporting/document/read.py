@@ -41,7 +41,18 @@ class ResultsFile:
 
 def read_results(path: str) -> ResultsFile:
     """Raises `UsageError` if the file is missing, damaged, newer, or no results document."""
-    document = _decoded(path)
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: could not be read: {error.strerror or error}") from None
+    return results_of(path, content)
+
+
+def results_of(path: str, content: bytes) -> ResultsFile:
+    """As `read_results`, of content that somebody else read; `path` is its name in messages."""
+    document = _decoded(path, content)
     schema = str(document.get("schema", ""))
     family, _, number = schema.rpartition("/")
     if family != _FAMILY or not number.isdecimal():
@@ -59,13 +70,7 @@ def read_results(path: str) -> ResultsFile:
     return ResultsFile(path, document, results)
 
 
-def _decoded(path: str) -> dict[str, Any]:
-    try:
-        content = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise UsageError(f"{path}: could not be read: {error.strerror or error}") from None
+def _decoded(path: str, content: bytes) -> dict[str, Any]:
     try:
         value: Any = msgspec.json.decode(_document_in(path, content))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from squall.reporting.redaction import Redactor
 from squall.reporting.text.standard_streams import print_or_drop, wants_color
 
 if TYPE_CHECKING:
+    from squall.engine.run_controls import RunControls
     from squall.reporting.text.live_lines import LiveLines
     from squall.stats.manifest import FileManifest
     from squall.stats.reports import ExchangeReport
     from squall.stats.snapshot import Snapshot
-
-Interrupt = Callable[[bool], None]
-"""Stops the run: gracefully, or with True at once."""
 
 
 def print_warnings(manifest: FileManifest, redact: Redactor) -> None:
@@ -70,7 +67,7 @@ class ProgressLines:
         )
         self._lines.start()
 
-    def on_controls(self, interrupt: Interrupt) -> None:
+    def on_controls(self, controls: RunControls) -> None:
         """Ignored: without a screen the user stops a run with Ctrl-C, which the source handles."""
 
     def on_snapshot(self, snapshot: Snapshot) -> None:

@@ -205,6 +205,7 @@ def _workflow_snapshot(stats: WorkflowStats, now_s: float, *, histograms: bool) 
         sent=stats.requests.sent,
         answered=stats.requests.answered,
         ended=ended,
+        paused=stats.paused and not ended,
         rows=tuple(
             _row_snapshot(row, slices.get(row.name), histograms=histograms)
             for row in (*stats.rows.values(), stats.iteration)
@@ -256,6 +257,7 @@ def _row_snapshot(row: RowStats, second: RowSlice | None, *, histograms: bool) -
         p95_now_s=p95_now_s,
         p99_now_s=p99_now_s,
         latency=latency.to_data() if histograms else None,
+        bands_now=now.bands(),
     )
 
 

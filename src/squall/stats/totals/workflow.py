@@ -111,6 +111,8 @@ class WorkflowStats:
         self.elapsed_s = 0.0
         # The rate that an operator set during the run; None: the plan's.
         self.adjusted_per_s: float | None = None
+        # An operator paused it.
+        self.paused = False
         self.keep_s = RECENT_S
         self.seconds: dict[int, Second] = {}
         self.last_second = -1

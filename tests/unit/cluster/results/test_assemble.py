@@ -18,7 +18,7 @@ from squall.cluster.results.job_result import (
     encode_result,
     outcome_of,
 )
-from squall.cluster.results.parts import AppliedAdjustment
+from squall.engine.load_change import AppliedChange
 from squall.engine.outcome import WorkflowOutcome
 from squall.engine.run_options import RunOptions
 from squall.reporting.document.build import build_document
@@ -313,8 +313,8 @@ def test_wide_records_keep_their_sums_and_the_word_of_the_running_judge() -> Non
 def test_changes_of_the_load_are_noted() -> None:
     file, attempts, _ = half()
     changes = [
-        AppliedAdjustment(workflow="Shop", at_s=3.0, rate_per_s=300.0, by="ann"),
-        AppliedAdjustment(workflow="", at_s=4.0, paused=True),
+        AppliedChange(workflow="Shop", at_s=3.0, rate_per_s=300.0, by="ann"),
+        AppliedChange(workflow="", at_s=4.0, paused=True),
     ]
     made = assemble(file, RunOptions(file="shop.py"), parts(attempts, adjustments=changes))
     assert made.notes[:2] == ["Shop: rate set to 300/s at 3.0 s by ann", "paused at 4.0 s"]
@@ -342,8 +342,8 @@ def test_iterations_of_users_that_were_taken_away_are_not_missing(
     )
     attempt = ended(record(0, [window(0, 0, [0.01] * 45)]), shares=1)
     changes = [
-        AppliedAdjustment(workflow="Shop", at_s=1.0, vus=lowest),
-        AppliedAdjustment(workflow="", at_s=2.0, vus=None if lowest is None else 4),
+        AppliedChange(workflow="Shop", at_s=1.0, vus=lowest),
+        AppliedChange(workflow="", at_s=2.0, vus=None if lowest is None else 4),
     ]
     made = assemble(
         manifest(profile), RunOptions(file="shop.py"), parts([attempt], adjustments=changes)

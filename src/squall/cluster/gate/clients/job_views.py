@@ -14,8 +14,7 @@ from squall.cluster.gate.steward.policy import Steward
 from squall.cluster.group.job_deadlines import deadline_ms
 from squall.cluster.protocol.job_records import AdjustEvent
 from squall.cluster.protocol.messages import JobView, PartView, WorkflowView
-from squall.cluster.results.assemble import adjustment_line
-from squall.cluster.results.parts import AppliedAdjustment
+from squall.engine.load_change import AppliedChange, change_line
 
 WORKFLOW_STATES = {"preparing": "preparing", "running": "running", "queued": "queued"}
 """The state of a workflow while the gates know only that of the job: its datacenters have more."""
@@ -77,12 +76,12 @@ def part_view(job: GateJobRecord, part: PartRecord) -> PartView:
 
 def detailed_view(view: JobView, job: GateJobRecord) -> JobView:
     began_ms = job.started_ms or job.created_ms
-    lines = [adjustment_line(_applied(each, began_ms)) for each in job.adjustments]
+    lines = [change_line(_applied(each, began_ms)) for each in job.adjustments]
     return msgspec.structs.replace(view, adjustments=lines)
 
 
-def _applied(event: AdjustEvent, began_ms: int) -> AppliedAdjustment:
-    return AppliedAdjustment(
+def _applied(event: AdjustEvent, began_ms: int) -> AppliedChange:
+    return AppliedChange(
         workflow=event.workflow,
         at_s=(event.at_ms - began_ms) / 1000.0,
         paused=event.paused,

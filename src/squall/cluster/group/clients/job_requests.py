@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal
 
 import msgspec
 
-from squall.api.errors import SquallError
+from squall.api.errors import SquallError, UsageError
 from squall.cluster.control.rates import RateLimit
 from squall.cluster.control.settings import ClientSettings
 from squall.cluster.group.committer import RETRY_AFTER_S, Committer
@@ -43,6 +43,7 @@ from squall.cluster.wire.links.dispatch import POLLS_MAX, Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.keyring import Identity
+from squall.engine.load_change import LoadChange, UnknownWorkflow, changed_workflows
 from squall.runtime.interfaces import Clock
 from squall.runtime.log import Log
 
@@ -283,29 +284,10 @@ def is_operator(peer: Identity) -> bool:
 
 def adjusted_workflows(job: GroupJob, message: AdjustJob) -> tuple[str, ...]:
     """The workflows whose load a request changes. Raises RemoteError if it fits none."""
-    tests = [w for w in job.submission.manifest.workflows if w.is_test]
-    names = [w.name for w in tests]
-    if message.workflow:
-        if message.workflow not in names:
-            raise RemoteError(
-                ErrorCode.NOT_FOUND,
-                f"{job.job} has no test workflow {message.workflow}: it has {', '.join(names)}",
-            )
-        names = [message.workflow]
-    elif len(names) > 1 and (message.rate_per_s is not None or message.vus is not None):
-        raise RemoteError(
-            ErrorCode.BAD_MESSAGE,
-            f"{job.job} has several test workflows: name one of {', '.join(names)}",
-        )
-    for workflow in tests:
-        if workflow.name not in names:
-            continue
-        if message.rate_per_s is not None and not workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has users, not a rate: give --vus"
-            )
-        if message.vus is not None and workflow.profile.is_open:
-            raise RemoteError(
-                ErrorCode.BAD_MESSAGE, f"{workflow.name} has a rate, not users: give --rate"
-            )
-    return tuple(names)
+    change = LoadChange(workflow=message.workflow, rate_per_s=message.rate_per_s, vus=message.vus)
+    try:
+        return changed_workflows(job.submission.manifest, change, owner=job.job)
+    except UnknownWorkflow as error:
+        raise RemoteError(ErrorCode.NOT_FOUND, str(error)) from None
+    except UsageError as error:
+        raise RemoteError(ErrorCode.BAD_MESSAGE, str(error)) from None

@@ -245,7 +245,7 @@ class JobLeader(Generic[Led]):
                 at_s = (workflow.started_ms - record.started_ms) / 1000.0
                 led.totals.started(workflow.name, at_s)
                 change = workflow.adjustment
-                led.totals.adjusted(workflow.name, 0.0 if change.paused else change.rate_per_s)
+                led.totals.adjusted(workflow.name, change.rate_per_s, paused=change.paused)
                 if workflow.over:
                     led.totals.ended(workflow.name, workflow.elapsed_s)
         if led.at_op != self._tables.op:

@@ -192,9 +192,11 @@ class LiveTotals:
         """Sets when a workflow began, on the clock of the job."""
         self._live_stats.stats.workflows[workflow].started_at_s = at_s
 
-    def adjusted(self, workflow: str, rate_per_s: float | None) -> None:
+    def adjusted(self, workflow: str, rate_per_s: float | None, *, paused: bool) -> None:
         """Sets the rate that an operator asked for; None: the plan's."""
-        self._live_stats.stats.workflows[workflow].adjusted_per_s = rate_per_s
+        stats = self._live_stats.stats.workflows[workflow]
+        stats.adjusted_per_s = 0.0 if paused else rate_per_s
+        stats.paused = paused
 
     def ended(self, workflow: str, elapsed_s: float) -> None:
         """The workflow is over: its present second is empty."""

@@ -71,6 +71,7 @@ class SummedReports:
                     started_at_s=workflow.started_at_s,
                     elapsed_s=workflow.elapsed_s,
                     adjusted_per_s=workflow.adjusted_per_s,
+                    paused=workflow.paused,
                     upto=last,
                     reports=[msgspec.Raw(data) for data in reports],
                 )

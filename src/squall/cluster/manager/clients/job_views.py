@@ -23,7 +23,7 @@ from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.results.committed_parts import applied
 from squall.cluster.manager.sessions.time_limits import standstills
 from squall.cluster.protocol.messages import Counters, JobView, NodeView, WorkerLoad, WorkflowView
-from squall.cluster.results.assemble import adjustment_line
+from squall.engine.load_change import change_line
 from squall.reporting.number_format import plural
 
 STANDSTILLS_SHOWN = 10
@@ -78,7 +78,7 @@ def detailed_view(
             )
             for each in view.workflows
         ],
-        adjustments=[adjustment_line(applied(each, began_ms)) for each in job.adjustments],
+        adjustments=[change_line(applied(each, began_ms)) for each in job.adjustments],
         silent=silent_lines(state, job) if state is not None else [],
     )
 

@@ -16,8 +16,9 @@ from squall.cluster.datacenter.tables import Tables
 from squall.cluster.manager.primary.placement import profile_of, specs_of
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
 from squall.cluster.protocol.messages import DRAINED, JobState, SpecValues
-from squall.cluster.results.parts import AppliedAdjustment, AttemptFate, AttemptPart, JobParts
+from squall.cluster.results.parts import AttemptFate, AttemptPart, JobParts
 from squall.cluster.results.uncounted_load import pace_of, unknown_of
+from squall.engine.load_change import AppliedChange
 from squall.engine.outcome import WorkflowOutcome
 from squall.stats.attempt_record import AttemptRecord, RecordEnd
 from squall.stats.manifest import FileManifest
@@ -86,8 +87,8 @@ def job_parts(
     )
 
 
-def applied(event: AdjustEvent, began_ms: int) -> AppliedAdjustment:
-    return AppliedAdjustment(
+def applied(event: AdjustEvent, began_ms: int) -> AppliedChange:
+    return AppliedChange(
         workflow=event.workflow,
         at_s=max(event.at_ms - began_ms, 0) / 1000.0,
         paused=event.paused,

@@ -31,6 +31,7 @@ class WorkflowReports(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     """Once it is over: its length."""
     adjusted_per_s: float | None = None
     """The rate that an operator set; None: the plan's."""
+    paused: bool = False
     upto: int = 0
     reports: list[msgspec.Raw] = []
     """An encoded `WindowReport` each, in order; several may be of the same second."""

@@ -51,6 +51,10 @@ class LiveFeed:
     def wants_histograms(self) -> bool:
         return any(getattr(each.reporter, "wants_histograms", False) for each in self._prepared)
 
+    @property
+    def has_begun(self) -> bool:
+        return self._delivery is not None
+
     def on_run(self, run: str) -> None:
         self._run = run
 

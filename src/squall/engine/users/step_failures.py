@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from math import isfinite
 from time import perf_counter
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
@@ -22,10 +22,12 @@ from squall.api.http import RESPONSES, HTTPResponse
 from squall.api.results import CallResult, CustomResult
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient
-from squall.clients.http.client import LastCall
 from squall.engine.measure.recorder import Recorder, Row
 from squall.engine.plan.author_file import author_location, author_traceback
 from squall.stats.manifest import START
+
+if TYPE_CHECKING:
+    from squall.clients.http.client import LastCall
 
 REASON_CHARS_MAX = 200
 BODY_CHARS_MAX = 2000

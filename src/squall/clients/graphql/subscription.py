@@ -104,6 +104,9 @@ class Subscription:
             except msgspec.DecodeError:
                 raise self._broken("a message that is not one of the protocol") from None
             if message.type == "ping":
+                if not cast(OpenSession, self._session).is_open:
+                    # It said goodbye already; what it sent before may still be unread.
+                    continue
                 await self._session.send('{"type":"pong"}')
             elif message.type != "pong":
                 return message, received.ended

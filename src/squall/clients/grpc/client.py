@@ -30,6 +30,7 @@ from squall.clients.http.client import HTTPClient
 from squall.clients.http.connection import Unanswered
 from squall.clients.http.exchange import peer_of
 from squall.clients.http.url import PreparedURL
+from squall.clients.http2.bodies import send_more
 from squall.clients.http2.connection import HTTP2Connection
 from squall.clients.http2.connections import Connector, HTTP2Shared
 from squall.clients.http2.stream import Refused, Stream
@@ -149,12 +150,12 @@ class GRPCClient:
         call, timeout_s = self._call(url, options)
         deadline_s = timeout_s if options.get("timeout") is not None else inf
         try:
-            conn, _, spent_s = await self._connected(call, timeout_s, 0.0)
+            conn, setup, spent_s = await self._connected(call, timeout_s, 0.0)
         except TransportError as error:
             self._noted(call, error)
             raise
         block = call.block if deadline_s == inf else call.block_for(timeout_s)
-        opened = OpenStream(self._http, self._counters, call)
+        opened = OpenStream(self._http, self._counters, call, setup)
         opened.begin(conn, *conn.send(call, block, b"", deadline_s, spent_s, opened))
         if deadline_s < inf:
             self._shared.expect_timeout(deadline_s, perf_counter() + deadline_s)
@@ -302,7 +303,7 @@ class GRPCClient:
             stream, future = conn.send(call, block, b"", timeout_s, spent_s, collector)
             collector.stream = stream
             try:
-                conn.send_more(stream, b"".join(bodies), ends=True)
+                send_more(conn, stream, b"".join(bodies), ends=True)
                 self._counters.messages_sent += len(bodies)
                 answer = await future
             except Refused as error:
@@ -390,7 +391,7 @@ class GRPCClient:
     def _show(self, call: MethodCall, response: GRPCResponse, bodies: list[bytes]) -> None:
         """Keeps the text of the messages for `--once`."""
         if self._shared.on_exchange is not None:
-            response.shown = b"%b\n%b" % (call.text, call.shown(bodies))
+            response.shown = call.text + call.shown(bodies)
 
     def _lost(self, error: Unanswered) -> TransportError:
         """What a call raises that is not repeated. Made here: a frame that holds the error which it

@@ -26,8 +26,9 @@ async def methods_of(client: GRPCClient, origin: str) -> tuple[GRPCResponse, lis
     response, names = await _asked(client, origin, _SERVICES[0], [_Request(list_services="")])
     package = _SERVICES[0]
     if response.status == "UNIMPLEMENTED":
-        package = _SERVICES[1]
+        package, setup = _SERVICES[1], response.setup
         response, names = await _asked(client, origin, package, [_Request(list_services="")])
+        response.setup = setup
     if not response.ok or not names:
         return response, []
     services = [each.name for each in names[0].list_services_response.service]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from squall.api.errors import CallError, TransportError
 from squall.api.grpc import INTERNAL, GRPCResponse, status_of
 from squall.clients.grpc.framing import FramingError, MessageDecoder
+from squall.clients.http2.bodies import send_more
 
 if TYPE_CHECKING:
     from squall.api.http import HTTP2Response
@@ -71,7 +72,13 @@ class OpenStream:
     `receive` waits; `_room` while `send` does.
     """
 
-    def __init__(self, http: HTTPClient, counters: HTTPCounters, call: MethodCall) -> None:
+    def __init__(
+        self,
+        http: HTTPClient,
+        counters: HTTPCounters,
+        call: MethodCall,
+        setup: tuple[float, float, float] | None,
+    ) -> None:
         self.sent = 0
         self.received = 0
         self.future: asyncio.Future[None] | None = None
@@ -81,6 +88,7 @@ class OpenStream:
         self._http = http
         self._counters = counters
         self._call = call
+        self._setup = setup
         self._decoder = MessageDecoder(http.shared.most_bytes)
         self._unread: deque[tuple[bytes, float]] = deque()
         self._room: asyncio.Future[None] | None = None
@@ -88,13 +96,11 @@ class OpenStream:
         self._conn: HTTP2Connection
         self._stream: Stream
         self._end: asyncio.Future[HTTP2Response]
-        self._began = 0.0
 
     def begin(
         self, conn: HTTP2Connection, stream: Stream, end: asyncio.Future[HTTP2Response]
     ) -> None:
         self._conn, self._stream, self._end = conn, stream, end
-        self._began = stream.started
         end.add_done_callback(self._over)
         self._http.shared.live.add(self)
 
@@ -129,7 +135,7 @@ class OpenStream:
         self._check_open()
         self.sent += 1
         self._counters.messages_sent += 1
-        self._conn.send_more(self._stream, data, ends=False)
+        send_more(self._conn, self._stream, data, ends=False)
         while len(self._stream.unsent) > _MOST_UNSENT_BYTES and not self._end.done():
             self._room = asyncio.get_running_loop().create_future()
             await self._room
@@ -151,7 +157,7 @@ class OpenStream:
         if self._response is not None:
             return self._response
         if not self._end.done() and not self._stream.ends:
-            self._conn.send_more(self._stream, b"", ends=True)
+            send_more(self._conn, self._stream, b"", ends=True)
         while not self._end.done():
             await self._wait(None)
         answer = self._answer()
@@ -168,7 +174,9 @@ class OpenStream:
             answer.ended,
         )
         response.stamps = [at for _, at in self._unread]
-        response.setup = self._conn.setup if answer.setup is None else answer.setup
+        response.setup = self._setup
+        if self._http.shared.on_exchange is not None:
+            response.shown = self._call.text
         response.fault = fault
         self._unread.clear()
         self._http.note(response)

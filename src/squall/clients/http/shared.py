@@ -301,8 +301,11 @@ class HTTPShared:
         await asyncio.sleep(0)
         while self.live and perf_counter() < deadline:  # noqa: ASYNC110 (each reports by itself)
             await asyncio.sleep(0.005)
-        for conn in tuple(self.live):
-            conn.abort()
+        if self.live:
+            for conn in tuple(self.live):
+                conn.abort()
+            # In this turn of the loop they learn of it.
+            await asyncio.sleep(0)
 
     def url(self, text: Any) -> PreparedURL:
         """A URL read once; its name is not resolved here."""

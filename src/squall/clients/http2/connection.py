@@ -23,6 +23,7 @@ from squall.api.http import HTTP2Response
 from squall.clients.http.connection import Unanswered
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http2 import frames
+from squall.clients.http2.bodies import send_body
 from squall.clients.http2.header_states import HeaderBlock, HeaderError
 from squall.clients.http2.stream import Refused, Stream, StreamListener, no_http2_reason
 from squall.clients.shared.connection import ProtocolConnection
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # Larger header blocks are an attack or garbage.
 MOST_BLOCK_BYTES = 256 * 1024
 _WHOLE = frames.END_HEADERS | frames.END_STREAM
+_SIMPLE = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
 
 
 class HTTP2Connection(ProtocolConnection):
@@ -79,7 +81,7 @@ class HTTP2Connection(ProtocolConnection):
         self.first_window = frames.FIRST_WINDOW
         self.send_window = frames.FIRST_WINDOW
         # Streams whose body waits for a window, in the order in which they began to wait.
-        self._blocked: dict[int, Stream] = {}
+        self.blocked: dict[int, Stream] = {}
         self._table = http2.states.first
         # Whether the next block must empty the table of the peer's decoder.
         self._shrinks = False
@@ -91,6 +93,8 @@ class HTTP2Connection(ProtocolConnection):
         # Why the peer or we ended the connection.
         self._reason = ""
         self._out: list[bytes] = []
+        # Answers in the bytes that arrived last.
+        self._answers = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -150,13 +154,13 @@ class HTTP2Connection(ProtocolConnection):
         most, size = self.most_frame, len(body)
         if listener is not None:
             stream.listener = listener
-            self._write(frames.header_frames(stream_id, block, most, ends=False))
+            self.write(frames.header_frames(stream_id, block, most, ends=False))
         elif not size:
             if len(block) <= most:
                 opening = frames.frame_opening(frames.HEADERS, _WHOLE, len(block))
-                self._write(opening + frames.pack_id(stream_id) + block)
+                self.write(opening + frames.pack_id(stream_id) + block)
             else:
-                self._write(frames.header_frames(stream_id, block, most, ends=True))
+                self.write(frames.header_frames(stream_id, block, most, ends=True))
         elif len(block) <= most >= size and size <= self.send_window and size <= stream.window:
             # All of it at once: the usual request with a body.
             self.send_window -= size
@@ -164,50 +168,26 @@ class HTTP2Connection(ProtocolConnection):
             packed = frames.pack_id(stream_id)
             opening = frames.frame_opening(frames.HEADERS, frames.END_HEADERS, len(block))
             ending = frames.frame_opening(frames.DATA, frames.END_STREAM, size)
-            self._write(b"%b%b%b%b%b%b" % (opening, packed, block, ending, packed, body))
+            self.write(b"%b%b%b%b%b%b" % (opening, packed, block, ending, packed, body))
         else:
-            self._write(frames.header_frames(stream_id, block, most, ends=False))
+            self.write(frames.header_frames(stream_id, block, most, ends=False))
             stream.unsent = body
-            self._send_body(stream)
+            send_body(self, stream)
         return stream, future
 
-    def send_more(self, stream: Stream, data: bytes, *, ends: bool) -> None:
-        """Adds to the body of a stream with a listener."""
-        stream.unsent += data
-        stream.ends = ends
-        if stream.unsent:
-            self._send_body(stream)
-        elif ends:
-            self._write(frames.frame(frames.DATA, frames.END_STREAM, stream.id))
-
-    def _send_body(self, stream: Stream) -> None:
-        """Sends as much of the body as the windows allow."""
-        while stream.unsent:
-            room = min(self.send_window, stream.window, self.most_frame)
-            if room <= 0:
-                self._blocked[stream.id] = stream
-                return
-            part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
-            self.send_window -= len(part)
-            stream.window -= len(part)
-            ends = not stream.unsent and (stream.listener is None or stream.ends)
-            flags = frames.END_STREAM if ends else 0
-            self._write(frames.frame(frames.DATA, flags, stream.id, part))
-        if stream.listener is not None:
-            stream.listener.on_sent()
-
     def _send_blocked(self) -> None:
-        blocked, self._blocked = self._blocked, {}
+        blocked, self.blocked = self.blocked, {}
         for stream in blocked.values():
-            self._send_body(stream)
+            send_body(self, stream)
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Writes at once where one exchange runs at a time; joins what the streams of one turn of
-        the loop send, because each write costs a system call or a TLS record."""
+        the loop send, because each write costs a system call or a TLS record. Answers that came
+        together have requests that follow together."""
         self.counters.bytes_sent += len(data)
         if self._out:
             self._out.append(data)
-        elif len(self.streams) > 1:
+        elif len(self.streams) > 1 or self._answers > 1:
             self._out.append(data)
             self._call_soon(self._flush)
         elif self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -222,6 +202,7 @@ class HTTP2Connection(ProtocolConnection):
 
     def data_received(self, data: bytes) -> None:
         now = self.received_at = perf_counter()
+        self._answers = 0
         self.counters.bytes_received += len(data)
         if self._rest:
             data = self._rest + data
@@ -244,7 +225,10 @@ class HTTP2Connection(ProtocolConnection):
             if self._block is not None:
                 self._continued(kind, flags, stream_id, data[start:end], now)
             elif kind == frames.HEADERS:
-                self._headers(flags, stream_id, data[start:end], now)
+                if flags & _SIMPLE == frames.END_HEADERS:
+                    self._head(stream_id, flags, data[start:end], now)
+                else:
+                    self._headers(flags, stream_id, data[start:end], now)
             elif kind == frames.DATA:
                 self._data(flags, stream_id, data[start:end], now)
             else:
@@ -321,7 +305,7 @@ class HTTP2Connection(ProtocolConnection):
     def _data(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         self._consumed += len(payload)
         if self._consumed > frames.WINDOW >> 1:
-            self._write(frames.window_update(0, self._consumed))
+            self.write(frames.window_update(0, self._consumed))
             self._consumed = 0
         if flags & frames.PADDED:
             bare = frames.without_padding(payload, flags)
@@ -351,7 +335,7 @@ class HTTP2Connection(ProtocolConnection):
         """Hands a part of a body on. It may go on for ever, so its own window is refilled, too."""
         stream.size += len(payload)
         if stream.size > frames.WINDOW >> 1:
-            self._write(frames.window_update(stream.id, stream.size))
+            self.write(frames.window_update(stream.id, stream.size))
             stream.size = 0
         fault = listener.on_data(payload, now)
         if fault:
@@ -371,7 +355,7 @@ class HTTP2Connection(ProtocolConnection):
                 self._settings(payload)
         elif kind == frames.PING:
             if not flags & frames.ACK:
-                self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
+                self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.RST_STREAM:
             self._reset(stream_id, payload)
         elif kind == frames.GOAWAY:
@@ -404,7 +388,7 @@ class HTTP2Connection(ProtocolConnection):
             elif name == frames.HEADER_TABLE_SIZE and value < frames.FIRST_TABLE_BYTES:
                 # We add nothing to that table, but the peer waits for our word (RFC 7541, 4.2).
                 self._shrinks = True
-        self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._send_blocked()
         self._wake()
 
@@ -426,7 +410,7 @@ class HTTP2Connection(ProtocolConnection):
                 reason = f"HTTP/2 {frames.error_name(code)}: a window that is not allowed"
                 stream.fail(reason, self.received_at, code)
                 return
-        if self._blocked:
+        if self.blocked:
             self._send_blocked()
 
     def _reset(self, stream_id: int, payload: bytes) -> None:
@@ -478,9 +462,10 @@ class HTTP2Connection(ProtocolConnection):
             # in `abandon`.
             return
         self.counters.statuses[head.status] += 1
+        self._answers += 1
         if stream.unsent or (stream.listener is not None and not stream.ends):
             # The peer answered without reading all of the body (RFC 9113, 8.1).
-            self._write(frames.reset(stream.id, frames.CANCEL))
+            self.write(frames.reset(stream.id, frames.CANCEL))
         self._drop(stream)
         stream.rest()
         self._close_if_done()
@@ -491,8 +476,8 @@ class HTTP2Connection(ProtocolConnection):
     def _drop(self, stream: Stream) -> None:
         """Takes a stream out of the connection; another call may have its place."""
         del self.streams[stream.id]
-        if self._blocked:
-            self._blocked.pop(stream.id, None)
+        if self.blocked:
+            self.blocked.pop(stream.id, None)
         if self.waiting:
             self._wake()
 
@@ -501,7 +486,7 @@ class HTTP2Connection(ProtocolConnection):
         since the stream began is not asked again: it may never answer on this connection."""
         if self.streams.get(stream.id) is not stream:
             return
-        self._write(frames.reset(stream.id, code))
+        self.write(frames.reset(stream.id, code))
         self._drop(stream)
         if self.received_at < stream.started:
             self.drain()
@@ -551,7 +536,7 @@ class HTTP2Connection(ProtocolConnection):
             self.counters.failed += stream.leave(
                 TransportError(reason, started=stream.started, ended=now)
             )
-        self._blocked.clear()
+        self.blocked.clear()
         self.close()
         self.transport = cast("asyncio.Transport", None)
 
@@ -576,7 +561,7 @@ class HTTP2Connection(ProtocolConnection):
                 # Counted by the client: as a failure, or as a reconnect if it tries again.
                 stream.leave(Unanswered(reason, started=stream.started, ended=now))
         self.streams.clear()
-        self._blocked.clear()
+        self.blocked.clear()
         self.shared.live.difference_update(self.spare)
         self.spare.clear()
 

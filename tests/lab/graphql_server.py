@@ -40,6 +40,8 @@ class GraphQLServer:
         self.port = self.http2_port = self.websocket_port = 0
         self.operations: Counter[str] = Counter()
         self.requests = 0
+        # Over HTTP/2.
+        self.connections = 0
         self.bodies: list[Any] = []
         self.known: dict[str, str] = {}
         self.open: set[Any] = set()
@@ -144,6 +146,7 @@ class _HTTP2Peer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
+        self.server.connections += 1
         self.server.open.add(transport)
         self.h2.initiate_connection()
         self.transport.write(self.h2.data_to_send())

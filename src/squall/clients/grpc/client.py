@@ -124,8 +124,9 @@ class GRPCClient:
     ) -> GRPCResponse:
         """Sends all messages and returns all replies."""
         call, timeout_s = self._call(url, options)
-        one = isinstance(messages, (bytes, Mapping)) or not isinstance(messages, Iterable)
-        given = [messages] if one else list(cast("Iterable[Any]", messages))
+        given: list[Any] = [messages]
+        if isinstance(messages, Iterable) and not isinstance(messages, (bytes, Mapping)):
+            given = list(cast("Iterable[Any]", messages))
         bodies = [call.body(each) for each in given]
         try:
             answer, collector = await self._collected(call, bodies, timeout_s)

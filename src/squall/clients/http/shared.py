@@ -243,6 +243,10 @@ class HTTPShared:
             if kind in _MADE_BY:
                 module, name = _MADE_BY[kind]
                 return getattr(import_module(module), name)(value)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{kind.__name__} needs {error.name}, which is not installed"
+            ) from None
         except CallError as error:
             raise ConfigError(error.reason) from error
         raise ConfigError(f"an HTTP call takes no {kind.__name__}")

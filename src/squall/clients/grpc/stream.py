@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from squall.api.errors import CallError, TransportError
 from squall.api.grpc import INTERNAL, GRPCResponse, status_of
 from squall.clients.grpc.framing import FramingError, MessageDecoder
+from squall.clients.http.connection import Unanswered
 from squall.clients.http2.bodies import send_more
 
 if TYPE_CHECKING:
@@ -124,9 +125,10 @@ class OpenStream:
     def _over(self, end: asyncio.Future[HTTP2Response]) -> None:
         _wake(self.future)
         _wake(self._room)
-        if not end.cancelled():
-            # Raised by the next call on this stream, if there is one.
-            end.exception()
+        # Raised by the next call on this stream, if there is one. HTTP/2 leaves it to the client
+        # to count what was not answered, because another client would send it again.
+        if not end.cancelled() and isinstance(end.exception(), Unanswered):
+            self._counters.failed += 1
 
     # What the author calls.
 

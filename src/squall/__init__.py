@@ -8,9 +8,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, Params
+    from squall.api.arguments import (
+        URL,
+        Auth,
+        Cookies,
+        Data,
+        File,
+        Form,
+        Headers,
+        Mutation,
+        Params,
+        Protobuf,
+        Query,
+    )
     from squall.api.errors import ConfigError, SquallError, StatusError, TransportError
     from squall.api.feeds import Feed
+    from squall.api.graphql import GraphQLError, GraphQLResponse
+    from squall.api.grpc import GRPCResponse
     from squall.api.hooks import (
         All,
         Provide,
@@ -25,6 +39,7 @@ if TYPE_CHECKING:
     )
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
+    from squall.api.proto import Proto
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -36,12 +51,16 @@ if TYPE_CHECKING:
     from squall.reporters import Reporter, ReporterTypes
 
 _HOMES = {
-    "squall.api.arguments": "URL Auth Cookies Data File Form Headers Params",
+    "squall.api.arguments": "URL Auth Cookies Data File Form Headers Mutation Params Protobuf "
+    "Query",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
+    "squall.api.graphql": "GraphQLError GraphQLResponse",
+    "squall.api.grpc": "GRPCResponse",
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
+    "squall.api.proto": "Proto",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -67,14 +86,21 @@ __all__ = [
     "Feed",
     "File",
     "Form",
+    "GRPCResponse",
     "Gauge",
+    "GraphQLError",
+    "GraphQLResponse",
     "HTTP2Response",
     "HTTP3Response",
     "HTTPResponse",
     "Headers",
     "LocalRunner",
+    "Mutation",
     "Params",
+    "Proto",
+    "Protobuf",
     "Provide",
+    "Query",
     "Rate",
     "Reporter",
     "ReporterTypes",

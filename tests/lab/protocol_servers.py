@@ -1,22 +1,27 @@
-"""Servers of three protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of five protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.lab.graphql_server import GraphQLServer, running_graphql_server
+from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
 WORKFLOW = """
-from squall import HTTP2Response, SSEResponse, WebsocketResponse, then
+from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
+from squall import WebsocketResponse, then
 
 class Load(Workflow):
     {load}
+    shop = Proto("shop.proto")
 
     @step()
     async def plain(self, url: URL = "/") -> HTTPResponse:
@@ -33,6 +38,22 @@ class Load(Workflow):
     @then()
     async def events(self, url: URL = "{sse}/events") -> SSEResponse:
         return await self.client.sse.listen(url, events={events}, timeout="60s")
+
+    @then()
+    async def buy(self, url: URL = "{grpc}/shop.Shop/Buy") -> GRPCResponse:
+        bought = await self.client.grpc.unary(url, dict(item="shoe", count=2))
+        assert bought.reply.total == 2
+        return bought
+
+    @then()
+    async def talk(self, url: URL = "{grpc}/shop.Shop/Talk") -> GRPCResponse:
+        return await self.client.grpc.stream(url, [self.shop.Order(count=n) for n in range(3)])
+
+    @then()
+    async def look(
+        self, url: URL = "{graphql}", query: Query = "{{ products {{ id }} }}"
+    ) -> GraphQLResponse:
+        return await self.client.graphql2.query(url, query)
 """
 CLOSED = "vus = 2\n    iterations = 12"
 OPEN = 'rate = "8/s"\n    duration = "2s"'
@@ -42,29 +63,46 @@ class ProtocolServers(NamedTuple):
     http2: HTTP2Server
     websocket: WebsocketServer
     sse: EventServer
+    grpc: GRPCServer
+    graphql: GraphQLServer
 
-    def workflow(self, load: str) -> str:
-        urls = {"http2": self.http2.url, "websocket": self.websocket.url, "sse": self.sse.url}
+    def workflow(self, load: str, folder: Path) -> str:
+        """The text of the file; its `.proto` file is put into the folder."""
+        (folder / "shop.proto").write_bytes((EXAMPLES / "shop.proto").read_bytes())
+        urls = {
+            "http2": self.http2.url,
+            "websocket": self.websocket.url,
+            "sse": self.sse.url,
+            "grpc": self.grpc.url,
+            "graphql": self.graphql.http2_url,
+        }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
     def check(self, document: dict[str, Any], plain: int) -> None:
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        assert set(found) == {"http", "http2", "websocket", "sse"}
+        assert set(found) == {"http", "http2", "websocket", "sse", "grpc"}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
-        assert {name: each["sent"] for name, each in found.items()} == dict.fromkeys(found, made)
+        # Two steps of gRPC; GraphQL goes over HTTP/2.
+        wanted = dict.fromkeys(found, made) | {"grpc": 2 * made, "http2": 2 * made}
+        assert {name: each["sent"] for name, each in found.items()} == wanted
         seen = (
             plain,
             self.http2.requests,
             self.websocket.messages["/echo"],
             self.sse.paths["/events"],
+            self.grpc.calls["Buy"],
+            self.grpc.calls["Talk"],
+            self.graphql.operations["anonymous"],
         )
-        assert seen == (made,) * 4
+        assert seen == (made,) * 7
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
-        assert found["http2"]["connections"] == self.http2.connections
+        assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
+        assert found["grpc"]["messages_sent"] == self.grpc.messages_received - made == 3 * made
+        assert found["grpc"]["messages_received"] == self.grpc.messages_sent - made == 3 * made
         assert found["websocket"]["connections"] == self.websocket.connections
         assert found["websocket"]["messages_sent"] == made
         assert found["websocket"]["messages_received"] == made
@@ -79,5 +117,7 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_http2_server() as http2,
         running_websocket_server() as websocket,
         running_event_server() as sse,
+        running_grpc_server() as grpc,
+        running_graphql_server() as graphql,
     ):
-        yield ProtocolServers(http2, websocket, sse)
+        yield ProtocolServers(http2, websocket, sse, grpc, graphql)

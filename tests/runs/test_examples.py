@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.graphql_server import running_graphql_server
+from tests.lab.grpc_server import running_grpc_server
 from tests.lab.http2_server import running_http2_server
 from tests.lab.http3_server import running_http3_server
 from tests.lab.sse_server import running_event_server
@@ -103,6 +105,35 @@ def test_sse(command: CommandLab) -> None:
     assert metrics == {"first_event": 20, "gap": 80}
 
 
+def test_grpc_shop(command: CommandLab) -> None:
+    with running_grpc_server() as server:
+        ended = command.load("grpc_shop.py", "--host", server.url, "-u", "5", "-i", "20")
+        command.check_passed(ended, server.calls.total())
+    assert server.calls == {"Buy": 20, "Watch": 20, "Collect": 20, "Talk": 20}
+    assert ended.document["checks"][0]["failed"] == 0
+    assert {row["protocol"] for row in ended.document["workflows"][0]["steps"]} == {"grpc"}
+    (found,) = (p for p in ended.document["workflows"][0]["protocols"] if p["name"] == "grpc")
+    assert (found["messages_sent"], found["messages_received"]) == (
+        server.messages_received - 20,
+        server.messages_sent - 20,
+    )
+    gaps = next(m for m in ended.document["metrics"] if m["name"] == "gap")
+    assert gaps["count"] == 4 * 20
+
+
+def test_graphql_shop(command: CommandLab) -> None:
+    with running_graphql_server() as server:
+        old = 'URL = "/graphql", query: Query = "subscription'
+        replace(command, "graphql_shop.py", old, old.replace("/graphql", server.websocket_url))
+        host = server.url.removesuffix("/graphql")
+        ended = command.load("graphql_shop.py", "--host", host, "-u", "5", "-i", "20")
+        command.check_passed(ended, server.requests)
+    assert server.operations == {"anonymous": 40, "subscription": 20}
+    rows = {row["name"]: row["protocol"] for row in ended.document["workflows"][0]["steps"]}
+    assert rows == {"look": "graphql", "order": "graphql", "follow": "graphql", "Look": "http"}
+    assert ended.document["checks"][0]["failed"] == 0
+
+
 def test_parallel(command: CommandLab) -> None:
     command.passes("parallel.py", "--host", command.target.url, "-u", "5", "-i", "20")
     paths = command.target.counts()["paths"]
@@ -186,9 +217,9 @@ def test_test_shop(command: CommandLab) -> None:
 def test_the_examples_run_as_they_are_against_the_built_in_target() -> None:
     """The other tests replace the address; this one says that it is the target's."""
     for path in EXAMPLES.glob("*.py"):
-        hosts = re.findall(r"https?://[^/\"]+", path.read_text(encoding="utf-8"))
+        hosts = re.findall(r"(?:https?|grpc)://[^/\"]+", path.read_text(encoding="utf-8"))
         # HTTP/3 has no addresses without TLS.
-        scheme = "https" if path.stem == "http3" else "http"
+        scheme = {"http3": "https", "grpc_shop": "grpc"}.get(path.stem, "http")
         assert set(hosts) <= {ADDRESS.replace("http", scheme)}, path.name
 
 

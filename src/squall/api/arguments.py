@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 
 class Prepared:
@@ -25,6 +25,12 @@ class Prepared:
         return str(self.value)
 
 
+class ProtobufMessage(Protocol):
+    """A message of a generated module."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
 if TYPE_CHECKING:
     URL: TypeAlias = str | Prepared
     Headers: TypeAlias = Mapping[str, str] | Prepared
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
     File: TypeAlias = (
         str | PathLike[str] | tuple[str, str | bytes] | tuple[str, str | bytes, str] | Prepared
     )
+    Protobuf: TypeAlias = ProtobufMessage | Mapping[str, Any] | bytes | Prepared
+    Query: TypeAlias = str | Prepared
+    Mutation: TypeAlias = str | Prepared
 else:
 
     class URL(Prepared):
@@ -65,9 +74,21 @@ else:
         """The path of a file that is sent as a part of a multipart body, `files={"picture": file}`.
         It is relative to the workflow file, and read once, before the clock starts."""
 
+    class Protobuf(Prepared):
+        """A message of a gRPC call: a message of a generated module, a dict of its fields, or its
+        bytes. It is encoded once, before the clock starts."""
+
+    class Query(Prepared):
+        """A GraphQL document: a query or a subscription. It is parsed and encoded once, before the
+        clock starts."""
+
+    class Mutation(Prepared):
+        """A GraphQL document with a mutation; prepared as a `Query`."""
+
 
 def argument_kinds() -> tuple[type[Prepared], ...]:
     """The run-time classes behind the aliases, for the planner and the clients."""
     names = ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
+    names += ("Protobuf", "Query", "Mutation")
     module: dict[str, Any] = globals()
     return tuple(module[name] for name in names)

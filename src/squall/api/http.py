@@ -30,6 +30,8 @@ from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
 
 if TYPE_CHECKING:
+    from squall.api.graphql import GraphQLVerbs
+    from squall.api.grpc import GRPCVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -457,11 +459,24 @@ class HTTP3Verbs(Protocol):
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
-    __slots__ = ("_make", "http", "http2", "http3", "sse", "websocket")
+    __slots__ = (
+        "_make",
+        "graphql",
+        "graphql2",
+        "grpc",
+        "http",
+        "http2",
+        "http3",
+        "sse",
+        "websocket",
+    )
 
     http: HTTPVerbs
     http2: HTTP2Verbs
     http3: HTTP3Verbs
+    graphql: GraphQLVerbs
+    graphql2: GraphQLVerbs
+    grpc: GRPCVerbs
     sse: SSEVerbs
     websocket: WebsocketVerbs
 

@@ -19,6 +19,7 @@ from squall.api.errors import ConfigError
 _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _COUNT_UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
 
+_URL_SCHEMES = ("http", "https", "ws", "wss", "grpc", "grpcs")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION_PART = re.compile(rf"({_NUMBER})(us|ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_NUMBER}(?:us|ms|s|m|h|d))+|{_NUMBER}")
@@ -250,7 +251,7 @@ def parse_host(value: Any, what: str = "host") -> str:
     try:
         parts = urlsplit(url)
         # Reading the port raises if it is no number below 65,536.
-        is_url = bool(parts.hostname) and parts.scheme in ("http", "https", "ws", "wss")
+        is_url = bool(parts.hostname) and parts.scheme in _URL_SCHEMES
         is_url = is_url and parts.port != 0 and not re.search(r"\s", parts.netloc)
     except ValueError:
         is_url = False

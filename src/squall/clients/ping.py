@@ -1,6 +1,7 @@
 """`squall ping`: sends one request and shows how long each part of it took.
 
-It sends exactly one GET, or one ping frame of a WebSocket, follows no redirect and judges nothing.
+It sends exactly one GET, one ping frame of a WebSocket, or questions for the methods of a gRPC
+server; it follows no redirect and judges nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ async def ping(
     proxy_auth: str = "",
     timeout_s: float = PING_TIMEOUT_S,
 ) -> PingResult:
-    """Sends one GET (`h3://` over HTTP/3), or opens a WebSocket and sends a ping frame. Raises
+    """Sends one GET (`h3://` over HTTP/3), opens a WebSocket and sends a ping frame (`ws://`), or
+    asks a gRPC server for its methods (`grpc://`). Raises
     `ConfigError` for an invalid URL; a failed exchange is a result, and so is a peer that does not
     answer in time."""
     shared = HTTPShared(
@@ -115,6 +117,8 @@ async def ping(
             address = f"https://{rest}" if scheme == "h3" else url
             prepared = await shared.prepare(arguments.argument_kinds()[0], address)
             http = HTTPClient(shared, 0)
+            if url.startswith(("grpc://", "grpcs://")):
+                return await _grpc(url, http)
             if url.startswith(("ws://", "wss://")):
                 return await _websocket(url, http, sum(shared.dns_samples))
             client = http
@@ -132,6 +136,29 @@ async def ping(
     finally:
         await shared.close()
     return PingResult(url, peers[-1], sum(shared.dns_samples), response)
+
+
+async def _grpc(url: str, http: HTTPClient) -> PingResult:
+    """Lists the methods of the server, as far as it tells them."""
+    # One connection for all questions; the others live for one request.
+    http.shared.reuse = True
+    client = make_client("grpc", http)
+    from squall.clients.grpc.reflection import methods_of
+
+    response, lines = await methods_of(client, url.rstrip("/"))
+    peer = client.peer
+    timings = response.timings
+    spans = _spans(
+        ("dns", sum(http.shared.dns_samples)),
+        ("connect", timings.connect_s),
+        ("tls", timings.tls_s),
+        ("first byte", timings.first_byte_s),
+        ("whole", timings.total_s),
+    )
+    told = lines
+    if not response.ok:
+        told = [f"methods not known: {response.text}"]
+    return PingResult(url, peer, 0.0, lines=[f"{response.status}  gRPC  from {peer}", spans, *told])
 
 
 async def _websocket(url: str, http: HTTPClient, dns_s: float) -> PingResult:

@@ -19,6 +19,9 @@ class ClientSource(NamedTuple):
 
 
 CLIENTS = {
+    "graphql": ClientSource("squall.clients.graphql", "GraphQLClient", "graphql"),
+    "graphql2": ClientSource("squall.clients.graphql", "GraphQL2Client", "graphql"),
+    "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
     "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
     "sse": ClientSource("squall.clients.sse", "SSEClient", ""),

@@ -17,7 +17,7 @@ Field: TypeAlias = Literal["latency", "service", "first_byte"]
 """A time of a row; `latency` is the response time where a row has one."""
 HTTP_PROTOCOLS = frozenset({"http", "http2", "http3"})
 """Protocols of rows whose outcomes are HTTP statuses."""
-CLIENT_PROTOCOLS = HTTP_PROTOCOLS | {"sse", "websocket"}
+CLIENT_PROTOCOLS = HTTP_PROTOCOLS | {"graphql", "grpc", "sse", "websocket"}
 """Protocols of rows whose exchanges a client of Squall made."""
 ITERATION = "iteration"
 """The name of the row for whole iterations."""

@@ -11,7 +11,7 @@ from squall.api.errors import TransportError
 from squall.api.http import HTTP2Response
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.http2 import HTTP2Client, NegotiatingClient
-from squall.clients.http2.connection import NOT_HTTP2
+from squall.clients.http2.stream import NOT_HTTP2
 from squall.clients.ping import ping
 from tests.lab.http2_server import running_http2_server
 from tests.services.http.lab.servers import on_uvloop, prepared

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from time import perf_counter
-from typing import Any, Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 from squall.api.arguments import URL
 from squall.api.errors import CallError, TransportError
@@ -32,7 +32,18 @@ from squall.clients.http.exchange import ExchangeOutcome, call, finish
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
-LastCall = ExchangeOutcome | TimedCall | SSEResponse | WebsocketResponse
+if TYPE_CHECKING:
+    from squall.api.graphql import GraphQLResponse
+    from squall.api.grpc import GRPCResponse
+
+    LastCall = (
+        ExchangeOutcome
+        | TimedCall
+        | SSEResponse
+        | WebsocketResponse
+        | GRPCResponse
+        | GraphQLResponse
+    )
 
 
 class StepCell:

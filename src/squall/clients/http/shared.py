@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from array import array
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from math import inf
 from os import PathLike
 from pathlib import Path
@@ -20,6 +21,7 @@ from squall.api import arguments
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
+from squall.api.proto import Proto
 from squall.api.quantities import parse_duration
 from squall.clients.http.backlog import AnswerBacklog
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
@@ -170,6 +172,8 @@ class HTTPShared:
         self.negotiates = negotiates
         self.session = session
         self.base_dir = base_dir or Path()
+        # `.proto` files of the workflow, for gRPC.
+        self.protos: tuple[Proto, ...] = ()
         self.most_bytes = most_bytes
         self.reuse = connections != "request"
         self.limiter = limiter or PROCESS_LIMITER
@@ -236,6 +240,13 @@ class HTTPShared:
                 return self.file(value)
             if kind in _PLAIN_KINDS:
                 return _PLAIN_KINDS[kind](value)
+            if kind in _MADE_BY:
+                module, name = _MADE_BY[kind]
+                return getattr(import_module(module), name)(value)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{kind.__name__} needs {error.name}, which is not installed"
+            ) from None
         except CallError as error:
             raise ConfigError(error.reason) from error
         raise ConfigError(f"an HTTP call takes no {kind.__name__}")
@@ -294,8 +305,11 @@ class HTTPShared:
         await asyncio.sleep(0)
         while self.live and perf_counter() < deadline:  # noqa: ASYNC110 (each reports by itself)
             await asyncio.sleep(0.005)
-        for conn in tuple(self.live):
-            conn.abort()
+        if self.live:
+            for conn in tuple(self.live):
+                conn.abort()
+            # In this turn of the loop they learn of it.
+            await asyncio.sleep(0)
 
     def url(self, text: Any) -> PreparedURL:
         """A URL read once; its name is not resolved here."""
@@ -349,7 +363,19 @@ class HTTPShared:
             raise CallError(str(error)) from error
 
 
-_URL, _HEADERS, _PARAMS, _COOKIES, _DATA, _FORM, _AUTH, _FILE = arguments.argument_kinds()
+_URL, _HEADERS, _PARAMS, _COOKIES, _DATA, _FORM, _AUTH, _FILE, *_OTHERS = arguments.argument_kinds()
+# Made by clients that are loaded when a file needs them: (module, function) by kind.
+_MADE_BY = dict(
+    zip(
+        _OTHERS,
+        (
+            ("squall.clients.grpc.methods", "protobuf_of"),
+            ("squall.clients.graphql.documents", "document_of"),
+            ("squall.clients.graphql.documents", "document_of"),
+        ),
+        strict=True,
+    )
+)
 _PLAIN_KINDS: dict[type[Prepared], Callable[[Any], Prepared]] = {
     _HEADERS: headers_of,
     _PARAMS: params_of,

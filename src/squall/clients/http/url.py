@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _KEPT = "/?:@!$&'()*+,;=%-._~"
 _STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# A WebSocket begins as a request to the same origin.
-_WEBSOCKET = {"ws": "http", "wss": "https"}
+# A WebSocket begins as a request to the same origin, and gRPC is HTTP/2.
+_OVER_HTTP = {"ws": "http", "wss": "https", "grpc": "http", "grpcs": "https"}
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
@@ -101,7 +101,7 @@ def read_url(text: Any, host: str, origins: Origins, *, literal: bool = False) -
         name, port = parts.hostname, parts.port
     except ValueError as error:
         raise CallError(f'"{text}" is not a URL: {error}') from error
-    scheme = _WEBSOCKET.get(parts.scheme, parts.scheme)
+    scheme = _OVER_HTTP.get(parts.scheme, parts.scheme)
     if scheme not in DEFAULT_PORTS:
         hint = "" if "://" in text else ", or with / for a path of the host"
         raise CallError(f'"{text}" is not a URL: it must start with http:// or https://{hint}')

@@ -19,9 +19,10 @@ from squall.clients.http.connection import Unanswered
 from squall.clients.http.exchange import Exchanger, call, follow, peer_of, show
 from squall.clients.http.request import REPEATABLE, Request
 from squall.clients.http.url import PreparedURL
-from squall.clients.http2.connection import HTTP2Connection, Refused
+from squall.clients.http2.connection import HTTP2Connection
 from squall.clients.http2.connections import Connector, HTTP2Shared
 from squall.clients.http2.header_blocks import cookie_block, request_block
+from squall.clients.http2.stream import Refused
 
 if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
@@ -56,7 +57,7 @@ class HTTP2Client:
             if conn is not None:
                 request = url.plain_get or self._plain_request(url)
                 timeout_s = http.timeout_s if http.siblings else http.own_timeout_s
-                stream, future = conn.send(request, request.header_block, timeout_s, 0.0)
+                stream, future = conn.send(request, request.header_block, b"", timeout_s, 0.0)
                 try:
                     response = await future
                 except Unanswered as error:
@@ -166,7 +167,7 @@ class HTTP2Client:
             peer = "" if shared.on_exchange is None else peer_of(conn.transport)
             if spent_s:
                 shared.expect_timeout(timeout_s, perf_counter() + timeout_s - spent_s)
-            stream, future = conn.send(request, block, timeout_s, spent_s)
+            stream, future = conn.send(request, block, request.body, timeout_s, spent_s)
             try:
                 response = await future
             except Unanswered as error:

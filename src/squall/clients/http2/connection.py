@@ -21,32 +21,23 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from squall.api.errors import TransportError
 from squall.api.http import HTTP2Response
 from squall.clients.http.connection import Unanswered
-from squall.clients.http.failure_reasons import NOT_HTTP, no_http_reason, reason_of
+from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http2 import frames
+from squall.clients.http2.bodies import send_body
 from squall.clients.http2.header_states import HeaderBlock, HeaderError
-from squall.clients.http2.stream import Stream
+from squall.clients.http2.stream import Refused, Stream, StreamListener, no_http2_reason
 from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
+    from squall.api.http import Addressed
     from squall.clients.http.origin import Origin
-    from squall.clients.http.request import Request
     from squall.clients.http.shared import HTTPShared
     from squall.clients.http2.connections import HTTP2Shared
 
-# How much a peer may send before we give it room again: more than any response may have.
-WINDOW = 1 << 30
 # Larger header blocks are an attack or garbage.
 MOST_BLOCK_BYTES = 256 * 1024
-OPENING = (
-    frames.PREFACE
-    + frames.settings_frame({frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: WINDOW})
-    + frames.window_update(0, WINDOW - frames.FIRST_WINDOW)
-)
-NOT_HTTP2 = "the server does not speak HTTP/2; use self.client.http"
-
-
-class Refused(Unanswered):
-    """The peer promises that it did not handle the request: safe to repeat, whatever it is."""
+_WHOLE = frames.END_HEADERS | frames.END_STREAM
+_SIMPLE = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
 
 
 class HTTP2Connection(ProtocolConnection):
@@ -90,7 +81,7 @@ class HTTP2Connection(ProtocolConnection):
         self.first_window = frames.FIRST_WINDOW
         self.send_window = frames.FIRST_WINDOW
         # Streams whose body waits for a window, in the order in which they began to wait.
-        self._blocked: dict[int, Stream] = {}
+        self.blocked: dict[int, Stream] = {}
         self._table = http2.states.first
         # Whether the next block must empty the table of the peer's decoder.
         self._shrinks = False
@@ -102,13 +93,15 @@ class HTTP2Connection(ProtocolConnection):
         # Why the peer or we ended the connection.
         self._reason = ""
         self._out: list[bytes] = []
+        # Answers in the bytes that arrived last.
+        self._answers = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.shared.live.add(self)
         self.counters.connections += 1
-        self.counters.bytes_sent += len(OPENING)
-        self.transport.write(OPENING)
+        self.counters.bytes_sent += len(frames.OPENING)
+        self.transport.write(frames.OPENING)
 
     @property
     def speaks_http2(self) -> bool:
@@ -127,20 +120,25 @@ class HTTP2Connection(ProtocolConnection):
     # Requests.
 
     def send(
-        self, request: Request, block: bytes, timeout_s: float, spent_s: float
+        self,
+        source: Addressed,
+        block: bytes,
+        body: bytes,
+        timeout_s: float,
+        spent_s: float,
+        listener: StreamListener | None = None,
     ) -> tuple[Stream, asyncio.Future[HTTP2Response]]:
-        """Starts an exchange on a new stream."""
+        """Starts an exchange. With a listener, `send_more` sends and ends its body."""
         stream = self.spare.pop() if self.spare else Stream(self)
         stream_id = self.next_id
         self.next_id = stream_id + 2
         if self.next_id > frames.LARGEST_STREAM:
             self.drain()
         stream.id = stream_id
-        stream.source = request
+        stream.source = source
         stream.timeout_s = timeout_s
         stream.spent_s = spent_s
         stream.future = future = self.create_future()
-        body = request.body
         if self._shrinks:
             # A table size of 0; the tables of both sides agree from here on.
             block = b"\x20" + block
@@ -151,61 +149,45 @@ class HTTP2Connection(ProtocolConnection):
             self._withhold(stream)
         self.streams[stream_id] = stream
         self.counters.sent += 1
-        if len(block) <= self.most_frame:
-            flags = frames.END_HEADERS if body else frames.END_HEADERS | frames.END_STREAM
-            opening = frames.frame_opening(frames.HEADERS, flags, len(block))
-            self._write(opening + frames.pack_id(stream_id) + block)
-        else:
-            self._write(self._split_headers(stream_id, block, ends=not body))
         # Also without a body: updates for this stream must not add to the window of a former one.
         stream.window = self.first_window
-        if body:
+        most, size = self.most_frame, len(body)
+        if listener is not None:
+            stream.listener = listener
+            self.write(frames.header_frames(stream_id, block, most, ends=False))
+        elif not size:
+            if len(block) <= most:
+                opening = frames.frame_opening(frames.HEADERS, _WHOLE, len(block))
+                self.write(opening + frames.pack_id(stream_id) + block)
+            else:
+                self.write(frames.header_frames(stream_id, block, most, ends=True))
+        elif len(block) <= most >= size and size <= self.send_window and size <= stream.window:
+            # All of it at once: the usual request with a body.
+            self.send_window -= size
+            stream.window -= size
+            packed = frames.pack_id(stream_id)
+            opening = frames.frame_opening(frames.HEADERS, frames.END_HEADERS, len(block))
+            ending = frames.frame_opening(frames.DATA, frames.END_STREAM, size)
+            self.write(b"%b%b%b%b%b%b" % (opening, packed, block, ending, packed, body))
+        else:
+            self.write(frames.header_frames(stream_id, block, most, ends=False))
             stream.unsent = body
-            self._send_body(stream)
+            send_body(self, stream)
         return stream, future
 
-    def _split_headers(self, stream_id: int, block: bytes, *, ends: bool) -> bytes:
-        """A block that is larger than a frame may be."""
-        flags = frames.END_STREAM if ends else 0
-        limit = self.most_frame
-        parts = [frames.frame(frames.HEADERS, flags, stream_id, block[:limit])]
-        for begin in range(limit, len(block), limit):
-            last = begin + limit >= len(block)
-            parts.append(
-                frames.frame(
-                    frames.CONTINUATION,
-                    frames.END_HEADERS if last else 0,
-                    stream_id,
-                    block[begin : begin + limit],
-                )
-            )
-        return b"".join(parts)
-
-    def _send_body(self, stream: Stream) -> None:
-        """Sends as much of the body as the windows allow."""
-        while stream.unsent:
-            room = min(self.send_window, stream.window, self.most_frame)
-            if room <= 0:
-                self._blocked[stream.id] = stream
-                return
-            part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
-            self.send_window -= len(part)
-            stream.window -= len(part)
-            flags = 0 if stream.unsent else frames.END_STREAM
-            self._write(frames.frame(frames.DATA, flags, stream.id, part))
-
     def _send_blocked(self) -> None:
-        blocked, self._blocked = self._blocked, {}
+        blocked, self.blocked = self.blocked, {}
         for stream in blocked.values():
-            self._send_body(stream)
+            send_body(self, stream)
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Writes at once where one exchange runs at a time; joins what the streams of one turn of
-        the loop send, because each write costs a system call or a TLS record."""
+        the loop send, because each write costs a system call or a TLS record. Answers that came
+        together have requests that follow together."""
         self.counters.bytes_sent += len(data)
         if self._out:
             self._out.append(data)
-        elif len(self.streams) > 1:
+        elif len(self.streams) > 1 or self._answers > 1:
             self._out.append(data)
             self._call_soon(self._flush)
         elif self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -220,6 +202,7 @@ class HTTP2Connection(ProtocolConnection):
 
     def data_received(self, data: bytes) -> None:
         now = self.received_at = perf_counter()
+        self._answers = 0
         self.counters.bytes_received += len(data)
         if self._rest:
             data = self._rest + data
@@ -242,7 +225,10 @@ class HTTP2Connection(ProtocolConnection):
             if self._block is not None:
                 self._continued(kind, flags, stream_id, data[start:end], now)
             elif kind == frames.HEADERS:
-                self._headers(flags, stream_id, data[start:end], now)
+                if flags & _SIMPLE == frames.END_HEADERS:
+                    self._head(stream_id, flags, data[start:end], now)
+                else:
+                    self._headers(flags, stream_id, data[start:end], now)
             elif kind == frames.DATA:
                 self._data(flags, stream_id, data[start:end], now)
             else:
@@ -256,7 +242,7 @@ class HTTP2Connection(ProtocolConnection):
         if data[3] == frames.SETTINGS and not data[4] & frames.ACK:
             self._greeted = True
             return True
-        self.end(_no_http2_reason(data))
+        self.end(no_http2_reason(data))
         return False
 
     def _headers(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
@@ -318,8 +304,8 @@ class HTTP2Connection(ProtocolConnection):
 
     def _data(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         self._consumed += len(payload)
-        if self._consumed > WINDOW >> 1:
-            self._write(frames.window_update(0, self._consumed))
+        if self._consumed > frames.WINDOW >> 1:
+            self.write(frames.window_update(0, self._consumed))
             self._consumed = 0
         if flags & frames.PADDED:
             bare = frames.without_padding(payload, flags)
@@ -332,6 +318,8 @@ class HTTP2Connection(ProtocolConnection):
             self._check_closed(stream_id)
         elif stream.head is None:
             self._malformed(stream, now)
+        elif stream.listener is not None:
+            self._heard(stream, stream.listener, flags, payload, now)
         else:
             stream.parts.append(payload)
             stream.size += len(payload)
@@ -340,6 +328,20 @@ class HTTP2Connection(ProtocolConnection):
                 stream.fail(f"response larger than {most_bytes >> 20} MiB", now)
             elif flags & frames.END_STREAM:
                 self._deliver(stream, now)
+
+    def _heard(
+        self, stream: Stream, listener: StreamListener, flags: int, payload: bytes, now: float
+    ) -> None:
+        """Hands a part of a body on. It may go on for ever, so its own window is refilled, too."""
+        stream.size += len(payload)
+        if stream.size > frames.WINDOW >> 1:
+            self.write(frames.window_update(stream.id, stream.size))
+            stream.size = 0
+        fault = listener.on_data(payload, now)
+        if fault:
+            stream.fail(fault, now)
+        elif flags & frames.END_STREAM:
+            self._deliver(stream, now)
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Frames that carry no part of a response. Unknown kinds are ignored (RFC 9113, 4.1)."""
@@ -353,7 +355,7 @@ class HTTP2Connection(ProtocolConnection):
                 self._settings(payload)
         elif kind == frames.PING:
             if not flags & frames.ACK:
-                self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
+                self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.RST_STREAM:
             self._reset(stream_id, payload)
         elif kind == frames.GOAWAY:
@@ -386,7 +388,7 @@ class HTTP2Connection(ProtocolConnection):
             elif name == frames.HEADER_TABLE_SIZE and value < frames.FIRST_TABLE_BYTES:
                 # We add nothing to that table, but the peer waits for our word (RFC 7541, 4.2).
                 self._shrinks = True
-        self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._send_blocked()
         self._wake()
 
@@ -408,7 +410,7 @@ class HTTP2Connection(ProtocolConnection):
                 reason = f"HTTP/2 {frames.error_name(code)}: a window that is not allowed"
                 stream.fail(reason, self.received_at, code)
                 return
-        if self._blocked:
+        if self.blocked:
             self._send_blocked()
 
     def _reset(self, stream_id: int, payload: bytes) -> None:
@@ -445,7 +447,7 @@ class HTTP2Connection(ProtocolConnection):
         assert future is not None
         parts = stream.parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        if head.length >= 0 and head.length != len(body) and not stream.has_no_body:
+        if head.length >= 0 and head.length != len(body) and not stream.may_differ:
             self._malformed(stream, now)
             return
         response = HTTP2Response(
@@ -460,9 +462,10 @@ class HTTP2Connection(ProtocolConnection):
             # in `abandon`.
             return
         self.counters.statuses[head.status] += 1
-        if stream.unsent:
+        self._answers += 1
+        if stream.unsent or (stream.listener is not None and not stream.ends):
             # The peer answered without reading all of the body (RFC 9113, 8.1).
-            self._write(frames.reset(stream.id, frames.CANCEL))
+            self.write(frames.reset(stream.id, frames.CANCEL))
         self._drop(stream)
         stream.rest()
         self._close_if_done()
@@ -473,8 +476,8 @@ class HTTP2Connection(ProtocolConnection):
     def _drop(self, stream: Stream) -> None:
         """Takes a stream out of the connection; another call may have its place."""
         del self.streams[stream.id]
-        if self._blocked:
-            self._blocked.pop(stream.id, None)
+        if self.blocked:
+            self.blocked.pop(stream.id, None)
         if self.waiting:
             self._wake()
 
@@ -483,7 +486,7 @@ class HTTP2Connection(ProtocolConnection):
         since the stream began is not asked again: it may never answer on this connection."""
         if self.streams.get(stream.id) is not stream:
             return
-        self._write(frames.reset(stream.id, code))
+        self.write(frames.reset(stream.id, code))
         self._drop(stream)
         if self.received_at < stream.started:
             self.drain()
@@ -533,7 +536,7 @@ class HTTP2Connection(ProtocolConnection):
             self.counters.failed += stream.leave(
                 TransportError(reason, started=stream.started, ended=now)
             )
-        self._blocked.clear()
+        self.blocked.clear()
         self.close()
         self.transport = cast("asyncio.Transport", None)
 
@@ -544,7 +547,7 @@ class HTTP2Connection(ProtocolConnection):
         self.transport = cast("asyncio.Transport", None)
         now = perf_counter()
         if self._rest and not self._greeted:
-            self._reason = self._reason or _no_http2_reason(self._rest)
+            self._reason = self._reason or no_http2_reason(self._rest)
         for stream in tuple(self.streams.values()):
             begun = stream.head is not None
             reason = self._reason or ("" if exc is None else reason_of(exc))
@@ -558,7 +561,7 @@ class HTTP2Connection(ProtocolConnection):
                 # Counted by the client: as a failure, or as a reconnect if it tries again.
                 stream.leave(Unanswered(reason, started=stream.started, ended=now))
         self.streams.clear()
-        self._blocked.clear()
+        self.blocked.clear()
         self.shared.live.difference_update(self.spare)
         self.spare.clear()
 
@@ -581,8 +584,3 @@ class HTTP2Connection(ProtocolConnection):
         self.drain()
         if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.abort()
-
-
-def _no_http2_reason(received: bytes) -> str:
-    reason = no_http_reason(received)
-    return NOT_HTTP2 if reason == NOT_HTTP else reason

@@ -16,8 +16,9 @@ from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.origin import Origin
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
-from squall.clients.http2.connection import NOT_HTTP2, HTTP2Connection
+from squall.clients.http2.connection import HTTP2Connection
 from squall.clients.http2.header_states import HeaderStates
+from squall.clients.http2.stream import NOT_HTTP2
 
 ConnectionKey = tuple[Origin, int]
 
@@ -41,13 +42,14 @@ class OpenConnections:
 
 
 class HTTP2Shared:
-    """What the HTTP/2 clients of a share have in common."""
+    """What the clients of a share that speak HTTP/2, or gRPC over it, have in common."""
 
-    __slots__ = ("connections", "counters", "shared", "speaks", "states", "users")
+    __slots__ = ("connections", "counters", "protocol", "shared", "speaks", "states", "users")
 
-    def __init__(self, shared: HTTPShared) -> None:
+    def __init__(self, shared: HTTPShared, protocol: str) -> None:
         self.shared = shared
-        self.counters = shared.counters_of("http2")
+        self.protocol = protocol
+        self.counters = shared.counters_of(protocol)
         self.states = HeaderStates()
         self.connections = OpenConnections() if shared.connections == "shared" else None
         # Whether an origin chose HTTP/2, for clients that negotiate.
@@ -56,10 +58,10 @@ class HTTP2Shared:
         self.users = 0
 
     @classmethod
-    def of(cls, shared: HTTPShared) -> HTTP2Shared:
-        found = shared.protocols.get("http2")
+    def of(cls, shared: HTTPShared, protocol: str = "http2") -> HTTP2Shared:
+        found = shared.protocols.get(protocol)
         if found is None:
-            found = shared.protocols["http2"] = cls(shared)
+            found = shared.protocols[protocol] = cls(shared, protocol)
         return found
 
 

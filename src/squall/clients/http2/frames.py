@@ -34,6 +34,8 @@ FIRST_TABLE_BYTES = 4096
 SMALLEST_MAX_FRAME = 16_384
 LARGEST_MAX_FRAME = (1 << 24) - 1
 LARGEST_WINDOW = (1 << 31) - 1
+# What we allow a peer to send before it hears of us again.
+WINDOW = 1 << 30
 LARGEST_STREAM = (1 << 31) - 1
 
 read_head = struct.Struct(">IBI").unpack_from
@@ -56,6 +58,19 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 def frame_opening(kind: int, flags: int, length: int) -> bytes:
     """The first five bytes of a frame: all that stands before the id of its stream."""
     return _pack_head(length << 8 | kind, flags, 0)[:5]
+
+
+def header_frames(stream_id: int, block: bytes, limit: int, *, ends: bool) -> bytes:
+    """A header block as frames of at most `limit` bytes."""
+    flags = END_STREAM if ends else 0
+    if len(block) <= limit:
+        return frame(HEADERS, flags | END_HEADERS, stream_id, block)
+    parts = [frame(HEADERS, flags, stream_id, block[:limit])]
+    for begin in range(limit, len(block), limit):
+        last = begin + limit >= len(block)
+        part = block[begin : begin + limit]
+        parts.append(frame(CONTINUATION, END_HEADERS if last else 0, stream_id, part))
+    return b"".join(parts)
 
 
 def settings_frame(values: dict[int, int]) -> bytes:
@@ -127,3 +142,11 @@ def control_fault(kind: int, flags: int, stream_id: int, payload: bytes) -> tupl
     else:
         fits = size == _CONTROL_SIZES[kind]
     return None if fits else (FRAME_SIZE_ERROR, f"{name} of a wrong size")
+
+
+# What a client sends first. The window is larger than any response may be.
+OPENING = (
+    PREFACE
+    + settings_frame({ENABLE_PUSH: 0, INITIAL_WINDOW_SIZE: WINDOW})
+    + window_update(0, WINDOW - FIRST_WINDOW)
+)

@@ -7,15 +7,38 @@ the `live` set of their share, whose sweep ends exchanges that take too long.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from squall.api.errors import TransportError
-from squall.api.http import HTTP2Response, ResponseHead
+from squall.api.http import Addressed, HTTP2Response, ResponseHead
+from squall.clients.http.connection import Unanswered
+from squall.clients.http.failure_reasons import NOT_HTTP, no_http_reason
 from squall.clients.http2 import frames
 
 if TYPE_CHECKING:
-    from squall.clients.http.request import Request
     from squall.clients.http2.connection import HTTP2Connection
+
+NOT_HTTP2 = "the server does not speak HTTP/2; use self.client.http"
+
+
+def no_http2_reason(received: bytes) -> str:
+    """The reason of bytes that are no HTTP/2."""
+    reason = no_http_reason(received)
+    return NOT_HTTP2 if reason == NOT_HTTP else reason
+
+
+class Refused(Unanswered):
+    """The peer promises that it did not handle the request: safe to repeat, whatever it is."""
+
+
+class StreamListener(Protocol):
+    """Takes the body of an answer as it comes, and learns when a part of the request has left."""
+
+    def on_data(self, payload: bytes, now: float) -> str:
+        """Returns why the exchange must end, empty if it goes on."""
+        ...
+
+    def on_sent(self) -> None: ...
 
 
 class Stream:
@@ -23,10 +46,12 @@ class Stream:
 
     __slots__ = (
         "connection",
+        "ends",
         "first_byte",
         "future",
         "head",
         "id",
+        "listener",
         "parts",
         "size",
         "source",
@@ -42,7 +67,7 @@ class Stream:
         self.connection = connection
         self.id = 0
         self.future: asyncio.Future[HTTP2Response] | None = None
-        self.source: Request = cast("Request", None)
+        self.source: Addressed = cast("Addressed", None)
         self.started = 0.0
         self.timeout_s = 0.0
         self.spent_s = 0.0
@@ -55,13 +80,18 @@ class Stream:
         # The part of the request's body that waits for a window, and the window of this stream.
         self.unsent = b""
         self.window = 0
+        # Of a stream whose parts are handed on: who takes them, and whether the request is whole.
+        self.listener: StreamListener | None = None
+        self.ends = False
         connection.shared.live.add(self)
 
     @property
-    def has_no_body(self) -> bool:
-        """Whether a length in the head speaks of a body that is not sent (RFC 9110, 8.6)."""
+    def may_differ(self) -> bool:
+        """Whether a length in the head speaks of a body that is not sent (RFC 9110, 8.6), or that
+        was handed on."""
         assert self.head is not None
-        return self.source.method == "HEAD" or self.head.status in (204, 304)
+        is_bare = self.source.method == "HEAD" or self.head.status in (204, 304)
+        return is_bare or self.listener is not None
 
     def leave(self, error: TransportError) -> bool:
         """Ends the exchange without an answer; false if the call has been cancelled already."""
@@ -84,6 +114,10 @@ class Stream:
             self.trailers = ()
         if self.unsent:
             self.unsent = b""
+        if self.listener is not None:
+            self.listener = None
+            self.ends = False
+            self.size = 0
         if self.connection.transport is None:  # pyright: ignore[reportUnnecessaryComparison]
             self.connection.shared.live.discard(self)
         else:

@@ -106,11 +106,21 @@ class WebsocketConnection(ProtocolConnection):
             data = self._read_head(data, now)
             if self.head is None:
                 return
+        fault: frames.FrameError | None = None
         try:
-            for kind, payload in self._decoder.feed(data):
-                self._received(kind, payload, now)
+            found = self._decoder.feed(data)
         except frames.FrameError as error:
-            self._break(error, now)
+            found, fault = error.before, error
+        try:
+            for kind, payload in found:
+                self._received(kind, payload, now)
+                if kind == frames.CLOSE:
+                    # Nothing counts after a goodbye (RFC 6455, 5.5.1).
+                    return
+        except frames.FrameError as error:
+            fault = error
+        if fault is not None:
+            self._break(fault, now)
 
     def _received(self, kind: int, payload: bytes, now: float) -> None:
         if kind == frames.PING:

@@ -37,11 +37,13 @@ _MOST_KEPT = 1024
 
 
 class FrameError(ValueError):
-    """The peer broke the protocol; `code` says how, in the numbers of a close frame."""
+    """The peer broke the protocol; `code` says how, in the numbers of a close frame. `before` are
+    the messages that came with the fault, before it."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(what)
         self.code = code
+        self.before: list[tuple[int, bytes]] = []
 
 
 def code_text(code: int) -> str:
@@ -111,16 +113,24 @@ class Decoder:
         self._size = 0
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Raises `FrameError`; messages that were complete before the error are lost with it."""
+        """Raises `FrameError`, which has the messages that were complete before it."""
+        messages: list[tuple[int, bytes]] = []
+        try:
+            self._feed(data, messages)
+        except FrameError as error:
+            error.before = messages
+            raise
+        return messages
+
+    def _feed(self, data: bytes, messages: list[tuple[int, bytes]]) -> None:
         if self._rest:
             self._rest.append(data)
             self._have += len(data)
             if self._have < self._need:
-                return []
+                return
             data = b"".join(self._rest)
             self._rest = []
         need = 0
-        messages: list[tuple[int, bytes]] = []
         position, size = 0, len(data)
         while size - position >= 2:
             first, length = data[position], data[position + 1]
@@ -151,7 +161,6 @@ class Decoder:
                 self._fragment(first, kind, payload, messages)
         if position < size:
             self._rest, self._have, self._need = [data[position:]], size - position, need
-        return messages
 
     def _check(self, first: int, kind: int, length: int) -> None:
         if first & 0x70:

@@ -180,6 +180,7 @@ class Row:
             f"BEGIN_{name}": self.begin,
             f"STATUS_{name}": self.statuses,
             f"SPREAD_{name}": self.spread,
+            f"PASS_{name}": self.ok.append,
             f"SAMPLED_{name}": set[int](),
         }
         if self.response is not None:
@@ -238,7 +239,8 @@ class Row:
         first_byte = self._take_first_byte()
         outcomes = [outcome.take(str(key), True) for key, outcome in self.statuses.outcomes.items()]
         outcomes += [outcome.take(key, False) for key, outcome in self.reasons.items()]
-        outcomes.append(self.ok.take("ok", False))
+        # A gRPC step has one exchange for each sample, as one of HTTP has.
+        outcomes.append(self.ok.take("ok", self.protocol == "grpc"))
         started = self.started
         delta = RowDelta(
             name=self.name,

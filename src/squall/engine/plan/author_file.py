@@ -44,6 +44,7 @@ from squall.api.hooks import (
     then,
 )
 from squall.api.metrics import Metric
+from squall.api.proto import Proto
 from squall.api.resources import Resource
 from squall.api.values import bearer, env
 from squall.engine.plan.lost_declarations import kind_of
@@ -63,9 +64,10 @@ LONGEST_CHAIN = 5
 _INSTALLED = frozenset({"site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox"})
 _DECORATORS = (action, check, depends, metric, state, step, then)
 _CALLED_IN_FILES = {
-    called.__name__: called for called in (*_DECORATORS, Feed, Resource, bearer, env)
+    called.__name__: called for called in (*_DECORATORS, Feed, Proto, Resource, bearer, env)
 }
 _WITH_SIDE_EFFECTS = frozenset({"antigravity", "this"})
+_OF_CLIENTS = frozenset({"google", "graphql", "grpc", "hpack", "qh3"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,9 +327,11 @@ def _module_name(stem: str) -> str:
     """The file's stem, unless that name belongs to another module.
 
     The file's folder comes first on the path, so a file `http.py` would also hide the standard
-    `http` from later imports: the standard module is therefore imported first.
+    `http` from later imports: the standard module is therefore imported first, and so are packages
+    that a client needs.
     """
-    if stem in sys.stdlib_module_names and stem not in _WITH_SIDE_EFFECTS:
+    is_standard = stem in sys.stdlib_module_names and stem not in _WITH_SIDE_EFFECTS
+    if is_standard or stem in _OF_CLIENTS:
         with contextlib.suppress(ImportError):
             importlib.import_module(stem)
     if stem in sys.stdlib_module_names or stem in sys.modules or "." in stem:

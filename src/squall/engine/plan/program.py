@@ -61,7 +61,8 @@ PROFILE_ATTRIBUTES = (
     "pacing",
     "grace",
 )
-URL_KIND, *_, FILE_KIND = argument_kinds()
+_KINDS = {kind.__name__: kind for kind in argument_kinds()}
+URL_KIND, FILE_KIND = _KINDS["URL"], _KINDS["File"]
 
 
 @dataclass
@@ -92,7 +93,7 @@ def build_program(
     program = Program(base_dir=base_dir, plans=plans, manifest=manifest)
     for plan in plans.values():
         bind_parameters(plan, _offered(plan, plans))
-        _load_feeds(program, plan)
+        _load_files(program, plan)
         manifest.workflows.append(_describe(plan, options, flags[plan.name]))
         manifest.workflows[-1].once_rows = _once_rows(plan, program.rows[plan.name])
     problems = _problems(plans)
@@ -294,7 +295,7 @@ def _check_received(plan: WorkflowPlan, hook: HookPlan, sources: list[WorkflowPl
             plan.problem(hook.line, hook.name, text)
 
 
-def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
+def _load_files(program: Program, plan: WorkflowPlan) -> None:
     loaded: dict[str, list[Any]] = {}
     for name, feed in plan.feeds.items():
         try:
@@ -302,6 +303,11 @@ def _load_feeds(program: Program, plan: WorkflowPlan) -> None:
         except ConfigError as error:
             plan.problem(plan.line_of(name), name, str(error))
     program.rows[plan.name] = loaded
+    for name, proto in plan.protos.items():
+        try:
+            proto.load(program.base_dir)
+        except ConfigError as error:
+            plan.problem(plan.line_of(name), name, str(error))
 
 
 def _once_rows(plan: WorkflowPlan, rows: Mapping[str, Sequence[Any]]) -> int:
@@ -380,8 +386,9 @@ def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> W
 
 
 def _data_files(plan: WorkflowPlan) -> list[str]:
-    """Files that feeds and `File` arguments name, as the author wrote them."""
+    """Files that feeds, `.proto` files and `File` arguments name, as the author wrote them."""
     named = [feed.path for feed in plan.feeds.values() if feed.path is not None]
+    named += [path for proto in plan.protos.values() for path in proto.paths]
     defaults: list[Any] = [
         parameter.default
         for hook in plan.hooks()

@@ -23,6 +23,7 @@ from squall.api.errors import ConfigError
 from squall.api.feeds import Feed
 from squall.api.hooks import DEPENDS, ActionHook, CheckHook, Hook, MetricHook, StateHook, Step
 from squall.api.metrics import Metric
+from squall.api.proto import Proto
 from squall.api.quantities import quoted
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
@@ -142,6 +143,7 @@ class WorkflowPlan:
     feeds: dict[str, Feed[Any]] = field(default_factory=dict[str, Feed[Any]])
     resources: dict[str, Resource[Any]] = field(default_factory=dict[str, Resource[Any]])
     metrics: dict[str, Metric] = field(default_factory=dict[str, Metric])
+    protos: dict[str, Proto] = field(default_factory=dict[str, Proto])
     written: dict[str, Any] = field(default_factory=dict[str, Any])
     """The class attributes that the author set, as written, without those that are wrong."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -229,6 +231,8 @@ def read_workflow(workflow: type[Workflow], file: str) -> WorkflowPlan:
             plan.feeds[name] = member
         elif isinstance(member, Resource):
             plan.resources[name] = member
+        elif isinstance(member, Proto):
+            plan.protos[name] = member
         elif isinstance(member, Metric):
             plan.metrics[name] = member
             if name in METRIC_NAMES_TAKEN:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from squall.api.errors import TransportError
+from squall.api.graphql import GraphQLResponse
+from squall.api.grpc import GRPCResponse
 from squall.api.results import CustomResult, Timed
 from squall.api.sse import SSEResponse
 from squall.api.websocket import WebsocketResponse
@@ -61,7 +63,9 @@ def watched(
 
     def custom(row: Row, result: Any, *rest: Any) -> bool:
         passed: bool = record(row, result, *rest)
-        send(_custom_report(workflow, row, result, passed))
+        # The request behind an answer of GraphQL has been reported by the HTTP client.
+        if not isinstance(result, GraphQLResponse) or result.http is None:
+            send(_custom_report(workflow, row, result, passed))
         return passed
 
     def failed(row: Row, error: BaseException, *rest: Any) -> Any:
@@ -70,7 +74,7 @@ def watched(
             send(report)
         return fail(row, error, *rest)
 
-    return {"CUSTOM": custom, "STEP_FAILED": failed}
+    return {"CUSTOM": custom, "STEP_FAILED": failed, "WATCHED": True}
 
 
 def _custom_report(workflow: str, row: Row, result: Any, passed: bool) -> ExchangeReport:
@@ -78,6 +82,15 @@ def _custom_report(workflow: str, row: Row, result: Any, passed: bool) -> Exchan
     if isinstance(result, WebsocketResponse):
         report.url = result.url
         report.body, report.body_size = result.body[:BODY_BYTES_MAX], len(result.body)
+        report.total_s = result.ended - result.started
+        return report
+    if isinstance(result, GRPCResponse):
+        _add_grpc(report, result)
+        return report
+    if isinstance(result, GraphQLResponse):
+        body = result.text.encode()
+        report.url, report.error = result.url, result.failure
+        report.body, report.body_size = body[:BODY_BYTES_MAX], len(body)
         report.total_s = result.ended - result.started
         return report
     if isinstance(result, SSEResponse):
@@ -101,6 +114,24 @@ def _custom_report(workflow: str, row: Row, result: Any, passed: bool) -> Exchan
         body = repr(cast(Any, result).value if is_timed else _fields(result)).encode()
         report.body, report.body_size = body[:BODY_BYTES_MAX], len(body)
     return report
+
+
+def _add_grpc(report: ExchangeReport, result: GRPCResponse) -> None:
+    """The messages as text, and the trailers behind the head."""
+    try:
+        texts = [str(reply).strip() for reply in result.replies]
+    except Exception:
+        # The method is not known, or a reply is not of its type.
+        texts = [f"({len(reply)} bytes)" for reply in result.raw_replies]
+    body = "\n".join(texts).encode()
+    pairs = [b"%b: %b\r\n" % pair for pair in result.raw_trailers]
+    report.method, report.url, report.request = "GRPC", result.url, result.shown[:BODY_BYTES_MAX]
+    report.response_head = result.head.raw.removesuffix(b"\r\n") + b"".join(pairs) + b"\r\n"
+    report.body, report.body_size = body[:BODY_BYTES_MAX], len(body)
+    report.error = result.failure and result.text
+    timings = result.timings
+    report.dns_s, report.connect_s, report.tls_s = timings[:3]
+    report.first_byte_s, report.total_s = timings.first_byte_s, timings.total_s
 
 
 def _fields(result: CustomResult) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import linecache
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES
 from squall.engine.plan.workflow_plan import (
     HookPlan,
@@ -147,7 +148,10 @@ class _Writer:
         }
         self.pauses = mentions(plan, "pause")
         self.places = {hook.name: place for place, hook in enumerate(plan.hooks())}
-        self.measured = any(step.protocol in RESPONSES for step in plan.steps)
+        # The class of the last step's response, if it comes from a client that has then waited.
+        last = plan.layers[-1][-1].protocol if plan.layers else ""
+        awaited = {**RESPONSES, "grpc": GRPCResponse}.get(last)
+        self.awaited = "" if awaited is None else awaited.__name__
 
     def write(self) -> None:
         for step in self.plan.steps:
@@ -225,10 +229,10 @@ class _Writer:
                     line("continue")
         if "THINK" in self.source.names:
             line("await THINK(vu, began)")
-        elif self.measured:
+        elif self.awaited:
             # An iteration without an exchange may never have yielded to the event loop, which
             # would then serve no other user.
-            with block("if http.last.__class__ is not HTTPResponse:"):
+            with block(f"if http.last.__class__ is not {self.awaited}:"):
                 line("await YIELD()")
         else:
             line("await YIELD()")
@@ -377,8 +381,18 @@ class _Writer:
                 line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
                 stop()
             return
+        if step.protocol == "grpc" and "WATCHED" not in self.source.names:
+            # What `CUSTOM` would record, for the usual answer.
+            usual = f"{result}.__class__ is GRPCResponse and not {result}.fault and "
+            with block(f"if {usual}{result}.code in {result}.source.accepted:"):
+                line(f"PASS_{step.name}({result}.ended - {result}.started)")
+                if root:
+                    self._response_time(step, result)
+            condition = "elif"
+        else:
+            condition = "if"
         if step.protocol not in RESPONSES:
-            with block(f"if not CUSTOM(ROW_{step.name}, {result}, http, {planned}):"):
+            with block(f"{condition} not CUSTOM(ROW_{step.name}, {result}, http, {planned}):"):
                 line(bad)
                 if step.stops:
                     stop()
@@ -400,9 +414,7 @@ class _Writer:
                 f"ended - {result}.started)"
             )
         if root:
-            # `self.pause()` before the request is not latency; one after it is not in `ended`.
-            paused = f" - self.vu.paused_before({result}.started)" if self.pauses else ""
-            line(f"RESPONSE_{step.name}(ended - planned{paused})")
+            self._response_time(step, result)
         with block(f"if {self._is_bad(step)}:"):
             line(bad)
             with block(f"if status not in SAMPLED_{step.name}:"):
@@ -410,6 +422,11 @@ class _Writer:
                 line(f"UNEXPECTED(ROW_{step.name}, {result})")
             if step.stops:
                 stop()
+
+    def _response_time(self, step: StepPlan, result: str) -> None:
+        # `self.pause()` before the request is not latency; one after it is not in `ended`.
+        paused = f" - self.vu.paused_before({result}.started)" if self.pauses else ""
+        self.source.line(f"RESPONSE_{step.name}({result}.ended - planned{paused})")
 
     def _is_bad(self, step: StepPlan) -> str:
         if step.expect == [(200, 399)]:

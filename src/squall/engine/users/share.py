@@ -18,6 +18,7 @@ from types import CoroutineType
 from typing import Any
 
 from squall.api.feeds import FeedExhausted
+from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES
 from squall.clients.http import HTTPShared
 from squall.clients.http.client import has_answer
@@ -331,7 +332,7 @@ class Share:
         failures = self.failures
         names: dict[str, Any] = {
             "clock": perf_counter,
-            **{response.__name__: response for response in RESPONSES.values()},
+            **{response.__name__: response for response in (*RESPONSES.values(), GRPCResponse)},
             "COROUTINE": CoroutineType,
             "FeedExhausted": FeedExhausted,
             "STEP_FAILED": failures.step_failed,

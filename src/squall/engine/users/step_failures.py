@@ -14,18 +14,21 @@ from collections.abc import Callable, Coroutine, Mapping
 from math import isfinite
 from time import perf_counter
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
+from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES, HTTPResponse
 from squall.api.results import CallResult, CustomResult
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient
-from squall.clients.http.client import LastCall
 from squall.engine.measure.recorder import Recorder, Row
 from squall.engine.plan.author_file import author_location, author_traceback
 from squall.stats.manifest import START
+
+if TYPE_CHECKING:
+    from squall.clients.http.client import LastCall
 
 REASON_CHARS_MAX = 200
 BODY_CHARS_MAX = 2000
@@ -148,7 +151,7 @@ class StepFailures:
         row.fail(reason, seconds, bool(result.exchanges))
         self._note(row.name, reason)
         if self._is_first(row.name, reason):
-            self.recorder.error(row.name, reason)
+            self.recorder.error(row.name, reason, **_exchange(result))
         return False
 
     def start_failed(self, error: BaseException, source_of: Callable[[str], str]) -> str:
@@ -172,7 +175,11 @@ class StepFailures:
     def _failed_status(self, row: Row, error: StatusError, seconds: float | None) -> bool:
         """Counts `raise_for_status()` under its status; false if the step expects that status."""
         status = error.response.status_code
-        if seconds is None or any(low <= status <= high for low, high in row.statuses.ranges):
+        if (
+            row.protocol not in RESPONSES
+            or seconds is None
+            or any(low <= status <= high for low, high in row.statuses.ranges)
+        ):
             return False
         row.statuses[status](seconds)
         return True
@@ -299,14 +306,15 @@ def _was_sent(error: BaseException | None, last: LastCall | None) -> bool:
     """Whether the client made an exchange for this execution."""
     if isinstance(error, TransportError):
         return bool(error.ended)
-    return isinstance(last, HTTPResponse | TransportError) and bool(last.ended)
+    return isinstance(last, HTTPResponse | TransportError | GRPCResponse) and bool(last.ended)
 
 
 def _status(last: LastCall | None) -> int:
     return last.status_code if isinstance(last, HTTPResponse) else 0
 
 
-def _exchange(response: HTTPResponse) -> dict[str, Any]:
+def _exchange(response: Any) -> dict[str, Any]:
+    """What a sample shows of a response of HTTP, gRPC or GraphQL."""
     try:
         body = response.text[:BODY_CHARS_MAX]
     except Exception:

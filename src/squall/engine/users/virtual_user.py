@@ -13,18 +13,22 @@ from collections.abc import Callable, Iterable
 from types import CoroutineType
 from typing import Any
 
-from squall.api.errors import ConfigError
+from squall.api.arguments import argument_kinds
+from squall.api.errors import CallError, ConfigError
 from squall.api.feeds import FeedExhausted
 from squall.api.http import Clients
 from squall.api.resources import Resource
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient, HTTPShared
+from squall.clients.http.url import PreparedURL
 from squall.clients.registry import CLIENTS, client_class, http_client_class, make_client
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.annotations import is_optional
 from squall.engine.plan.author_file import author_place
 from squall.engine.plan.workflow_plan import HookPlan, WorkflowPlan, mentions
 from squall.engine.users.context import Context, fresh_maker
+
+PROTOBUF_KIND = next(kind for kind in argument_kinds() if kind.__name__ == "Protobuf")
 
 # Limit for end actions, and for any other code of the author that runs after the load.
 END_ACTIONS_S = 10.0
@@ -41,6 +45,7 @@ async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) ->
     """
     prepared: Prepared = {}
     await http.prepare_proxy()
+    http.protos = tuple(plan.protos.values())
     _check_installed(plan)
     for hook in plan.hooks():
         for parameter in hook.parameters:
@@ -56,7 +61,30 @@ async def prepare_arguments(plan: WorkflowPlan, http: HTTPShared, shown: str) ->
                     where = shown
                 raise ConfigError(f"{where}: {error}") from None
             prepared[(hook.name, parameter.name)] = value
+    _check_messages(plan, prepared, http)
     return prepared
+
+
+def _check_messages(plan: WorkflowPlan, prepared: Prepared, http: HTTPShared) -> None:
+    """Encodes the gRPC messages of hooks that name one method, so that a field which does not exist
+    is found before the run."""
+    for hook in plan.hooks():
+        names = [each.name for each in hook.parameters if each.kind is PROTOBUF_KIND]
+        given = [prepared.get((hook.name, each.name)) for each in hook.parameters]
+        urls = [each for each in given if isinstance(each, PreparedURL)]
+        if not names or len(urls) != 1:
+            continue
+        from squall.clients.grpc.methods import encoded, find_method
+
+        method = find_method(http.protos, urls[0].target.decode())
+        for name in names:
+            message = prepared[(hook.name, name)]
+            try:
+                if method is not None and message is not None:
+                    encoded(message.value, method, "")
+            except CallError as error:
+                where = f"{plan.file}:{hook.line}  {plan.name}.{hook.name} {name}"
+                raise ConfigError(f"{where}: {error.reason}") from None
 
 
 def _check_installed(plan: WorkflowPlan) -> None:

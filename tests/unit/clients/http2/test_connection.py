@@ -23,9 +23,9 @@ from squall.clients.http.encode import NO_OPENING
 from squall.clients.http.origin import Origin
 from squall.clients.http.request import Request
 from squall.clients.http2 import HTTP2Shared, frames
-from squall.clients.http2.connection import NOT_HTTP2, HTTP2Connection, Refused
+from squall.clients.http2.connection import HTTP2Connection
 from squall.clients.http2.header_blocks import request_block
-from squall.clients.http2.stream import Stream
+from squall.clients.http2.stream import NOT_HTTP2, Refused, Stream
 
 ORIGIN = Origin("http", "a", 80)
 OK = [(b":status", b"200"), (b"server", b"h2"), (b"content-length", b"2")]
@@ -77,7 +77,7 @@ class Pair:
         self, method: str = "GET", body: bytes = b""
     ) -> tuple[Stream, asyncio.Future[HTTP2Response]]:
         sent = request(method, body)
-        return self.conn.send(sent, request_block(sent), 60.0, 0.0)
+        return self.conn.send(sent, request_block(sent), sent.body, 60.0, 0.0)
 
     def events(self) -> list[h2.events.Event]:
         """What the server understands of the bytes written so far; answers of its own follow."""
@@ -173,7 +173,7 @@ def test_a_block_over_several_frames_in_both_directions() -> None:
         pair = Pair()
         sent = request()
         long = request_block(sent) + block((b"x-long", bytes(range(33, 126)) * 500))
-        _, future = pair.conn.send(sent, long, 60.0, 0.0)
+        _, future = pair.conn.send(sent, long, b"", 60.0, 0.0)
         events = pair.events()
         assert isinstance(events[0], h2.events.RequestReceived)
         answer = block(*OK[:1], (b"x-long", b"v" * 3000))

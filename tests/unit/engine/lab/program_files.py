@@ -15,8 +15,9 @@ from squall.engine.run_options import RunOptions
 
 HEADER = (
     "from squall import (URL, Auth, Cookies, Counter, CustomResult, Data, Feed, File, Form, Gauge, "
-    "Headers, HTTPResponse, Params, Provide, Rate, Resource, Sample, Timed, Use, Workflow, action, "
-    "bearer, check, depends, env, metric, state, step, then)\n"
+    "Headers, HTTPResponse, Mutation, Params, Proto, Protobuf, Provide, Query, Rate, Resource, "
+    "Sample, Timed, Use, Workflow, action, bearer, check, depends, env, metric, state, step, "
+    "then)\n"
 )
 """One line, so that line 2 of a file is the first line a test writes."""
 HOST = 'host = "http://127.0.0.1:1"'

@@ -380,6 +380,9 @@ KINDS_TAKEN = {
     "Form": {"dict"},
     "Auth": set[str](),
     "File": set[str](),
+    "Protobuf": {"dict"},
+    "Query": set[str](),
+    "Mutation": set[str](),
 }
 
 

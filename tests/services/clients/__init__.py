@@ -1,0 +1,1 @@
+"""All protocol clients against the same misbehaving servers."""

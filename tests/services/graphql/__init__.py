@@ -1,0 +1,1 @@
+"""The GraphQL clients against a server of graphql-core."""

@@ -1,0 +1,1 @@
+"""The gRPC client against a server of grpcio."""

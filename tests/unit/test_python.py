@@ -53,7 +53,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
     """The options of the runs and jobs that were asked for."""
     found: list[RunOptions] = []
 
-    def note(options: RunOptions) -> Any:
+    def note(options: RunOptions, feed: object = None) -> Any:
         # A core process receives them like this.
         msgspec.msgpack.decode(msgspec.msgpack.encode(options), type=RunOptions)
         found.append(options)

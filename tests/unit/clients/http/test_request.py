@@ -21,7 +21,7 @@ from squall.clients.http.encode import headers_of
 from squall.clients.http.exchange import call
 from squall.clients.http.request import Request, redirected
 
-URL, HEADERS, PARAMS, COOKIES, DATA, FORM, AUTH, FILE = argument_kinds()
+URL, HEADERS, PARAMS, COOKIES, DATA, FORM, AUTH, FILE = argument_kinds()[:8]
 HOST = "http://shop.example"
 
 

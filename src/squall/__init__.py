@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from squall.api.arguments import (
+        SQL,
         URL,
         Auth,
         Cookies,
         Data,
+        Document,
         File,
         Form,
         Headers,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.proto import Proto
+    from squall.api.protocols.mongodb import MongoDBResponse
+    from squall.api.protocols.sql import MySQLResponse, PostgresResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "squall.api.arguments": "URL Auth Cookies Data File Form Headers Mutation Params Protobuf "
-    "Query",
+    "Query SQL Document",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
     "squall.api.graphql": "GraphQLError GraphQLResponse",
@@ -61,6 +65,8 @@ _HOMES = {
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.proto": "Proto",
+    "squall.api.protocols.mongodb": "MongoDBResponse",
+    "squall.api.protocols.sql": "MySQLResponse PostgresResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -74,6 +80,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "SQL",
     "URL",
     "All",
     "Auth",
@@ -83,6 +90,7 @@ __all__ = [
     "Counter",
     "CustomResult",
     "Data",
+    "Document",
     "Feed",
     "File",
     "Form",
@@ -95,8 +103,11 @@ __all__ = [
     "HTTPResponse",
     "Headers",
     "LocalRunner",
+    "MongoDBResponse",
     "Mutation",
+    "MySQLResponse",
     "Params",
+    "PostgresResponse",
     "Proto",
     "Protobuf",
     "Provide",

@@ -14,6 +14,8 @@ from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 if TYPE_CHECKING:
     from squall.api.graphql import GraphQLVerbs
     from squall.api.grpc import GRPCVerbs
+    from squall.api.protocols.mongodb import MongoDBVerbs
+    from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -27,6 +29,9 @@ class Clients:
     http: HTTPVerbs
     http2: HTTP2Verbs
     http3: HTTP3Verbs
+    mongodb: MongoDBVerbs
+    mysql: SQLVerbs[MySQLResponse]
+    postgres: SQLVerbs[PostgresResponse]
     sse: SSEVerbs
     websocket: WebsocketVerbs
 

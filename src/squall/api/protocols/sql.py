@@ -27,14 +27,14 @@ class SQLResponse(ProtocolResponse):
     """The names of the columns."""
     row_count: int = 0
     """Rows that were returned, or changed; of `many` the number of its sets of values."""
+    last_id: int = 0
+    """The number that MySQL gave to an inserted row (AUTO_INCREMENT)."""
     code: str = ""
     """The SQLSTATE of a failed statement, such as "23505"; empty if it did not fail."""
     message: str = ""
     """What the server says about the failure."""
     prepare_s: float = 0.0
     """Seconds for preparing the statement, once per connection; not in `total_s`."""
-    last_id: int = 0
-    """The number that MySQL gave to an inserted row (AUTO_INCREMENT)."""
 
     @property
     def value(self) -> Any:
@@ -102,8 +102,8 @@ class SQLTransaction(Protocol[R]):
 class SQLVerbs(Protocol[R]):
     """`self.client.postgres` and `self.client.mysql`: statements on connections of this user.
 
-    The URL is `postgres://user:password@host:5432/database` or `mysql://...`. Values stand for `$1`,
-    `$2` in PostgreSQL and for `?` in MySQL. A statement that the server refuses returns its
+    The URL is `postgres://user:password@host:5432/database` or `mysql://...`. Values stand for
+    `$1`, `$2` in PostgreSQL and for `?` in MySQL. A statement that the server refuses returns its
     response, which counts as a failure; without an answer a verb raises `TransportError`.
     """
 

@@ -48,7 +48,7 @@ Open = Callable[[PreparedAddress, float], Awaitable[C]]
 class Connections(Generic[C]):
     """The connections of one user's client."""
 
-    __slots__ = ("_idle", "_open", "counters", "http", "protocol", "shared")
+    __slots__ = ("_open", "counters", "http", "idle", "protocol", "shared")
 
     def __init__(self, http: HTTPClient, protocol: str, open: Open[C]) -> None:
         self.http = http
@@ -57,7 +57,7 @@ class Connections(Generic[C]):
         self.counters: HTTPCounters = self.shared.counters_of(protocol)
         self._open = open
         # By the text of the address, which has the user and the database in it.
-        self._idle: dict[Any, list[C]] = {}
+        self.idle: dict[Any, list[C]] = {}
         http.companions = (*http.companions, self)
 
     def address_of(self, url: Any) -> PreparedAddress:
@@ -77,7 +77,7 @@ class Connections(Generic[C]):
 
     async def take(self, address: PreparedAddress, operation: str, limit_s: float) -> C:
         """An idle connection or a new one; `operation` is what fails if there is none."""
-        idle = self._idle.get(address.value)
+        idle = self.idle.get(address.value)
         while idle:
             conn = idle.pop()
             if conn.is_open:
@@ -134,9 +134,13 @@ class Connections(Generic[C]):
         elif policy == "request" or self.shared.closed:
             conn.close()
         elif conn.is_open:
-            self._idle.setdefault(conn.address.value, []).append(conn)
+            self.keep(conn)
         else:
             conn.abort()
+
+    def keep(self, conn: C) -> None:
+        """Keeps an open connection for the user's next call."""
+        self.idle.setdefault(conn.address.value, []).append(conn)
 
     def drop(self, conn: C) -> None:
         """Closes a connection at once: something went wrong on it, or its call was cancelled."""
@@ -187,7 +191,7 @@ class Connections(Generic[C]):
             self.close()
 
     def close(self) -> None:
-        idle, self._idle = self._idle, {}
+        idle, self.idle = self.idle, {}
         for connections in idle.values():
             for conn in connections:
                 conn.close()

@@ -139,7 +139,7 @@ class MongoDBClient:
     ) -> MongoDBResponse:
         given = command.value if isinstance(command, PreparedBSON) else command
         if not isinstance(given, Mapping) or not given:
-            raise CallError('a command is a dict whose first name is that of the command')
+            raise CallError("a command is a dict whose first name is that of the command")
         return await self._run(url, dict(cast("Mapping[str, Any]", given)), options)
 
     async def probe(self, url: URL) -> Probe:

@@ -104,7 +104,9 @@ async def greet(
         )
     options = PoolOptions(credentials=credentials, is_sync=False)
     pool = Pool(place, options)
-    connection = AsyncConnection(AsyncNetworkingInterface((transport, protocol)), pool, place, 1, False)
+    connection = AsyncConnection(
+        AsyncNetworkingInterface((transport, protocol)), pool, place, 1, False
+    )
     await connection.hello()
     await connection.authenticate()
     return MongoDBSession(connection, pool, transport)
@@ -115,7 +117,9 @@ def refusal(error: Any, commands: int = 1) -> Answer:
     details: Mapping[str, Any] = error.details or {}
     code = details.get("code") or error.code or 0
     message = details.get("errmsg") or str(error)
-    return Answer({}, [], commands, reason_of(code, details.get("codeName", "")), str(code), message)
+    return Answer(
+        {}, [], commands, reason_of(code, details.get("codeName", "")), str(code), message
+    )
 
 
 def reason_of(code: int, name: str) -> str:

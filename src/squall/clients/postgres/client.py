@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,8 +29,7 @@ async def _open(opening: Opening) -> PostgresSession:
             password=address.password,
             database=unquote(address.path.strip("/")) or address.user or "postgres",
             ssl=tls or False,
-            # Statements are prepared and kept here; and limits are enforced here.
-            statement_cache_size=0,
+            # The caller has the limit.
             timeout=None,
             server_settings={"application_name": "squall"},
         )

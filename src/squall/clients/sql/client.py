@@ -19,7 +19,7 @@ from squall.clients.calls.library import Answer, Library, LibraryCalls, LibraryC
 from squall.clients.calls.payload import shown
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
-from squall.clients.sql.statements import SQLOutcome, SQLSession, Statement, text_of
+from squall.clients.sql.statements import PreparedSQL, SQLOutcome, SQLSession, Statement, text_of
 
 Held = LibraryConnection[Any]
 # How the text of a statement is used.
@@ -48,6 +48,48 @@ class SQLClient:
         self._calls: LibraryCalls[Any] = LibraryCalls(http, dialect.protocol, dialect.library)
 
     async def query(self, url: URL, sql: SQL, *values: Any, **options: Unpack[SQLOptions]) -> Any:
+        # Most calls are these, so they are written out in full: a statement that an idle connection
+        # has prepared.
+        if not options and sql.__class__ is PreparedSQL:
+            calls, text = self._calls, sql.text
+            held = calls.idle(url)
+            if held is not None and (known := held.connection.statements.get(text)) is not None:
+                calls.begin(held)
+                arrivals = held.arrivals
+                received, started = arrivals.received, held.started
+                try:
+                    (
+                        rows,
+                        columns,
+                        count,
+                        last_id,
+                        error,
+                        code,
+                        message,
+                    ) = await held.connection.query(text, known, values)
+                except BaseException as failure:
+                    raise calls.broken(held, shown(text), failure) from failure.__cause__
+                ended = arrivals.last if arrivals.last > started else perf_counter()
+                response = self._dialect.response(
+                    sql.source_of(url),
+                    started,
+                    arrivals.first or ended,
+                    ended,
+                    0.0,
+                    error,
+                    len(text),
+                    arrivals.received - received,
+                    True,
+                    1,
+                    rows,
+                    columns,
+                    count,
+                    last_id,
+                    code,
+                    message,
+                )
+                calls.finish(held, response)
+                return response
         return await self._one(url, QUERY, text_of(sql), values, options)
 
     async def execute(self, url: URL, sql: SQL, *values: Any, **options: Unpack[SQLOptions]) -> Any:
@@ -83,13 +125,13 @@ class SQLClient:
         if how == SCRIPT or statement is not None:
             perform = _performed(how, text, statement, values)
             answer = await calls.on(held, shown(text), perform, timeout=timeout, sent=len(text))
-            return self._response(answer)
+            return self._response(text, answer)
         first = _FirstUse(held, how, text, values)
         answer = await calls.on(held, shown(text), first.perform, timeout=timeout, sent=len(text))
         if first.prepare_s:
             stamps = answer.stamps._replace(started=answer.stamps.started + first.prepare_s)
             answer = answer._replace(stamps=stamps)
-        return self._response(answer, first.prepare_s)
+        return self._response(text, answer, first.prepare_s)
 
     async def _one(
         self, url: URL, how: str, text: str, values: Sequence[Any], options: SQLOptions
@@ -120,20 +162,21 @@ class SQLClient:
             raise
         calls.give_back(held)
 
-    def _response(self, answer: Answer[SQLOutcome], prepare_s: float = 0.0) -> Any:
-        outcome = answer.value
+    def _response(self, text: str, answer: Answer[SQLOutcome], prepare_s: float = 0.0) -> Any:
+        rows, columns, count, last_id, error, code, message = answer.value
         return self._calls.done(
             self._dialect.response(
                 *answer.stamps,
-                outcome.error,
-                bytes_received=answer.received,
-                rows=outcome.rows,
-                columns=outcome.columns,
-                row_count=outcome.row_count,
-                code=outcome.code,
-                message=outcome.message,
+                error,
+                len(text),
+                answer.received,
+                rows=rows,
+                columns=columns,
+                row_count=count,
+                last_id=last_id,
+                code=code,
+                message=message,
                 prepare_s=prepare_s,
-                last_id=outcome.last_id,
             )
         )
 
@@ -166,9 +209,7 @@ class OpenTransaction:
         (await self._run(SCRIPT, text, (), {})).raise_for_status()
 
     async def _run(self, how: str, text: str, values: Sequence[Any], options: SQLOptions) -> Any:
-        response = await self._client.run(
-            self._held, how, text, values, options or self._options
-        )
+        response = await self._client.run(self._held, how, text, values, options or self._options)
         self.has_failed = self.has_failed or bool(response.error)
         return response
 

@@ -8,17 +8,28 @@ from typing import Any, NamedTuple, Protocol
 
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError
+from squall.clients.calls.address import PreparedAddress
+from squall.clients.calls.library import CallText
+from squall.clients.calls.payload import shown
 
 
 class PreparedSQL(Prepared):
     """The text of a statement, without the indentation of the file. Connections keep what they
     prepared under it."""
 
-    __slots__ = ("text",)
+    __slots__ = ("_sources", "text")
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = inspect.cleandoc(text)
+        # By address: what responses say was asked.
+        self._sources: dict[str, CallText] = {}
+
+    def source_of(self, address: PreparedAddress) -> CallText:
+        known = self._sources.get(address.value)
+        if known is None:
+            known = self._sources[address.value] = CallText(address.shown, shown(self.text))
+        return known
 
 
 def sql_of(value: Any) -> PreparedSQL:

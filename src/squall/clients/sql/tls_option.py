@@ -12,7 +12,16 @@ from squall.clients.http.shared import NO_ALPN
 # As the databases' own clients call it.
 _NAMES = ("sslmode", "ssl-mode", "ssl", "tls")
 _OFF = ("disable", "disabled", "false", "0", "no", "off", "allow", "prefer", "preferred")
-_ON = ("require", "required", "verify-ca", "verify_ca", "verify-full", "verify_identity", "true", "1")
+_ON = (
+    "require",
+    "required",
+    "verify-ca",
+    "verify_ca",
+    "verify-full",
+    "verify_identity",
+    "true",
+    "1",
+)
 
 
 def tls_of(opening: Opening) -> ssl.SSLContext | None:
@@ -27,5 +36,7 @@ def _wanted(query: Mapping[str, str]) -> bool:
         if value in _ON:
             return True
         if value and value not in _OFF:
-            raise CallError(f"{name}={value} in the address: write {name}=require or {name}=disable")
+            raise CallError(
+                f"{name}={value} in the address: write {name}=require or {name}=disable"
+            )
     return False

@@ -258,9 +258,11 @@ class LibraryCalls(Generic[L]):
         return answer
 
     def idle(self, url: Any) -> LibraryConnection[L] | None:
-        """An idle connection of the user, which stays idle; None if `call` must find one. For a call
-        that is written out in full between `begin` and `finish` or `broken`: `call` costs as much as
-        a fast library."""
+        """An idle connection of the user, which stays idle; None if `call` must find one.
+
+        For a call that is written out in full between `begin` and `finish` or `broken`, because
+        `call` costs as much as a fast library.
+        """
         if url.__class__ is not PreparedAddress or self.shared.on_exchange is not None:
             return None
         idle = self._connections.idle.get(url.value)

@@ -29,8 +29,10 @@ from squall.clients.mongodb.session import LOST, MongoDBSession, greet, reason_o
 from squall.clients.sql.tls_option import tls_of
 
 # Options of `find` by the names that the command gives them.
-_OF_FIND = {"limit": "limit", "skip": "skip", "sort": "sort", "projection": "projection"}
-_OF_FIND |= {"batch_size": "batchSize"}
+_OF_FIND = {
+    **{name: name for name in ("limit", "skip", "sort", "projection")},
+    "batch_size": "batchSize",
+}
 
 
 async def _open(opening: Opening) -> MongoDBSession:
@@ -44,7 +46,7 @@ async def _open(opening: Opening) -> MongoDBSession:
         server_hostname=opening.host if tls else None,
     )
     login = {**address.query, "user": address.user, "password": address.password}
-    login["database"] = _database(address.path)
+    login["database"] = unquote(address.path.strip("/"))
     try:
         return await greet(transport, protocol, (opening.host, opening.port), login)
     except OperationFailure as error:
@@ -55,10 +57,6 @@ async def _open(opening: Opening) -> MongoDBSession:
     except BaseException:
         transport.abort()
         raise
-
-
-def _database(path: str) -> str:
-    return unquote(path.strip("/"))
 
 
 _LIBRARY = Library(
@@ -131,7 +129,8 @@ class MongoDBClient:
         pipeline: Document | Sequence[Document],
         **options: Unpack[CommandOptions],
     ) -> MongoDBResponse:
-        command = {"aggregate": collection, "pipeline": _listed(pipeline), "cursor": {}}
+        command: dict[str, Any] = {"aggregate": collection, "cursor": {}}
+        command["pipeline"] = _listed(pipeline)
         return await self._run(url, command, options)
 
     async def command(
@@ -153,12 +152,10 @@ class MongoDBClient:
         where = command[name]
         operation = f"{name} {where}" if isinstance(where, str) else name
         calls = self._calls
-        address = calls.address_of(url)
-        database = _database(address.path) or "test"
         answer = await calls.call(
-            address,
+            url,
             operation,
-            lambda session: session.run(database, command),
+            lambda session: session.run(command),
             timeout=options.get("timeout"),
         )
         value = answer.value

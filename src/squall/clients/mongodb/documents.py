@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import bson
 from bson.errors import InvalidDocument
@@ -30,7 +30,7 @@ def document_of(value: Any) -> PreparedBSON:
     if isinstance(value, Mapping):
         return PreparedBSON(value, _encoded(value))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return PreparedBSON(value, [_encoded(each) for each in value])
+        return PreparedBSON(value, [_encoded(each) for each in cast("Sequence[Any]", value)])
     raise CallError(f"a document must be a dict or a list of dicts, not {type(value).__name__}")
 
 
@@ -43,7 +43,7 @@ def _encoded(value: Any) -> RawBSONDocument:
     if not isinstance(value, Mapping):
         raise CallError(f"a document must be a dict, not {type(value).__name__}")
     try:
-        return RawBSONDocument(bson.encode(value))
+        return RawBSONDocument(bson.encode(cast("Mapping[str, Any]", value)))
     except (InvalidDocument, OverflowError, TypeError, ValueError) as error:
         # It names the field, and the type that has no place in BSON.
         raise CallError(f"the document cannot be sent as BSON: {error}") from None

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from bson.errors import BSONError
 from pymongo.asynchronous.pool import AsyncConnection, Pool
-from pymongo.auth_shared import _build_credentials_tuple
+from pymongo.auth_shared import (
+    _build_credentials_tuple,  # pyright: ignore[reportPrivateUsage]
+)
 from pymongo.errors import (
     ConnectionFailure,
     DocumentTooLarge,
@@ -46,17 +48,18 @@ class Answer(NamedTuple):
 class MongoDBSession:
     """A connection whose log-in is done."""
 
-    __slots__ = ("_connection", "_pool", "_transport")
+    __slots__ = ("_connection", "_database", "_pool", "_transport")
 
-    def __init__(self, connection: Any, pool: Any, transport: Any) -> None:
+    def __init__(self, connection: Any, database: str, pool: Any, transport: Any) -> None:
         self._connection = connection
+        self._database = database
         # The connection only refers to it weakly.
         self._pool = pool
         self._transport = transport
 
-    async def run(self, database: str, command: dict[str, Any]) -> Answer:
+    async def run(self, command: dict[str, Any]) -> Answer:
         """Runs a command, and fetches all documents of its cursor."""
-        connection = self._connection
+        connection, database = self._connection, self._database
         rows: list[dict[str, Any]] = []
         commands = 1
         try:
@@ -104,12 +107,11 @@ async def greet(
         )
     options = PoolOptions(credentials=credentials, is_sync=False)
     pool = Pool(place, options)
-    connection = AsyncConnection(
-        AsyncNetworkingInterface((transport, protocol)), pool, place, 1, False
-    )
+    network = AsyncNetworkingInterface((transport, protocol))
+    connection = AsyncConnection(network, pool, place, 1, False)
     await connection.hello()
     await connection.authenticate()
-    return MongoDBSession(connection, pool, transport)
+    return MongoDBSession(connection, login["database"] or "test", pool, transport)
 
 
 def refusal(error: Any, commands: int = 1) -> Answer:
@@ -117,9 +119,8 @@ def refusal(error: Any, commands: int = 1) -> Answer:
     details: Mapping[str, Any] = error.details or {}
     code = details.get("code") or error.code or 0
     message = details.get("errmsg") or str(error)
-    return Answer(
-        {}, [], commands, reason_of(code, details.get("codeName", "")), str(code), message
-    )
+    reason = reason_of(code, details.get("codeName", ""))
+    return Answer({}, [], commands, reason, str(code), message)
 
 
 def reason_of(code: int, name: str) -> str:

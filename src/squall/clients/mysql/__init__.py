@@ -1,5 +1,7 @@
-"""`self.client.mysql`: MySQL and MariaDB, on asyncmy. `client` opens connections, `session` uses
-them."""
+"""`self.client.mysql`: MySQL and MariaDB, on asyncmy.
+
+`client` opens connections, `session` uses them.
+"""
 
 from squall.clients.mysql.client import MySQLClient
 

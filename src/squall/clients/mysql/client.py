@@ -45,7 +45,8 @@ async def _open(opening: Opening) -> MySQLSession:
 
 
 def _server(session: MySQLSession) -> str:
-    version = session.connection.server_version
+    # MariaDB puts a version before its own, for old clients.
+    version = session.connection.server_version.removeprefix("5.5.5-")
     name, _, rest = version.partition("-")
     return f"MariaDB {name}" if "MariaDB" in rest else f"MySQL {version}"
 

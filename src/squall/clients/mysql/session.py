@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from asyncmy import errors
 from asyncmy.connection import Connection
@@ -17,11 +17,13 @@ from squall.clients.sql.statements import SQLOutcome, Statement
 
 # What the library raises about values and statements before it sends anything.
 _OF_AUTHOR = (errors.ProgrammingError, errors.DataError, errors.NotSupportedError)
-_NAMES = {number: name for name, number in vars(ER).items() if isinstance(number, int)}
-# Errors that are newer than the table of the library.
-_NAMES |= {1690: "DATA_OUT_OF_RANGE", 1927: "CONNECTION_KILLED", 1969: "STATEMENT_TIMEOUT"}
-_NAMES |= {1062: "DUPLICATE_ENTRY", 1040: "TOO_MANY_CONNECTIONS", 1045: "ACCESS_DENIED"}
-_NAMES |= {1049: "UNKNOWN_DATABASE", 1698: "ACCESS_DENIED"}
+_NAMES = {
+    **{number: name for name, number in vars(ER).items() if isinstance(number, int)},
+    # Clearer than the names of the library, or newer than its table.
+    **{1040: "TOO_MANY_CONNECTIONS", 1045: "ACCESS_DENIED", 1046: "NO_DATABASE"},
+    **{1049: "UNKNOWN_DATABASE", 1062: "DUPLICATE_ENTRY", 1064: "SYNTAX", 1698: "ACCESS_DENIED"},
+    **{1690: "OUT_OF_RANGE", 1927: "CONNECTION_KILLED", 1969: "STATEMENT_TIMEOUT"},
+}
 
 
 class SessionLost(ConnectionError):
@@ -141,7 +143,7 @@ class MySQLSession:
         try:
             with self._opening.connecting():
                 await other.connect()
-            await other.query(f"KILL QUERY {number}")
+            await cast("Any", other).query(f"KILL QUERY {number}")
         finally:
             other.close()
 

@@ -1,4 +1,7 @@
-"""`self.client.postgres`: PostgreSQL, on asyncpg. `client` opens connections, `session` uses them."""
+"""`self.client.postgres`: PostgreSQL, on asyncpg.
+
+`client` opens connections, `session` uses them.
+"""
 
 from squall.clients.postgres.client import PostgresClient
 

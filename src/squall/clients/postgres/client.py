@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
-import asyncpg
-
 from squall.api.errors import TransportError
 from squall.api.protocols.sql import PostgresResponse
 from squall.clients.calls.arrivals import Opening
 from squall.clients.calls.library import Library
 from squall.clients.http.client import HTTPClient
-from squall.clients.postgres.session import LOST, PostgresSession, reason_of
+from squall.clients.postgres.session import LOST, PostgresSession, asyncpg, reason_of
 from squall.clients.sql import Dialect, SQLClient
 from squall.clients.sql.tls_option import tls_of
 

@@ -6,14 +6,15 @@ import asyncio
 import re
 import struct
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
-
-import asyncpg
-from asyncpg.exceptions import InterfaceError, OutdatedSchemaCacheError
 
 from squall.api.errors import CallError
 from squall.clients.sql.statement_cancel import start_cancel
 from squall.clients.sql.statements import SQLOutcome, Statement
+
+# It has no types of its own.
+asyncpg: Any = import_module("asyncpg")
 
 # What a connection raises that the server or the network ended.
 LOST = (
@@ -21,6 +22,11 @@ LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InternalClientError,
     asyncpg.ConnectionDoesNotExistError,
+)
+_REFUSALS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions.OutdatedSchemaCacheError,
 )
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
 # Of the message that asks a server to end a statement (PostgreSQL, 55.2.8).
@@ -62,7 +68,7 @@ class PostgresSession:
             rows, tag, _ = await self._bind_execute(
                 statement.handle._state, values, "", 0, True, None
             )
-        except (asyncpg.PostgresError, InterfaceError, OutdatedSchemaCacheError) as error:
+        except _REFUSALS as error:
             return self._refused(text, error)
         self._is_running = False
         return SQLOutcome(rows, statement.columns, len(rows) or counted(tag.decode()))
@@ -71,7 +77,7 @@ class PostgresSession:
         self._is_running = True
         try:
             tag = await self.connection.execute(text)
-        except (asyncpg.PostgresError, InterfaceError) as error:
+        except _REFUSALS as error:
             return self._refused(text, error)
         self._is_running = False
         return SQLOutcome(row_count=counted(tag))
@@ -82,7 +88,7 @@ class PostgresSession:
         self._is_running = True
         try:
             await statement.handle.executemany(values)
-        except (asyncpg.PostgresError, InterfaceError, OutdatedSchemaCacheError) as error:
+        except _REFUSALS as error:
             return self._refused(text, error)
         self._is_running = False
         return SQLOutcome(row_count=len(values))
@@ -90,11 +96,11 @@ class PostgresSession:
     def _refused(self, text: str, error: Any) -> SQLOutcome:
         self._is_running = False
         if isinstance(error, LOST):
-            if isinstance(error, OutdatedSchemaCacheError):
+            if isinstance(error, asyncpg.exceptions.OutdatedSchemaCacheError):
                 self.statements.pop(text, None)
                 return SQLOutcome(error="outdated schema", code="0A000", message=str(error))
             raise error
-        if isinstance(error, InterfaceError):
+        if isinstance(error, asyncpg.InterfaceError):
             # A value that is not of the type of its parameter: nothing was sent.
             raise CallError(str(error).splitlines()[0]) from None
         if isinstance(error, asyncpg.InvalidCachedStatementError):

@@ -50,7 +50,7 @@ class SQLClient:
     async def query(self, url: URL, sql: SQL, *values: Any, **options: Unpack[SQLOptions]) -> Any:
         # Most calls are these, so they are written out in full: a statement that an idle connection
         # has prepared.
-        if not options and sql.__class__ is PreparedSQL:
+        if not options and type(sql) is PreparedSQL:
             calls, text = self._calls, sql.text
             held = calls.idle(url)
             if held is not None and (known := held.connection.statements.get(text)) is not None:
@@ -71,7 +71,7 @@ class SQLClient:
                     raise calls.broken(held, shown(text), failure) from failure.__cause__
                 ended = arrivals.last if arrivals.last > started else perf_counter()
                 response = self._dialect.response(
-                    sql.source_of(url),
+                    sql.source_of(held.address),
                     started,
                     arrivals.first or ended,
                     ended,

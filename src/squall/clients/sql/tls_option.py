@@ -13,14 +13,8 @@ from squall.clients.http.shared import NO_ALPN
 _NAMES = ("sslmode", "ssl-mode", "ssl", "tls")
 _OFF = ("disable", "disabled", "false", "0", "no", "off", "allow", "prefer", "preferred")
 _ON = (
-    "require",
-    "required",
-    "verify-ca",
-    "verify_ca",
-    "verify-full",
-    "verify_identity",
-    "true",
-    "1",
+    *("require", "required", "verify-ca", "verify_ca", "verify-full", "verify_identity"),
+    *("true", "1", "yes", "on"),
 )
 
 
@@ -36,7 +30,6 @@ def _wanted(query: Mapping[str, str]) -> bool:
         if value in _ON:
             return True
         if value and value not in _OFF:
-            raise CallError(
-                f"{name}={value} in the address: write {name}=require or {name}=disable"
-            )
+            advice = f"write {name}=require or {name}=disable"
+            raise CallError(f"{name}={value} in the address is not known; {advice}")
     return False

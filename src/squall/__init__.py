@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.proto import Proto
+    from squall.api.protocols.redis import RedisResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -61,6 +62,7 @@ _HOMES = {
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.proto": "Proto",
+    "squall.api.protocols.redis": "RedisResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -102,6 +104,7 @@ __all__ = [
     "Provide",
     "Query",
     "Rate",
+    "RedisResponse",
     "Reporter",
     "ReporterTypes",
     "Resource",

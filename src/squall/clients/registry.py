@@ -44,6 +44,12 @@ CLIENTS = {
     "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
     "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
+    "redis": ClientSource(
+        "squall.clients.redis",
+        "RedisClient",
+        "redis",
+        (Scheme("redis", 6379), Scheme("rediss", 6379, tls=True)),
+    ),
     "sse": ClientSource("squall.clients.sse", "SSEClient"),
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient"),
 }

@@ -14,6 +14,7 @@ from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 if TYPE_CHECKING:
     from squall.api.graphql import GraphQLVerbs
     from squall.api.grpc import GRPCVerbs
+    from squall.api.protocols.redis import RedisVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -27,6 +28,7 @@ class Clients:
     http: HTTPVerbs
     http2: HTTP2Verbs
     http3: HTTP3Verbs
+    redis: RedisVerbs
     sse: SSEVerbs
     websocket: WebsocketVerbs
 

@@ -75,8 +75,8 @@ class Connections(Generic[C]):
     def limit_s(self, timeout: str | float | None) -> float:
         return self.http.timeout_s if timeout is None else self.shared.seconds(timeout)
 
-    async def take(self, address: PreparedAddress, operation: str, limit_s: float) -> C:
-        """An idle connection or a new one; `operation` is what fails if there is none."""
+    def idle(self, address: PreparedAddress) -> C | None:
+        """A connection of the user that waits for its next call."""
         idle = self._idle.get(address.value)
         while idle:
             conn = idle.pop()
@@ -84,6 +84,13 @@ class Connections(Generic[C]):
                 conn.connect_s = 0.0
                 return conn
             conn.abort()
+        return None
+
+    async def take(self, address: PreparedAddress, operation: str, limit_s: float) -> C:
+        """An idle connection or a new one; `operation` is what fails if there is none."""
+        idle = self.idle(address)
+        if idle is not None:
+            return idle
         shared = self.shared
         began = perf_counter()
         if began > shared.limit[0] and not shared.allows(began):
@@ -150,10 +157,25 @@ class Connections(Generic[C]):
 
     def done(self, response: Any) -> Any:
         """Notes how a call ended, for the step and for `--once`."""
-        self.http.note(response)
+        # `HTTPClient.note` without its call.
+        self.http.last = response
+        if self.http.siblings:
+            self.http.note(response)
         if self.shared.on_exchange is not None:
             self._show(response.source.operation, response.source.address, response)
         return response
+
+    def broken(
+        self, conn: C, error: BaseException, operation: str, calls: int = 1
+    ) -> BaseException:
+        """Drops the connection of calls without an answer, and counts them. Returns what to
+        raise."""
+        self.drop(conn)
+        if not isinstance(error, TransportError):
+            self.counters.cancelled += calls
+            return error
+        self.counters.failed += calls
+        return self.failed(error, conn.address, operation)
 
     def failed(
         self, error: TransportError, address: PreparedAddress, operation: str

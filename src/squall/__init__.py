@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.proto import Proto
     from squall.api.protocols.redis import RedisResponse
+    from squall.api.protocols.tcp import LengthPrefix, TCPResponse
+    from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -63,6 +65,8 @@ _HOMES = {
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.proto": "Proto",
     "squall.api.protocols.redis": "RedisResponse",
+    "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
+    "squall.api.protocols.udp": "UDPResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -96,6 +100,7 @@ __all__ = [
     "HTTP3Response",
     "HTTPResponse",
     "Headers",
+    "LengthPrefix",
     "LocalRunner",
     "Mutation",
     "Params",
@@ -113,8 +118,10 @@ __all__ = [
     "Sample",
     "SquallError",
     "StatusError",
+    "TCPResponse",
     "Timed",
     "TransportError",
+    "UDPResponse",
     "Use",
     "WebsocketResponse",
     "Workflow",

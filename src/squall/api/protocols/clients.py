@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from squall.api.graphql import GraphQLVerbs
     from squall.api.grpc import GRPCVerbs
     from squall.api.protocols.redis import RedisVerbs
+    from squall.api.protocols.tcp import TCPVerbs
+    from squall.api.protocols.udp import UDPVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -30,6 +32,8 @@ class Clients:
     http3: HTTP3Verbs
     redis: RedisVerbs
     sse: SSEVerbs
+    tcp: TCPVerbs
+    udp: UDPVerbs
     websocket: WebsocketVerbs
 
     __slots__ = ("_make", *__annotations__)

@@ -162,8 +162,13 @@ class Connections(Generic[C]):
         if self.http.siblings:
             self.http.note(response)
         if self.shared.on_exchange is not None:
-            self._show(response.source.operation, response.source.address, response)
+            self.show(response)
         return response
+
+    def show(self, response: Any) -> None:
+        """Shows a call for `--once`; `done` does it, too."""
+        if self.shared.on_exchange is not None:
+            self._show(response.source.operation, response.source.address, response)
 
     def broken(
         self, conn: C, error: BaseException, operation: str, calls: int = 1

@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.proto import Proto
     from squall.api.protocols.mongodb import MongoDBResponse
+    from squall.api.protocols.redis import RedisResponse
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse
+    from squall.api.protocols.tcp import LengthPrefix, TCPResponse
+    from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -67,6 +70,9 @@ _HOMES = {
     "squall.api.proto": "Proto",
     "squall.api.protocols.mongodb": "MongoDBResponse",
     "squall.api.protocols.sql": "MySQLResponse PostgresResponse",
+    "squall.api.protocols.redis": "RedisResponse",
+    "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
+    "squall.api.protocols.udp": "UDPResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -102,6 +108,7 @@ __all__ = [
     "HTTP3Response",
     "HTTPResponse",
     "Headers",
+    "LengthPrefix",
     "LocalRunner",
     "MongoDBResponse",
     "Mutation",
@@ -113,6 +120,7 @@ __all__ = [
     "Provide",
     "Query",
     "Rate",
+    "RedisResponse",
     "Reporter",
     "ReporterTypes",
     "Resource",
@@ -121,8 +129,10 @@ __all__ = [
     "Sample",
     "SquallError",
     "StatusError",
+    "TCPResponse",
     "Timed",
     "TransportError",
+    "UDPResponse",
     "Use",
     "WebsocketResponse",
     "Workflow",

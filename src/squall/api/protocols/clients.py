@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from squall.api.graphql import GraphQLVerbs
     from squall.api.grpc import GRPCVerbs
     from squall.api.protocols.mongodb import MongoDBVerbs
+    from squall.api.protocols.redis import RedisVerbs
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs
+    from squall.api.protocols.tcp import TCPVerbs
+    from squall.api.protocols.udp import UDPVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -32,7 +35,10 @@ class Clients:
     mongodb: MongoDBVerbs
     mysql: SQLVerbs[MySQLResponse]
     postgres: SQLVerbs[PostgresResponse]
+    redis: RedisVerbs
     sse: SSEVerbs
+    tcp: TCPVerbs
+    udp: UDPVerbs
     websocket: WebsocketVerbs
 
     __slots__ = ("_make", *__annotations__)

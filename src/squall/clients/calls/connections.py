@@ -48,7 +48,7 @@ Open = Callable[[PreparedAddress, float], Awaitable[C]]
 class Connections(Generic[C]):
     """The connections of one user's client."""
 
-    __slots__ = ("_open", "counters", "http", "idle", "protocol", "shared")
+    __slots__ = ("_open", "counters", "http", "idle_by_address", "protocol", "shared")
 
     def __init__(self, http: HTTPClient, protocol: str, open: Open[C]) -> None:
         self.http = http
@@ -57,7 +57,7 @@ class Connections(Generic[C]):
         self.counters: HTTPCounters = self.shared.counters_of(protocol)
         self._open = open
         # By the text of the address, which has the user and the database in it.
-        self.idle: dict[Any, list[C]] = {}
+        self.idle_by_address: dict[Any, list[C]] = {}
         http.companions = (*http.companions, self)
 
     def address_of(self, url: Any) -> PreparedAddress:
@@ -75,15 +75,22 @@ class Connections(Generic[C]):
     def limit_s(self, timeout: str | float | None) -> float:
         return self.http.timeout_s if timeout is None else self.shared.seconds(timeout)
 
-    async def take(self, address: PreparedAddress, operation: str, limit_s: float) -> C:
-        """An idle connection or a new one; `operation` is what fails if there is none."""
-        idle = self.idle.get(address.value)
+    def idle(self, address: PreparedAddress) -> C | None:
+        """A connection of the user that waits for its next call."""
+        idle = self.idle_by_address.get(address.value)
         while idle:
             conn = idle.pop()
             if conn.is_open:
                 conn.connect_s = 0.0
                 return conn
             conn.abort()
+        return None
+
+    async def take(self, address: PreparedAddress, operation: str, limit_s: float) -> C:
+        """An idle connection or a new one; `operation` is what fails if there is none."""
+        idle = self.idle(address)
+        if idle is not None:
+            return idle
         shared = self.shared
         began = perf_counter()
         if began > shared.limit[0] and not shared.allows(began):
@@ -140,7 +147,7 @@ class Connections(Generic[C]):
 
     def keep(self, conn: C) -> None:
         """Keeps an open connection for the user's next call."""
-        self.idle.setdefault(conn.address.value, []).append(conn)
+        self.idle_by_address.setdefault(conn.address.value, []).append(conn)
 
     def drop(self, conn: C) -> None:
         """Closes a connection at once: something went wrong on it, or its call was cancelled."""
@@ -154,10 +161,30 @@ class Connections(Generic[C]):
 
     def done(self, response: Any) -> Any:
         """Notes how a call ended, for the step and for `--once`."""
-        self.http.note(response)
+        # `HTTPClient.note` without its call.
+        self.http.last = response
+        if self.http.siblings:
+            self.http.note(response)
+        if self.shared.on_exchange is not None:
+            self.show(response)
+        return response
+
+    def show(self, response: Any) -> None:
+        """Shows a call for `--once`; `done` does it, too."""
         if self.shared.on_exchange is not None:
             self._show(response.source.operation, response.source.address, response)
-        return response
+
+    def broken(
+        self, conn: C, error: BaseException, operation: str, calls: int = 1
+    ) -> BaseException:
+        """Drops the connection of calls without an answer, and counts them. Returns what to
+        raise."""
+        self.drop(conn)
+        if not isinstance(error, TransportError):
+            self.counters.cancelled += calls
+            return error
+        self.counters.failed += calls
+        return self.failed(error, conn.address, operation)
 
     def failed(
         self, error: TransportError, address: PreparedAddress, operation: str
@@ -191,7 +218,7 @@ class Connections(Generic[C]):
             self.close()
 
     def close(self) -> None:
-        idle, self.idle = self.idle, {}
+        idle, self.idle_by_address = self.idle_by_address, {}
         for connections in idle.values():
             for conn in connections:
                 conn.close()

@@ -265,7 +265,7 @@ class LibraryCalls(Generic[L]):
         """
         if url.__class__ is not PreparedAddress or self.shared.on_exchange is not None:
             return None
-        idle = self._connections.idle.get(url.value)
+        idle = self._connections.idle_by_address.get(url.value)
         return idle[-1] if idle and idle[-1].is_open else None
 
     def begin(self, held: LibraryConnection[L]) -> None:
@@ -275,7 +275,7 @@ class LibraryCalls(Generic[L]):
         held.started = started = perf_counter()
         if started > http.limit[0] and not self.shared.allows(started):
             raise asyncio.CancelledError
-        self._connections.idle[held.address.value].pop()
+        self._connections.idle_by_address[held.address.value].pop()
         held.timeout_s = http.timeout_s if http.siblings else http.own_timeout_s
         held.future = held
         held.connect_s = 0.0

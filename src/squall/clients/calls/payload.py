@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from squall.api.arguments import Prepared
 from squall.clients.http.body import PreparedBody, PreparedFile, data_of
+
+if TYPE_CHECKING:
+    from squall.clients.calls.address import PreparedAddress
 
 # Characters of a statement or command that messages show.
 _SHOWN_CHARACTERS = 80
@@ -22,6 +25,26 @@ def payload_of(value: Any) -> bytes:
     if isinstance(value, Prepared):
         value = value.value
     return data_of(value).content
+
+
+class SentData:
+    """The source of a response of raw bytes: the verb, and what was sent."""
+
+    __slots__ = ("_address", "_data", "_verb")
+
+    def __init__(self, address: PreparedAddress, verb: str, data: bytes) -> None:
+        self._address = address
+        self._verb = verb
+        self._data = data
+
+    @property
+    def address(self) -> str:
+        return self._address.shown
+
+    @property
+    def operation(self) -> str:
+        start = self._data[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
+        return f"{self._verb} {shown(start)}" if start else self._verb
 
 
 def shown(text: str) -> str:

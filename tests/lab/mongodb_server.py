@@ -133,6 +133,9 @@ class MongoDBServer:
     def _do_ping(self, command: Document, sections: Any) -> Document:
         return {"ok": 1.0}
 
+    def _do_buildInfo(self, command: Document, sections: Any) -> Document:
+        return {"version": "7.0.0", "ok": 1.0}
+
     def _do_fail(self, command: Document, sections: Any) -> Document:
         return _error(112, "WriteConflict", "the documents changed meanwhile")
 

@@ -131,7 +131,7 @@ class MySQLSession:
     def abort(self) -> None:
         """Closes the connection at once, and ends its statement on the server."""
         connection = self.connection
-        if self._is_running and self.is_open():
+        if self._is_running:
             self._is_running = False
             start_cancel(self._cancel(connection.thread_id()))
         if connection._transport is not None:

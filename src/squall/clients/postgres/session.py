@@ -30,7 +30,7 @@ _REFUSALS = (
 )
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
 # Of the message that asks a server to end a statement (PostgreSQL, 55.2.8).
-_CANCEL = struct.Struct("!IIII")
+_CANCEL = struct.Struct("!iiii")
 _CANCEL_CODE = 80877102
 
 
@@ -112,7 +112,7 @@ class PostgresSession:
 
     def abort(self) -> None:
         """Closes the connection at once, and ends its statement on the server."""
-        if self._is_running and self.is_open():
+        if self._is_running:
             self._is_running = False
             protocol = self.connection._protocol
             start_cancel(self._cancel(protocol.backend_pid, protocol.backend_secret))

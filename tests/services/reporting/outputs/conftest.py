@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.services.coordination.lab.places import redis_url, s3_endpoint
-from tests.services.reporting.lab.databases import (
+from tests.lab.databases import (
     DatabaseServer,
     mariadb_server,
     postgres_server,

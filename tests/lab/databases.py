@@ -1,23 +1,32 @@
 """PostgreSQL and MariaDB servers of the tests' own, with a password, on free ports.
 
-They do not sync to disk. Both refuse to run as root, so their files belong to another user then,
-outside of pytest's folders, which only the own user may enter.
+`postgres_database` and `mariadb_database` are empty databases: on the servers of this machine if
+these let everybody in, else on one of the tests' own.
+
+Own servers do not sync to disk. Both refuse to run as root, so their files belong to another user
+then, outside of pytest's folders, which only the own user may enter.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
@@ -33,6 +42,8 @@ class DatabaseServer:
     port: int
     username: str = "squall"
     password: str = PASSWORD
+    restart: Callable[[], None] = lambda: None
+    """Kills the server and starts it again on the same port."""
 
 
 def missing(what: str) -> None:
@@ -66,8 +77,8 @@ def postgres_server() -> Iterator[DatabaseServer]:
             ),
             user,
             folder,
-        ) as port:
-            yield DatabaseServer(port)
+        ) as (port, restart):
+            yield DatabaseServer(port, restart=restart)
 
 
 @contextmanager
@@ -98,8 +109,8 @@ def mariadb_server() -> Iterator[DatabaseServer]:
             _listens,
             user,
             folder,
-        ) as port:
-            yield DatabaseServer(port)
+        ) as (port, restart):
+            yield DatabaseServer(port, restart=restart)
 
 
 def _program(name: str, places: str) -> str:
@@ -148,19 +159,36 @@ def _running(
     is_ready: Callable[[int], bool],
     user: str | None,
     folder: Path,
-) -> Iterator[int]:
-    """Starts it again elsewhere if another process took the port first."""
+) -> Iterator[tuple[int, Callable[[], None]]]:
+    """The port, and a function that restarts the server. Starts it again elsewhere if another
+    process took the port first."""
+    process: list[subprocess.Popen[bytes]] = []
+
+    def start(port: int) -> bool:
+        with open(folder / "log", "wb") as log:
+            process[:] = [
+                subprocess.Popen(command(port), user=user, cwd="/", stdout=log, stderr=log)
+            ]
+        return _becomes_ready(process[0], port, is_ready)
+
+    def kill() -> None:
+        process[0].kill()
+        process[0].wait()
+
+    def restart() -> None:
+        kill()
+        # Children of a killed server may keep its files for a moment.
+        while not start(port):
+            kill()
+
     for _ in range(3):
         (port,) = free_ports(1)
-        with open(folder / "log", "wb") as log:
-            process = subprocess.Popen(command(port), user=user, cwd="/", stdout=log, stderr=log)
         try:
-            if _becomes_ready(process, port, is_ready):
-                yield port
+            if start(port):
+                yield port, restart
                 return
         finally:
-            process.kill()
-            process.wait()
+            kill()
     raise AssertionError((folder / "log").read_text(errors="replace"))
 
 
@@ -180,3 +208,90 @@ def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 10.0):
         return True
     return False
+
+
+@contextmanager
+def postgres_database() -> Iterator[str]:
+    """The URL of an empty database."""
+    name = f"squall_tests_{secrets.token_hex(6)}"
+    with ExitStack() as stack:
+        server = "postgres://postgres@127.0.0.1:5432"
+        if not _reaches(_on_postgres, f"{server}/postgres"):
+            own = stack.enter_context(postgres_server())
+            server = (
+                f"postgres://{own.username}:{quote(own.password, safe='')}@127.0.0.1:{own.port}"
+            )
+        on_postgres(f"{server}/postgres", f"CREATE DATABASE {name}")
+        stack.callback(on_postgres, f"{server}/postgres", f"DROP DATABASE {name} WITH (FORCE)")
+        yield f"{server}/{name}"
+
+
+@contextmanager
+def mariadb_database() -> Iterator[str]:
+    """The URL of an empty database."""
+    name = f"squall_tests_{secrets.token_hex(6)}"
+    with ExitStack() as stack:
+        server = "mysql://root@127.0.0.1:3306"
+        if _reaches(_on_mysql, server):
+            on_mysql(server, f"CREATE DATABASE {name}")
+            stack.callback(on_mysql, server, f"DROP DATABASE {name}")
+            yield f"{server}/{name}"
+            return
+        own = stack.enter_context(mariadb_server())
+        password = quote(own.password, safe="")
+        yield f"mysql://{own.username}:{password}@127.0.0.1:{own.port}/results"
+
+
+def on_postgres(url: str, statement: str) -> Any:
+    """Runs a statement apart from Squall, in a thread of its own; returns its first value."""
+    return _in_thread(_on_postgres(url, statement))
+
+
+def on_mysql(url: str, statement: str) -> Any:
+    return _in_thread(_on_mysql(url, statement))
+
+
+async def _on_postgres(url: str, statement: str) -> Any:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(statement)
+    finally:
+        await connection.close()
+
+
+async def _on_mysql(url: str, statement: str) -> Any:
+    import aiomysql
+
+    parts = urlsplit(url)
+    connection = await aiomysql.connect(
+        host=parts.hostname,
+        port=parts.port,
+        user=parts.username,
+        password=unquote(parts.password or ""),
+        db=parts.path.strip("/") or None,
+        autocommit=True,
+    )
+    try:
+        async with connection.cursor() as cursor:
+            with warnings.catch_warnings(action="ignore"):
+                await cursor.execute(statement)
+            row = await cursor.fetchone()
+            return row[0] if row else None
+    finally:
+        connection.close()
+
+
+def _reaches(run: Callable[[str, str], Coroutine[Any, Any, Any]], url: str) -> bool:
+    try:
+        return _in_thread(run(url, "SELECT 1")) == 1
+    except Exception:
+        # No server, or one that does not let us in.
+        return False
+
+
+def _in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """A test may run a loop of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result(60)

@@ -183,14 +183,20 @@ class MongoDBServer:
     def _do_update(self, command: Document, sections: dict[str, list[Document]]) -> Document:
         changed = 0
         for update in _list(command, sections, "updates"):
+            matched = 0
             for each in self.documents[command["update"]]:
                 if _fits(each, update["q"]):
                     each.update(update["u"].get("$set", {}))
                     for field, step in update["u"].get("$inc", {}).items():
                         each[field] = each.get(field, 0) + step
                     changed += 1
+                    matched += 1
                     if not update.get("multi"):
                         break
+            if not matched and update.get("upsert"):
+                made = dict(update["q"]) | update["u"].get("$inc", {})
+                self.documents[command["update"]].append(made)
+                changed += 1
         return {"n": changed, "nModified": changed, "ok": 1.0}
 
     def _do_delete(self, command: Document, sections: dict[str, list[Document]]) -> Document:

@@ -138,7 +138,7 @@ class MongoDBVerbs(Protocol):
         self,
         url: URL,
         collection: str,
-        pipeline: Sequence[Document],
+        pipeline: Document | Sequence[Document],
         **options: Unpack[CommandOptions],
     ) -> MongoDBResponse:
         """All documents that the stages of a pipeline make."""

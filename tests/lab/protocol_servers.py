@@ -1,4 +1,4 @@
-"""Servers of five protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of eight protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
+from tests.lab.mongodb_server import MongoDBServer, running_mongodb_server
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
+from squall import SQL, Document, MongoDBResponse, MySQLResponse, PostgresResponse
 from squall import WebsocketResponse, then
 
 class Load(Workflow):
@@ -54,6 +57,25 @@ class Load(Workflow):
         self, url: URL = "{graphql}", query: Query = "{{ products {{ id }} }}"
     ) -> GraphQLResponse:
         return await self.client.graphql2.query(url, query)
+
+    @then()
+    async def book(
+        self, url: URL = "{postgres}", sql: SQL = "INSERT INTO orders VALUES ($1) RETURNING number"
+    ) -> PostgresResponse:
+        return await self.client.postgres.query(url, sql, self.vu.iteration)
+
+    @then()
+    async def pay(
+        self, url: URL = "{mysql}", sql: SQL = "INSERT INTO orders VALUES (?)"
+    ) -> MySQLResponse:
+        async with self.client.mysql.transaction(url) as orders:
+            return await orders.query(sql, self.vu.iteration)
+
+    @then()
+    async def note(
+        self, url: URL = "{mongodb}", order: Document = dict(item="shoe")
+    ) -> MongoDBResponse:
+        return await self.client.mongodb.insert(url, "orders", order)
 """
 CLOSED = "vus = 2\n    iterations = 12"
 OPEN = 'rate = "8/s"\n    duration = "2s"'
@@ -65,6 +87,9 @@ class ProtocolServers(NamedTuple):
     sse: EventServer
     grpc: GRPCServer
     graphql: GraphQLServer
+    postgres: str
+    mysql: str
+    mongodb: MongoDBServer
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
@@ -75,6 +100,9 @@ class ProtocolServers(NamedTuple):
             "sse": self.sse.url,
             "grpc": self.grpc.url,
             "graphql": self.graphql.http2_url,
+            "postgres": self.postgres,
+            "mysql": self.mysql,
+            "mongodb": self.mongodb.url,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -82,11 +110,13 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        assert set(found) == {"http", "http2", "websocket", "sse", "grpc"}
+        databases = {"postgres", "mysql", "mongodb"}
+        assert set(found) == {"http", "http2", "websocket", "sse", "grpc", *databases}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
-        # Two steps of gRPC; GraphQL goes over HTTP/2.
+        # Two steps of gRPC; GraphQL goes over HTTP/2; a transaction begins and commits.
         wanted = dict.fromkeys(found, made) | {"grpc": 2 * made, "http2": 2 * made}
+        wanted["mysql"] = 3 * made
         assert {name: each["sent"] for name, each in found.items()} == wanted
         seen = (
             plain,
@@ -96,8 +126,11 @@ class ProtocolServers(NamedTuple):
             self.grpc.calls["Buy"],
             self.grpc.calls["Talk"],
             self.graphql.operations["anonymous"],
+            on_postgres(self.postgres, "SELECT count(*) FROM orders"),
+            on_mysql(self.mysql, "SELECT count(*) FROM orders"),
+            self.mongodb.calls["insert"],
         )
-        assert seen == (made,) * 7
+        assert seen == (made,) * 10
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -119,5 +152,10 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_event_server() as sse,
         running_grpc_server() as grpc,
         running_graphql_server() as graphql,
+        postgres_database() as postgres,
+        mariadb_database() as mysql,
+        running_mongodb_server() as mongodb,
     ):
-        yield ProtocolServers(http2, websocket, sse, grpc, graphql)
+        on_postgres(postgres, "CREATE TABLE orders (number INTEGER)")
+        on_mysql(mysql, "CREATE TABLE orders (number INTEGER)")
+        yield ProtocolServers(http2, websocket, sse, grpc, graphql, postgres, mysql, mongodb)

@@ -60,6 +60,7 @@ async def test_the_verbs_do_what_the_server_counts(mongodb: MongoDBServer) -> No
     assert mongodb.documents["items"] == []
     calls = {"insert": 2, "find": 2, "getMore": 1, "update": 2, "aggregate": 2, "delete": 2}
     assert mongodb.calls == calls | {"ping": 1}
+    assert shared.counters_of("mongodb").sent == mongodb.calls.total()
     assert mongodb.connections == shared.counters_of("mongodb").connections == 1
 
 

@@ -159,6 +159,9 @@ class MongoDBClient:
             timeout=options.get("timeout"),
         )
         value = answer.value
+        # Those that fetched the rest of the documents.
+        calls.counters.sent += value.commands - 1
+        calls.counters.replies += value.commands - 1
         count = value.reply.get("n", len(value.rows))
         return calls.done(
             MongoDBResponse(

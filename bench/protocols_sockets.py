@@ -1,8 +1,7 @@
-"""Redis, TCP and UDP on one core against redis-benchmark and a client in C: operations per second of
-CPU time.
+"""Redis, TCP and UDP on one core against redis-benchmark and a client in C.
 
-`redis-server` and the echo server have core 0. The client in C (`echo_client.c`) is compiled for each
-run.
+Compared is the number of operations per second of CPU time. `redis-server` and the echo server have
+core 0. The client in C (`echo_client.c`) is compiled for each run.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import uvloop
 
 import generators
-import uvloop
 
 USERS = 50
 CORE = "0"
@@ -105,10 +105,10 @@ def _running() -> Generator[tuple[Ports, Path]]:
     ]
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for command in commands:
-            processes.append(
-                subprocess.Popen(["taskset", "-c", CORE, *command], stdout=subprocess.DEVNULL)
-            )
+        processes += [
+            subprocess.Popen(["taskset", "-c", CORE, *command], stdout=subprocess.DEVNULL)
+            for command in commands
+        ]
         for port in ports:
             _wait_for(port)
         with socket.create_connection(("127.0.0.1", ports.redis)) as redis:
@@ -141,8 +141,7 @@ def _free_port() -> int:
 
 
 class _Echo(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: Any) -> None:
         self._write = transport.write
 
     def data_received(self, data: bytes) -> None:
@@ -150,7 +149,7 @@ class _Echo(asyncio.Protocol):
 
 
 class _EchoDatagrams(asyncio.DatagramProtocol):
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self._send = transport.sendto
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:

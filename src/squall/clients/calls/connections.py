@@ -48,7 +48,17 @@ Open = Callable[[PreparedAddress, float], Awaitable[C]]
 class Connections(Generic[C]):
     """The connections of one user's client."""
 
-    __slots__ = ("_open", "counters", "http", "idle_by_address", "protocol", "shared")
+    __slots__ = (
+        "_idle",
+        "_keeps",
+        "_open",
+        "counters",
+        "free",
+        "http",
+        "plain",
+        "protocol",
+        "shared",
+    )
 
     def __init__(self, http: HTTPClient, protocol: str, open: Open[C]) -> None:
         self.http = http
@@ -56,8 +66,13 @@ class Connections(Generic[C]):
         self.protocol = protocol
         self.counters: HTTPCounters = self.shared.counters_of(protocol)
         self._open = open
+        self._keeps = self.shared.connections in ("vu", "iteration")
+        # The connection that was given back last: a client that sends on it need not search.
+        self.free: C | None = None
+        # Nothing but `last` wants to know of a call: no steps beside each other, no `--once`.
+        self.plain = not http.siblings and self.shared.on_exchange is None
         # By the text of the address, which has the user and the database in it.
-        self.idle_by_address: dict[Any, list[C]] = {}
+        self._idle: dict[Any, list[C]] = {}
         http.companions = (*http.companions, self)
 
     def address_of(self, url: Any) -> PreparedAddress:
@@ -77,7 +92,14 @@ class Connections(Generic[C]):
 
     def idle(self, address: PreparedAddress) -> C | None:
         """A connection of the user that waits for its next call."""
-        idle = self.idle_by_address.get(address.value)
+        free = self.free
+        if free is not None and free.address.value == address.value:
+            self.free = None
+            if free.is_open:
+                free.connect_s = 0.0
+                return free
+            free.abort()
+        idle = self._idle.get(address.value)
         while idle:
             conn = idle.pop()
             if conn.is_open:
@@ -132,6 +154,9 @@ class Connections(Generic[C]):
 
     def give_back(self, conn: C) -> None:
         """Takes back a connection on which nothing is under way."""
+        if self._keeps and self.free is None and conn.is_open and not self.shared.closed:
+            self.free = conn
+            return
         policy = self.shared.connections
         if policy == "shared":
             if conn.is_open:
@@ -141,13 +166,9 @@ class Connections(Generic[C]):
         elif policy == "request" or self.shared.closed:
             conn.close()
         elif conn.is_open:
-            self.keep(conn)
+            self._idle.setdefault(conn.address.value, []).append(conn)
         else:
             conn.abort()
-
-    def keep(self, conn: C) -> None:
-        """Keeps an open connection for the user's next call."""
-        self.idle_by_address.setdefault(conn.address.value, []).append(conn)
 
     def drop(self, conn: C) -> None:
         """Closes a connection at once: something went wrong on it, or its call was cancelled."""
@@ -161,10 +182,11 @@ class Connections(Generic[C]):
 
     def done(self, response: Any) -> Any:
         """Notes how a call ended, for the step and for `--once`."""
-        # `HTTPClient.note` without its call.
-        self.http.last = response
-        if self.http.siblings:
-            self.http.note(response)
+        if self.plain:
+            # `HTTPClient.note` without its call.
+            self.http.last = response
+            return response
+        self.http.note(response)
         if self.shared.on_exchange is not None:
             self.show(response)
         return response
@@ -218,7 +240,10 @@ class Connections(Generic[C]):
             self.close()
 
     def close(self) -> None:
-        idle, self.idle_by_address = self.idle_by_address, {}
+        free, self.free = self.free, None
+        if free is not None:
+            free.close()
+        idle, self._idle = self._idle, {}
         for connections in idle.values():
             for conn in connections:
                 conn.close()

@@ -263,10 +263,10 @@ class LibraryCalls(Generic[L]):
         For a call that is written out in full between `begin` and `finish` or `broken`, because
         `call` costs as much as a fast library.
         """
-        if url.__class__ is not PreparedAddress or self.shared.on_exchange is not None:
-            return None
-        idle = self._connections.idle_by_address.get(url.value)
-        return idle[-1] if idle and idle[-1].is_open else None
+        connections = self._connections
+        free = connections.free
+        is_ready = free is not None and free.address is url and connections.plain and free.is_open
+        return free if is_ready else None
 
     def begin(self, held: LibraryConnection[L]) -> None:
         """Begins a call on an idle connection. When its time is up, the connection is aborted, and
@@ -275,8 +275,8 @@ class LibraryCalls(Generic[L]):
         held.started = started = perf_counter()
         if started > http.limit[0] and not self.shared.allows(started):
             raise asyncio.CancelledError
-        self._connections.idle_by_address[held.address.value].pop()
-        held.timeout_s = http.timeout_s if http.siblings else http.own_timeout_s
+        self._connections.free = None
+        held.timeout_s = http.own_timeout_s
         held.future = held
         held.connect_s = 0.0
         held.arrivals.first = 0.0
@@ -286,11 +286,12 @@ class LibraryCalls(Generic[L]):
         """Ends a call that was answered."""
         held.future = None
         self.counters.replies += 1
-        self._connections.keep(held)
-        http = self.http
-        http.last = response
-        if http.siblings:
-            http.note(response)
+        connections = self._connections
+        if connections.free is None and not self.shared.closed:
+            connections.free = held
+        else:
+            connections.give_back(held)
+        self.http.last = response
 
     def broken(
         self, held: LibraryConnection[L], operation: str, error: BaseException

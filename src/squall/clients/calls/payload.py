@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from squall.api.arguments import Prepared
+from squall.clients.calls.address import PreparedAddress
 from squall.clients.http.body import PreparedBody, PreparedFile, data_of
-
-if TYPE_CHECKING:
-    from squall.clients.calls.address import PreparedAddress
 
 # Characters of a statement or command that messages show.
 _SHOWN_CHARACTERS = 80
@@ -27,24 +27,21 @@ def payload_of(value: Any) -> bytes:
     return data_of(value).content
 
 
-class SentData:
+class SentData(msgspec.Struct, eq=False, gc=False):
     """The source of a response of raw bytes: the verb, and what was sent."""
 
-    __slots__ = ("_address", "_data", "_verb")
-
-    def __init__(self, address: PreparedAddress, verb: str, data: bytes) -> None:
-        self._address = address
-        self._verb = verb
-        self._data = data
+    to: PreparedAddress
+    verb: str
+    data: bytes
 
     @property
     def address(self) -> str:
-        return self._address.shown
+        return self.to.shown
 
     @property
     def operation(self) -> str:
-        start = self._data[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
-        return f"{self._verb} {shown(start)}" if start else self._verb
+        start = self.data[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
+        return f"{self.verb} {shown(start)}" if start else self.verb
 
 
 def shown(text: str) -> str:

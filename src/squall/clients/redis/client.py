@@ -144,15 +144,22 @@ class RedisClient:
         timeout: str | float | None,  # noqa: ASYNC109
         read: Callable[[RedisResponse], None] | None = None,
     ) -> RedisResponse:
-        connections = self._connections
-        address = url if url.__class__ is PreparedAddress else connections.address_of(url)
-        if address.protocol != "redis":
-            connections.address_of(address)
-        limit_s = self._http.timeout_s if timeout is None else connections.limit_s(timeout)
-        call = RedisCall(address, commands)
-        conn = connections.idle(address)
-        if conn is None:
-            conn = await connections.take(address, call.operation, limit_s)
+        connections, http = self._connections, self._http
+        conn = connections.free
+        if (
+            timeout is None
+            and conn is not None
+            and conn.address is url
+            and conn.transport is not None  # pyright: ignore[reportUnnecessaryComparison]
+        ):
+            connections.free = None
+            conn.connect_s = 0.0
+            call = RedisCall(conn.address, commands)
+            limit_s = http.own_timeout_s if connections.plain else http.timeout_s
+        else:
+            call = RedisCall(connections.address_of(url), commands)
+            limit_s = connections.limit_s(timeout)
+            conn = await connections.take(call.to, call.operation, limit_s)
         started = perf_counter()
         if started > self._limit[0] and not self._shared.allows(started):
             connections.drop(conn)
@@ -171,6 +178,9 @@ class RedisClient:
         connections.give_back(conn)
         if read is not None:
             read(response)
+        if connections.plain:
+            http.last = response
+            return response
         return connections.done(response)
 
 

@@ -12,9 +12,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import hiredis
+import msgspec
 
 from squall.api.errors import CallError, TransportError
 from squall.api.protocols.redis import RedisResponse, Word
+from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.payload import shown
 from squall.clients.http.connect import Dial, dial
 from squall.clients.http.failure_reasons import reason_of
@@ -22,32 +24,29 @@ from squall.clients.http.shared import NO_ALPN
 from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
-    from squall.clients.calls.address import PreparedAddress
     from squall.clients.http.shared import HTTPShared
 
 # Its annotation knows commands of one word only.
 pack: Callable[[tuple[Word, ...]], bytes] = cast("Any", hiredis).pack_command
 # What the parser returns for a reply that is not complete; False is a reply.
 _INCOMPLETE = object()
+# Classes of replies that are values and nothing else.
+_PLAIN = frozenset({bytes, int, float, bool, type(None)})
 # Commands whose words messages must not show.
 _SECRET = frozenset({"AUTH", "HELLO", "ACL", "MIGRATE", "CONFIG"})
 # Characters of an error reply that make its key.
 _MOST_REASON = 120
 
 
-class RedisCall:
-    """The commands of a call, as messages show them."""
+class RedisCall(msgspec.Struct, eq=False, gc=False):
+    """The commands of a call, as messages show them: one command, or the list of a pipeline."""
 
-    __slots__ = ("_address", "commands")
-
-    def __init__(self, address: PreparedAddress, commands: Any) -> None:
-        self._address = address
-        # One command, or the list of those of a pipeline.
-        self.commands = commands
+    to: PreparedAddress
+    commands: Any
 
     @property
     def address(self) -> str:
-        return self._address.shown
+        return self.to.shown
 
     @property
     def operation(self) -> str:
@@ -144,10 +143,33 @@ class RedisConnection(ProtocolConnection):
 
     def data_received(self, data: bytes) -> None:
         now = perf_counter()
-        self.counters.bytes_received += len(data)
-        self.received += len(data)
+        size = len(data)
+        self.counters.bytes_received += size
+        self.received += size
         try:
             self._feed(data)
+            if self._wanted == 1 and not self._replies:
+                # The usual call: one command, one reply.
+                reply, future = self._next(), self.future
+                if reply.__class__ in _PLAIN and future is not None and not future.done():
+                    self.future = None
+                    future.set_result(
+                        RedisResponse(
+                            self._call,
+                            self.started,
+                            self.first_byte or now,
+                            now,
+                            self.connect_s,
+                            "",
+                            self._sent,
+                            self.received,
+                            True,
+                            1,
+                            reply,
+                        )
+                    )
+                elif reply is not _INCOMPLETE:
+                    self._take(reply, now)
             while (reply := self._next()) is not _INCOMPLETE:
                 self._take(reply, now)
         except hiredis.ProtocolError:

@@ -16,9 +16,10 @@ from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.connections import Connections
 from squall.clients.calls.payload import SentData, payload_of
 from squall.clients.calls.probe import Probe
+from squall.clients.http.body import PreparedBody
 from squall.clients.http.connect import Dial, dial
 from squall.clients.http.shared import NO_ALPN
-from squall.clients.tcp.connection import TCPAnswer, TCPConnection
+from squall.clients.tcp.connection import TCPConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.client import HTTPClient
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class TCPClient:
     """The connections of one user, and what goes over them."""
 
-    __slots__ = ("_connections", "_counters", "_http", "_limit", "_shared")
+    __slots__ = ("_connections", "_counters", "_http", "_limit", "_shared", "_until")
 
     def __init__(self, http: HTTPClient) -> None:
         self._http = http
@@ -35,6 +36,8 @@ class TCPClient:
         self._limit = http.limit
         self._connections: Connections[TCPConnection] = Connections(http, "tcp", self._open)
         self._counters = self._connections.counters
+        # The end of an answer that was checked last.
+        self._until: Until | None = None
 
     async def _open(self, address: PreparedAddress, limit_s: float) -> TCPConnection:
         shared = self._shared
@@ -55,43 +58,35 @@ class TCPClient:
         until: Until | None = None,
         timeout: str | float | None = None,  # noqa: ASYNC109
     ) -> TCPResponse:
-        if until.__class__ is not bytes or not until:
+        if until is not self._until:
             _check_until(until)
-        content = data if isinstance(data, bytes) else payload_of(data)
-        connections = self._connections
-        address = connections.address_of(url)
-        call = SentData(address, "exchange", content)
-        limit_s = self._http.timeout_s if timeout is None else connections.limit_s(timeout)
-        conn = connections.idle(address)
-        if conn is None:
-            conn = await connections.take(address, call.operation, limit_s)
+            self._until = until
+        content = data.content if isinstance(data, PreparedBody) else payload_of(data)
+        connections, http = self._connections, self._http
+        conn = connections.free
+        if timeout is None and conn is not None and conn.address is url and conn.is_open:
+            connections.free = None
+            conn.connect_s = 0.0
+            limit_s = http.own_timeout_s if connections.plain else http.timeout_s
+        else:
+            conn, limit_s = await self._taken(url, "exchange", content, timeout)
+        call = SentData(conn.address, "exchange", content)
         started = self._began(conn, limit_s, timeout)
         self._counters.sent += 1
         conn.write(content)
-        future = conn.wait(until, limit_s, started)
+        future = conn.wait(call, until, limit_s, started, len(content))
         try:
-            answer = await future
+            response = await future
         except BaseException as error:
             # The future holds the error, whose traceback holds this frame: break the cycle.
             del future
             raise connections.broken(conn, error, call.operation) from None
         self._counters.replies += 1
         connections.give_back(conn)
-        return connections.done(
-            TCPResponse(
-                call,
-                started,
-                answer.first_byte,
-                answer.ended,
-                conn.connect_s,
-                "",
-                len(content),
-                answer.received,
-                True,
-                1,
-                answer.body,
-            )
-        )
+        if connections.plain:
+            http.last = response
+            return response
+        return connections.done(response)
 
     async def send(
         self,
@@ -101,8 +96,8 @@ class TCPClient:
         timeout: str | float | None = None,  # noqa: ASYNC109
     ) -> TCPResponse:
         content = payload_of(data)
-        address, conn, limit_s = await self._taken(url, "send", content, timeout)
-        call = SentData(address, "send", content)
+        conn, limit_s = await self._taken(url, "send", content, timeout)
+        call = SentData(conn.address, "send", content)
         started = self._began(conn, limit_s, timeout)
         conn.write(content)
         room = conn.wait_for_room(limit_s, started)
@@ -159,16 +154,11 @@ class TCPClient:
         wanted: bytes,
     ) -> TCPResponse:
         _check_until(until)
-        address, conn, limit_s = await self._taken(url, verb, wanted, timeout)
-        call = SentData(address, verb, wanted)
+        conn, limit_s = await self._taken(url, verb, wanted, timeout)
+        call = SentData(conn.address, verb, wanted)
         started = self._began(conn, limit_s, timeout)
-        answer = await self._awaited(conn, conn.wait(until, limit_s, started), call)
+        response = await self._awaited(conn, conn.wait(call, until, limit_s, started), call)
         self._connections.give_back(conn)
-        # The bytes may have come before the call began to wait.
-        first_byte, ended = max(answer.first_byte, started), max(answer.ended, started)
-        response = TCPResponse(call, started, first_byte, ended, conn.connect_s)
-        response.body, response.bytes_received = answer.body, answer.received
-        response.exchanges = 0
         return response
 
     async def _taken(
@@ -177,11 +167,11 @@ class TCPClient:
         verb: str,
         data: bytes,
         timeout: str | float | None,  # noqa: ASYNC109
-    ) -> tuple[PreparedAddress, TCPConnection, float]:
+    ) -> tuple[TCPConnection, float]:
         connections = self._connections
         address, limit_s = connections.address_of(url), connections.limit_s(timeout)
         conn = await connections.take(address, SentData(address, verb, data).operation, limit_s)
-        return address, conn, limit_s
+        return conn, limit_s
 
     def _began(self, conn: TCPConnection, limit_s: float, timeout: Any) -> float:
         """The start of a call on a connection, unless the lease has ended."""
@@ -194,8 +184,8 @@ class TCPClient:
         return started
 
     async def _awaited(
-        self, conn: TCPConnection, future: asyncio.Future[TCPAnswer], call: SentData
-    ) -> TCPAnswer:
+        self, conn: TCPConnection, future: asyncio.Future[TCPResponse], call: SentData
+    ) -> TCPResponse:
         """Waits for what counts as no request."""
         try:
             return await future

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from squall.api.errors import TransportError
-from squall.api.protocols.tcp import LengthPrefix, Until
+from squall.api.protocols.tcp import LengthPrefix, TCPResponse, Until
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.calls.address import PreparedAddress
+    from squall.clients.calls.payload import SentData
     from squall.clients.http.shared import HTTPShared
-
-
-class TCPAnswer(NamedTuple):
-    """Bytes for a call, when the first and the last of them came, and their number on the wire."""
-
-    body: bytes
-    first_byte: float
-    ended: float
-    received: int
 
 
 class TCPConnection(ProtocolConnection):
@@ -38,6 +30,8 @@ class TCPConnection(ProtocolConnection):
         "_first_byte",
         "_last_byte",
         "_searched",
+        "_sent",
+        "_source",
         "_until",
         "address",
         "connect_s",
@@ -62,13 +56,16 @@ class TCPConnection(ProtocolConnection):
         self.setup: tuple[float, float, float] | None = None
         self.connect_s = 0.0
         # Set while a call waits: for an answer, or for room in the transport.
-        self.future: asyncio.Future[TCPAnswer] | None = None
+        self.future: asyncio.Future[TCPResponse] | None = None
         self.started = 0.0
         self.timeout_s = shared.timeout_s
         self.spent_s = 0.0
         # Why no further byte will come; empty while the connection is open.
         self.lost = ""
         self._until: Until | None = None
+        # What the waiting call sent.
+        self._source: SentData = cast("SentData", None)
+        self._sent = 0
         # Bytes that belong to no answer yet; no delimiter begins before `_searched`.
         self._buffer = bytearray()
         self._searched = 0
@@ -86,27 +83,38 @@ class TCPConnection(ProtocolConnection):
         self.counters.connections += 1
 
     def write(self, data: bytes) -> None:
-        self.counters.bytes_sent += len(data)
-        self.counters.messages_sent += 1
+        counters = self.counters
+        counters.bytes_sent += len(data)
+        counters.messages_sent += 1
         if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.write(data)
 
     def wait(
-        self, until: Until | None, timeout_s: float, started: float
-    ) -> asyncio.Future[TCPAnswer]:
-        """The future ends with the next answer."""
+        self,
+        source: SentData,
+        until: Until | None,
+        timeout_s: float,
+        started: float,
+        sent: int = -1,
+    ) -> asyncio.Future[TCPResponse]:
+        """The future ends with the next answer. `sent` is the size of the request that it answers,
+        -1 if there is none."""
         self.future = future = self.create_future()
+        self._sent = sent
         self._until = until
+        self._source = source
         self.timeout_s = timeout_s
         self.spent_s = self.connect_s
         self.started = started
         if self._buffer:
-            self._deliver(self._last_byte)
+            # It may have come before the call began.
+            self._first_byte = max(self._first_byte, started)
+            self._deliver(max(self._last_byte, started))
         if self.lost and not future.done():
             self._end(self.lost, perf_counter())
         return future
 
-    def wait_for_room(self, timeout_s: float, started: float) -> asyncio.Future[TCPAnswer] | None:
+    def wait_for_room(self, timeout_s: float, started: float) -> asyncio.Future[TCPResponse] | None:
         """None if the transport takes more bytes; else the future ends when it does."""
         if self._drained:
             return None
@@ -125,7 +133,7 @@ class TCPConnection(ProtocolConnection):
             self.future = None
             if not future.done():
                 now = perf_counter()
-                future.set_result(TCPAnswer(b"", now, now, 0))
+                future.set_result(self._response(now, now, 0, b""))
 
     def data_received(self, data: bytes) -> None:
         now = perf_counter()
@@ -141,7 +149,7 @@ class TCPConnection(ProtocolConnection):
             if whole:
                 self.future = None
                 self.counters.messages_received += 1
-                future.set_result(TCPAnswer(data, now, now, len(data)))
+                future.set_result(self._response(now, now, len(data), data))
                 return
         if not self._buffer:
             self._first_byte = now
@@ -164,13 +172,29 @@ class TCPConnection(ProtocolConnection):
             return
         if end < 0:
             return
-        answer = TCPAnswer(bytes(self._buffer[begin:end]), self._first_byte, now, end)
+        answer = self._response(self._first_byte, now, end, bytes(self._buffer[begin:end]))
         del self._buffer[:end]
         # What is left came with this answer's last bytes.
         self._searched, self._first_byte = 0, now
         self.future = None
         self.counters.messages_received += 1
         future.set_result(answer)
+
+    def _response(self, first_byte: float, now: float, size: int, body: bytes) -> TCPResponse:
+        sent = self._sent
+        return TCPResponse(
+            self._source,
+            self.started,
+            first_byte,
+            now,
+            self.connect_s,
+            "",
+            sent if sent > 0 else 0,
+            size,
+            True,
+            0 if sent < 0 else 1,
+            body,
+        )
 
     def _bounds(self) -> tuple[int, int]:
         """Where the content of the answer begins and ends; the end is -1 if it is not here."""

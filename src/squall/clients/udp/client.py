@@ -17,6 +17,7 @@ from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.connections import Connections
 from squall.clients.calls.payload import SentData, payload_of
 from squall.clients.calls.probe import Probe
+from squall.clients.http.body import PreparedBody
 from squall.clients.http.failure_reasons import connect_reason
 from squall.clients.udp.endpoint import UDPEndpoint
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class UDPClient:
     """The sockets of one user, and what goes over them."""
 
-    __slots__ = ("_connections", "_counters", "_http", "_limit", "_shared")
+    __slots__ = ("_connections", "_counters", "_http", "_limit", "_shared", "_timeout_s")
 
     def __init__(self, http: HTTPClient) -> None:
         self._http = http
@@ -35,6 +36,8 @@ class UDPClient:
         self._limit = http.limit
         self._connections: Connections[UDPEndpoint] = Connections(http, "udp", self._open)
         self._counters = self._connections.counters
+        # The limit of the last call.
+        self._timeout_s = 0.0
 
     async def _open(self, address: PreparedAddress, limit_s: float) -> UDPEndpoint:
         began = perf_counter()
@@ -54,24 +57,55 @@ class UDPClient:
     ) -> UDPResponse:
         if not reply:
             return await self.send(url, data)
-        content = data if isinstance(data, bytes) else payload_of(data)
-        call, socket = await self._taken(url, "exchange", content)
-        timeout_s = 1.0 if timeout == "1s" else self._shared.seconds(timeout)
-        socket.forget_unread()
-        started = self._began(socket, timeout_s)
-        self._counters.sent += 1
-        self._send(socket, content, call, started, 1)
-        return await self._answered(socket, call, started, timeout_s, len(content), 1)
+        content = data.content if isinstance(data, PreparedBody) else payload_of(data)
+        connections, shared = self._connections, self._shared
+        endpoint = connections.free
+        if endpoint is not None and endpoint.address is url:
+            connections.free = None
+            endpoint.connect_s = 0.0
+        else:
+            endpoint = await self._taken(url, "exchange", content)
+        timeout_s = 1.0 if timeout == "1s" else shared.seconds(timeout)
+        call = SentData(endpoint.address, "exchange", content)
+        started = self._began(endpoint, timeout_s)
+        counters = self._counters
+        counters.sent += 1
+        future = endpoint.wait(call, timeout_s, started, len(content))
+        reason = endpoint.send(content)
+        if reason:
+            error = TransportError(reason, started=started, ended=perf_counter())
+            raise connections.broken(endpoint, error, call.operation)
+        try:
+            response = await future
+        except BaseException as error:
+            # The future holds the error, whose traceback holds this frame: break the cycle.
+            del future
+            raise connections.broken(endpoint, error, call.operation) from None
+        if response.lost:
+            counters.failed += 1
+            # Its answer may still come, and must not be taken for the next one.
+            connections.drop(endpoint)
+        else:
+            counters.replies += 1
+            connections.give_back(endpoint)
+        if connections.plain:
+            self._http.last = response
+            return response
+        return connections.done(response)
 
     async def send(self, url: URL, data: Data) -> UDPResponse:
         content = payload_of(data)
-        call, socket = await self._taken(url, "send", content)
-        started = self._began(socket, 0.0)
-        self._send(socket, content, call, started, 0)
+        endpoint = await self._taken(url, "send", content)
+        call = SentData(endpoint.address, "send", content)
+        started = self._began(endpoint, 0.0)
+        reason = endpoint.send(content)
         now = perf_counter()
-        self._connections.give_back(socket)
+        if reason:
+            error = TransportError(reason, started=started, ended=now)
+            raise self._connections.broken(endpoint, error, call.operation, 0)
+        self._connections.give_back(endpoint)
         response = UDPResponse(
-            call, started, now, now, socket.connect_s, bytes_sent=len(content), exchanges=0
+            call, started, now, now, endpoint.connect_s, bytes_sent=len(content), exchanges=0
         )
         self._connections.show(response)
         return response
@@ -82,10 +116,17 @@ class UDPClient:
         *,
         timeout: str | float = "1s",  # noqa: ASYNC109
     ) -> UDPResponse:
-        call, socket = await self._taken(url, "receive", b"")
+        endpoint = await self._taken(url, "receive", b"")
         timeout_s = self._shared.seconds(timeout)
-        started = self._began(socket, timeout_s)
-        return await self._answered(socket, call, started, timeout_s, 0, 0)
+        call = SentData(endpoint.address, "receive", b"")
+        future = endpoint.wait(call, timeout_s, self._began(endpoint, timeout_s))
+        try:
+            response = await future
+        except BaseException as error:
+            del future
+            raise self._connections.broken(endpoint, error, call.operation, 0) from None
+        self._connections.give_back(endpoint)
+        return self._connections.done(response)
 
     async def probe(self, url: URL) -> Probe:
         """Sends an empty datagram. Few servers answer it, but the machine of the server reports a
@@ -96,86 +137,20 @@ class UDPClient:
             return Probe("sent", response, ["no answer to an empty datagram, and no refusal"])
         return Probe("answered", response)
 
-    async def _taken(self, url: Any, verb: str, data: bytes) -> tuple[SentData, UDPEndpoint]:
+    async def _taken(self, url: Any, verb: str, data: bytes) -> UDPEndpoint:
         connections = self._connections
         address = connections.address_of(url)
-        call = SentData(address, verb, data)
-        socket = connections.idle(address)
-        if socket is None:
-            socket = await connections.take(address, call.operation, self._http.timeout_s)
-        return call, socket
+        operation = SentData(address, verb, data).operation
+        return await connections.take(address, operation, self._http.timeout_s)
 
-    def _began(self, socket: UDPEndpoint, timeout_s: float) -> float:
+    def _began(self, endpoint: UDPEndpoint, timeout_s: float) -> float:
         """The start of a call, unless the lease has ended."""
         started = perf_counter()
         if started > self._limit[0] and not self._shared.allows(started):
-            self._connections.drop(socket)
+            self._connections.drop(endpoint)
             raise asyncio.CancelledError
-        if timeout_s:
+        if timeout_s and timeout_s != self._timeout_s:
+            # The sweep knows the limit of the call before.
             self._shared.expect_timeout(timeout_s, started + timeout_s)
+            self._timeout_s = timeout_s
         return started
-
-    def _send(
-        self, socket: UDPEndpoint, content: bytes, call: SentData, started: float, count: int
-    ) -> None:
-        reason = socket.send(content)
-        if reason:
-            error = TransportError(reason, started=started, ended=perf_counter())
-            raise self._connections.broken(socket, error, call.operation, count)
-
-    async def _answered(
-        self,
-        socket: UDPEndpoint,
-        call: SentData,
-        started: float,
-        timeout_s: float,
-        sent: int,
-        count: int,
-    ) -> UDPResponse:
-        """Waits for a datagram; `count` is the number of requests that it answers."""
-        connections = self._connections
-        future = socket.wait(timeout_s, started)
-        try:
-            body, at = await future
-        except BaseException as error:
-            # The future holds the error, whose traceback holds this frame: break the cycle.
-            del future
-            raise connections.broken(socket, error, call.operation, count) from None
-        at = max(at, started)
-        if body is None:
-            self._counters.failed += count
-            if count:
-                # Its answer may still come, and must not be taken for the next one.
-                connections.drop(socket)
-            else:
-                connections.give_back(socket)
-            return connections.done(
-                UDPResponse(
-                    call,
-                    started,
-                    at,
-                    at,
-                    socket.connect_s,
-                    f"lost: no datagram within {timeout_s:g} s",
-                    bytes_sent=sent,
-                    exchanges=count,
-                    lost=True,
-                )
-            )
-        self._counters.replies += count
-        connections.give_back(socket)
-        return connections.done(
-            UDPResponse(
-                call,
-                started,
-                at,
-                at,
-                socket.connect_s,
-                "",
-                sent,
-                len(body),
-                True,
-                count,
-                body,
-            )
-        )

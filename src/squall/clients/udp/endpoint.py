@@ -10,13 +10,15 @@ import asyncio
 import socket
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from squall.api.errors import TransportError
+from squall.api.protocols.udp import UDPResponse
 from squall.clients.http.failure_reasons import connect_reason
 
 if TYPE_CHECKING:
     from squall.clients.calls.address import PreparedAddress
+    from squall.clients.calls.payload import SentData
     from squall.clients.http.shared import HTTPShared
 
 _MOST_BYTES = 65536
@@ -25,9 +27,9 @@ _MOST_UNREAD = 1000
 
 
 class Datagram(NamedTuple):
-    """What came, and when; None if nothing came in time."""
+    """What came, and when."""
 
-    body: bytes | None
+    body: bytes
     at: float
 
 
@@ -36,7 +38,10 @@ class UDPEndpoint:
 
     __slots__ = (
         "_receive",
+        "_send",
+        "_sent",
         "_socket",
+        "_source",
         "_unread",
         "address",
         "connect_s",
@@ -58,7 +63,7 @@ class UDPEndpoint:
         self.connect_s = 0.0
         self.is_open = True
         # Set while a call waits for a datagram.
-        self.future: asyncio.Future[Datagram] | None = None
+        self.future: asyncio.Future[UDPResponse] | None = None
         self.started = 0.0
         self.timeout_s = shared.timeout_s
         self.spent_s = 0.0
@@ -76,42 +81,69 @@ class UDPEndpoint:
             self._socket.close()
             raise
         self._receive = self._socket.recv
+        self._send = self._socket.send
+        # What the waiting call sent; -1 if it only waits.
+        self._source: SentData = cast("SentData", None)
+        self._sent = -1
         shared.live.add(self)
         self.counters.connections += 1
 
     def send(self, data: bytes) -> str:
         """Sends a datagram; returns why it could not be sent, or an empty text."""
         try:
-            self._socket.send(data)
+            self._send(data)
         except ConnectionRefusedError:
             # Of an earlier datagram: the socket reports it once, and sends nothing.
             try:
-                self._socket.send(data)
+                self._send(data)
             except OSError as error:
                 return self._reason(error)
         except OSError as error:
             # Also a full buffer: a datagram that does not fit is lost in any network.
             return self._reason(error)
-        self.counters.bytes_sent += len(data)
-        self.counters.messages_sent += 1
+        counters = self.counters
+        counters.bytes_sent += len(data)
+        counters.messages_sent += 1
         return ""
 
     def _reason(self, error: OSError) -> str:
         return connect_reason(error, self.address.origin.where)
 
-    def wait(self, timeout_s: float, started: float) -> asyncio.Future[Datagram]:
-        """The future ends with the next datagram, or without one when the time is up."""
+    def wait(
+        self, source: SentData, timeout_s: float, started: float, sent: int = -1
+    ) -> asyncio.Future[UDPResponse]:
+        """The future ends with the next datagram, or without one when the time is up. `sent` is the
+        size of the datagram that it answers, -1 if there is none."""
         self.future = future = self.create_future()
         self.timeout_s = timeout_s
         self.started = started
+        self._source = source
+        self._sent = sent
         if self._unread:
-            self.future = None
-            future.set_result(self._unread.popleft())
+            if sent >= 0:
+                # They came before, and are no answer to what has just been sent.
+                self._unread.clear()
+            else:
+                self.future = None
+                body, at = self._unread.popleft()
+                future.set_result(self._response(body, max(at, started), ""))
         return future
 
-    def forget_unread(self) -> None:
-        """Drops datagrams that came before; they are no answer to what is sent next."""
-        self._unread.clear()
+    def _response(self, body: bytes, now: float, error: str) -> UDPResponse:
+        sent = self._sent
+        return UDPResponse(
+            self._source,
+            self.started,
+            now,
+            now,
+            self.connect_s,
+            error,
+            sent if sent > 0 else 0,
+            len(body),
+            True,
+            0 if sent < 0 else 1,
+            body,
+        )
 
     def _readable(self) -> None:
         now = perf_counter()
@@ -133,7 +165,7 @@ class UDPEndpoint:
             self._unread.append(Datagram(data, now))
             return
         self.future = None
-        future.set_result(Datagram(data, now))
+        future.set_result(self._response(data, now, ""))
 
     def fail(self, reason: str, now: float) -> None:
         """Called when the time of the waiting call is up: its datagram is lost."""
@@ -144,7 +176,10 @@ class UDPEndpoint:
             future.set_exception(TransportError(reason, started=self.started, ended=now))
             self.abort()
         else:
-            future.set_result(Datagram(None, now))
+            error = f"lost: no datagram within {self.timeout_s:g} s"
+            response = self._response(b"", now, error)
+            response.lost = True
+            future.set_result(response)
 
     def close(self) -> None:
         self.abort()

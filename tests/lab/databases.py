@@ -53,7 +53,8 @@ def missing(what: str) -> None:
 
 
 @contextmanager
-def postgres_server() -> Iterator[DatabaseServer]:
+def postgres_server(certificate: Path | None = None) -> Iterator[DatabaseServer]:
+    """With TLS if there is a file with a certificate and its key."""
     initdb = _program("initdb", "/usr/lib/postgresql/*/bin")
     user = _unprivileged("postgres")
     with _folder(user) as folder:
@@ -63,10 +64,15 @@ def postgres_server() -> Iterator[DatabaseServer]:
         data = folder / "data"
         options = ["--no-sync", "-A", "scram-sha-256", "-U", "squall", f"--pwfile={secret}"]
         _run([initdb, *options, "-D", str(data)], user)
+        tls: list[str] = []
+        if certificate is not None:
+            pem = _copied(certificate, folder, user)
+            tls = ["-c", "ssl=on", "-c", f"ssl_cert_file={pem}", "-c", f"ssl_key_file={pem}"]
         with _running(
             lambda port: [
                 *(str(Path(initdb).with_name("postgres")), "-D", str(data), "-p", str(port)),
                 *("-h", "127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"),
+                *tls,
             ],
             # It listens before it takes connections.
             lambda port: (
@@ -82,8 +88,9 @@ def postgres_server() -> Iterator[DatabaseServer]:
 
 
 @contextmanager
-def mariadb_server() -> Iterator[DatabaseServer]:
-    """With an empty database `results`."""
+def mariadb_server(certificate: Path | None = None) -> Iterator[DatabaseServer]:
+    """With an empty database `results`; with TLS if there is a file with a certificate and its
+    key."""
     server = _program("mariadbd", "/usr/sbin")
     install = _program("mariadb-install-db", "/usr/bin")
     user = _unprivileged("mysql")
@@ -91,6 +98,10 @@ def mariadb_server() -> Iterator[DatabaseServer]:
         data = folder / "data"
         options = ["--skip-test-db", "--auth-root-authentication-method=normal"]
         _run([install, "--no-defaults", f"--datadir={data}", *options], user)
+        tls: list[str] = []
+        if certificate is not None:
+            pem = _copied(certificate, folder, user)
+            tls = [f"--ssl-cert={pem}", f"--ssl-key={pem}"]
         start = folder / "start.sql"
         start.write_text(
             "CREATE DATABASE results;\n"
@@ -103,7 +114,9 @@ def mariadb_server() -> Iterator[DatabaseServer]:
                 *(server, "--no-defaults", f"--datadir={data}", f"--port={port}"),
                 *("--bind-address=127.0.0.1", f"--socket={folder}/socket", "--skip-name-resolve"),
                 *(f"--init-file={start}", f"--pid-file={folder}/pid"),
-                "--innodb-flush-log-at-trx-commit=0",
+                # What was committed survives a kill of the server.
+                "--innodb-flush-log-at-trx-commit=2",
+                *tls,
             ],
             # Connections wait until it has read its file.
             _listens,
@@ -139,6 +152,15 @@ def _folder(user: str | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copied(certificate: Path, folder: Path, user: str | None) -> Path:
+    """Readable by the server alone, as it demands."""
+    pem = folder / "server.pem"
+    pem.write_bytes(certificate.read_bytes())
+    pem.chmod(0o600)
+    _own(pem, user)
+    return pem
 
 
 def _own(place: Path, user: str | None) -> None:

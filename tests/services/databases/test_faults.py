@@ -9,14 +9,8 @@ import pytest
 from squall.api.errors import TransportError
 from squall.clients.http import HTTPClient
 from squall.clients.registry import make_client
-from tests.lab.databases import mariadb_server, postgres_server
 from tests.lab.tcp_proxy import TCPProxy
-from tests.services.databases.lab.sql import (
-    MYSQL,
-    POSTGRES,
-    SQLDatabase,
-    user_of,
-)
+from tests.services.databases.lab.sql import SQLDatabase, user_of
 from tests.services.http.lab.servers import on_uvloop
 
 
@@ -132,36 +126,3 @@ async def test_a_full_server_and_a_refused_login_fail_by_reason(database: SQLDat
         expected = "invalid catalog name (3D000)", "unknown database (1049, 42000)"
         assert caught.value.reason.startswith(expected)
         assert user.counters.unsent == 1
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["postgres", "mysql"])
-def test_a_killed_server_is_reconnected_to_after_its_restart(kind: str) -> None:
-    serve, words = (postgres_server, POSTGRES) if kind == "postgres" else (mariadb_server, MYSQL)
-    with serve() as server:
-        scheme, name = (kind, "postgres" if kind == "postgres" else "results")
-        password = "geheim%2540-pass%3Awort"
-        url = f"{scheme}://{server.username}:{password}@127.0.0.1:{server.port}/{name}"
-        database = SQLDatabase(url, words)
-        database.empty()
-
-        @on_uvloop
-        async def load() -> None:
-            async with user_of(database) as user:
-                inserted = failed = number = 0
-                restart = None
-                while inserted < 400:
-                    number += 1
-                    if inserted == 200 and restart is None:
-                        restart = asyncio.ensure_future(asyncio.to_thread(server.restart))
-                    try:
-                        inserted += (await user.insert(number)).ok
-                    except TransportError:
-                        failed += 1
-                        await asyncio.sleep(0.02)
-                assert failed and restart is not None
-                await restart
-                # A commit may be lost with its answer, and only that one.
-                assert inserted <= database.rows <= inserted + 1
-
-        load()

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from squall.api.errors import TransportError
 from squall.api.protocols.sql import PostgresResponse
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import Opening, noting
 from squall.clients.calls.library import Library
 from squall.clients.http.client import HTTPClient
 from squall.clients.postgres.session import LOST, PostgresSession, asyncpg, reason_of
@@ -33,6 +33,9 @@ async def _open(opening: Opening) -> PostgresSession:
         )
     except asyncpg.PostgresError as error:
         raise TransportError(f"{reason_of(error)}: {address.origin.where}") from None
+    if tls is not None:
+        # The library has put its protocol on the transport after the handshake.
+        connection._transport.set_protocol(noting(connection._protocol, opening.arrivals))
     return PostgresSession(connection)
 
 

@@ -48,6 +48,7 @@ API: list[tuple[str, str, list[str]]] = [
             f"squall.api.arguments:{name}"
             for name in ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
         ]
+        + ["squall.api.arguments:SQL", "squall.api.arguments:Document"]
         + ["squall.api.values:env", "squall.api.values:bearer"],
     ),
     (
@@ -80,6 +81,27 @@ API: list[tuple[str, str, list[str]]] = [
         [
             f"squall.api.sse:{name}"
             for name in ("SSEVerbs", "ListenOptions", "SSEResponse", "SSEEvent")
+        ],
+    ),
+    (
+        "Databases",
+        "Statements and commands of a user, `self.client.postgres`, `mysql` and `mongodb` "
+        "([how](../databases.md)).",
+        [
+            *(
+                f"squall.api.protocols.sql:{name}"
+                for name in (
+                    *("SQLVerbs", "SQLOptions", "SQLTransaction"),
+                    *("SQLResponse", "PostgresResponse", "MySQLResponse"),
+                )
+            ),
+            *(
+                f"squall.api.protocols.mongodb:{name}"
+                for name in (
+                    *("MongoDBVerbs", "CommandOptions", "FindOptions", "UpdateOptions"),
+                    *("DeleteOptions", "MongoDBResponse"),
+                )
+            ),
         ],
     ),
     (

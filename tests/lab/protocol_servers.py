@@ -1,4 +1,4 @@
-"""Servers of five protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of eight protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
@@ -8,16 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.lab.echo_server import EchoServer, running_echo_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
+from tests.lab.redis_server import OwnRedis, running_redis
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
-from squall import WebsocketResponse, then
+from squall import Data, RedisResponse, TCPResponse, UDPResponse, WebsocketResponse, then
 
 class Load(Workflow):
     {load}
@@ -54,6 +56,18 @@ class Load(Workflow):
         self, url: URL = "{graphql}", query: Query = "{{ products {{ id }} }}"
     ) -> GraphQLResponse:
         return await self.client.graphql2.query(url, query)
+
+    @then()
+    async def count(self, url: URL = "{redis}/3") -> RedisResponse:
+        return await self.client.redis.incr(url, "n")
+
+    @then()
+    async def line(self, url: URL = "{tcp}", data: Data = "hello\\n") -> TCPResponse:
+        return await self.client.tcp.exchange(url, data, until=b"\\n")
+
+    @then()
+    async def datagram(self, url: URL = "{udp}", data: Data = "hello") -> UDPResponse:
+        return await self.client.udp.exchange(url, data, timeout="60s")
 """
 CLOSED = "vus = 2\n    iterations = 12"
 OPEN = 'rate = "8/s"\n    duration = "2s"'
@@ -65,6 +79,8 @@ class ProtocolServers(NamedTuple):
     sse: EventServer
     grpc: GRPCServer
     graphql: GraphQLServer
+    redis: OwnRedis
+    echo: EchoServer
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
@@ -75,6 +91,9 @@ class ProtocolServers(NamedTuple):
             "sse": self.sse.url,
             "grpc": self.grpc.url,
             "graphql": self.graphql.http2_url,
+            "redis": self.redis.url,
+            "tcp": self.echo.tcp,
+            "udp": self.echo.udp,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -82,7 +101,8 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        assert set(found) == {"http", "http2", "websocket", "sse", "grpc"}
+        names = {"http", "http2", "websocket", "sse", "grpc", "redis", "tcp", "udp"}
+        assert set(found) == names
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
         # Two steps of gRPC; GraphQL goes over HTTP/2.
@@ -96,8 +116,12 @@ class ProtocolServers(NamedTuple):
             self.grpc.calls["Buy"],
             self.grpc.calls["Talk"],
             self.graphql.operations["anonymous"],
+            self.redis.calls()["incrby"],
+            self.echo.bytes_received / len("hello\n"),
+            self.echo.datagrams,
         )
-        assert seen == (made,) * 7
+        assert seen == (made,) * 10
+        assert found["tcp"]["connections"] == self.echo.connections
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -119,5 +143,7 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_event_server() as sse,
         running_grpc_server() as grpc,
         running_graphql_server() as graphql,
+        running_redis() as redis,
+        running_echo_server() as echo,
     ):
-        yield ProtocolServers(http2, websocket, sse, grpc, graphql)
+        yield ProtocolServers(http2, websocket, sse, grpc, graphql, redis, echo)

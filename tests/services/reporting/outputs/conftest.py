@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.services.coordination.lab.places import redis_url, s3_endpoint
 from tests.lab.databases import (
     DatabaseServer,
     mariadb_server,
     postgres_server,
 )
+from tests.services.coordination.lab.places import redis_url, s3_endpoint
 
 __all__ = ["redis_url", "s3_endpoint"]
 

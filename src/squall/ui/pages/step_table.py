@@ -127,7 +127,9 @@ def _that_fit(names: Sequence[str], width: int) -> tuple[list[StepColumn], int]:
     return kept, max(min(name_width, room), 1)
 
 
-def _title(columns: Sequence[StepColumn], name_width: int, width: int, terminal: TerminalStyle) -> Line:
+def _title(
+    columns: Sequence[StepColumn], name_width: int, width: int, terminal: TerminalStyle
+) -> Line:
     spans = [Span(f"{terminal.rule * 2} ", "dim"), Span("step", "strong"), Span(" ", "dim")]
     spans.append(Span(terminal.rule * max(name_width - 6, 0), "dim"))
     for index, column in enumerate(columns):

@@ -25,6 +25,7 @@ from squall.api.http import HTTP2Verbs, HTTPResponse, HTTPVerbs
 from squall.clients.graphql.documents import document_of, json_body
 from squall.clients.graphql.subscription import SUBPROTOCOL, Subscription
 from squall.clients.http.client import HTTPClient
+from squall.clients.http2 import HTTP2Client
 
 if TYPE_CHECKING:
     from squall.clients.websocket import WebsocketClient
@@ -135,8 +136,6 @@ class GraphQL2Client(GraphQLClient):
     __slots__ = ()
 
     def __init__(self, http: HTTPClient) -> None:
-        from squall.clients.http2 import HTTP2Client
-
         super().__init__(http, HTTP2Client(http))
 
 

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from squall.api.errors import CallError, StatusError, TransportError
-from squall.api.grpc import STATUSES, GRPCResponse
+from squall.api.protocols.grpc import STATUSES, GRPCResponse
 from squall.clients.grpc import GRPCClient
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.ping import ping

@@ -14,14 +14,14 @@ import msgspec
 
 from squall.api.arguments import URL, Mutation, Query
 from squall.api.errors import CallError
-from squall.api.graphql import (
+from squall.api.http import HTTP2Verbs, HTTPResponse, HTTPVerbs
+from squall.api.protocols.graphql import (
     GraphQLAnswer,
     GraphQLResponse,
     GraphQLSubscription,
     OperationOptions,
     SubscriptionOptions,
 )
-from squall.api.http import HTTP2Verbs, HTTPResponse, HTTPVerbs
 from squall.clients.graphql.documents import document_of, json_body
 from squall.clients.graphql.subscription import SUBPROTOCOL, Subscription
 from squall.clients.http.client import HTTPClient

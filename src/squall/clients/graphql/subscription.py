@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from squall.api.errors import TransportError
-from squall.api.graphql import GraphQLAnswer, GraphQLError, GraphQLResponse
+from squall.api.protocols.graphql import GraphQLAnswer, GraphQLError, GraphQLResponse
 from squall.api.websocket import WebsocketSession
 from squall.clients.http.client import HTTPClient
 from squall.clients.websocket.session import OpenSession

@@ -30,8 +30,8 @@ from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
 
 if TYPE_CHECKING:
-    from squall.api.graphql import GraphQLVerbs
-    from squall.api.grpc import GRPCVerbs
+    from squall.api.protocols.graphql import GraphQLVerbs
+    from squall.api.protocols.grpc import GRPCVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 

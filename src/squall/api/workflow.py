@@ -114,7 +114,8 @@ class Workflow:
     """Reporters that get the results in addition to the outputs of the command line."""
 
     client: Clients
-    """The clients of this user: `self.client.http`, `http2`, `http3`, `sse`, `websocket`."""
+    """The clients of this user: `self.client.http`, `http2`, `http3`, `websocket`, `sse`, `grpc`,
+    `graphql`, `graphql2`."""
     context: dict[str, Any]
     """Values by name for this iteration: results of steps and start actions, and your own."""
     vu: VU

@@ -28,6 +28,7 @@ CLIENTS = {
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient", ""),
 }
 _NEGOTIATING = ClientSource("squall.clients.http2", "NegotiatingClient", "http2")
+_REFLECTION = ClientSource("squall.clients.grpc.reflection", "methods_of", "grpc")
 
 
 def client_class(protocol: str) -> Any:
@@ -43,6 +44,11 @@ def make_client(protocol: str, http: HTTPClient) -> Any:
 def http_client_class(shared: HTTPShared) -> type[HTTPClient]:
     """The class of `self.client.http`."""
     return _loaded(_NEGOTIATING, 'http = "auto"') if shared.negotiates else HTTPClient
+
+
+def grpc_reflection() -> Any:
+    """The function that asks a gRPC server for its methods."""
+    return _loaded(_REFLECTION, "squall ping grpc://")
 
 
 def _loaded(source: ClientSource, what: str) -> Any:

@@ -33,8 +33,8 @@ from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
 if TYPE_CHECKING:
-    from squall.api.graphql import GraphQLResponse
-    from squall.api.grpc import GRPCResponse
+    from squall.api.protocols.graphql import GraphQLResponse
+    from squall.api.protocols.grpc import GRPCResponse
 
     LastCall = (
         ExchangeOutcome

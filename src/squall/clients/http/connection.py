@@ -19,7 +19,6 @@ from squall.api.http import HTTPResponse, ResponseHead
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http.request import Request, RequestTemplate
 from squall.clients.http.response_parser import ResponseParser
-from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
@@ -82,7 +81,7 @@ class ConnectionPool:
             conn.close()
 
 
-class HTTPConnection(ProtocolConnection):
+class HTTPConnection(asyncio.Protocol):
     """One connection to an origin, with at most one exchange at a time."""
 
     __slots__ = (

@@ -26,7 +26,6 @@ from squall.clients.http2 import frames
 from squall.clients.http2.bodies import send_body
 from squall.clients.http2.header_states import HeaderBlock, HeaderError
 from squall.clients.http2.stream import Refused, Stream, StreamListener, no_http2_reason
-from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.api.http import Addressed
@@ -40,7 +39,7 @@ _WHOLE = frames.END_HEADERS | frames.END_STREAM
 _SIMPLE = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
 
 
-class HTTP2Connection(ProtocolConnection):
+class HTTP2Connection(asyncio.Protocol):
     """One connection to an origin, with any number of exchanges at a time."""
 
     # The sweep of a share looks at streams, which are beside their connection in `live`.

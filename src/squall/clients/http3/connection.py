@@ -30,7 +30,6 @@ from squall.clients.http.connection import Unanswered
 from squall.clients.http3.headers import Fields, ResponseHeads, is_trailer
 from squall.clients.http3.reasons import NOT_HTTP3, closed_reason, error_name
 from squall.clients.http3.stream import HTTP3Stream
-from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
@@ -50,7 +49,7 @@ class RequestRejected(Unanswered):
     """The peer promises that it did not handle the request: safe to repeat, whatever it is."""
 
 
-class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
+class HTTP3Connection(asyncio.DatagramProtocol):
     """One connection to an origin, with any number of exchanges at a time."""
 
     # The sweep of a share looks at streams, which are beside their connection in `live`.

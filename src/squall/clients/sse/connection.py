@@ -11,7 +11,6 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from squall.api.errors import TransportError
 from squall.clients.http.failure_reasons import no_http_reason, reason_of
-from squall.clients.shared.connection import ProtocolConnection
 from squall.clients.sse.event_parser import MOST_EVENT_BYTES, EventParser, EventTooLarge
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class StreamEnded(TransportError):
     """The server ended the stream: the client may connect again."""
 
 
-class SSEConnection(ProtocolConnection):
+class SSEConnection(asyncio.Protocol):
     """Gives each event to `on_event`, until that returns True or the stream ends. The result of
     `future` is the status of the answer."""
 

@@ -3,26 +3,27 @@ are dead or hang change nothing but one line each."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import socket
 import subprocess
+import threading
+import time
 import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import squall
-from squall.api.reporting import LiveRun
 from squall.reporting.outputs.live import delivery
 from squall.reporting.outputs.live.prometheus import scrape
-from squall.reporting.outputs.registry import KINDS
-from squall.stats.snapshot import Snapshot
 from tests.lab.outputs import (
     LiveFiles,
     RecordingServer,
@@ -87,14 +88,15 @@ def own_lines(path: Path) -> list[list[str]]:
 def test_every_live_output_holds_the_totals_and_broken_ones_are_a_line_each(
     command: CommandLab, server: RecordingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "FINISH_S", 3.0)
+    # The others may come later; only the one that hangs takes all of it.
+    monkeypatch.setattr(delivery, "FINISH_S", 1.0)
     (dead,) = free_ports(1)
     files = LiveFiles(command.folder, server)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         # It takes connections and never answers.
         silent = hanging.getsockname()[1]
         ended = command.load(
-            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "5s"),
+            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "3s"),
             *files.words,
             *("-o", "flow.py:Own=own.txt"),
             *("-o", f"influx=http://me:hunter2@127.0.0.1:{dead}/x"),
@@ -152,14 +154,14 @@ def test_a_run_from_python_feeds_live_outputs(
     name = command.write(SHOP)
     lines = str(command.folder / "python.jsonl")
     (dead,) = free_ports(1)
-    monkeypatch.setattr(delivery, "FINISH_S", 3.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 0.6)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = squall.run(
             name,
             host=command.target.url,
             vus=1,
-            duration="2s",
+            duration="1s",
             workers=1,
             out_file=lines,
             output=[files.words[3], f"pushgateway=http://127.0.0.1:{dead}"],
@@ -204,6 +206,7 @@ class Prometheus:
         if program is None:
             missing("prometheus is not installed")
         (self.port,) = free_ports(1)
+        self.scraped = scraped
         (folder / "prometheus.yml").write_text(
             "global: {scrape_interval: 1s}\n"
             "scrape_configs:\n"
@@ -258,48 +261,87 @@ def totals(prometheus: Prometheus, selector: str) -> dict[tuple[str, str, str], 
     return found
 
 
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
+    (scraped,) = free_ports(1)
+    started = Prometheus(tmp_path, scraped)
+    try:
+        wait_for(started.is_ready, "the start of prometheus")
+        yield started
+    finally:
+        started.stop()
+
+
 @pytest.mark.usefixtures("no_start_is_dropped")
-def test_a_real_prometheus_holds_the_totals_of_the_document(
-    command: CommandLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_real_prometheus_holds_what_was_written_to_it(
+    command: CommandLab, prometheus: Prometheus
 ) -> None:
+    """It shows a sample when the sample's time has come, so the first question may be too early."""
+    ended = command.load(
+        *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "1s"),
+        *("-o", f"remote-write={prometheus.url}/api/v1/write", "--tag", "way=written"),
+    )
+    assert ended.code == 0, ended.err
+    assert "squall run: -o" not in ended.err
+    wanted = step_totals(ended.document)
+    wait_for(lambda: totals(prometheus, 'way="written"') == wanted, "the written totals")
+    pay = ended.document["workflows"][0]["steps"][1]["histogram"]["count"]
+    native = "histogram_count(squall_latency_seconds{way='written',step='pay'})"
+
+    def counted() -> list[float]:
+        return [float(each["value"][1]) for each in prometheus.asked(native)]
+
+    wait_for(lambda: counted() == [float(pay)], "the native histogram")
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_a_real_prometheus_holds_what_it_scraped(
+    command: CommandLab, prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It scrapes a new target for the first time after five seconds."""
     # However long this machine stands still between two scrapes.
     monkeypatch.setattr(scrape, "LAST_SCRAPE_S", 90.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 90.0)
+    ended = command.load(
+        *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "12s"),
+        *("-o", f"prometheus=:{prometheus.scraped}", "--tag", "way=scraped"),
+    )
+    assert ended.code == 0, ended.err
+    wanted = step_totals(ended.document)
+    wait_for(lambda: totals(prometheus, 'way="scraped"') == wanted, "the scraped totals")
+
+
+def test_a_scraper_gets_the_totals_of_the_document_before_the_endpoint_ends(
+    command: CommandLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "LAST_SCRAPE_S", 90.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 90.0)
     (port,) = free_ports(1)
-    prometheus = Prometheus(tmp_path, port)
-    try:
-        wait_for(prometheus.is_ready, "the start of prometheus")
-        ended = command.load(
-            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "2s"),
-            *("-o", f"remote-write={prometheus.url}/api/v1/write", "--tag", "way=written"),
-        )
-        assert ended.code == 0, ended.err
-        assert "squall run: -o" not in ended.err
-        document = ended.document
-        wanted = step_totals(document)
-        wait_for(lambda: totals(prometheus, 'way="written"') == wanted, "the written totals")
-        pay = document["workflows"][0]["steps"][1]["histogram"]["count"]
-        native = "histogram_count(squall_latency_seconds{way='written',step='pay'})"
+    texts: list[str] = []
+    ended = threading.Event()
 
-        def counted() -> list[float]:
-            return [float(each["value"][1]) for each in prometheus.asked(native)]
+    def scrapes() -> None:
+        while not ended.is_set():
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as a:
+                texts.append(a.read().decode())
+            time.sleep(0.02)
 
-        wait_for(lambda: counted() == [float(pay)], "the native histogram")
-        asyncio.run(scraped(prometheus, port, document))
-    finally:
-        prometheus.stop()
-
-
-async def scraped(prometheus: Prometheus, port: int, document: dict[str, Any]) -> None:
-    """The endpoint ends when the final totals were scraped."""
-    reporter = KINDS["prometheus"].create(f":{port}", "-o prometheus").made
-    await reporter.start(LiveRun("s1", "flow.py", ("Shop",), {"way": "scraped"}, 1.0))
-    await reporter.tick(
-        Snapshot(elapsed_s=1.0, workflows=(), cpu=0, processes=1, lag_p99_s=0, gc_max_s=0)
-    )
-    elapsed = "squall_elapsed_seconds{way='scraped'}"
-    await asyncio.to_thread(wait_for, lambda: prometheus.asked(elapsed), "a scrape")
-    await reporter.end(document)
-    wanted = step_totals(document)
-    await asyncio.to_thread(
-        wait_for, lambda: totals(prometheus, 'way="scraped"') == wanted, "the scraped totals"
-    )
+    with ThreadPoolExecutor(1) as threads:
+        scraper = threads.submit(scrapes)
+        try:
+            run = command.load(
+                *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "1s"),
+                *("-o", f"prometheus=:{port}"),
+            )
+        finally:
+            ended.set()
+        scraper.result()
+    assert run.code == 0, run.err
+    found = {
+        tuple(sample.labels[name] for name in ("workflow", "step", "result")): sample.value
+        for family in text_string_to_metric_families(texts[-1])
+        if family.name == "squall_executions"
+        for sample in family.samples
+    }
+    assert found == step_totals(run.document)

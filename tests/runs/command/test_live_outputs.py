@@ -312,6 +312,7 @@ def test_a_real_prometheus_holds_what_it_scraped(
     wait_for(lambda: totals(prometheus, 'way="scraped"') == wanted, "the scraped totals")
 
 
+@pytest.mark.usefixtures("no_start_is_dropped")
 def test_a_scraper_gets_the_totals_of_the_document_before_the_endpoint_ends(
     command: CommandLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

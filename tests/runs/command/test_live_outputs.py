@@ -4,9 +4,7 @@ are dead or hang change nothing but one line each."""
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 import threading
 import time
 import urllib.parse
@@ -16,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -32,8 +29,8 @@ from tests.lab.outputs import (
     wait_for,
 )
 from tests.lab.ports import free_ports
+from tests.lab.prometheus_server import PrometheusServer, prometheus_server
 from tests.runs.lab.command import GET, CommandLab
-from tests.services.coordination.lab.places import missing
 
 SHOP = f"""
     class Own:
@@ -198,83 +195,15 @@ def test_a_mistake_about_an_output_is_found_before_the_first_request(
 # A real Prometheus.
 
 
-class Prometheus:
-    """It scrapes `scraped` each second and takes remote writes."""
-
-    def __init__(self, folder: Path, scraped: int) -> None:
-        program = shutil.which("prometheus")
-        if program is None:
-            missing("prometheus is not installed")
-        (self.port,) = free_ports(1)
-        self.scraped = scraped
-        (folder / "prometheus.yml").write_text(
-            "global: {scrape_interval: 1s}\n"
-            "scrape_configs:\n"
-            f"- {{job_name: squall, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}\n"
-        )
-        self._log = open(folder / "prometheus.log", "wb")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [
-                *(program, f"--web.listen-address=127.0.0.1:{self.port}"),
-                *(f"--config.file={folder / 'prometheus.yml'}", "--log.level=warn"),
-                *(f"--storage.tsdb.path={folder / 'data'}", "--web.enable-remote-write-receiver"),
-                "--enable-feature=native-histograms",
-            ],
-            stdout=self._log,
-            stderr=self._log,
-        )
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def is_ready(self) -> bool:
-        assert self._process.poll() is None, "prometheus ended"
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=10.0) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
-
-    def asked(self, query: str) -> list[dict[str, Any]]:
-        words = urllib.parse.urlencode({"query": query})
-        try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query?{words}", timeout=30.0) as answer:
-                return json.load(answer)["data"]["result"]
-        except TimeoutError:
-            return []
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
-
-
-def totals(prometheus: Prometheus, selector: str) -> dict[tuple[str, str, str], float]:
-    """The last samples, also of series that are no longer written or scraped."""
-    query = f"last_over_time(squall_executions_total{{{selector}}}[1h])"
-    found: dict[tuple[str, str, str], float] = {}
-    for each in prometheus.asked(query):
-        labels = each["metric"]
-        key = (labels["workflow"], labels["step"], labels["result"])
-        found[key] = float(each["value"][1])
-    return found
-
-
 @pytest.fixture
-def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
-    (scraped,) = free_ports(1)
-    started = Prometheus(tmp_path, scraped)
-    try:
-        wait_for(started.is_ready, "the start of prometheus")
+def prometheus(tmp_path: Path) -> Iterator[PrometheusServer]:
+    with prometheus_server(tmp_path) as started:
         yield started
-    finally:
-        started.stop()
 
 
 @pytest.mark.usefixtures("no_start_is_dropped")
 def test_a_real_prometheus_holds_what_was_written_to_it(
-    command: CommandLab, prometheus: Prometheus
+    command: CommandLab, prometheus: PrometheusServer
 ) -> None:
     """It shows a sample when the sample's time has come, so the first question may be too early."""
     ended = command.load(
@@ -284,7 +213,7 @@ def test_a_real_prometheus_holds_what_was_written_to_it(
     assert ended.code == 0, ended.err
     assert "squall run: -o" not in ended.err
     wanted = step_totals(ended.document)
-    wait_for(lambda: totals(prometheus, 'way="written"') == wanted, "the written totals")
+    wait_for(lambda: prometheus.step_totals('way="written"') == wanted, "the written totals")
     pay = ended.document["workflows"][0]["steps"][1]["histogram"]["count"]
     native = "histogram_count(squall_latency_seconds{way='written',step='pay'})"
 
@@ -297,7 +226,7 @@ def test_a_real_prometheus_holds_what_was_written_to_it(
 @pytest.mark.nightly
 @pytest.mark.usefixtures("no_start_is_dropped")
 def test_a_real_prometheus_holds_what_it_scraped(
-    command: CommandLab, prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch
+    command: CommandLab, prometheus: PrometheusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It scrapes a new target for the first time after five seconds."""
     # However long this machine stands still between two scrapes.
@@ -309,7 +238,7 @@ def test_a_real_prometheus_holds_what_it_scraped(
     )
     assert ended.code == 0, ended.err
     wanted = step_totals(ended.document)
-    wait_for(lambda: totals(prometheus, 'way="scraped"') == wanted, "the scraped totals")
+    wait_for(lambda: prometheus.step_totals('way="scraped"') == wanted, "the scraped totals")
 
 
 @pytest.mark.usefixtures("no_start_is_dropped")

@@ -146,6 +146,9 @@ def add_connection(group: Parser | Group) -> None:
     group.add_argument(
         "--http2", action="store_true", help="speak HTTP/2 with servers that choose it"
     )
+    group.add_argument(
+        "--traceparent", action="store_true", help="give each request a trace (W3C Trace Context)"
+    )
     group.add_argument("--cacert", default="", metavar="FILE", help="trust this certificate")
     group.add_argument(
         "--cert", default="", metavar="FILE", help="show this certificate (PEM, with its key)"

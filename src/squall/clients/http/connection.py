@@ -150,6 +150,8 @@ class HTTPConnection(ProtocolConnection):
         self.started = started = perf_counter()
         if started > shared.limit[0] and not shared.allows(started):
             self.withhold()
+        if shared.traces:
+            raw = with_traceparent(raw)
         counters.sent += 1
         counters.bytes_sent += len(raw)
         self.transport.write(raw)

@@ -143,8 +143,10 @@ class HTTP2Connection(ProtocolConnection):
             # A table size of 0; the tables of both sides agree from here on.
             block = b"\x20" + block
             self._shrinks = False
-        stream.started = started = perf_counter()
         shared = self.shared
+        if shared.traces:
+            block += trace_block(block)
+        stream.started = started = perf_counter()
         if started > shared.limit[0] and not shared.allows(started):
             self._withhold(stream)
         self.streams[stream_id] = stream

@@ -139,6 +139,8 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         self.counters.sent += 1
         self._opened += 1
         body = request.body
+        if shared.traces and all(name != NAME for name, _ in fields):
+            fields = [*fields, (NAME, new_traceparent())]
         h3.send_headers(stream_id, fields, end_stream=not body)
         if body:
             h3.send_data(stream_id, body, end_stream=True)

@@ -143,6 +143,18 @@ def test_report_sends_the_totals_of_a_document_to_a_live_output(
     assert f'run="{ended.document["run"]["id"]}"' in server.requests[-1].body.decode()
 
 
+def test_a_report_that_a_live_output_did_not_get_has_failed(
+    command: CommandLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "FINISH_S", 0.6)
+    name = command.write(SHOP)
+    command.load(name, "--host", command.target.url, "-i", "1")
+    (dead,) = free_ports(1)
+    again = command.squall("report", "results.json", "-o", f"otlp=http://127.0.0.1:{dead}")
+    assert again.code == 1 and len(again.lines) == 1
+    assert "the final totals were not delivered: Connection refused" in again.err
+
+
 def test_a_run_from_python_feeds_live_outputs(
     command: CommandLab, server: RecordingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

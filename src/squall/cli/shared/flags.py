@@ -95,6 +95,9 @@ def add_target(parser: Parser) -> None:
     target = parser.add_argument_group("target")
     add_environment(target)
     add_connection(target)
+    target.add_argument(
+        "--traceparent", action="store_true", help="give each request a trace (W3C Trace Context)"
+    )
     add_request(parser)
 
 
@@ -145,9 +148,6 @@ def add_connection(group: Parser | Group) -> None:
     group.add_argument("--insecure", action="store_true", help="do not verify certificates")
     group.add_argument(
         "--http2", action="store_true", help="speak HTTP/2 with servers that choose it"
-    )
-    group.add_argument(
-        "--traceparent", action="store_true", help="give each request a trace (W3C Trace Context)"
     )
     group.add_argument("--cacert", default="", metavar="FILE", help="trust this certificate")
     group.add_argument(

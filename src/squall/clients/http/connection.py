@@ -20,6 +20,7 @@ from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http.request import Request, RequestTemplate
 from squall.clients.http.response_parser import ResponseParser
 from squall.clients.shared.connection import ProtocolConnection
+from squall.clients.shared.traceparent import with_traceparent
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin

@@ -24,6 +24,7 @@ from squall.clients.http.connection import Unanswered
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http2 import frames
 from squall.clients.http2.bodies import send_body
+from squall.clients.http2.header_blocks import trace_block
 from squall.clients.http2.header_states import HeaderBlock, HeaderError
 from squall.clients.http2.stream import Refused, Stream, StreamListener, no_http2_reason
 from squall.clients.shared.connection import ProtocolConnection

@@ -31,6 +31,7 @@ from squall.clients.http3.headers import Fields, ResponseHeads, is_trailer
 from squall.clients.http3.reasons import NOT_HTTP3, closed_reason, error_name
 from squall.clients.http3.stream import HTTP3Stream
 from squall.clients.shared.connection import ProtocolConnection
+from squall.clients.shared.traceparent import NAME, new_traceparent
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin

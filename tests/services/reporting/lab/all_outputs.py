@@ -224,13 +224,11 @@ def _of_csv(path: Path) -> Totals:
 
 
 def _of_xml(path: Path) -> Totals:
-    rows: list[tuple[str, str, Any, Any]] = []
-    for workflow in ElementTree.parse(path).getroot().iter("workflow"):
-        steps = workflow.find("steps")
-        for step in () if steps is None else steps:
-            rows.append(
-                (workflow.attrib["name"], step.attrib["name"], *map(step.get, ("ok", "failed")))
-            )
+    rows = [
+        (workflow.attrib["name"], step.attrib["name"], step.get("ok"), step.get("failed"))
+        for workflow in ElementTree.parse(path).getroot().iter("workflow")
+        for step in workflow.iterfind("steps/*")
+    ]
     return _of_rows(rows)
 
 

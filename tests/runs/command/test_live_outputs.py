@@ -4,6 +4,7 @@ are dead or hang change nothing but one line each."""
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ from tests.lab.outputs import (
     wait_for,
 )
 from tests.lab.ports import free_ports
+from tests.lab.programs import ROOT
 from tests.lab.prometheus_server import PrometheusServer, prometheus_server
 from tests.runs.lab.command import GET, CommandLab
 
@@ -207,6 +209,20 @@ def test_a_mistake_about_an_output_is_found_before_the_first_request(
 # A real Prometheus.
 
 
+def empty_panels(prometheus: PrometheusServer) -> set[str]:
+    """The panels of the dashboard for Grafana that show nothing of the last minutes; it must read
+    all queries."""
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "prometheus.json").read_text())
+    empty: set[str] = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            query = re.sub(r"\$(run|workflow|step)\b", ".*", target["expr"])
+            query = query.replace("$__rate_interval", "1m")
+            if not prometheus.asked(f"count_over_time(({query})[5m:1s])"):
+                empty.add(panel["title"])
+    return empty
+
+
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[PrometheusServer]:
     with prometheus_server(tmp_path) as started:
@@ -233,6 +249,9 @@ def test_a_real_prometheus_holds_what_was_written_to_it(
         return [float(each["value"][1]) for each in prometheus.asked(native)]
 
     wait_for(lambda: counted() == [float(pay)], "the native histogram")
+    # What only a second of the run has may be missing, since the run was a short one.
+    shown = {"Latency since the start, p95", "Errors by reason", "Users"}
+    wait_for(lambda: not empty_panels(prometheus) & shown, "the panels of the dashboard")
 
 
 @pytest.mark.nightly
@@ -251,6 +270,8 @@ def test_a_real_prometheus_holds_what_it_scraped(
     assert ended.code == 0, ended.err
     wanted = step_totals(ended.document)
     wait_for(lambda: prometheus.step_totals('way="scraped"') == wanted, "the scraped totals")
+    # The threshold that every run has is judged at the end.
+    assert empty_panels(prometheus) <= {"Thresholds that hold", "Workers by datacenter"}
 
 
 @pytest.mark.usefixtures("no_start_is_dropped")

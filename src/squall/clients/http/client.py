@@ -137,8 +137,8 @@ class HTTPClient:
         self.counters = shared.counters
         self.limit = shared.limit
         self.siblings = shared.siblings
-        # No cookies to send and no `on_exchange`: `get` may take its fast path.
-        self.plain = shared.on_exchange is None
+        # No cookies to send, no `on_exchange`, no traces: `get` may take its fast path.
+        self.plain = shared.on_exchange is None and not shared.traces
         # The limit where no steps run beside each other; `timeout_s` covers both cases and
         # costs a property call.
         self.own_timeout_s = shared.timeout_s

@@ -137,8 +137,12 @@ class Exchange:
 class HTTPShared:
     """The shared state of a share's HTTP clients.
 
-    Set `on_exchange`, `siblings` and `limit` before the first client is made: clients copy them.
+    Set `on_exchange`, `siblings`, `traces` and `limit` before the first client is made: clients
+    copy them.
     """
+
+    # Whether each request carries the header `traceparent`.
+    traces = False
 
     def __init__(
         self,

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from squall.api.protocols.graphql import GraphQLError, GraphQLResponse, GraphQLSubscription
     from squall.api.protocols.grpc import GRPCResponse, GRPCStream
     from squall.api.protocols.proto import Proto
+    from squall.api.protocols.redis import RedisResponse
+    from squall.api.protocols.tcp import LengthPrefix, TCPResponse
+    from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -61,6 +64,9 @@ _HOMES = {
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.protocols.proto": "Proto",
+    "squall.api.protocols.redis": "RedisResponse",
+    "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
+    "squall.api.protocols.udp": "UDPResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -96,6 +102,7 @@ __all__ = [
     "HTTP3Response",
     "HTTPResponse",
     "Headers",
+    "LengthPrefix",
     "LocalRunner",
     "Mutation",
     "Params",
@@ -104,6 +111,7 @@ __all__ = [
     "Provide",
     "Query",
     "Rate",
+    "RedisResponse",
     "Reporter",
     "ReporterTypes",
     "Resource",
@@ -112,8 +120,10 @@ __all__ = [
     "Sample",
     "SquallError",
     "StatusError",
+    "TCPResponse",
     "Timed",
     "TransportError",
+    "UDPResponse",
     "Use",
     "WebsocketResponse",
     "WebsocketSession",

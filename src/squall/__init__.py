@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from squall.api.arguments import (
+        SQL,
         URL,
         Auth,
         Cookies,
         Data,
+        Document,
         File,
         Form,
         Headers,
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.protocols.graphql import GraphQLError, GraphQLResponse, GraphQLSubscription
     from squall.api.protocols.grpc import GRPCResponse, GRPCStream
+    from squall.api.protocols.mongodb import MongoDBResponse
     from squall.api.protocols.proto import Proto
     from squall.api.protocols.redis import RedisResponse
+    from squall.api.protocols.sql import MySQLResponse, PostgresResponse
     from squall.api.protocols.tcp import LengthPrefix, TCPResponse
     from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
@@ -55,7 +59,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "squall.api.arguments": "URL Auth Cookies Data File Form Headers Mutation Params Protobuf "
-    "Query",
+    "Query SQL Document",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
     "squall.api.protocols.graphql": "GraphQLError GraphQLResponse GraphQLSubscription",
@@ -64,6 +68,8 @@ _HOMES = {
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.protocols.proto": "Proto",
+    "squall.api.protocols.mongodb": "MongoDBResponse",
+    "squall.api.protocols.sql": "MySQLResponse PostgresResponse",
     "squall.api.protocols.redis": "RedisResponse",
     "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
     "squall.api.protocols.udp": "UDPResponse",
@@ -80,6 +86,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "SQL",
     "URL",
     "All",
     "Auth",
@@ -89,6 +96,7 @@ __all__ = [
     "Counter",
     "CustomResult",
     "Data",
+    "Document",
     "Feed",
     "File",
     "Form",
@@ -104,8 +112,11 @@ __all__ = [
     "Headers",
     "LengthPrefix",
     "LocalRunner",
+    "MongoDBResponse",
     "Mutation",
+    "MySQLResponse",
     "Params",
+    "PostgresResponse",
     "Proto",
     "Protobuf",
     "Provide",

@@ -1,4 +1,4 @@
-"""Servers of six protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of nine protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
 from tests.lab.http3_server import HTTP3Server, running_http3_server
+from tests.lab.mongodb_server import MongoDBServer, running_mongodb_server
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, HTTP3Response, Mutation, Proto
+from squall import SQL, Document, MongoDBResponse, MySQLResponse, PostgresResponse
 from squall import Query, SSEResponse, WebsocketResponse, then
 
 class Load(Workflow):
@@ -66,6 +69,25 @@ class Load(Workflow):
         self, url: URL = "{graphql1}", mutation: Mutation = "mutation Order {{ order(id: 7) }}"
     ) -> GraphQLResponse:
         return await self.client.graphql.mutate(url, mutation, operation="Order")
+
+    @then()
+    async def book(
+        self, url: URL = "{postgres}", sql: SQL = "INSERT INTO orders VALUES ($1) RETURNING number"
+    ) -> PostgresResponse:
+        return await self.client.postgres.query(url, sql, self.vu.iteration)
+
+    @then()
+    async def pay(
+        self, url: URL = "{mysql}", sql: SQL = "INSERT INTO orders VALUES (?)"
+    ) -> MySQLResponse:
+        async with self.client.mysql.transaction(url) as orders:
+            return await orders.query(sql, self.vu.iteration)
+
+    @then()
+    async def note(
+        self, url: URL = "{mongodb}", order: Document = dict(item="shoe")
+    ) -> MongoDBResponse:
+        return await self.client.mongodb.insert(url, "orders", order)
 """
 CLOSED = "vus = 2\n    iterations = 12"
 # The authority of the server of HTTP/3 is its own.
@@ -80,6 +102,9 @@ class ProtocolServers(NamedTuple):
     sse: EventServer
     grpc: GRPCServer
     graphql: GraphQLServer
+    postgres: str
+    mysql: str
+    mongodb: MongoDBServer
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
@@ -92,6 +117,9 @@ class ProtocolServers(NamedTuple):
             "grpc": self.grpc.url,
             "graphql": self.graphql.http2_url,
             "graphql1": self.graphql.url,
+            "postgres": self.postgres,
+            "mysql": self.mysql,
+            "mongodb": self.mongodb.url,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -99,12 +127,13 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        assert set(found) == {"http", "http2", "http3", "websocket", "sse", "grpc"}
+        databases = {"postgres", "mysql", "mongodb"}
+        assert set(found) == {"http", "http2", "http3", "websocket", "sse", "grpc", *databases}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
-        # Two steps of gRPC; GraphQL goes over HTTP/2 and HTTP/1.1.
+        # Two steps of gRPC; GraphQL goes over HTTP/2 and HTTP/1.1; a transaction begins and commits.
         twice = dict.fromkeys(("grpc", "http2", "http"), 2 * made)
-        wanted = dict.fromkeys(found, made) | twice
+        wanted = dict.fromkeys(found, made) | twice | {"mysql": 3 * made}
         assert {name: each["sent"] for name, each in found.items()} == wanted
         seen = (
             plain,
@@ -116,8 +145,11 @@ class ProtocolServers(NamedTuple):
             self.grpc.calls["Talk"],
             self.graphql.operations["anonymous"],
             self.graphql.operations["Order"],
+            on_postgres(self.postgres, "SELECT count(*) FROM orders"),
+            on_mysql(self.mysql, "SELECT count(*) FROM orders"),
+            self.mongodb.calls["insert"],
         )
-        assert seen == (made,) * 9
+        assert seen == (made,) * 12
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -142,5 +174,10 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_event_server() as sse,
         running_grpc_server() as grpc,
         running_graphql_server() as graphql,
+        postgres_database() as postgres,
+        mariadb_database() as mysql,
+        running_mongodb_server() as mongodb,
     ):
-        yield ProtocolServers(http2, http3, websocket, sse, grpc, graphql)
+        on_postgres(postgres, "CREATE TABLE orders (number INTEGER)")
+        on_mysql(mysql, "CREATE TABLE orders (number INTEGER)")
+        yield ProtocolServers(http2, http3, websocket, sse, grpc, graphql, postgres, mysql, mongodb)

@@ -44,6 +44,21 @@ CLIENTS = {
     "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
     "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
+    "mongodb": ClientSource(
+        "squall.clients.mongodb", "MongoDBClient", "mongodb", (Scheme("mongodb", 27017),)
+    ),
+    "mysql": ClientSource(
+        "squall.clients.mysql",
+        "MySQLClient",
+        "mysql",
+        (Scheme("mysql", 3306), Scheme("mariadb", 3306)),
+    ),
+    "postgres": ClientSource(
+        "squall.clients.postgres",
+        "PostgresClient",
+        "postgres",
+        (Scheme("postgres", 5432), Scheme("postgresql", 5432)),
+    ),
     "redis": ClientSource(
         "squall.clients.redis",
         "RedisClient",
@@ -62,9 +77,11 @@ _REFLECTION = ClientSource("squall.clients.grpc.reflection", "methods_of", "grpc
 _PLAIN = ClientSource("squall.clients.http.client", "HTTPClient")
 
 ARGUMENTS = {
+    "Document": ("squall.clients.mongodb.documents", "document_of"),
     "Mutation": ("squall.clients.graphql.documents", "document_of"),
     "Protobuf": ("squall.clients.grpc.methods", "protobuf_of"),
     "Query": ("squall.clients.graphql.documents", "document_of"),
+    "SQL": ("squall.clients.sql.statements", "sql_of"),
 }
 """Argument types of these clients: the module and function that make one ready. The function takes
 the author's value, returns a `Prepared`, and raises a `CallError` for a value that it refuses."""

@@ -14,7 +14,9 @@ from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 if TYPE_CHECKING:
     from squall.api.protocols.graphql import GraphQLVerbs
     from squall.api.protocols.grpc import GRPCVerbs
+    from squall.api.protocols.mongodb import MongoDBVerbs
     from squall.api.protocols.redis import RedisVerbs
+    from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs
     from squall.api.protocols.tcp import TCPVerbs
     from squall.api.protocols.udp import UDPVerbs
     from squall.api.sse import SSEVerbs
@@ -30,6 +32,9 @@ class Clients:
     http: HTTPVerbs
     http2: HTTP2Verbs
     http3: HTTP3Verbs
+    mongodb: MongoDBVerbs
+    mysql: SQLVerbs[MySQLResponse]
+    postgres: SQLVerbs[PostgresResponse]
     redis: RedisVerbs
     sse: SSEVerbs
     tcp: TCPVerbs

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.coordination.lab.places import redis_url, s3_endpoint
-from tests.services.reporting.lab.databases import (
+from tests.lab.databases import (
     DatabaseServer,
     mariadb_server,
     postgres_server,
 )
+from tests.services.coordination.lab.places import redis_url, s3_endpoint
 
 __all__ = ["redis_url", "s3_endpoint"]
 

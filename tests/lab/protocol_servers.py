@@ -131,7 +131,7 @@ class ProtocolServers(NamedTuple):
         assert set(found) == {"http", "http2", "http3", "websocket", "sse", "grpc", *databases}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
-        # Two steps of gRPC; GraphQL goes over HTTP/2 and HTTP/1.1; a transaction begins and commits.
+        # Two steps of gRPC; GraphQL over HTTP/2 and HTTP/1.1; a transaction begins and commits.
         twice = dict.fromkeys(("grpc", "http2", "http"), 2 * made)
         wanted = dict.fromkeys(found, made) | twice | {"mysql": 3 * made}
         assert {name: each["sent"] for name, each in found.items()} == wanted

@@ -1,8 +1,8 @@
 """Writes the reference pages from the code: `make reference`.
 
 The API page shows what authors import from `squall`, with signatures and docstrings. The page of
-the commands shows the parsers of `squall`. `tests/unit/test_reference.py` compares both pages with
-the code, so they cannot become old.
+the commands shows the parsers of `squall`, the page of the rows the tables in which outputs store
+a run. `tests/unit/test_reference.py` compares all pages with the code, so they cannot become old.
 """
 
 from __future__ import annotations
@@ -403,7 +403,36 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-PAGES: dict[str, Callable[[], str]] = {"api.md": api_page, "cli.md": cli_page}
+def rows_page() -> str:
+    """The tables in which outputs store a run."""
+    from squall.reporting.outputs.rows.model import SCHEMA, TABLES
+
+    lines = [
+        GENERATED,
+        "",
+        "# The tables of a run",
+        "",
+        f"Schema `{SCHEMA}`. Relational databases, Cassandra and BigQuery call them "
+        "`squall_` and the name; [the page about them](../outputs-databases.md) says more. "
+        "A name never changes; new columns are added at the end. `null` marks what may be missing.",
+    ]
+    for table in TABLES:
+        lines += ["", f"## `{table.name}`", "", f"{_sentence(table.meaning)}", ""]
+        lines += [f"Key: {', '.join(f'`{name}`' for name in table.key)}.", ""]
+        lines += ["| column | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"| `{column.name}` | {column.kind}{', null' if column.is_optional else ''} "
+            f"| {_cell(column.meaning)} |"
+            for column in table.columns
+        ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "api.md": api_page,
+    "cli.md": cli_page,
+    "rows.md": rows_page,
+}
 
 
 if __name__ == "__main__":

@@ -450,7 +450,7 @@ def _options(config: type[Any]) -> Iterator[tuple[str, str, str]]:
                 kind = re.sub(r"Annotated\[(\w+), .*\]", r"\1", ast.unparse(node.annotation))
                 value = "" if node.value is None else f" = {_default(node.value)}"
                 name = node.target.id
-                text = _cell(_line(texts.get(name)))
+                text = _cell(_line(texts[name])) if name in texts else ""
                 secret = re.search(r"Secret\('(\w+)'\)", ast.unparse(node.annotation))
                 if secret is not None:
                     text = f"{text} From `{secret[1]}` if not given.".strip()

@@ -113,6 +113,7 @@ def test_a_run_is_watched_paused_stopped_and_reported_in_a_browser(
         wait_until(lambda: nothing_arrives(page, target))
         counted = target.counts()["total"]
         reaches(other, PAUSED)
+        assert other.ask("document.getElementById('paused').hidden") is False
         click(page, "pause")
         wait_until(lambda: target.counts()["total"] > counted)
 

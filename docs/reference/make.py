@@ -447,7 +447,9 @@ def _options(config: type[Any]) -> Iterator[tuple[str, str, str]]:
         texts = _strings_below(tree.body)
         for node in tree.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                kind = re.sub(r"Annotated\[(.+), Secret\(.*\)\]", r"\1", ast.unparse(node.annotation))
+                kind = re.sub(
+                    r"Annotated\[(.+), Secret\(.*\)\]", r"\1", ast.unparse(node.annotation)
+                )
                 value = "" if node.value is None else f" = {_default(node.value)}"
                 name = node.target.id
                 text = _cell(_line(texts[name])) if name in texts else ""

@@ -15,6 +15,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from itertools import pairwise
@@ -113,6 +114,22 @@ API: list[tuple[str, str, list[str]]] = [
         ],
     ),
     (
+        "Redis, TCP and UDP",
+        "The clients `self.client.redis` ([how](../redis.md)), `tcp` and `udp` "
+        "([how](../sockets.md)). Their responses have the attributes of a `ProtocolResponse`.",
+        [
+            "squall.api.protocols.response:ProtocolResponse",
+            "squall.api.protocols.response:CallTimings",
+            "squall.api.protocols.redis:RedisVerbs",
+            "squall.api.protocols.redis:RedisResponse",
+            *(
+                f"squall.api.protocols.tcp:{name}"
+                for name in ("TCPVerbs", "TCPResponse", "LengthPrefix")
+            ),
+            *(f"squall.api.protocols.udp:{name}" for name in ("UDPVerbs", "UDPResponse")),
+        ],
+    ),
+    (
         "Data and resources",
         "Class attributes of a workflow.",
         ["squall.api.feeds:Feed", "squall.api.resources:Resource"],
@@ -204,7 +221,8 @@ def _entry(name: str) -> Iterator[str]:
 
 def _class(cls: type[Any]) -> Iterator[str]:
     own_start = next((c for c in cls.__mro__ if "__init__" in vars(c) and _is_ours(c)), None)
-    if own_start is not None and not _is_made_by_squall(cls):
+    # The attributes of a dataclass, which are listed below, are its arguments.
+    if own_start is not None and not _is_made_by_squall(cls) and not is_dataclass(cls):
         yield _code(f"{cls.__name__}{_signature(own_start.__init__)}")
     yield _text(inspect.getdoc(cls) if vars(cls).get("__doc__") else "")
     start = vars(cls).get("__init__")

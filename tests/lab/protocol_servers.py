@@ -1,4 +1,4 @@
-"""Servers of nine protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of twelve protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
+from tests.lab.echo_server import EchoServer, running_echo_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
 from tests.lab.http3_server import HTTP3Server, running_http3_server
 from tests.lab.mongodb_server import MongoDBServer, running_mongodb_server
+from tests.lab.redis_server import OwnRedis, running_redis
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
@@ -22,6 +24,7 @@ EVENTS = 3
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, HTTP3Response, Mutation, Proto
 from squall import SQL, Document, MongoDBResponse, MySQLResponse, PostgresResponse
+from squall import Data, RedisResponse, TCPResponse, UDPResponse
 from squall import Query, SSEResponse, WebsocketResponse, then
 
 class Load(Workflow):
@@ -88,6 +91,18 @@ class Load(Workflow):
         self, url: URL = "{mongodb}", order: Document = dict(item="shoe")
     ) -> MongoDBResponse:
         return await self.client.mongodb.insert(url, "orders", order)
+
+    @then()
+    async def count(self, url: URL = "{redis}/3") -> RedisResponse:
+        return await self.client.redis.incr(url, "n")
+
+    @then()
+    async def line(self, url: URL = "{tcp}", data: Data = "hello\\n") -> TCPResponse:
+        return await self.client.tcp.exchange(url, data, until=b"\\n")
+
+    @then()
+    async def datagram(self, url: URL = "{udp}", data: Data = "hello") -> UDPResponse:
+        return await self.client.udp.exchange(url, data, timeout="60s")
 """
 CLOSED = "vus = 2\n    iterations = 12"
 # The authority of the server of HTTP/3 is its own.
@@ -105,6 +120,8 @@ class ProtocolServers(NamedTuple):
     postgres: str
     mysql: str
     mongodb: MongoDBServer
+    redis: OwnRedis
+    echo: EchoServer
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
@@ -120,6 +137,9 @@ class ProtocolServers(NamedTuple):
             "postgres": self.postgres,
             "mysql": self.mysql,
             "mongodb": self.mongodb.url,
+            "redis": self.redis.url,
+            "tcp": self.echo.tcp,
+            "udp": self.echo.udp,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -128,7 +148,9 @@ class ProtocolServers(NamedTuple):
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
         databases = {"postgres", "mysql", "mongodb"}
-        assert set(found) == {"http", "http2", "http3", "websocket", "sse", "grpc", *databases}
+        sockets = {"redis", "tcp", "udp"}
+        web = {"http", "http2", "http3", "websocket", "sse", "grpc"}
+        assert set(found) == {*web, *databases, *sockets}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
         # Two steps of gRPC; GraphQL over HTTP/2 and HTTP/1.1; a transaction begins and commits.
@@ -148,8 +170,12 @@ class ProtocolServers(NamedTuple):
             on_postgres(self.postgres, "SELECT count(*) FROM orders"),
             on_mysql(self.mysql, "SELECT count(*) FROM orders"),
             self.mongodb.calls["insert"],
+            self.redis.calls()["incrby"],
+            self.echo.bytes_received / len("hello\n"),
+            self.echo.datagrams,
         )
-        assert seen == (made,) * 12
+        assert seen == (made,) * 15
+        assert found["tcp"]["connections"] == self.echo.connections
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -177,7 +203,10 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         postgres_database() as postgres,
         mariadb_database() as mysql,
         running_mongodb_server() as mongodb,
+        running_redis() as redis,
+        running_echo_server() as echo,
     ):
         on_postgres(postgres, "CREATE TABLE orders (number INTEGER)")
         on_mysql(mysql, "CREATE TABLE orders (number INTEGER)")
-        yield ProtocolServers(http2, http3, websocket, sse, grpc, graphql, postgres, mysql, mongodb)
+        web = http2, http3, websocket, sse, grpc, graphql
+        yield ProtocolServers(*web, postgres, mysql, mongodb, redis, echo)

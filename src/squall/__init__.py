@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     )
     from squall.api.errors import ConfigError, SquallError, StatusError, TransportError
     from squall.api.feeds import Feed
-    from squall.api.graphql import GraphQLError, GraphQLResponse
-    from squall.api.grpc import GRPCResponse
     from squall.api.hooks import (
         All,
         Provide,
@@ -41,8 +39,10 @@ if TYPE_CHECKING:
     )
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
-    from squall.api.proto import Proto
+    from squall.api.protocols.graphql import GraphQLError, GraphQLResponse, GraphQLSubscription
+    from squall.api.protocols.grpc import GRPCResponse, GRPCStream
     from squall.api.protocols.mongodb import MongoDBResponse
+    from squall.api.protocols.proto import Proto
     from squall.api.protocols.redis import RedisResponse
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse
     from squall.api.protocols.tcp import LengthPrefix, TCPResponse
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
     from squall.api.values import bearer, env
-    from squall.api.websocket import WebsocketResponse
+    from squall.api.websocket import WebsocketResponse, WebsocketSession
     from squall.api.workflow import Workflow
     from squall.client import Client
     from squall.python import LocalRunner, run
@@ -62,12 +62,12 @@ _HOMES = {
     "Query SQL Document",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
-    "squall.api.graphql": "GraphQLError GraphQLResponse",
-    "squall.api.grpc": "GRPCResponse",
+    "squall.api.protocols.graphql": "GraphQLError GraphQLResponse GraphQLSubscription",
+    "squall.api.protocols.grpc": "GRPCResponse GRPCStream",
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
-    "squall.api.proto": "Proto",
+    "squall.api.protocols.proto": "Proto",
     "squall.api.protocols.mongodb": "MongoDBResponse",
     "squall.api.protocols.sql": "MySQLResponse PostgresResponse",
     "squall.api.protocols.redis": "RedisResponse",
@@ -77,7 +77,7 @@ _HOMES = {
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
     "squall.api.values": "bearer env",
-    "squall.api.websocket": "WebsocketResponse",
+    "squall.api.websocket": "WebsocketResponse WebsocketSession",
     "squall.api.workflow": "Workflow",
     "squall.client": "Client",
     "squall.python": "LocalRunner run",
@@ -101,9 +101,11 @@ __all__ = [
     "File",
     "Form",
     "GRPCResponse",
+    "GRPCStream",
     "Gauge",
     "GraphQLError",
     "GraphQLResponse",
+    "GraphQLSubscription",
     "HTTP2Response",
     "HTTP3Response",
     "HTTPResponse",
@@ -135,6 +137,7 @@ __all__ = [
     "UDPResponse",
     "Use",
     "WebsocketResponse",
+    "WebsocketSession",
     "Workflow",
     "action",
     "bearer",

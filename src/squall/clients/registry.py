@@ -73,6 +73,7 @@ CLIENTS = {
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient"),
 }
 _NEGOTIATING = ClientSource("squall.clients.http2", "NegotiatingClient", "http2")
+_REFLECTION = ClientSource("squall.clients.grpc.reflection", "methods_of", "grpc")
 _PLAIN = ClientSource("squall.clients.http.client", "HTTPClient")
 
 ARGUMENTS = {
@@ -106,6 +107,11 @@ def make_client(protocol: str, http: HTTPClient) -> Any:
 def http_client_class(shared: HTTPShared) -> type[HTTPClient]:
     """The class of `self.client.http`."""
     return _loaded(_NEGOTIATING, 'http = "auto"') if shared.negotiates else _loaded(_PLAIN, "http")
+
+
+def grpc_reflection() -> Any:
+    """The function that asks a gRPC server for its methods."""
+    return _loaded(_REFLECTION, "squall ping grpc://")
 
 
 def _loaded(source: ClientSource, what: str) -> Any:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 
 if TYPE_CHECKING:
-    from squall.api.graphql import GraphQLVerbs
-    from squall.api.grpc import GRPCVerbs
+    from squall.api.protocols.graphql import GraphQLVerbs
+    from squall.api.protocols.grpc import GRPCVerbs
     from squall.api.protocols.mongodb import MongoDBVerbs
     from squall.api.protocols.redis import RedisVerbs
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs

@@ -10,16 +10,16 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from squall.api.errors import TransportError
 from squall.clients.http.backlog import CROWD_MIN, CrowdConnection
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
-from squall.clients.shared.connection import ProtocolConnection
+from squall.clients.shared.connection import DialedConnection
 from squall.clients.shared.tls_transport import open_tls
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LONGEST_TUNNEL_HEAD = 16 * 1024
 
-C = TypeVar("C", bound=ProtocolConnection)
+C = TypeVar("C", bound=DialedConnection)
 
 
 class ConnectLimiter:
@@ -40,21 +40,22 @@ class ConnectLimiter:
         self._busy = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def acquire(self) -> None:
+    def queue(self) -> asyncio.Future[None] | None:
+        """None if the connect may begin now; else what to wait for. A waiter that is cancelled must
+        `leave`."""
         if self._busy < self.limit and not self._waiting:
             self._busy += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
+            return None
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                # Cancelled after it got its turn: pass the turn on.
-                self.release()
-            else:
-                self._waiting.remove(turn)
-            raise
+        return turn
+
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        if turn.done() and not turn.cancelled():
+            # Cancelled after it got its turn: pass the turn on.
+            self.release()
+        else:
+            self._waiting.remove(turn)
 
     def release(self) -> None:
         self._busy -= 1
@@ -80,19 +81,17 @@ class Dial(NamedTuple):
     """Opens a connection that does not run over TCP."""
 
 
-async def connect(
+def connect(
     shared: HTTPShared,
     pool: ConnectionPool,
     origin: Origin,
     index: int,
     timeout_s: float,
     left_s: float,
-) -> HTTPConnection:
+) -> Coroutine[Any, Any, HTTPConnection]:
     """Opens a connection that is not in its pool yet. `index` spreads users over addresses."""
     kind = HTTPConnection if len(shared.live) < CROWD_MIN else CrowdConnection
-    return await dial(
-        shared, Dial(origin), lambda: kind(shared, pool, origin), index, timeout_s, left_s
-    )
+    return dial(shared, Dial(origin), lambda: kind(shared, pool, origin), index, timeout_s, left_s)
 
 
 async def dial(
@@ -110,7 +109,12 @@ async def dial(
     dns_s = 0.0
     if not origin.addresses:
         dns_s = await shared.resolve(origin)
-    await limiter.acquire()
+    if (turn := limiter.queue()) is not None:
+        try:
+            await turn
+        except BaseException:
+            limiter.leave(turn)
+            raise
     began = perf_counter()
     try:
         async with asyncio.timeout(left_s):
@@ -155,10 +159,12 @@ async def _first_that_answers(
 async def _open(shared: HTTPShared, way: Dial, conn: C, address: Address) -> C:
     loop = asyncio.get_running_loop()
     origin = way.origin
+    # What has no `opens` of its own receives the bytes of a stream.
+    protocol = cast("asyncio.Protocol", conn)
     try:
         began = perf_counter()
         if not origin.tls and (origin.proxy is None or not way.tunnels):
-            await loop.create_connection(lambda: conn, address.ip, origin.dial_port)
+            await loop.create_connection(lambda: protocol, address.ip, origin.dial_port)
             connected = ready = perf_counter()
         else:
             sock = await _connected_socket(address, origin.dial_port)
@@ -166,11 +172,11 @@ async def _open(shared: HTTPShared, way: Dial, conn: C, address: Address) -> C:
                 await _tunnel(sock, origin, origin.proxy)
             connected = ready = perf_counter()
             if origin.tls:
-                await open_tls(lambda: conn, sock, shared.tls_context(*way.alpn), origin.host)
+                await open_tls(lambda: protocol, sock, shared.tls_context(*way.alpn), origin.host)
                 ready = perf_counter()
                 conn.counters.tls_samples.append(ready - connected)
             else:
-                await loop.create_connection(lambda: conn, sock=sock)
+                await loop.create_connection(lambda: protocol, sock=sock)
     except BaseException:
         # Cancelled after `connection_made`, the loop may drop the transport without calling
         # `connection_lost`.

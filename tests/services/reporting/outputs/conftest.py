@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,12 @@ from tests.lab.databases import (
 from tests.services.coordination.lab.places import redis_url, s3_endpoint
 
 __all__ = ["redis_url", "s3_endpoint"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that fails leaves the document in the current folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,9 @@ class Broker:
             self.signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+            # What it started may end a moment later.
+            while _listens("127.0.0.1", self.port):
+                time.sleep(0.005)
 
     def signal(self, number: int) -> None:
         """Also to what it started."""

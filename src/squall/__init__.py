@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.proto import Proto
+    from squall.api.protocols.amqp import AMQPResponse, RabbitMQResponse
+    from squall.api.protocols.kafka import KafkaResponse
+    from squall.api.protocols.messages import ReceivedMessage
+    from squall.api.protocols.mqtt import MQTTResponse
+    from squall.api.protocols.nats import NATSResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -61,6 +66,11 @@ _HOMES = {
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.proto": "Proto",
+    "squall.api.protocols.amqp": "AMQPResponse RabbitMQResponse",
+    "squall.api.protocols.kafka": "KafkaResponse",
+    "squall.api.protocols.messages": "ReceivedMessage",
+    "squall.api.protocols.mqtt": "MQTTResponse",
+    "squall.api.protocols.nats": "NATSResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -75,6 +85,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 
 __all__ = [
     "URL",
+    "AMQPResponse",
     "All",
     "Auth",
     "Client",
@@ -94,14 +105,19 @@ __all__ = [
     "HTTP3Response",
     "HTTPResponse",
     "Headers",
+    "KafkaResponse",
     "LocalRunner",
+    "MQTTResponse",
     "Mutation",
+    "NATSResponse",
     "Params",
     "Proto",
     "Protobuf",
     "Provide",
     "Query",
+    "RabbitMQResponse",
     "Rate",
+    "ReceivedMessage",
     "Reporter",
     "ReporterTypes",
     "Resource",

@@ -14,6 +14,10 @@ from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 if TYPE_CHECKING:
     from squall.api.graphql import GraphQLVerbs
     from squall.api.grpc import GRPCVerbs
+    from squall.api.protocols.amqp import AMQPVerbs
+    from squall.api.protocols.kafka import KafkaVerbs
+    from squall.api.protocols.mqtt import MQTTVerbs
+    from squall.api.protocols.nats import NATSVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -21,12 +25,17 @@ if TYPE_CHECKING:
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
+    amqp: AMQPVerbs
     graphql: GraphQLVerbs
     graphql2: GraphQLVerbs
     grpc: GRPCVerbs
     http: HTTPVerbs
     http2: HTTP2Verbs
     http3: HTTP3Verbs
+    kafka: KafkaVerbs
+    mqtt: MQTTVerbs
+    nats: NATSVerbs
+    rabbitmq: AMQPVerbs
     sse: SSEVerbs
     websocket: WebsocketVerbs
 

@@ -24,9 +24,11 @@ class KafkaResponse(BrokerResponse, eq=False, gc=False):
 class KafkaVerbs(Protocol):
     """`self.client.kafka`: producing and consuming, `kafka://[user:password@]host:port`.
 
-    `kafkas://` is TLS. A user logs in by SASL PLAIN, or as `?mechanism=SCRAM-SHA-256` says. More
-    brokers to begin with: `?brokers=host:port,host:port`. All users of a process share one
-    producer; each user has its own consumers.
+    `kafkas://` is TLS. All users of a process share one producer for each address; each user has
+    its own consumers. The query of the address has settings: `acks` (`all`, `1` or `0`),
+    `compression`, `linger` (how long a batch waits for more messages), `mechanism` (of SASL:
+    `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`) and `brokers` (more of them to begin with,
+    `host:port,host:port`).
     """
 
     async def send(
@@ -38,17 +40,12 @@ class KafkaVerbs(Protocol):
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         partition: int | None = None,
-        acks: Literal["all", 1, 0] = "all",
-        compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
-        linger: str | float = 0,
         stamp: bool = False,
         timeout: str | float | None = None,  # noqa: ASYNC109
     ) -> KafkaResponse:
-        """Sends a message and waits until the broker has it: by all replicas that are in sync, by
-        the leader (`acks=1`), or not at all (`acks=0`).
+        """Sends a message and waits for its acknowledgement.
 
-        `linger` lets the producer wait that long for more messages of a batch. `stamp=True` adds
-        the time of sending as a header, for `latencies` of the receiver.
+        `stamp=True` adds the time of sending as a header, for `latencies` of the receiver.
         """
         ...
 

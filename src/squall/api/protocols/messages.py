@@ -85,8 +85,8 @@ class BrokerResponse(ProtocolResponse, eq=False, gc=False):
 
     @property
     def latencies(self) -> list[float]:
-        """Seconds from sending to arrival of each message that was sent with `stamp=True`. True only
-        where sender and receiver have the same clock."""
+        """Seconds from sending to arrival of each message that was sent with `stamp=True`. True
+        only where sender and receiver have the same clock."""
         found = [each.latency_s for each in self.messages]
         return [each for each in found if each is not None]
 

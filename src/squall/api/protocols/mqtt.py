@@ -37,8 +37,8 @@ class MQTTVerbs(Protocol):
         stamp: bool = False,
         timeout: str | float | None = None,  # noqa: ASYNC109
     ) -> MQTTResponse:
-        """Sends a message and waits for its acknowledgement: none with `qos=0`, the broker's with 1,
-        the end of the handshake with 2.
+        """Sends a message and waits for its acknowledgement: none with `qos=0`, the broker's with
+        1, the end of the handshake with 2.
 
         `retain=True` makes the broker keep it for later subscribers. `stamp=True` adds the time of
         sending as a header (user property), for `latencies` of the receiver.

@@ -38,8 +38,8 @@ class NATSVerbs(Protocol):
         stamp: bool = False,
         timeout: str | float | None = None,  # noqa: ASYNC109
     ) -> NATSResponse:
-        """Sends a message and waits until the server has it, or the stream of the subject has stored
-        it (JetStream); with `confirm=None` for nothing.
+        """Sends a message and waits until the server has it, or the stream of the subject has
+        stored it (JetStream); with `confirm=None` for nothing.
 
         `stamp=True` adds the time of sending as a header, for `latencies` of the receiver.
         """

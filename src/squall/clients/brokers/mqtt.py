@@ -1,8 +1,8 @@
 """MQTT by aiomqtt, which stands on paho: `self.client.mqtt`.
 
-Sockets are opened here: the library would do so in a thread, which a silent server holds for a minute.
-Ids of clients are unique over all processes and users, because a broker throws out the first of two
-clients with the same id.
+Sockets are opened here: the library would do so in a thread, which a silent server holds for a
+minute. Ids of clients are unique over all processes and users, because a broker throws out the
+first of two clients with the same id.
 """
 
 from __future__ import annotations
@@ -381,7 +381,12 @@ class MQTTClient:
         return Probe(answer.value, self._done(answer, "", 0))
 
     def _done(self, answer: Answer[Any], error: str, sent: int, **fields: Any) -> MQTTResponse:
-        made = {"error": error, "bytes_sent": sent, "bytes_received": answer.received, **fields}
+        made: dict[str, Any] = {
+            "error": error,
+            "bytes_sent": sent,
+            "bytes_received": answer.received,
+            **fields,
+        }
         return self._calls.done(MQTTResponse(*answer.stamps, **made))
 
 

@@ -113,23 +113,23 @@ class NATSConnection:
 
     async def _on_closed(self) -> None:
         error = self.client.last_error or self.error
-        is_closed = error is None or isinstance(error, nats.errors.UnexpectedEOF | EOFError)
-        self.waiting.lose(_CLOSED if is_closed else reason_of_error(error))
+        if error is None or isinstance(error, nats.errors.UnexpectedEOF | EOFError):
+            self.waiting.lose(_CLOSED)
+        else:
+            self.waiting.lose(reason_of_error(error))
 
     def abort(self) -> None:
         self.waiting.lose("connection closed")
         # Its tasks end when they learn of it.
         self.transport.abort()
 
-    async def publish(
-        self, subject: str, payload: bytes, headers: Any, confirms: bool
-    ) -> None:
+    async def publish(self, subject: str, payload: bytes, headers: Any, confirms: bool) -> None:
         client = self.client
         await client.publish(subject, payload, headers=headers)
         if confirms:
             # The library writes a PING at once, but a message when its own task runs: the PONG
             # would confirm nothing.
-            while client.pending_data_size and not client.is_closed:
+            while client.pending_data_size and not client.is_closed:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await client.flush(_NO_LIMIT_S)
 
@@ -326,13 +326,19 @@ class NATSClient:
 
         async def perform(connection: NATSConnection) -> str:
             await _answered(connection, connection.client.flush(_NO_LIMIT_S))
-            return str(connection.client.connected_server_version)
+            version = connection.client.connected_server_version
+            return f"{version.major}.{version.minor}.{version.patch}"
 
         answer = await self._calls.call(url, "PING", perform)
         return Probe(f"NATS {answer.value}", self._done(answer, "", 0))
 
     def _done(self, answer: Answer[Any], error: str, sent: int, **fields: Any) -> NATSResponse:
-        made = {"error": error, "bytes_sent": sent, "bytes_received": answer.received, **fields}
+        made: dict[str, Any] = {
+            "error": error,
+            "bytes_sent": sent,
+            "bytes_received": answer.received,
+            **fields,
+        }
         return self._calls.done(NATSResponse(*answer.stamps, **made))
 
 

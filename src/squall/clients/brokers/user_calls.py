@@ -1,8 +1,8 @@
 """The calls of one user on one connection to each broker.
 
 The libraries serve several calls at a time on one connection, and a subscription lives on it, so a
-user keeps it as long as it lives (`connections = "vu"`) or for an iteration. The other policies take
-a connection for each call, and cannot subscribe.
+user keeps it as long as it lives (`connections = "vu"`) or for an iteration. The other policies
+take a connection for each call, and cannot subscribe.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-from squall.api.errors import CallError
+from squall.api.errors import CallError, TransportError
 from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.library import Answer, Library, LibraryCalls, LibraryConnection
 from squall.clients.http.client import HTTPClient
 
 L = TypeVar("L")
 T = TypeVar("T")
+
+
+class BrokerError(Exception):
+    """A connection was lost or refused, in the words under which it is counted."""
 
 
 class UserCalls(Generic[L]):
@@ -62,10 +66,12 @@ class UserCalls(Generic[L]):
             held = await self._opened(key, url, operation, timeout)
         try:
             return await calls.on(held, operation, perform, timeout=timeout, sent=sent)
-        except BaseException:
-            if self._held.get(key) is held:
-                del self._held[key]
-            calls.drop(held)
+        except BaseException as error:
+            # A mistake of the author leaves the connection as it was.
+            if isinstance(error, TransportError) or not isinstance(error, CallError):
+                if self._held.get(key) is held:
+                    del self._held[key]
+                calls.drop(held)
             raise
 
     async def _opened(
@@ -95,7 +101,7 @@ class UserCalls(Generic[L]):
 
 
 class WaitingTasks:
-    """The tasks that wait on a connection, for libraries that leave them waiting when it is lost."""
+    """Tasks that wait on a connection, for libraries that leave them waiting when it is lost."""
 
     __slots__ = ("_ended", "_tasks", "lost")
 

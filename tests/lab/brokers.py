@@ -43,8 +43,11 @@ persistence false
 class Broker:
     """A broker that may be killed, and started again on the same port."""
 
-    def __init__(self, url: str, command: list[str], port: int, folder: Path) -> None:
+    def __init__(
+        self, url: str, command: list[str], port: int, folder: Path, host: str = "127.0.0.1"
+    ) -> None:
         self.url = url
+        self.host = host
         self.port = port
         self._command = command
         self._folder = folder
@@ -55,7 +58,7 @@ class Broker:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, start_new_session=True
             )
-        wait_for_port("127.0.0.1", self.port)
+        wait_for_port(self.host, self.port)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -63,7 +66,7 @@ class Broker:
             self._process.wait()
             self._process = None
             # What it started may end a moment later.
-            while _listens("127.0.0.1", self.port):
+            while _listens(self.host, self.port):
                 time.sleep(0.005)
 
     def signal(self, number: int) -> None:
@@ -154,7 +157,7 @@ def running_rabbitmq() -> Generator[Broker]:
 
 
 @contextmanager
-def running_kafka() -> Generator[str]:
+def running_kafka() -> Generator[Broker]:
     """SeaweedFS with its broker and its gateway, which speaks the protocol of Kafka. It keeps no
     headers of messages."""
     if not _WEED.exists():
@@ -163,24 +166,22 @@ def running_kafka() -> Generator[str]:
     host = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(2, 250)}"
     with _folder() as folder, _empty_registry() as registry, ExitStack() as stack:
 
-        def start(name: str, *words: str) -> None:
-            command = [str(_WEED), name, *words]
-            environment = os.environ | {"TMPDIR": str(folder)}
-            with (folder / f"{name}.log").open("ab") as log:
-                process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-            stack.callback(process.wait)
+        def start(name: str, host: str, port: int, *words: str) -> Broker:
+            command = ["env", f"TMPDIR={folder}", str(_WEED), name, *words]
+            broker = Broker(f"kafka://{host}:{port}", command, port, folder, host)
             # It takes half a minute to end by itself.
-            stack.callback(process.kill)
+            stack.enter_context(_started(broker))
+            return broker
 
         places = [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}"]
-        start("server", "-ip=127.0.0.1", f"-dir={folder}", "-filer", *places)
-        wait_for_port("127.0.0.1", filer)
-        start("mq.broker", "-ip=127.0.0.1", f"-port={broker}", f"-master=127.0.0.1:{master}")
-        wait_for_port("127.0.0.1", broker)
-        where = [f"-ip={host}", f"-port={KAFKA_PORT}", f"-master=127.0.0.1:{master}"]
-        start("mq.kafka.gateway", *where, f"-schema-registry-url={registry}")
-        wait_for_port(host, KAFKA_PORT)
-        yield f"kafka://{host}:{KAFKA_PORT}"
+        words = ["-ip=127.0.0.1", f"-dir={folder}", "-filer", *places]
+        start("server", "127.0.0.1", filer, *words)
+        of_master = f"-master=127.0.0.1:{master}"
+        words = ["-ip=127.0.0.1", f"-port={broker}", of_master]
+        start("mq.broker", "127.0.0.1", broker, *words)
+        words = [f"-ip={host}", f"-port={KAFKA_PORT}", of_master]
+        words.append(f"-schema-registry-url={registry}")
+        yield start("mq.kafka.gateway", host, KAFKA_PORT, *words)
     for port in (master, volume, filer, broker):
         for left in Path("/tmp").glob(f"seaweedfs-*-{port + _BEYOND}.sock"):
             left.unlink()

@@ -18,7 +18,6 @@ from aiokafka import errors as kafka_errors
 from squall.api.errors import CallError
 from squall.api.protocols.kafka import KafkaResponse
 from squall.api.protocols.messages import SENT_HEADER, ReceivedMessage
-from squall.api.quantities import parse_duration
 from squall.clients.brokers.headers import as_text
 from squall.clients.brokers.user_calls import BrokerError, silence
 from squall.clients.calls.arrivals import Arrivals, Opening
@@ -56,12 +55,13 @@ class KafkaProducer:
             raise CallError(f"compression={compression} in the address: write one of {known}")
         self.arrivals: Arrivals = opening.arrivals
         self.waits = acks != "0"
+        linger_s = opening.shared.seconds(query["linger"]) if "linger" in query else 0.0
         try:
             self.producer = AIOKafkaProducer(
                 **_common(opening),
                 acks=_ACKS[acks],
                 compression_type=compression,
-                linger_ms=round(parse_duration(query.get("linger", 0), "linger") * 1e3),
+                linger_ms=round(linger_s * 1e3),
                 # The broker is asked for a producer id otherwise, which not all answer.
                 enable_idempotence=False,
             )
@@ -286,7 +286,9 @@ class KafkaClient:
         return self._done(answer, "", topic, 0, messages=answer.value)
 
     def _consumer(self, topic: str, group: str | None, start: str) -> LibraryCalls[KafkaConsumer]:
-        found = self._consumers.get((topic, group, start))
+        # A group remembers where it is.
+        key = topic, group, "" if group else start
+        found = self._consumers.get(key)
         if found is None:
 
             async def opened(opening: Opening) -> KafkaConsumer:
@@ -305,7 +307,7 @@ class KafkaClient:
                 reason=_reason,
             )
             found = LibraryCalls(self._http, "kafka", library)
-            self._consumers[topic, group, start] = found
+            self._consumers[key] = found
         return found
 
     async def probe(self, url: Any) -> Probe:

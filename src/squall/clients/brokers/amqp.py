@@ -18,6 +18,7 @@ from aiormq.exceptions import (
     AMQPError,
     ChannelClosed,
     ChannelInvalidStateError,
+    ConnectionClosed,
     DeliveryError,
     PublishError,
 )
@@ -390,8 +391,9 @@ async def _answered(connection: AMQPConnection, made: Awaitable[T]) -> T | str:
             return _Refusal(reason_of_refusal(error))
         raise BrokerError(_CLOSED) from None
     except AMQPConnectionError as error:
-        texts = [each for each in error.args if isinstance(each, str)]
-        raise BrokerError(texts[-1] if texts else _CLOSED) from None
+        # Only an end that the broker announced has words of its own.
+        is_told = isinstance(error, ConnectionClosed)
+        raise BrokerError(reason_of_refusal(error) if is_told else _CLOSED) from None
     except (AMQPError, ChannelInvalidStateError, RuntimeError) as error:
         if connection.is_open:
             raise CallError(reason_of_refusal(error)) from error

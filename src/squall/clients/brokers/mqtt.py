@@ -18,6 +18,7 @@ from itertools import count as numbers
 from typing import Any, TypeVar
 
 import aiomqtt
+from aiomqtt.exceptions import MqttConnectError
 from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -156,7 +157,7 @@ class MQTTConnection:
         sock: Any = await connected_socket(opening)
         self.client.use(_NotingSocket(sock, self.arrivals))
         try:
-            await self.client.__aenter__()
+            await self.waiting.on(self.client.__aenter__())
         except BaseException:
             self.client.end()
             sock.close()
@@ -269,7 +270,7 @@ async def _ready(
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, aiomqtt.MqttConnectError):
+    if isinstance(error, MqttConnectError):
         return f"the broker refused the connection: {error.rc}"
     return str(error) if isinstance(error, aiomqtt.MqttError) else reason_of(error)
 

@@ -58,7 +58,12 @@ class Broker:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, start_new_session=True
             )
-        wait_for_port(self.host, self.port)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _listens(self.host, self.port):
+            log = (self._folder / "log").read_text(errors="replace")[-2000:]
+            assert self._process.poll() is None, f"it does not start:\n{log}"
+            assert time.monotonic() < deadline, f"nothing on {self.host}:{self.port}\n{log}"
+            time.sleep(0.02)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -97,7 +102,7 @@ def running_nats(*more: str) -> Generator[NATSBroker]:
         broker = NATSBroker(f"nats://127.0.0.1:{port}", command, port, folder)
         broker.monitor_port = monitor
         with _started(broker):
-            wait_for_port("127.0.0.1", monitor)
+            eventually(lambda: _listens("127.0.0.1", monitor), True)
             yield broker
 
 
@@ -192,13 +197,6 @@ def eventually(what: Callable[[], Any], wanted: Any) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while (found := what()) != wanted:
         assert time.monotonic() < deadline, f"{found}, not {wanted}"
-        time.sleep(0.02)
-
-
-def wait_for_port(host: str, port: int) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not _listens(host, port):
-        assert time.monotonic() < deadline, f"no broker listens on {host}:{port}"
         time.sleep(0.02)
 
 

@@ -15,6 +15,7 @@ from tests.services.brokers.lab.users import counters_of, reason_of, user, users
 from tests.services.http.lab.servers import on_uvloop
 
 _GUARDED = """\
+user root
 listener {port} 127.0.0.1
 allow_anonymous true
 cafile {folder}/ca
@@ -100,9 +101,6 @@ async def test_tls_refusals_and_ping(tmp_path: Path) -> None:
     (tmp_path / "ca").write_bytes(authority.cert_pem.bytes())
     (tmp_path / "cert").write_bytes(certificate.private_key_and_cert_chain_pem.bytes())
     (tmp_path / "acl").write_text("topic readwrite open/#\n")
-    for path in tmp_path.iterdir():
-        # Mosquitto gives up the rights of root before it reads them.
-        path.chmod(0o644)
     with running_mosquitto(_GUARDED.replace("{folder}", str(tmp_path))) as broker:
         url = broker.url.replace("mqtt://", "mqtts://")
         async with user("mqtt", ca_file=str(tmp_path / "ca")) as client:

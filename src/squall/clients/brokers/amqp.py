@@ -126,6 +126,19 @@ class AMQPConnection:
         async def receive(message: DeliveredMessage) -> None:
             inbox.put(received(message, self.arrivals.last), message.delivery_tag)
 
+        def cancelled(frame: Any) -> None:
+            # The next call begins anew, on a channel of its own.
+            self._inboxes.pop(queue, None)
+            self._channels.pop(("consumer", queue), None)
+            inbox.end(ChannelClosed(f"the queue was deleted: {queue}"))
+
+        def closed(closing: asyncio.Future[Any]) -> None:
+            error = None if closing.cancelled() else closing.exception()
+            refused = isinstance(error, ChannelClosed)
+            inbox.end(error if refused and error else ConnectionResetError(_CLOSED))
+
+        channel.on_consumer_cancel_callbacks.add(cancelled)
+        channel.closing.add_done_callback(closed)
         await channel.basic_consume(queue, receive, no_ack=not acks)
         self._inboxes[queue] = channel, inbox
         return channel, inbox
@@ -260,16 +273,7 @@ class AMQPClient:
 
         async def perform(connection: AMQPConnection) -> list[ReceivedMessage]:
             channel, inbox = await connection.consumer(queue, prefetch, ack)
-            waiting = asyncio.ensure_future(inbox.take(count))
-            try:
-                await asyncio.wait((waiting, channel.closing), return_when=asyncio.FIRST_COMPLETED)
-                if not waiting.done():
-                    # The queue was deleted, or the connection is gone.
-                    await channel.closing
-                    raise ConnectionResetError(_CLOSED)
-                taken = waiting.result()
-            finally:
-                waiting.cancel()
+            taken = await inbox.take(count)
             if ack:
                 await channel.basic_ack(taken[-1][1], multiple=True, wait=False)
             return [message for message, _ in taken]

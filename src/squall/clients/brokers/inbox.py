@@ -16,12 +16,14 @@ MOST_UNREAD = 100_000
 class Inbox:
     """Messages in the order of arrival. `tag` is what their acknowledgement needs."""
 
-    __slots__ = ("_count", "_messages", "_waiter", "dropped")
+    __slots__ = ("_count", "_ended", "_messages", "_waiter", "dropped")
 
     def __init__(self) -> None:
         self._messages: deque[tuple[ReceivedMessage, Any]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._count = 0
+        # Why no further message will come.
+        self._ended: BaseException | None = None
         # Messages that were forgotten because nobody received them.
         self.dropped = 0
 
@@ -34,9 +36,18 @@ class Inbox:
         if waiter is not None and len(self._messages) >= self._count and not waiter.done():
             waiter.set_result(None)
 
+    def end(self, error: BaseException) -> None:
+        """Raises this in the call that waits, and in later ones that find too few messages."""
+        if self._ended is None:
+            self._ended = error
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_exception(error)
+
     async def take(self, count: int) -> list[tuple[ReceivedMessage, Any]]:
         """Waits for so many messages. One call at a time may wait."""
         if len(self._messages) < count:
+            if self._ended is not None:
+                raise self._ended
             if self._waiter is not None:
                 raise CallError("this subscription already waits for a message: await one call")
             self._count = count

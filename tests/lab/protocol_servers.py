@@ -1,4 +1,4 @@
-"""Servers of five protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of seven protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.lab.brokers import Broker, NATSBroker, running_mosquitto, running_nats
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
@@ -17,7 +18,7 @@ from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 EVENTS = 3
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
-from squall import WebsocketResponse, then
+from squall import MQTTResponse, NATSResponse, WebsocketResponse, then
 
 class Load(Workflow):
     {load}
@@ -54,6 +55,19 @@ class Load(Workflow):
         self, url: URL = "{graphql}", query: Query = "{{ products {{ id }} }}"
     ) -> GraphQLResponse:
         return await self.client.graphql2.query(url, query)
+
+    @then()
+    async def publish(self, url: URL = "{nats}") -> NATSResponse:
+        return await self.client.nats.publish(url, "counted", "hello")
+
+    @then()
+    async def echo(self, url: URL = "{mqtt}") -> MQTTResponse:
+        topic = "users/" + str(self.vu.id)
+        await self.client.mqtt.subscribe(url, topic)
+        await self.client.mqtt.publish(url, topic, "hello", qos=2, stamp=True)
+        received = await self.client.mqtt.receive(url, topic, timeout="60s")
+        assert received.latencies[0] > 0
+        return received
 """
 CLOSED = "vus = 2\n    iterations = 12"
 OPEN = 'rate = "8/s"\n    duration = "2s"'
@@ -65,6 +79,8 @@ class ProtocolServers(NamedTuple):
     sse: EventServer
     grpc: GRPCServer
     graphql: GraphQLServer
+    nats: NATSBroker
+    mqtt: Broker
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
@@ -75,6 +91,8 @@ class ProtocolServers(NamedTuple):
             "sse": self.sse.url,
             "grpc": self.grpc.url,
             "graphql": self.graphql.http2_url,
+            "nats": self.nats.url,
+            "mqtt": self.mqtt.url,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -82,11 +100,12 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        assert set(found) == {"http", "http2", "websocket", "sse", "grpc"}
+        assert set(found) == {"http", "http2", "websocket", "sse", "grpc", "nats", "mqtt"}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
-        # Two steps of gRPC; GraphQL goes over HTTP/2.
+        # Two steps of gRPC; GraphQL goes over HTTP/2; three calls of MQTT in a step.
         wanted = dict.fromkeys(found, made) | {"grpc": 2 * made, "http2": 2 * made}
+        wanted["mqtt"] = 3 * made
         assert {name: each["sent"] for name, each in found.items()} == wanted
         seen = (
             plain,
@@ -96,8 +115,9 @@ class ProtocolServers(NamedTuple):
             self.grpc.calls["Buy"],
             self.grpc.calls["Talk"],
             self.graphql.operations["anonymous"],
+            self.nats.counts()["in_msgs"],
         )
-        assert seen == (made,) * 7
+        assert seen == (made,) * 8
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -106,6 +126,9 @@ class ProtocolServers(NamedTuple):
         assert found["websocket"]["connections"] == self.websocket.connections
         assert found["websocket"]["messages_sent"] == made
         assert found["websocket"]["messages_received"] == made
+        assert found["nats"]["messages_sent"] == made
+        assert found["nats"]["connections"] == self.nats.counts()["total_connections"] - 1
+        assert found["mqtt"]["messages_sent"] == found["mqtt"]["messages_received"] == made
         # Events that came in one packet with the last one are received, too.
         assert found["sse"]["messages_received"] >= EVENTS * made
         assert found["sse"]["connections"] == found["sse"]["connect_histogram"]["count"] == made
@@ -119,5 +142,7 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_event_server() as sse,
         running_grpc_server() as grpc,
         running_graphql_server() as graphql,
+        running_nats() as nats,
+        running_mosquitto() as mqtt,
     ):
-        yield ProtocolServers(http2, websocket, sse, grpc, graphql)
+        yield ProtocolServers(http2, websocket, sse, grpc, graphql, nats, mqtt)

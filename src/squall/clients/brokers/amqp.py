@@ -27,7 +27,7 @@ from pamqp import commands as spec
 from squall.api.errors import CallError
 from squall.api.protocols.amqp import AMQPResponse
 from squall.api.protocols.messages import ReceivedMessage
-from squall.clients.brokers.headers import as_text, stamped
+from squall.clients.brokers.headers import arrived, as_text, stamped
 from squall.clients.brokers.inbox import Inbox
 from squall.clients.brokers.user_calls import BrokerError, UserCalls, silence
 from squall.clients.calls.arrivals import Opening
@@ -77,7 +77,7 @@ class AMQPConnection:
     def __init__(self, opening: Opening) -> None:
         self.arrivals = opening.arrivals
         self._streams = _Streams(opening)
-        self.connection = aiormq.Connection(opening.address.value, transport_factory=self._streams)
+        self.connection: Any = aiormq.Connection(opening.address.value, transport_factory=self._streams)
         self._channels: dict[tuple[str, ...], Any] = {}
         self._lock = asyncio.Lock()
         self._inboxes: dict[str, tuple[Any, Inbox]] = {}
@@ -124,7 +124,7 @@ class AMQPConnection:
         inbox = Inbox()
 
         async def receive(message: DeliveredMessage) -> None:
-            inbox.put(received(message, self.arrivals.last), message.delivery_tag)
+            inbox.put(received(message, arrived(self.arrivals)), message.delivery_tag)
 
         def cancelled(frame: Any) -> None:
             # The next call begins anew, on a channel of its own.
@@ -144,12 +144,12 @@ class AMQPConnection:
         return channel, inbox
 
 
-def received(message: DeliveredMessage, arrived: float) -> ReceivedMessage:
+def received(message: DeliveredMessage, at: float) -> ReceivedMessage:
     properties = message.header.properties
     return ReceivedMessage(
         bytes(message.body),
         message.routing_key or "",
-        arrived,
+        at,
         as_text((properties.headers or {}).items()),
         reply_to=properties.reply_to or "",
         redelivered=bool(message.redelivered),
@@ -243,7 +243,7 @@ class AMQPClient:
             message = await channel.basic_get(queue)
             if not isinstance(message.delivery, spec.Basic.GetOk):
                 return 0, ()
-            made = received(message, connection.arrivals.last)
+            made = received(message, arrived(connection.arrivals))
             if ack:
                 await channel.basic_ack(message.delivery_tag, wait=False)
             return message.delivery.message_count or 0, (made,)

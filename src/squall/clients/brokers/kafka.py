@@ -12,13 +12,17 @@ from collections.abc import Mapping
 from time import time_ns
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka import errors as kafka_errors
+from aiokafka import (  # pyright: ignore[reportMissingTypeStubs]
+    AIOKafkaConsumer,
+    AIOKafkaProducer,
+    TopicPartition,
+)
+from aiokafka import errors as kafka_errors  # pyright: ignore[reportMissingTypeStubs]
 
 from squall.api.errors import CallError
 from squall.api.protocols.kafka import KafkaResponse
 from squall.api.protocols.messages import SENT_HEADER, ReceivedMessage
-from squall.clients.brokers.headers import as_text
+from squall.clients.brokers.headers import arrived, as_text
 from squall.clients.brokers.user_calls import BrokerError, silence
 from squall.clients.calls.arrivals import Arrivals, Opening
 from squall.clients.calls.library import Answer, Library, LibraryCalls
@@ -57,7 +61,7 @@ class KafkaProducer:
         self.waits = acks != "0"
         linger_s = opening.shared.seconds(query["linger"]) if "linger" in query else 0.0
         try:
-            self.producer = AIOKafkaProducer(
+            self.producer: Any = AIOKafkaProducer(
                 **_common(opening),
                 acks=_ACKS[acks],
                 compression_type=compression,
@@ -82,7 +86,7 @@ class KafkaConsumer:
         self._group = group
         self._start = start
         # Without a group the partitions are assigned here, with one by its coordinator.
-        self.consumer = AIOKafkaConsumer(
+        self.consumer: Any = AIOKafkaConsumer(
             *((topic,) if group else ()),
             **_common(opening),
             group_id=group,
@@ -96,8 +100,8 @@ class KafkaConsumer:
         await consumer.start()
         if self._group:
             return
-        await consumer._client._wait_on_metadata(self.topic)  # pyright: ignore[reportPrivateUsage]
-        numbers = consumer.partitions_for_topic(self.topic) or set[int]()
+        await consumer._client._wait_on_metadata(self.topic)
+        numbers: set[int] = consumer.partitions_for_topic(self.topic) or set()
         places = [TopicPartition(self.topic, number) for number in sorted(numbers)]
         consumer.assign(places)
         if self._start == "end":
@@ -111,8 +115,8 @@ class KafkaConsumer:
             await self.consumer.commit()
             self.is_committed = True
         found = await self.consumer.getmany(timeout_ms=round(wait_s * 1e3), max_records=most)
-        arrived = self.arrivals.last
-        messages = [_received(each, arrived) for records in found.values() for each in records]
+        came = arrived(self.arrivals)
+        messages = [_received(each, came) for records in found.values() for each in records]
         self.is_committed = not messages
         return messages
 
@@ -128,11 +132,11 @@ async def _stopped(client: Any) -> None:
         return
 
 
-def _received(record: Any, arrived: float) -> ReceivedMessage:
+def _received(record: Any, at: float) -> ReceivedMessage:
     return ReceivedMessage(
         bytes(record.value or b""),
         record.topic,
-        arrived,
+        at,
         as_text(record.headers),
         key=record.key,
         partition=record.partition,
@@ -314,7 +318,7 @@ class KafkaClient:
         """Asks which brokers there are."""
 
         async def perform(connection: KafkaProducer) -> list[str]:
-            cluster = connection.producer.client.cluster
+            cluster: Any = connection.producer.client.cluster
             return [f"broker {each.nodeId}: {each.host}:{each.port}" for each in cluster.brokers()]
 
         answer = await self._producers.call(url, "METADATA", perform)

@@ -27,7 +27,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from squall.api.errors import CallError
 from squall.api.protocols.messages import ReceivedMessage
 from squall.api.protocols.mqtt import MQTTResponse
-from squall.clients.brokers.headers import as_text, stamped
+from squall.clients.brokers.headers import arrived, as_text, stamped
 from squall.clients.brokers.inbox import Inbox
 from squall.clients.brokers.user_calls import UserCalls, WaitingTasks, silence
 from squall.clients.calls.arrivals import Arrivals, Opening
@@ -180,7 +180,7 @@ class MQTTConnection:
         received = ReceivedMessage(
             bytes(message.payload),
             message.topic,
-            self.arrivals.last,
+            arrived(self.arrivals),
             headers,
             reply_to=getattr(properties, "ResponseTopic", ""),
             retained=bool(message.retain),

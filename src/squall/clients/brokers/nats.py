@@ -20,7 +20,7 @@ from nats.aio.transport import TcpTransport
 from squall.api.errors import CallError
 from squall.api.protocols.messages import ReceivedMessage
 from squall.api.protocols.nats import NATSResponse
-from squall.clients.brokers.headers import as_text, stamped
+from squall.clients.brokers.headers import arrived, as_text, stamped
 from squall.clients.brokers.inbox import Inbox
 from squall.clients.brokers.user_calls import UserCalls, WaitingTasks, silence
 from squall.clients.calls.arrivals import Arrivals, Opening
@@ -138,23 +138,22 @@ class NATSConnection:
         inbox = self.inboxes.get((subject, queue))
         if inbox is None:
             inbox = Inbox()
-            await self.client.subscribe(subject, queue, cb=self._receiver(inbox))
+            client: Any = self.client
+            await client.subscribe(subject, queue, cb=self._receiver(inbox))
             await self.client.flush(_NO_LIMIT_S)
             self.inboxes[subject, queue] = inbox
         return inbox
 
     def _receiver(self, inbox: Inbox) -> Callable[[Msg], Awaitable[None]]:
         async def receive(message: Msg) -> None:
-            inbox.put(received(message, self.arrivals.last))
+            inbox.put(received(message, arrived(self.arrivals)))
 
         return receive
 
 
-def received(message: Msg, arrived: float) -> ReceivedMessage:
+def received(message: Msg, at: float) -> ReceivedMessage:
     headers = as_text(message.headers.items()) if message.headers else {}
-    return ReceivedMessage(
-        message.data, message.subject, arrived, headers, reply_to=message.reply or ""
-    )
+    return ReceivedMessage(message.data, message.subject, at, headers, reply_to=message.reply or "")
 
 
 def reason_of_error(error: BaseException) -> str:
@@ -207,7 +206,7 @@ class NATSClient:
             return await self._store(url, subject, data, headers, stamp, timeout)
         confirms = confirm == "server"
 
-        async def perform(connection: NATSConnection) -> str:
+        async def perform(connection: NATSConnection) -> str | None:
             sent = stamped(headers, stamp)
             made = connection.publish(subject, data, sent, confirms)
             return await _answered(connection, made)
@@ -232,10 +231,11 @@ class NATSClient:
         if isinstance(answer.value, str):
             error = "no stream has this subject" if answer.value == _NO_RESPONDERS else answer.value
             return self._done(answer, error, len(data))
-        told = msgspec.json.decode(answer.value.data)
+        told: dict[str, Any] = msgspec.json.decode(answer.value.data)
+        fault: dict[str, Any] = told.get("error") or {}
         return self._done(
             answer,
-            (told.get("error") or {}).get("description", ""),
+            fault.get("description", ""),
             len(data),
             stream=told.get("stream", ""),
             sequence=told.get("seq", -1),

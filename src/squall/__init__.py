@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from squall.api.protocols.messages import ReceivedMessage
     from squall.api.protocols.mqtt import MQTTResponse
     from squall.api.protocols.nats import NATSResponse
+    from squall.api.protocols.redis import RedisResponse
+    from squall.api.protocols.tcp import LengthPrefix, TCPResponse
+    from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -71,6 +74,9 @@ _HOMES = {
     "squall.api.protocols.messages": "ReceivedMessage",
     "squall.api.protocols.mqtt": "MQTTResponse",
     "squall.api.protocols.nats": "NATSResponse",
+    "squall.api.protocols.redis": "RedisResponse",
+    "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
+    "squall.api.protocols.udp": "UDPResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -106,6 +112,7 @@ __all__ = [
     "HTTPResponse",
     "Headers",
     "KafkaResponse",
+    "LengthPrefix",
     "LocalRunner",
     "MQTTResponse",
     "Mutation",
@@ -118,6 +125,7 @@ __all__ = [
     "RabbitMQResponse",
     "Rate",
     "ReceivedMessage",
+    "RedisResponse",
     "Reporter",
     "ReporterTypes",
     "Resource",
@@ -126,8 +134,10 @@ __all__ = [
     "Sample",
     "SquallError",
     "StatusError",
+    "TCPResponse",
     "Timed",
     "TransportError",
+    "UDPResponse",
     "Use",
     "WebsocketResponse",
     "Workflow",

@@ -71,7 +71,17 @@ CLIENTS = {
     ),
     # Another name of `amqp`.
     "rabbitmq": ClientSource("squall.clients.brokers.amqp", "AMQPClient", "rabbitmq"),
+    "redis": ClientSource(
+        "squall.clients.redis",
+        "RedisClient",
+        "redis",
+        (Scheme("redis", 6379), Scheme("rediss", 6379, tls=True)),
+    ),
     "sse": ClientSource("squall.clients.sse", "SSEClient"),
+    "tcp": ClientSource(
+        "squall.clients.tcp", "TCPClient", "", (Scheme("tcp", 0), Scheme("tls", 0, tls=True))
+    ),
+    "udp": ClientSource("squall.clients.udp", "UDPClient", "", (Scheme("udp", 0),)),
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient"),
 }
 _NEGOTIATING = ClientSource("squall.clients.http2", "NegotiatingClient", "http2")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from squall.api.protocols.kafka import KafkaVerbs
     from squall.api.protocols.mqtt import MQTTVerbs
     from squall.api.protocols.nats import NATSVerbs
+    from squall.api.protocols.redis import RedisVerbs
+    from squall.api.protocols.tcp import TCPVerbs
+    from squall.api.protocols.udp import UDPVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -36,7 +39,10 @@ class Clients:
     mqtt: MQTTVerbs
     nats: NATSVerbs
     rabbitmq: AMQPVerbs
+    redis: RedisVerbs
     sse: SSEVerbs
+    tcp: TCPVerbs
+    udp: UDPVerbs
     websocket: WebsocketVerbs
 
     __slots__ = ("_make", *__annotations__)

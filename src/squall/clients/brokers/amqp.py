@@ -77,7 +77,9 @@ class AMQPConnection:
     def __init__(self, opening: Opening) -> None:
         self.arrivals = opening.arrivals
         self._streams = _Streams(opening)
-        self.connection: Any = aiormq.Connection(opening.address.value, transport_factory=self._streams)
+        self.connection: Any = aiormq.Connection(
+            opening.address.value, transport_factory=self._streams
+        )
         self._channels: dict[tuple[str, ...], Any] = {}
         self._lock = asyncio.Lock()
         self._inboxes: dict[str, tuple[Any, Inbox]] = {}

@@ -7,8 +7,9 @@ else have channels of their own. The library does not reconnect: the next call o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from itertools import count as numbers
+from typing import Any
 
 import aiormq
 from aiormq.abc import DeliveredMessage
@@ -36,10 +37,9 @@ from squall.clients.calls.payload import payload_of
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
 
-T = TypeVar("T")
-
 _PERSISTENT, _TRANSIENT = 2, 1
 _CLOSED = "connection closed by the server"
+_message_ids = numbers(1)
 # The names of channels that no queue has.
 _CONFIRMED, _UNCONFIRMED, _COMMANDS = ("confirmed",), ("unconfirmed",), ("commands",)
 
@@ -104,13 +104,18 @@ class AMQPConnection:
         # The library ends its tasks when it learns of it.
         self._streams.abort()
 
-    async def channel(self, name: tuple[str, ...]) -> Any:
-        """The channel of this name; a new one if a refusal closed it."""
+    def opened(self, name: tuple[str, ...]) -> Any:
+        """The channel of this name; None if there is none, or a refusal closed it."""
         channel = self._channels.get(name)
-        if channel is None or channel.is_closed:
+        return None if channel is None or channel.is_closed else channel
+
+    async def channel(self, name: tuple[str, ...]) -> Any:
+        """The channel of this name, opened if need be."""
+        channel = self.opened(name)
+        if channel is None:
             async with self._lock:
-                channel = self._channels.get(name)
-                if channel is None or channel.is_closed:
+                channel = self.opened(name)
+                if channel is None:
                     confirms = name is _CONFIRMED
                     channel = await self.connection.channel(publisher_confirms=confirms)
                     self._channels[name] = channel
@@ -214,13 +219,19 @@ class AMQPClient:
         mode = _PERSISTENT if persistent else _TRANSIENT
 
         async def perform(connection: AMQPConnection) -> Any:
-            channel = await connection.channel(name)
+            channel = connection.opened(name) or await connection.channel(name)
             sent: Any = stamped(headers, stamp)
+            properties = spec.Basic.Properties(
+                headers=sent,
+                delivery_mode=mode,
+                # By which the library finds a message that comes back.
+                message_id=f"{next(_message_ids):x}",
+            )
             return await channel.basic_publish(
                 data,
                 exchange=exchange,
                 routing_key=key,
-                properties=spec.Basic.Properties(headers=sent, delivery_mode=mode),
+                properties=properties,
                 mandatory=mandatory,
                 # The confirmation comes after all that was written before.
                 wait=not confirm,
@@ -368,7 +379,10 @@ class AMQPClient:
         """The value of the answer is a `_Refusal` if the broker did not do what it was asked."""
 
         async def answered(connection: AMQPConnection) -> Any:
-            return await _answered(connection, perform(connection))
+            try:
+                return await perform(connection)
+            except BaseException as error:
+                return _refusal(connection, error)
 
         return await self._calls.call(
             url, operation, answered, timeout=timeout, sent=sent, subscribes=subscribes
@@ -389,24 +403,22 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) else -1
 
 
-async def _answered(connection: AMQPConnection, made: Awaitable[T]) -> T | str:
-    try:
-        return await made
-    except (DeliveryError, ChannelClosed) as error:
-        if connection.is_open:
-            return _Refusal(reason_of_refusal(error))
-        raise BrokerError(_CLOSED) from None
-    except AMQPConnectionError as error:
-        # Only an end that the broker announced has words of its own.
-        is_told = isinstance(error, ConnectionClosed)
-        raise BrokerError(reason_of_refusal(error) if is_told else _CLOSED) from None
-    except (AMQPError, ChannelInvalidStateError, RuntimeError) as error:
-        if connection.is_open:
-            raise CallError(reason_of_refusal(error)) from error
-        raise BrokerError(_CLOSED) from None
-    except asyncio.CancelledError:
+def _refusal(connection: AMQPConnection, error: BaseException) -> _Refusal:
+    """What the broker did not do; raises what is no refusal."""
+    if isinstance(error, asyncio.CancelledError):
         # The library cancels what waits on a connection that it lost.
         task = asyncio.current_task()
         if connection.is_open or (task is not None and task.cancelling()):
-            raise
+            raise error
         raise BrokerError(_CLOSED) from None
+    if isinstance(error, AMQPConnectionError):
+        # Only an end that the broker announced has words of its own.
+        is_told = isinstance(error, ConnectionClosed)
+        raise BrokerError(reason_of_refusal(error) if is_told else _CLOSED) from None
+    if not isinstance(error, AMQPError | ChannelInvalidStateError | RuntimeError):
+        raise error
+    if not connection.is_open:
+        raise BrokerError(_CLOSED) from None
+    if isinstance(error, DeliveryError | ChannelClosed):
+        return _Refusal(reason_of_refusal(error))
+    raise CallError(reason_of_refusal(error)) from error

@@ -1,4 +1,4 @@
-"""Servers of seven protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of ten protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.lab.brokers import Broker, NATSBroker, running_mosquitto, running_nats
+from tests.lab.echo_server import EchoServer, running_echo_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
+from tests.lab.redis_server import OwnRedis, running_redis
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
-from squall import MQTTResponse, NATSResponse, WebsocketResponse, then
+from squall import Data, MQTTResponse, NATSResponse, RedisResponse, TCPResponse, UDPResponse
+from squall import WebsocketResponse, then
 
 class Load(Workflow):
     {load}
@@ -68,6 +71,18 @@ class Load(Workflow):
         received = await self.client.mqtt.receive(url, topic, timeout="60s")
         assert received.latencies[0] > 0
         return received
+
+    @then()
+    async def count(self, url: URL = "{redis}/3") -> RedisResponse:
+        return await self.client.redis.incr(url, "n")
+
+    @then()
+    async def line(self, url: URL = "{tcp}", data: Data = "hello\\n") -> TCPResponse:
+        return await self.client.tcp.exchange(url, data, until=b"\\n")
+
+    @then()
+    async def datagram(self, url: URL = "{udp}", data: Data = "hello") -> UDPResponse:
+        return await self.client.udp.exchange(url, data, timeout="60s")
 """
 CLOSED = "vus = 2\n    iterations = 12"
 OPEN = 'rate = "8/s"\n    duration = "2s"'
@@ -81,6 +96,8 @@ class ProtocolServers(NamedTuple):
     graphql: GraphQLServer
     nats: NATSBroker
     mqtt: Broker
+    redis: OwnRedis
+    echo: EchoServer
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
@@ -93,6 +110,9 @@ class ProtocolServers(NamedTuple):
             "graphql": self.graphql.http2_url,
             "nats": self.nats.url,
             "mqtt": self.mqtt.url,
+            "redis": self.redis.url,
+            "tcp": self.echo.tcp,
+            "udp": self.echo.udp,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -100,7 +120,9 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        assert set(found) == {"http", "http2", "websocket", "sse", "grpc", "nats", "mqtt"}
+        names = {"http", "http2", "websocket", "sse", "grpc", "redis", "tcp", "udp"}
+        names |= {"nats", "mqtt"}
+        assert set(found) == names
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
         # Two steps of gRPC; GraphQL goes over HTTP/2; three calls of MQTT in a step.
@@ -116,8 +138,12 @@ class ProtocolServers(NamedTuple):
             self.grpc.calls["Talk"],
             self.graphql.operations["anonymous"],
             self.nats.counts()["in_msgs"],
+            self.redis.calls()["incrby"],
+            self.echo.bytes_received / len("hello\n"),
+            self.echo.datagrams,
         )
-        assert seen == (made,) * 8
+        assert seen == (made,) * 11
+        assert found["tcp"]["connections"] == self.echo.connections
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -144,5 +170,7 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_graphql_server() as graphql,
         running_nats() as nats,
         running_mosquitto() as mqtt,
+        running_redis() as redis,
+        running_echo_server() as echo,
     ):
-        yield ProtocolServers(http2, websocket, sse, grpc, graphql, nats, mqtt)
+        yield ProtocolServers(http2, websocket, sse, grpc, graphql, nats, mqtt, redis, echo)

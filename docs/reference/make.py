@@ -83,6 +83,23 @@ API: list[tuple[str, str, list[str]]] = [
         ],
     ),
     (
+        "Message brokers",
+        "`self.client.kafka`, `amqp` (also `rabbitmq`), `mqtt` and `nats`, and what they return "
+        "([how](../brokers.md)).",
+        [
+            "squall.api.protocols.kafka:KafkaVerbs",
+            "squall.api.protocols.kafka:KafkaResponse",
+            "squall.api.protocols.amqp:AMQPVerbs",
+            "squall.api.protocols.amqp:AMQPResponse",
+            "squall.api.protocols.amqp:RabbitMQResponse",
+            "squall.api.protocols.mqtt:MQTTVerbs",
+            "squall.api.protocols.mqtt:MQTTResponse",
+            "squall.api.protocols.nats:NATSVerbs",
+            "squall.api.protocols.nats:NATSResponse",
+            "squall.api.protocols.messages:ReceivedMessage",
+        ],
+    ),
+    (
         "Data and resources",
         "Class attributes of a workflow.",
         ["squall.api.feeds:Feed", "squall.api.resources:Resource"],

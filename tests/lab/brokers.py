@@ -78,6 +78,9 @@ class Broker:
         """Also to what it started."""
         assert self._process is not None
         os.killpg(self._process.pid, number)
+        if number == signal.SIGSTOP:
+            # Its threads stop a moment later.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 class NATSBroker(Broker):

@@ -7,6 +7,7 @@ else have channels of their own. The library does not reconnect: the next call o
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from itertools import count as numbers
 from typing import Any
@@ -39,6 +40,8 @@ from squall.clients.http.client import HTTPClient
 
 _PERSISTENT, _TRANSIENT = 2, 1
 _CLOSED = "connection closed by the server"
+# Unique over all processes, as receivers may look for messages that came twice.
+_PROCESS = secrets.token_hex(8)
 _message_ids = numbers(1)
 # The names of channels that no queue has.
 _CONFIRMED, _UNCONFIRMED, _COMMANDS = ("confirmed",), ("unconfirmed",), ("commands",)
@@ -225,7 +228,7 @@ class AMQPClient:
                 headers=sent,
                 delivery_mode=mode,
                 # By which the library finds a message that comes back.
-                message_id=f"{next(_message_ids):x}",
+                message_id=f"{_PROCESS}-{next(_message_ids):x}",
             )
             return await channel.basic_publish(
                 data,

@@ -124,14 +124,15 @@ class NATSConnection:
         self.transport.abort()
 
     async def publish(self, subject: str, payload: bytes, headers: Any, confirms: bool) -> None:
-        client = self.client
+        client: Any = self.client
         await client.publish(subject, payload, headers=headers)
         if confirms:
-            # The library writes a PING at once, but a message when its own task runs: the PONG
-            # would confirm nothing.
-            while client.pending_data_size and not client.is_closed:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await client.flush(_NO_LIMIT_S)
+            # The library's `flush` writes its PING at once, but messages only when its own task
+            # runs: the PONG would confirm nothing. Here the PING follows the message in one write.
+            pong = asyncio.get_running_loop().create_future()
+            client._pongs.append(pong)
+            await client._send_command(b"PING\r\n")
+            await pong
 
     async def inbox(self, subject: str, queue: str) -> Inbox:
         """That of a subscription, which is made if there is none."""

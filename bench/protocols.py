@@ -33,17 +33,26 @@ SHAPES = ((64, 1), (8, 10))
 HTTP2_BARS = {("nginx", 1): 0.80, ("nginx", 10): 0.75, ("nghttpd", 1): 0.80, ("nghttpd", 10): 0.45}
 K6_BAR = 2.2
 EVENTS_BAR = 400_000.0
-# Modules with a function `rows(seconds)` of other protocols.
-MORE = ("protocols_grpc", "protocols_http3", "protocols_sockets", "protocols_brokers")
+# Modules with a function `rows(seconds, rounds)` of other protocols.
+MORE = (
+    "protocols_brokers",
+    "protocols_databases",
+    "protocols_grpc",
+    "protocols_http3",
+    "protocols_sockets",
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"interleaved rounds ({ROUNDS})")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"of one run ({SECONDS})")
     parser.add_argument("--quick", action="store_true", help="one round of 1 s, to see it work")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a bar is missed")
     options = parser.parse_args()
-    seconds = QUICK_SECONDS if options.quick else SECONDS
-    rounds = QUICK_ROUNDS if options.quick else ROUNDS
+    rounds, seconds = options.rounds, options.seconds
+    if options.quick:
+        rounds, seconds = QUICK_ROUNDS, QUICK_SECONDS
     print(f"{'':<32}{'ours':>10}{'peer':>10}{'ratio':>8}{'bar':>10}   operations/s of CPU time")
     holds = True
     with running() as servers:
@@ -51,9 +60,8 @@ def main() -> int:
             for row in _medians(measure, servers, rounds, seconds):
                 holds = _shown(row) and holds
     for name in MORE:
-        if (Path(__file__).parent / f"{name}.py").exists():
-            for row in import_module(name).rows(seconds):
-                holds = _shown(row) and holds
+        for row in import_module(name).rows(seconds, rounds):
+            holds = _shown(row) and holds
     if options.quick:
         print("quick: one short round shows that it works, not how fast it is")
         return 0

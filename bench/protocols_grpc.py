@@ -35,7 +35,7 @@ HEADERS = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 Row = tuple[str, float, float | None, float]
 
 
-def rows(seconds: float, rounds: int = 3) -> list[Row]:
+def rows(seconds: float, rounds: int) -> list[Row]:
     """(Name, our operations per second of CPU time, those of a peer, bar)."""
     found: list[Row] = []
     with _nghttpd() as (url, folder):

@@ -46,7 +46,10 @@ API: list[tuple[str, str, list[str]]] = [
         'value as the default: `url: URL = "/search"`. Every call also takes plain values.',
         [
             f"squall.api.arguments:{name}"
-            for name in ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
+            for name in (
+                *("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File"),
+                *("Query", "Mutation", "Protobuf"),
+            )
         ]
         + ["squall.api.values:env", "squall.api.values:bearer"],
     ),
@@ -97,6 +100,32 @@ API: list[tuple[str, str, list[str]]] = [
             "squall.api.protocols.nats:NATSVerbs",
             "squall.api.protocols.nats:NATSResponse",
             "squall.api.protocols.messages:ReceivedMessage",
+        ],
+    ),
+    (
+        "gRPC",
+        "Calls of a user, `self.client.grpc`, their streams and replies ([how](../grpc.md)).",
+        [
+            "squall.api.protocols.proto:Proto",
+            *(
+                f"squall.api.protocols.grpc:{name}"
+                for name in (
+                    *("GRPCVerbs", "GRPCOptions", "GRPCStream"),
+                    *("GRPCResponse", "GRPCTimings"),
+                )
+            ),
+        ],
+    ),
+    (
+        "GraphQL",
+        "Operations of a user, `self.client.graphql` and `graphql2`, and their answers "
+        "([how](../graphql.md)).",
+        [
+            f"squall.api.protocols.graphql:{name}"
+            for name in (
+                *("GraphQLVerbs", "OperationOptions", "SubscriptionOptions"),
+                *("GraphQLSubscription", "GraphQLResponse", "GraphQLError"),
+            )
         ],
     ),
     (
@@ -229,6 +258,7 @@ def _is_made_by_squall(cls: type[Any]) -> bool:
         *("Result", "WorkflowResult", "StepResult", "Job", "Reporter", "Workflow"),
         *("SquallError", "ConfigError", "TransportError", "StatusError"),
         *("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File"),
+        *("Query", "Mutation", "Protobuf"),
     }
 
 

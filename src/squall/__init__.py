@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from squall.api.arguments import (
+        SQL,
         URL,
         Auth,
         Cookies,
         Data,
+        Document,
         File,
         Form,
         Headers,
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     )
     from squall.api.errors import ConfigError, SquallError, StatusError, TransportError
     from squall.api.feeds import Feed
-    from squall.api.graphql import GraphQLError, GraphQLResponse
-    from squall.api.grpc import GRPCResponse
     from squall.api.hooks import (
         All,
         Provide,
@@ -39,20 +39,24 @@ if TYPE_CHECKING:
     )
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
-    from squall.api.proto import Proto
     from squall.api.protocols.amqp import AMQPResponse, RabbitMQResponse
+    from squall.api.protocols.graphql import GraphQLError, GraphQLResponse, GraphQLSubscription
+    from squall.api.protocols.grpc import GRPCResponse, GRPCStream
     from squall.api.protocols.kafka import KafkaResponse
     from squall.api.protocols.messages import ReceivedMessage
+    from squall.api.protocols.mongodb import MongoDBResponse
     from squall.api.protocols.mqtt import MQTTResponse
     from squall.api.protocols.nats import NATSResponse
+    from squall.api.protocols.proto import Proto
     from squall.api.protocols.redis import RedisResponse
+    from squall.api.protocols.sql import MySQLResponse, PostgresResponse
     from squall.api.protocols.tcp import LengthPrefix, TCPResponse
     from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
     from squall.api.values import bearer, env
-    from squall.api.websocket import WebsocketResponse
+    from squall.api.websocket import WebsocketResponse, WebsocketSession
     from squall.api.workflow import Workflow
     from squall.client import Client
     from squall.python import LocalRunner, run
@@ -60,20 +64,22 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "squall.api.arguments": "URL Auth Cookies Data File Form Headers Mutation Params Protobuf "
-    "Query",
+    "Query SQL Document",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
-    "squall.api.graphql": "GraphQLError GraphQLResponse",
-    "squall.api.grpc": "GRPCResponse",
+    "squall.api.protocols.graphql": "GraphQLError GraphQLResponse GraphQLSubscription",
+    "squall.api.protocols.grpc": "GRPCResponse GRPCStream",
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
-    "squall.api.proto": "Proto",
     "squall.api.protocols.amqp": "AMQPResponse RabbitMQResponse",
     "squall.api.protocols.kafka": "KafkaResponse",
     "squall.api.protocols.messages": "ReceivedMessage",
     "squall.api.protocols.mqtt": "MQTTResponse",
     "squall.api.protocols.nats": "NATSResponse",
+    "squall.api.protocols.proto": "Proto",
+    "squall.api.protocols.mongodb": "MongoDBResponse",
+    "squall.api.protocols.sql": "MySQLResponse PostgresResponse",
     "squall.api.protocols.redis": "RedisResponse",
     "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
     "squall.api.protocols.udp": "UDPResponse",
@@ -81,7 +87,7 @@ _HOMES = {
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
     "squall.api.values": "bearer env",
-    "squall.api.websocket": "WebsocketResponse",
+    "squall.api.websocket": "WebsocketResponse WebsocketSession",
     "squall.api.workflow": "Workflow",
     "squall.client": "Client",
     "squall.python": "LocalRunner run",
@@ -90,6 +96,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "SQL",
     "URL",
     "AMQPResponse",
     "All",
@@ -100,13 +107,16 @@ __all__ = [
     "Counter",
     "CustomResult",
     "Data",
+    "Document",
     "Feed",
     "File",
     "Form",
     "GRPCResponse",
+    "GRPCStream",
     "Gauge",
     "GraphQLError",
     "GraphQLResponse",
+    "GraphQLSubscription",
     "HTTP2Response",
     "HTTP3Response",
     "HTTPResponse",
@@ -115,9 +125,12 @@ __all__ = [
     "LengthPrefix",
     "LocalRunner",
     "MQTTResponse",
+    "MongoDBResponse",
     "Mutation",
+    "MySQLResponse",
     "NATSResponse",
     "Params",
+    "PostgresResponse",
     "Proto",
     "Protobuf",
     "Provide",
@@ -140,6 +153,7 @@ __all__ = [
     "UDPResponse",
     "Use",
     "WebsocketResponse",
+    "WebsocketSession",
     "Workflow",
     "action",
     "bearer",

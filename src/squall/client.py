@@ -107,6 +107,7 @@ class Client:
         timeout: str | float | None = None,  # noqa: ASYNC109 of the job, not of this call
         insecure: bool = False,
         http2: bool = False,
+        traceparent: bool = False,
         cacert: str | os.PathLike[str] = "",
         cert: str | os.PathLike[str] = "",
         cert_key: str | os.PathLike[str] = "",

@@ -75,6 +75,7 @@ def run(
     timeout: str | float | None = None,
     insecure: bool = False,
     http2: bool = False,
+    traceparent: bool = False,
     cacert: str | os.PathLike[str] = "",
     cert: str | os.PathLike[str] = "",
     cert_key: str | os.PathLike[str] = "",

@@ -62,6 +62,7 @@ def checked_options(
         tags=_mapping(caller, "tags", given["tags"]),
         insecure=given["insecure"],
         http2=given["http2"],
+        traceparent=given["traceparent"],
         ca_file=connection.ca_file,
         proxy=connection.proxy,
         resolve=_mapping(caller, "resolve", given["resolve"]),

@@ -1,8 +1,8 @@
 """A GraphQL server on graphql-core, in a thread of its own: over HTTP/1.1 by hand, over HTTP/2 by
 `h2`, and over WebSocket (graphql-transport-ws) by `websockets`. It counts operations.
 
-`product(id: 404)` fails with the code NOT_FOUND and leaves the other fields, `order` is a mutation,
-`ticks(count: 3)` a subscription.
+`product(id: 404)` fails with the code NOT_FOUND and leaves the other fields, `wait(seconds: 0.1)`
+takes so long, `order` is a mutation, `ticks(count: 3)` a subscription.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any
 
 import h2.config
@@ -27,7 +28,8 @@ from websockets.exceptions import ConnectionClosed
 
 SCHEMA = build_schema("""
 type Product { id: ID!, name: String!, price: Float }
-type Query { product(id: ID!): Product, products: [Product!]!, secret: String }
+type Query { product(id: ID!): Product, products: [Product!]!, secret: String,
+  wait(seconds: Float!): Float }
 type Mutation { order(id: ID!, count: Int! = 1): Int! }
 type Subscription { ticks(count: Int!): Int! }
 """)
@@ -45,6 +47,8 @@ class GraphQLServer:
         self.bodies: list[Any] = []
         self.known: dict[str, str] = {}
         self.open: set[Any] = set()
+        # How long the server itself held each answer over HTTP/1.1.
+        self.held_s: list[float] = []
 
     @property
     def url(self) -> str:
@@ -103,6 +107,10 @@ class _Root:
     def secret(self, info: Any) -> Any:
         raise GraphQLError("not for you")
 
+    async def wait(self, info: Any, seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
     def order(self, info: Any, id: str, count: int) -> int:
         return count
 
@@ -122,13 +130,16 @@ async def _http1(
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
             size = int(head.partition("content-length:")[2].partition("\r\n")[0] or 0)
-            status, body = await server.answer(await reader.readexactly(size))
+            content = await reader.readexactly(size)
+            began = perf_counter()
+            status, body = await server.answer(content)
             reason = HTTPStatus(status).phrase
             writer.write(
                 f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n".encode()
                 + body
             )
+            server.held_s.append(perf_counter() - began)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
         pass

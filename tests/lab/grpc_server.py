@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from grpc_reflection.v1alpha import reflection
 
-from squall.api.proto import Proto
+from squall.api.protocols.proto import Proto
 
 SERVICE = "shop.Shop"
 EXAMPLES = Path(__file__).parents[2] / "examples"

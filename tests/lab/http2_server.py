@@ -1,6 +1,7 @@
 """An HTTP/2 server on the package `h2`, independent of our codec, in a thread of its own.
 
-It answers every request with a JSON object of what it received, and counts requests by path.
+It answers every request with a JSON object of what it received, and counts requests by path. A
+call of gRPC is answered with an empty message and OK.
 `/slow` answers after 50 ms, `/delay/0.1` after as many seconds, `/never` does not, `/trailers` ends
 with trailers, `/refused` refuses every second stream.
 """
@@ -112,6 +113,12 @@ class _Peer(asyncio.Protocol):
             self.server.held_s.append(perf_counter() - began)
 
     def _respond(self, stream_id: int, path: str, seen: dict[str, Any]) -> None:
+        if seen["headers"].get("content-type") == "application/grpc":
+            head = [(":status", "200"), ("content-type", "application/grpc")]
+            self.h2.send_headers(stream_id, head)
+            self.h2.send_data(stream_id, bytes(5))
+            self.h2.send_headers(stream_id, [("grpc-status", "0")], end_stream=True)
+            return
         content = json.dumps(seen).encode()
         self.h2.send_headers(stream_id, [(":status", "200"), ("content-type", "application/json")])
         self.unsent[stream_id] = content

@@ -1,27 +1,32 @@
-"""Servers of ten protocols and a workflow that uses them all, with plain HTTP beside it. What a
-run counts by protocol must equal what the servers counted."""
+"""Servers of fourteen protocols and a workflow that uses them all, with plain HTTP beside it. What
+a run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from tests.lab.brokers import Broker, NATSBroker, running_mosquitto, running_nats
+from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import EchoServer, running_echo_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
+from tests.lab.http3_server import HTTP3Server, running_http3_server
+from tests.lab.mongodb_server import MongoDBServer, running_mongodb_server
 from tests.lab.redis_server import OwnRedis, running_redis
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
 WORKFLOW = """
-from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
 from squall import Data, MQTTResponse, NATSResponse, RedisResponse, TCPResponse, UDPResponse
-from squall import WebsocketResponse, then
+from squall import GraphQLResponse, GRPCResponse, HTTP2Response, HTTP3Response, Mutation, Proto
+from squall import SQL, Document, MongoDBResponse, MySQLResponse, PostgresResponse
+from squall import Query, SSEResponse, WebsocketResponse, then
 
 class Load(Workflow):
     {load}
@@ -34,6 +39,10 @@ class Load(Workflow):
     @then()
     async def stream(self, url: URL = "{http2}/") -> HTTP2Response:
         return await self.client.http2.get(url)
+
+    @then()
+    async def datagrams(self, url: URL = "{http3}/") -> HTTP3Response:
+        return await self.client.http3.get(url)
 
     @then()
     async def ask(self, url: URL = "{websocket}/echo") -> WebsocketResponse:
@@ -83,13 +92,41 @@ class Load(Workflow):
     @then()
     async def datagram(self, url: URL = "{udp}", data: Data = "hello") -> UDPResponse:
         return await self.client.udp.exchange(url, data, timeout="60s")
+
+    @then()
+    async def order(
+        self, url: URL = "{graphql1}", mutation: Mutation = "mutation Order {{ order(id: 7) }}"
+    ) -> GraphQLResponse:
+        return await self.client.graphql.mutate(url, mutation, operation="Order")
+
+    @then()
+    async def book(
+        self, url: URL = "{postgres}", sql: SQL = "INSERT INTO orders VALUES ($1) RETURNING number"
+    ) -> PostgresResponse:
+        return await self.client.postgres.query(url, sql, self.vu.iteration)
+
+    @then()
+    async def pay(
+        self, url: URL = "{mysql}", sql: SQL = "INSERT INTO orders VALUES (?)"
+    ) -> MySQLResponse:
+        async with self.client.mysql.transaction(url) as orders:
+            return await orders.query(sql, self.vu.iteration)
+
+    @then()
+    async def note(
+        self, url: URL = "{mongodb}", order: Document = dict(item="shoe")
+    ) -> MongoDBResponse:
+        return await self.client.mongodb.insert(url, "orders", order)
 """
 CLOSED = "vus = 2\n    iterations = 12"
+# The authority of the server of HTTP/3 is its own.
+FLAGS = ("--insecure",)
 OPEN = 'rate = "8/s"\n    duration = "2s"'
 
 
 class ProtocolServers(NamedTuple):
     http2: HTTP2Server
+    http3: HTTP3Server
     websocket: WebsocketServer
     sse: EventServer
     grpc: GRPCServer
@@ -98,12 +135,16 @@ class ProtocolServers(NamedTuple):
     mqtt: Broker
     redis: OwnRedis
     echo: EchoServer
+    postgres: str
+    mysql: str
+    mongodb: MongoDBServer
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
         (folder / "shop.proto").write_bytes((EXAMPLES / "shop.proto").read_bytes())
         urls = {
             "http2": self.http2.url,
+            "http3": self.http3.url,
             "websocket": self.websocket.url,
             "sse": self.sse.url,
             "grpc": self.grpc.url,
@@ -113,6 +154,10 @@ class ProtocolServers(NamedTuple):
             "redis": self.redis.url,
             "tcp": self.echo.tcp,
             "udp": self.echo.udp,
+            "graphql1": self.graphql.url,
+            "postgres": self.postgres,
+            "mysql": self.mysql,
+            "mongodb": self.mongodb.url,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -120,18 +165,20 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        names = {"http", "http2", "websocket", "sse", "grpc", "redis", "tcp", "udp"}
-        names |= {"nats", "mqtt"}
-        assert set(found) == names
+        databases = {"postgres", "mysql", "mongodb"}
+        names = {"http", "http2", "http3", "websocket", "sse", "grpc", "redis", "tcp", "udp"}
+        assert set(found) == names | {"nats", "mqtt"} | databases
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
-        # Two steps of gRPC; GraphQL goes over HTTP/2; three calls of MQTT in a step.
-        wanted = dict.fromkeys(found, made) | {"grpc": 2 * made, "http2": 2 * made}
-        wanted["mqtt"] = 3 * made
+        # Two steps of gRPC; GraphQL over HTTP/2 and HTTP/1.1; a transaction begins and commits;
+        # three calls of MQTT in a step.
+        twice = dict.fromkeys(("grpc", "http2", "http"), 2 * made)
+        wanted = dict.fromkeys(found, made) | twice | {"mysql": 3 * made, "mqtt": 3 * made}
         assert {name: each["sent"] for name, each in found.items()} == wanted
         seen = (
             plain,
             self.http2.requests,
+            self.http3.requests,
             self.websocket.messages["/echo"],
             self.sse.paths["/events"],
             self.grpc.calls["Buy"],
@@ -141,12 +188,17 @@ class ProtocolServers(NamedTuple):
             self.redis.calls()["incrby"],
             self.echo.bytes_received / len("hello\n"),
             self.echo.datagrams,
+            self.graphql.operations["Order"],
+            on_postgres(self.postgres, "SELECT count(*) FROM orders"),
+            on_mysql(self.mysql, "SELECT count(*) FROM orders"),
+            self.mongodb.calls["insert"],
         )
-        assert seen == (made,) * 11
+        assert seen == (made,) * 16
         assert found["tcp"]["connections"] == self.echo.connections
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
+        assert found["http3"]["connections"] == self.http3.connections
         assert found["grpc"]["messages_sent"] == self.grpc.messages_received - made == 3 * made
         assert found["grpc"]["messages_received"] == self.grpc.messages_sent - made == 3 * made
         assert found["websocket"]["connections"] == self.websocket.connections
@@ -163,7 +215,9 @@ class ProtocolServers(NamedTuple):
 @contextmanager
 def running_protocol_servers() -> Generator[ProtocolServers]:
     with (
+        TemporaryDirectory() as folder,
         running_http2_server() as http2,
+        running_http3_server(Path(folder)) as http3,
         running_websocket_server() as websocket,
         running_event_server() as sse,
         running_grpc_server() as grpc,
@@ -172,5 +226,13 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_mosquitto() as mqtt,
         running_redis() as redis,
         running_echo_server() as echo,
+        postgres_database() as postgres,
+        mariadb_database() as mysql,
+        running_mongodb_server() as mongodb,
     ):
-        yield ProtocolServers(http2, websocket, sse, grpc, graphql, nats, mqtt, redis, echo)
+        on_postgres(postgres, "CREATE TABLE orders (number INTEGER)")
+        on_mysql(mysql, "CREATE TABLE orders (number INTEGER)")
+        yield ProtocolServers(
+            *(http2, http3, websocket, sse, grpc, graphql, nats, mqtt, redis, echo),
+            *(postgres, mysql, mongodb),
+        )

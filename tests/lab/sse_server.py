@@ -2,7 +2,8 @@
 
 `/events` sends events with ids, one every 5 ms, until the client leaves; `/short` ends the stream
 after three events and continues after the `Last-Event-ID`; `/once` does the same and answers a
-reconnect with 204; `/page` is no stream, `/missing` is a 404.
+reconnect with 204; `/delay/0.1` sends an event after so many seconds; `/page` is no stream,
+`/missing` is a 404.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class EventServer(ThreadingHTTPServer):
         self.paths: Counter[str] = Counter()
         self.last_ids: list[str] = []
         self.accepted: list[str] = []
+        # How long the server itself held each event of `/delay`.
+        self.held_s: list[float] = []
 
     @property
     def url(self) -> str:
@@ -54,9 +57,22 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/once" and last_id:
             self.send_response(204)
             self.end_headers()
+        elif path.startswith("/delay/"):
+            self._delayed(float(path.removeprefix("/delay/")))
         else:
             with suppress(ConnectionError):
                 self._stream(int(last_id or 0), None if path == "/events" else 3)
+
+    def _delayed(self, seconds: float) -> None:
+        began = time.perf_counter()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        time.sleep(seconds)
+        self._chunk(b"data: now\n\n")
+        self.server.held_s.append(time.perf_counter() - began)
+        self._chunk(b"")
 
     def _stream(self, number: int, count: int | None) -> None:
         self.send_response(200)

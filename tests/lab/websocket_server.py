@@ -1,8 +1,9 @@
 """A WebSocket server on the package `websockets`, in a thread of its own. It counts messages.
 
-`/echo` returns every message, `/push` sends three messages first, `/twice` answers twice, `/silent`
-does not answer, `/leave` closes with code 4001 after a message, `/refuse` refuses the upgrade with
-403, `/die` ends the connection without a goodbye.
+`/echo` returns every message, `/delay` after as many seconds as it says, `/push` sends three
+messages first, `/twice` answers twice, `/silent` does not answer, `/leave` closes with code 4001
+after a message, `/refuse` refuses the upgrade with 403, `/die` ends the connection without a
+goodbye.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -30,6 +32,8 @@ class WebsocketServer:
         self.messages: Counter[str] = Counter()
         self.goodbyes: list[int | None] = []
         self.headers: list[dict[str, str]] = []
+        # How long the server itself held each answer of `/delay`.
+        self.held_s: list[float] = []
 
     @property
     def url(self) -> str:
@@ -70,6 +74,11 @@ class WebsocketServer:
         elif path == "/twice":
             await connection.send("first")
             await connection.send("second")
+        elif path == "/delay":
+            began = perf_counter()
+            await asyncio.sleep(float(message))
+            await connection.send(message)
+            self.held_s.append(perf_counter() - began)
         else:
             await connection.send(message)
 

@@ -19,11 +19,13 @@ from uuid import uuid4
 import pytest
 
 from tests.lab.brokers import rabbitmq, running_kafka, running_mosquitto, running_nats
+from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import running_echo_server
 from tests.lab.graphql_server import running_graphql_server
 from tests.lab.grpc_server import running_grpc_server
 from tests.lab.http2_server import running_http2_server
 from tests.lab.http3_server import running_http3_server
+from tests.lab.mongodb_server import running_mongodb_server
 from tests.lab.redis_server import running_redis
 from tests.lab.sse_server import running_event_server
 from tests.lab.target import running_target
@@ -228,6 +230,48 @@ def check_latencies(ended: Ended, count: int) -> None:
     (found,) = (m for m in ended.document["metrics"] if m["name"] == "end_to_end")
     assert found["count"] == count
     assert 0 < found["max"] < 60_000
+
+
+def test_postgres_shop(command: CommandLab) -> None:
+    with postgres_database() as url:
+        ended = command.load("postgres_shop.py", "-e", f"DATABASE={url}", "-u", "20", "-i", "40")
+        check_shop(command, ended, "postgres")
+        assert on_postgres(url, "SELECT count(*) FROM shop_orders") == 40
+        assert on_postgres(url, "SELECT count(*) FROM shop_lines") == 120
+
+
+def test_mysql_shop(command: CommandLab) -> None:
+    with mariadb_database() as url:
+        ended = command.load("mysql_shop.py", "-e", f"DATABASE={url}", "-u", "20", "-i", "40")
+        check_shop(command, ended, "mysql")
+        assert on_mysql(url, "SELECT count(*) FROM shop_orders") == 40
+        assert on_mysql(url, "SELECT count(*) FROM shop_lines") == 120
+
+
+def check_shop(command: CommandLab, ended: Ended, protocol: str) -> None:
+    """One query, and a transaction of BEGIN, two statements and COMMIT; before all, the tables."""
+    command.check_passed(ended, 201)
+    (shop,) = (each for each in ended.document["workflows"] if each["name"] == "Shop")
+    assert ended.document["checks"][0]["failed"] == 0
+    assert {row["name"]: row["protocol"] for row in shop["steps"]} == {
+        "look": protocol,
+        "order": protocol,
+    }
+    (found,) = (each for each in shop["protocols"] if each["name"] == protocol)
+    assert (found["sent"], found["answered"], found["failed"]) == (200, 200, 0)
+    assert 1 <= found["connections"] <= 10
+
+
+def test_mongodb_shop(command: CommandLab) -> None:
+    with running_mongodb_server() as server:
+        words = ["-e", f"DATABASE={server.url}", "-u", "5", "-i", "20"]
+        ended = command.load("mongodb_shop.py", *words)
+    command.check_passed(ended, server.calls.total())
+    assert ended.document["checks"][0]["failed"] == 0
+    (found,) = (p for p in ended.document["workflows"][0]["protocols"] if p["name"] == "mongodb")
+    assert (found["failed"], found["connections"], server.connections) == (0, 5, 5)
+    assert len(server.documents["orders"]) == 20
+    assert sum(each["orders"] for each in server.documents["customers"]) == 20
 
 
 def test_parallel(command: CommandLab) -> None:

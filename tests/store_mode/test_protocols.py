@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.lab.exit_codes import check_code
-from tests.lab.protocol_servers import CLOSED, OPEN, running_protocol_servers
+from tests.lab.protocol_servers import CLOSED, FLAGS, OPEN, running_protocol_servers
 from tests.lab.target import TargetHandle
 from tests.store_mode.lab.agents import RedisPlace, StoreLab
 
@@ -18,6 +18,6 @@ def test_the_counts_of_each_protocol_are_those_of_its_server(
         for load in (CLOSED, OPEN):
             store_target.reset()
             with running_protocol_servers() as servers:
-                ended = lab.run(lab.write(servers.workflow(load, lab.folder))).end()
+                ended = lab.run(lab.write(servers.workflow(load, lab.folder)), *FLAGS).end()
                 check_code(ended)
                 servers.check(ended.document, store_target.counts()["total"])

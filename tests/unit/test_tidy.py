@@ -84,7 +84,8 @@ LIBRARIES_TOUCH_IT = {
     # library does the input and output; SQLite blocks, so it has threads of its own.
     "coordination/stores/sqlite/store.py": {"concurrent", "run_in_executor", "read_text"},
     "coordination/stores/s3/objects.py": {"urllib"},
-    "coordination/stores/redis/connection.py": {"ssl", "create_connection"},
+    # `os` for the text of an error number.
+    "coordination/stores/redis/connection.py": {"ssl", "create_connection", "os"},
     # Its own Lua files, once, when it is imported.
     "coordination/stores/redis/scripts.py": {"read_text"},
     # Secrets lie outside of the data directory, which is all that runtime.disk reaches: a

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     Protobuf: TypeAlias = ProtobufMessage | Mapping[str, Any] | bytes | Prepared
     Query: TypeAlias = str | Prepared
     Mutation: TypeAlias = str | Prepared
+    SQL: TypeAlias = str | Prepared
+    Document: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Prepared
 else:
 
     class URL(Prepared):
@@ -85,11 +87,18 @@ else:
     class Mutation(Prepared):
         """A GraphQL document with a mutation; prepared as a `Query`."""
 
+    class SQL(Prepared):
+        """A statement of PostgreSQL or MySQL. Each connection prepares it once."""
+
+    class Document(Prepared):
+        """A document of MongoDB, or a list of them: a filter, a change, what is inserted, a
+        pipeline. It is encoded once, before the clock starts."""
+
 
 def argument_kinds() -> tuple[type[Prepared], ...]:
     """The run-time classes behind the aliases, for the planner and the clients."""
     # Those of HTTP come first, in this order; clients of other protocols add theirs at the end.
     names = ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
-    names += ("Protobuf", "Query", "Mutation")
+    names += ("Protobuf", "Query", "Mutation", "SQL", "Document")
     module: dict[str, Any] = globals()
     return tuple(module[name] for name in names)

@@ -20,7 +20,7 @@ from squall.clients.http.client import HTTPClient
 from squall.clients.http.exchange import peer_of
 from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.shared import Exchange, HTTPShared
-from squall.clients.registry import SCHEMES, make_client
+from squall.clients.registry import SCHEMES, grpc_reflection, make_client
 
 if TYPE_CHECKING:
     from squall.clients.calls.probe import Probe
@@ -183,9 +183,10 @@ async def _grpc(url: str, http: HTTPClient) -> PingResult:
     # One connection for all questions; the others live for one request.
     http.shared.reuse = True
     client = make_client("grpc", http)
-    from squall.clients.grpc.reflection import methods_of
-
-    response, lines = await methods_of(client, url.rstrip("/"))
+    scheme, _, rest = url.partition("://")
+    # The address of a method means its server.
+    origin = f"{scheme}://{rest.partition('/')[0]}"
+    response, lines = await grpc_reflection()(client, origin)
     peer = client.peer
     timings = response.timings
     spans = _spans(

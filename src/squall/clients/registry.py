@@ -71,6 +71,21 @@ CLIENTS = {
     ),
     # Another name of `amqp`.
     "rabbitmq": ClientSource("squall.clients.brokers.amqp", "AMQPClient", "rabbitmq"),
+    "mongodb": ClientSource(
+        "squall.clients.mongodb", "MongoDBClient", "mongodb", (Scheme("mongodb", 27017),)
+    ),
+    "mysql": ClientSource(
+        "squall.clients.mysql",
+        "MySQLClient",
+        "mysql",
+        (Scheme("mysql", 3306), Scheme("mariadb", 3306)),
+    ),
+    "postgres": ClientSource(
+        "squall.clients.postgres",
+        "PostgresClient",
+        "postgres",
+        (Scheme("postgres", 5432), Scheme("postgresql", 5432)),
+    ),
     "redis": ClientSource(
         "squall.clients.redis",
         "RedisClient",
@@ -85,12 +100,15 @@ CLIENTS = {
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient"),
 }
 _NEGOTIATING = ClientSource("squall.clients.http2", "NegotiatingClient", "http2")
+_REFLECTION = ClientSource("squall.clients.grpc.reflection", "methods_of", "grpc")
 _PLAIN = ClientSource("squall.clients.http.client", "HTTPClient")
 
 ARGUMENTS = {
+    "Document": ("squall.clients.mongodb.documents", "document_of"),
     "Mutation": ("squall.clients.graphql.documents", "document_of"),
     "Protobuf": ("squall.clients.grpc.methods", "protobuf_of"),
     "Query": ("squall.clients.graphql.documents", "document_of"),
+    "SQL": ("squall.clients.sql.statements", "sql_of"),
 }
 """Argument types of these clients: the module and function that make one ready. The function takes
 the author's value, returns a `Prepared`, and raises a `CallError` for a value that it refuses."""
@@ -116,6 +134,11 @@ def make_client(protocol: str, http: HTTPClient) -> Any:
 def http_client_class(shared: HTTPShared) -> type[HTTPClient]:
     """The class of `self.client.http`."""
     return _loaded(_NEGOTIATING, 'http = "auto"') if shared.negotiates else _loaded(_PLAIN, "http")
+
+
+def grpc_reflection() -> Any:
+    """The function that asks a gRPC server for its methods."""
+    return _loaded(_REFLECTION, "squall ping grpc://")
 
 
 def _loaded(source: ClientSource, what: str) -> Any:

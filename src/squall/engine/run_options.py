@@ -60,6 +60,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     http2: bool = False
     """`self.client.http` lets servers choose HTTP/2, whatever the file says."""
+    traceparent: bool = False
+    """Each request of HTTP carries a trace of its own."""
     ca_file: str = ""
     proxy: str = ""
     """An HTTP proxy for all requests, without credentials."""

@@ -142,7 +142,7 @@ JOB_PROFILES: Mapping[str, Mapping[str, object]] = {
 
 
 class GateRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of gates only."""
+    """How gates treat the datacenters that run parts of a job. Managers do not read it."""
 
     lost_wait_s: Annotated[float, Meta(ge=1, le=86_400)] = 75.0
     """How long the gates wait for a datacenter that was cut off after its part began. It counts

@@ -3,26 +3,25 @@ are dead or hang change nothing but one line each."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
+import re
 import socket
-import subprocess
+import threading
+import time
 import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import squall
-from squall.api.reporting import LiveRun
 from squall.reporting.outputs.live import delivery
 from squall.reporting.outputs.live.prometheus import scrape
-from squall.reporting.outputs.registry import KINDS
-from squall.stats.snapshot import Snapshot
 from tests.lab.outputs import (
     LiveFiles,
     RecordingServer,
@@ -31,8 +30,9 @@ from tests.lab.outputs import (
     wait_for,
 )
 from tests.lab.ports import free_ports
+from tests.lab.programs import ROOT
+from tests.lab.prometheus_server import PrometheusServer, prometheus_server
 from tests.runs.lab.command import GET, CommandLab
-from tests.services.coordination.lab.places import missing
 
 SHOP = f"""
     class Own:
@@ -87,14 +87,15 @@ def own_lines(path: Path) -> list[list[str]]:
 def test_every_live_output_holds_the_totals_and_broken_ones_are_a_line_each(
     command: CommandLab, server: RecordingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "FINISH_S", 3.0)
+    # The others may come later; only the one that hangs takes all of it.
+    monkeypatch.setattr(delivery, "FINISH_S", 1.0)
     (dead,) = free_ports(1)
     files = LiveFiles(command.folder, server)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         # It takes connections and never answers.
         silent = hanging.getsockname()[1]
         ended = command.load(
-            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "5s"),
+            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "3s"),
             *files.words,
             *("-o", "flow.py:Own=own.txt"),
             *("-o", f"influx=http://me:hunter2@127.0.0.1:{dead}/x"),
@@ -144,6 +145,18 @@ def test_report_sends_the_totals_of_a_document_to_a_live_output(
     assert f'run="{ended.document["run"]["id"]}"' in server.requests[-1].body.decode()
 
 
+def test_a_report_that_a_live_output_did_not_get_has_failed(
+    command: CommandLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "FINISH_S", 0.6)
+    name = command.write(SHOP)
+    command.load(name, "--host", command.target.url, "-i", "1")
+    (dead,) = free_ports(1)
+    again = command.squall("report", "results.json", "-o", f"otlp=http://127.0.0.1:{dead}")
+    assert again.code == 1 and len(again.lines) == 1
+    assert "the final totals were not delivered: Connection refused" in again.err
+
+
 def test_a_run_from_python_feeds_live_outputs(
     command: CommandLab, server: RecordingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,14 +165,14 @@ def test_a_run_from_python_feeds_live_outputs(
     name = command.write(SHOP)
     lines = str(command.folder / "python.jsonl")
     (dead,) = free_ports(1)
-    monkeypatch.setattr(delivery, "FINISH_S", 3.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 0.6)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = squall.run(
             name,
             host=command.target.url,
             vus=1,
-            duration="2s",
+            duration="1s",
             workers=1,
             out_file=lines,
             output=[files.words[3], f"pushgateway=http://127.0.0.1:{dead}"],
@@ -196,110 +209,102 @@ def test_a_mistake_about_an_output_is_found_before_the_first_request(
 # A real Prometheus.
 
 
-class Prometheus:
-    """It scrapes `scraped` each second and takes remote writes."""
-
-    def __init__(self, folder: Path, scraped: int) -> None:
-        program = shutil.which("prometheus")
-        if program is None:
-            missing("prometheus is not installed")
-        (self.port,) = free_ports(1)
-        (folder / "prometheus.yml").write_text(
-            "global: {scrape_interval: 1s}\n"
-            "scrape_configs:\n"
-            f"- {{job_name: squall, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}\n"
-        )
-        self._log = open(folder / "prometheus.log", "wb")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [
-                *(program, f"--web.listen-address=127.0.0.1:{self.port}"),
-                *(f"--config.file={folder / 'prometheus.yml'}", "--log.level=warn"),
-                *(f"--storage.tsdb.path={folder / 'data'}", "--web.enable-remote-write-receiver"),
-                "--enable-feature=native-histograms",
-            ],
-            stdout=self._log,
-            stderr=self._log,
-        )
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def is_ready(self) -> bool:
-        assert self._process.poll() is None, "prometheus ended"
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=10.0) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
-
-    def asked(self, query: str) -> list[dict[str, Any]]:
-        words = urllib.parse.urlencode({"query": query})
-        try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query?{words}", timeout=30.0) as answer:
-                return json.load(answer)["data"]["result"]
-        except TimeoutError:
-            return []
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
+def empty_panels(prometheus: PrometheusServer) -> set[str]:
+    """The panels of the dashboard for Grafana that show nothing of the last minutes; it must read
+    all queries."""
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "prometheus.json").read_text())
+    empty: set[str] = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            query = re.sub(r"\$(run|workflow|step)\b", ".*", target["expr"])
+            query = query.replace("$__rate_interval", "1m")
+            if not prometheus.asked(f"count_over_time(({query})[5m:1s])"):
+                empty.add(panel["title"])
+    return empty
 
 
-def totals(prometheus: Prometheus, selector: str) -> dict[tuple[str, str, str], float]:
-    """The last samples, also of series that are no longer written or scraped."""
-    query = f"last_over_time(squall_executions_total{{{selector}}}[1h])"
-    found: dict[tuple[str, str, str], float] = {}
-    for each in prometheus.asked(query):
-        labels = each["metric"]
-        key = (labels["workflow"], labels["step"], labels["result"])
-        found[key] = float(each["value"][1])
-    return found
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[PrometheusServer]:
+    with prometheus_server(tmp_path) as started:
+        yield started
 
 
 @pytest.mark.usefixtures("no_start_is_dropped")
-def test_a_real_prometheus_holds_the_totals_of_the_document(
-    command: CommandLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_real_prometheus_holds_what_was_written_to_it(
+    command: CommandLab, prometheus: PrometheusServer
 ) -> None:
+    """It shows a sample when the sample's time has come, so the first question may be too early."""
+    ended = command.load(
+        *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "1s"),
+        *("-o", f"remote-write={prometheus.url}/api/v1/write", "--tag", "way=written"),
+    )
+    assert ended.code == 0, ended.err
+    assert "squall run: -o" not in ended.err
+    wanted = step_totals(ended.document)
+    wait_for(lambda: prometheus.step_totals('way="written"') == wanted, "the written totals")
+    pay = ended.document["workflows"][0]["steps"][1]["histogram"]["count"]
+    native = "histogram_count(squall_latency_seconds{way='written',step='pay'})"
+
+    def counted() -> list[float]:
+        return [float(each["value"][1]) for each in prometheus.asked(native)]
+
+    wait_for(lambda: counted() == [float(pay)], "the native histogram")
+    # What only a second of the run has may be missing, since the run was a short one.
+    shown = {"Latency since the start, p95", "Errors by reason", "Users"}
+    wait_for(lambda: not empty_panels(prometheus) & shown, "the panels of the dashboard")
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_a_real_prometheus_holds_what_it_scraped(
+    command: CommandLab, prometheus: PrometheusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It scrapes a new target for the first time after five seconds."""
     # However long this machine stands still between two scrapes.
     monkeypatch.setattr(scrape, "LAST_SCRAPE_S", 90.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 90.0)
+    ended = command.load(
+        *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "12s"),
+        *("-o", f"prometheus=:{prometheus.scraped}", "--tag", "way=scraped"),
+    )
+    assert ended.code == 0, ended.err
+    wanted = step_totals(ended.document)
+    wait_for(lambda: prometheus.step_totals('way="scraped"') == wanted, "the scraped totals")
+    # The threshold that every run has is judged at the end.
+    assert empty_panels(prometheus) <= {"Thresholds that hold", "Workers by datacenter"}
+
+
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_a_scraper_gets_the_totals_of_the_document_before_the_endpoint_ends(
+    command: CommandLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "LAST_SCRAPE_S", 90.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 90.0)
     (port,) = free_ports(1)
-    prometheus = Prometheus(tmp_path, port)
-    try:
-        wait_for(prometheus.is_ready, "the start of prometheus")
-        ended = command.load(
-            *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "2s"),
-            *("-o", f"remote-write={prometheus.url}/api/v1/write", "--tag", "way=written"),
-        )
-        assert ended.code == 0, ended.err
-        assert "squall run: -o" not in ended.err
-        document = ended.document
-        wanted = step_totals(document)
-        wait_for(lambda: totals(prometheus, 'way="written"') == wanted, "the written totals")
-        pay = document["workflows"][0]["steps"][1]["histogram"]["count"]
-        native = "histogram_count(squall_latency_seconds{way='written',step='pay'})"
+    texts: list[str] = []
+    ended = threading.Event()
 
-        def counted() -> list[float]:
-            return [float(each["value"][1]) for each in prometheus.asked(native)]
+    def scrapes() -> None:
+        while not ended.is_set():
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as a:
+                texts.append(a.read().decode())
+            time.sleep(0.02)
 
-        wait_for(lambda: counted() == [float(pay)], "the native histogram")
-        asyncio.run(scraped(prometheus, port, document))
-    finally:
-        prometheus.stop()
-
-
-async def scraped(prometheus: Prometheus, port: int, document: dict[str, Any]) -> None:
-    """The endpoint ends when the final totals were scraped."""
-    reporter = KINDS["prometheus"].create(f":{port}", "-o prometheus").made
-    await reporter.start(LiveRun("s1", "flow.py", ("Shop",), {"way": "scraped"}, 1.0))
-    await reporter.tick(
-        Snapshot(elapsed_s=1.0, workflows=(), cpu=0, processes=1, lag_p99_s=0, gc_max_s=0)
-    )
-    elapsed = "squall_elapsed_seconds{way='scraped'}"
-    await asyncio.to_thread(wait_for, lambda: prometheus.asked(elapsed), "a scrape")
-    await reporter.end(document)
-    wanted = step_totals(document)
-    await asyncio.to_thread(
-        wait_for, lambda: totals(prometheus, 'way="scraped"') == wanted, "the scraped totals"
-    )
+    with ThreadPoolExecutor(1) as threads:
+        scraper = threads.submit(scrapes)
+        try:
+            run = command.load(
+                *(command.write(SHOP), "--host", command.target.url, "-r", "40/s", "-d", "1s"),
+                *("-o", f"prometheus=:{port}"),
+            )
+        finally:
+            ended.set()
+        scraper.result()
+    assert run.code == 0, run.err
+    found = {
+        tuple(sample.labels[name] for name in ("workflow", "step", "result")): sample.value
+        for family in text_string_to_metric_families(texts[-1])
+        if family.name == "squall_executions"
+        for sample in family.samples
+    }
+    assert found == step_totals(run.document)

@@ -12,6 +12,7 @@ import trustme
 from squall.clients import registry
 from tests.lab.http2_server import running_http2_server
 from tests.lab.http3_server import running_http3_server
+from tests.lab.protocol_servers import CLOSED, FLAGS, OPEN, running_protocol_servers
 from tests.lab.websocket_server import running_websocket_server
 from tests.runs.lab.command import CommandLab
 
@@ -107,6 +108,18 @@ def test_once_shows_the_exchange_over_http3(command: CommandLab, tmp_path: Path)
     assert ended.code == 0
     assert "> GET /home HTTP/3" in ended.out
     assert "< HTTP/3 200" in ended.out
+
+
+@pytest.mark.parametrize("load", [CLOSED, OPEN], ids=["closed", "open"])
+@pytest.mark.usefixtures("no_start_is_dropped")
+def test_the_counts_of_each_protocol_are_those_of_its_server(
+    command: CommandLab, load: str
+) -> None:
+    with running_protocol_servers() as servers:
+        file = command.write(servers.workflow(load, command.folder))
+        ended = command.load(file, "--host", command.target.url, *FLAGS)
+        servers.check(ended.document, command.target.counts()["total"])
+    assert ended.code == 0, ended.err
 
 
 MIXED = (

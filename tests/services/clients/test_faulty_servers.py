@@ -69,6 +69,12 @@ async def _graphql2(http: HTTPClient, url: str) -> Any:
     return await make_client("graphql2", http).query(f"{url}/graphql", "{ a }")
 
 
+async def _subscription(http: HTTPClient, url: str) -> Any:
+    client = make_client("graphql", http)
+    async with client.subscribe(f"{url}/graphql", "subscription { a }") as events:
+        return await events.receive()
+
+
 async def _grpc(http: HTTPClient, url: str) -> Any:
     return await make_client("grpc", http).unary(f"{url}/a.B/C", b"")
 
@@ -102,6 +108,7 @@ CLIENTS = {
     "sse": Client(_sse, _EVENTS),
     "graphql": Client(_graphql, _HTTP1),
     "graphql2": Client(_graphql2, _PLAIN2),
+    "subscription": Client(_subscription, _UPGRADED),
     "grpc": Client(_grpc, _GRPC),
     "grpc stream": Client(_grpc_stream, _GRPC),
     "grpc open": Client(_grpc_open, _GRPC),

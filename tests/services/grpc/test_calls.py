@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from squall.api.errors import CallError, StatusError, TransportError
-from squall.api.grpc import STATUSES, GRPCResponse
+from squall.api.protocols.grpc import STATUSES, GRPCResponse
 from squall.clients.grpc import GRPCClient
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.ping import ping
@@ -239,9 +239,10 @@ async def test_what_a_call_refuses() -> None:
 
 
 @on_uvloop
-async def test_ping_lists_the_methods() -> None:
+@pytest.mark.parametrize("path", ["", "/", "/shop.Shop/Buy"])
+async def test_ping_lists_the_methods(path: str) -> None:
     with running_grpc_server(PROTO) as server:
-        found = await ping(f"grpc://localhost:{server.port}")
+        found = await ping(f"grpc://localhost:{server.port}{path}")
         assert found.ok
         lines = found.render().splitlines()
         assert lines[0].startswith("OK  gRPC  from 127.0.0.1:")

@@ -165,7 +165,7 @@ def test_a_peer_that_never_speaks_tls_times_out(play: Play, tmp_path: Path) -> N
 def test_unusable_certificates_are_a_mistake_in_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").touch()
     empty = tmp_path / "empty.pem"
-    with pytest.raises(ConfigError, match=r"cannot use .*empty\.pem"):
+    with pytest.raises(ConfigError, match=r"empty\.pem: not a PEM file with a certificate"):
         server_tls(empty, empty, empty)
     with pytest.raises(ConfigError, match=r"absent\.pem"):
         client_tls(tmp_path / "absent.pem", empty, empty)

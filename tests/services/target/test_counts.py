@@ -271,7 +271,7 @@ def test_tls_serves_the_same(tmp_path: Path) -> None:
     [
         (["--workers", "0"], "--workers 0"),
         (["--port", "99999"], "--port 99999"),
-        (["--cert", "/no/such.pem"], "--cert /no/such.pem"),
+        (["--cert", "/no/such.pem"], "/no/such.pem: No such file"),
         (["--key", "k.pem"], "--key needs --cert"),
     ],
 )

@@ -306,3 +306,24 @@ def test_more_processes_than_a_machine_can_run_are_refused(
             local_run.worker_count(options)
     else:
         assert local_run.worker_count(options) == asked
+
+
+@pytest.mark.parametrize(
+    ("words", "processes"),
+    [
+        (("http://shop.test/", "-i", "1"), 1),
+        (("http://shop.test/", "-i", "3"), 3),
+        (("http://shop.test/", "-i", "1000"), 8),
+        (("http://shop.test/", "-i", "1/vu", "-u", "20"), 8),
+        (("http://shop.test/", "-i", "1", "--workers", "2"), 2),
+        (("http://shop.test/", "-u", "1"), 8),
+        # It may have several workflows.
+        (("shop.py", "-i", "1"), 8),
+        (("shop.py", "--once"), 1),
+    ],
+)
+def test_a_run_of_a_url_starts_no_process_without_an_iteration(
+    words: tuple[str, ...], processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_run, "available_cores", lambda: 8)
+    assert local_run.worker_count(parsed(*words)) == processes

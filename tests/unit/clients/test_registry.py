@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -42,3 +44,31 @@ def test_a_missing_package_is_one_line_with_the_command(monkeypatch: pytest.Monk
     )
     with pytest.raises(ConfigError, match=r'^http = "auto" needs hpack'):
         registry.http_client_class(HTTPShared(negotiates=True))
+    with pytest.raises(ConfigError, match=r"^squall ping grpc:// needs hpack.*'squall\[grpc\]'$"):
+        registry.grpc_reflection()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "needed"),
+    [
+        ("graphql", "graphql"),
+        ("graphql2", "graphql"),
+        ("graphql2", "hpack"),
+        ("grpc", "hpack"),
+        ("http2", "hpack"),
+        ("http3", "qh3"),
+    ],
+)
+def test_a_client_is_refused_before_the_run_without_its_package(protocol: str, needed: str) -> None:
+    """In a process of its own, where the package cannot be imported."""
+    program = f"""
+import sys
+sys.modules[{needed!r}] = None
+from squall.clients.registry import client_class
+try:
+    client_class({protocol!r})
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert f"ConfigError self.client.{protocol} needs {needed}" in done.stdout, done.stderr

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 
 if TYPE_CHECKING:
-    from squall.api.graphql import GraphQLVerbs
-    from squall.api.grpc import GRPCVerbs
     from squall.api.protocols.amqp import AMQPVerbs
+    from squall.api.protocols.graphql import GraphQLVerbs
+    from squall.api.protocols.grpc import GRPCVerbs
     from squall.api.protocols.kafka import KafkaVerbs
+    from squall.api.protocols.mongodb import MongoDBVerbs
     from squall.api.protocols.mqtt import MQTTVerbs
     from squall.api.protocols.nats import NATSVerbs
     from squall.api.protocols.redis import RedisVerbs
+    from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs
     from squall.api.protocols.tcp import TCPVerbs
     from squall.api.protocols.udp import UDPVerbs
     from squall.api.sse import SSEVerbs
@@ -39,6 +41,9 @@ class Clients:
     mqtt: MQTTVerbs
     nats: NATSVerbs
     rabbitmq: AMQPVerbs
+    mongodb: MongoDBVerbs
+    mysql: SQLVerbs[MySQLResponse]
+    postgres: SQLVerbs[PostgresResponse]
     redis: RedisVerbs
     sse: SSEVerbs
     tcp: TCPVerbs

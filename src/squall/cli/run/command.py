@@ -166,9 +166,12 @@ def write_outputs(
     return not delivery.failures
 
 
-def print_live_losses(feed: LiveFeed, command: str = "run") -> None:
-    for line in feed.wait():
+def print_live_losses(feed: LiveFeed, command: str = "run") -> bool:
+    """One line for each live output that lost something; True if none did."""
+    lines = feed.wait()
+    for line in lines:
         print(f"squall {command}: {line}", file=sys.stderr)
+    return not lines
 
 
 def perform(options: RunOptions, presenter: Presenter) -> RunOutcome:

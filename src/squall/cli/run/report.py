@@ -43,5 +43,6 @@ def execute(arguments: Namespace) -> int:
     delivery = deliver(document, prepared)
     for line in (*delivery.failures, *delivery.notices):
         print(redact(f"squall report: {line}"), file=sys.stderr)
-    print_live_losses(feed, "report")
-    return int(ExitCode.INTERNAL if delivery.failures else ExitCode.PASSED)
+    # Unlike in a run, the totals are all that a live output was asked for.
+    is_complete = print_live_losses(feed, "report") and not delivery.failures
+    return int(ExitCode.PASSED if is_complete else ExitCode.INTERNAL)

@@ -95,6 +95,9 @@ def add_target(parser: Parser) -> None:
     target = parser.add_argument_group("target")
     add_environment(target)
     add_connection(target)
+    target.add_argument(
+        "--traceparent", action="store_true", help="give each request a trace (W3C Trace Context)"
+    )
     add_request(parser)
 
 

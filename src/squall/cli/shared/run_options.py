@@ -74,6 +74,7 @@ def run_options(arguments: Namespace) -> RunOptions:
         resolve=resolve_map(given.get("resolve", ())),
         insecure=given.get("insecure", False),
         http2=given.get("http2", False),
+        traceparent=given.get("traceparent", False),
         ca_file=connection.ca_file,
         command=_shown(given.get("words", ())),
         timeout_s=None if timeout is None else seconds(timeout, "--timeout"),

@@ -105,7 +105,7 @@ class ArrivalLoop(uvloop.Loop):
 
         def noted() -> asyncio.BaseProtocol:
             inner.append(protocol_factory())
-            return _noting(inner[-1], opening.arrivals)
+            return noting(inner[-1], opening.arrivals)
 
         if host is not None and port is not None:
             if options.get("ssl") and options.get("server_hostname") is None:
@@ -118,11 +118,13 @@ class ArrivalLoop(uvloop.Loop):
     def start_tls(self, transport: Any, protocol: Any, *args: Any, **options: Any) -> Any:
         opening = _opening.get()
         if opening is not None:
-            protocol = _noting(protocol, opening.arrivals)
+            protocol = noting(protocol, opening.arrivals)
         return super().start_tls(transport, protocol, *args, **options)
 
 
-def _noting(inner: Any, arrivals: Arrivals) -> asyncio.BaseProtocol:
+def noting(inner: Any, arrivals: Arrivals) -> asyncio.BaseProtocol:
+    """A protocol around a library's. For a library that changes the protocol of its transport
+    itself; the loop puts it around all others."""
     if isinstance(inner, asyncio.BufferedProtocol):
         return _NotingBuffered(inner, arrivals)
     return _Noting(inner, arrivals)

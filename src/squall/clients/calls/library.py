@@ -90,6 +90,7 @@ class LibraryConnection(Generic[L]):
         "connection",
         "future",
         "is_closed",
+        "reason",
         "spent_s",
         "started",
         "timeout_s",
@@ -105,8 +106,9 @@ class LibraryConnection(Generic[L]):
         self.arrivals: Arrivals = opening.arrivals
         self.connect_s = 0.0
         self.is_closed = False
-        # The sweep ends calls, not connections.
+        # The sweep ends calls, not connections, except for a call that `begin` began.
         self.future: Any = None
+        self.reason = ""
         self.started = self.timeout_s = self.spent_s = 0.0
         shared.live.add(self)
 
@@ -150,6 +152,7 @@ class LibraryConnection(Generic[L]):
             return
 
     def fail(self, reason: str, now: float) -> None:
+        self.reason = reason
         self.abort()
 
 
@@ -253,6 +256,55 @@ class LibraryCalls(Generic[L]):
         answer = await self._perform(held, operation, perform, limit_s, 0.0, sent)
         held.connect_s = 0.0
         return answer
+
+    def idle(self, url: Any) -> LibraryConnection[L] | None:
+        """An idle connection of the user, which stays idle; None if `call` must find one.
+
+        For a call that is written out in full between `begin` and `finish` or `broken`, because
+        `call` costs as much as a fast library.
+        """
+        connections = self._connections
+        free = connections.free
+        is_ready = free is not None and free.address is url and connections.plain and free.is_open
+        return free if is_ready else None
+
+    def begin(self, held: LibraryConnection[L]) -> None:
+        """Begins a call on an idle connection. When its time is up, the connection is aborted, and
+        the library must raise because of that."""
+        http = self.http
+        held.started = started = perf_counter()
+        if started > http.limit[0] and not self.shared.allows(started):
+            raise asyncio.CancelledError
+        self._connections.free = None
+        held.timeout_s = http.own_timeout_s
+        held.future = held
+        held.connect_s = 0.0
+        held.arrivals.first = 0.0
+        self.counters.sent += 1
+
+    def finish(self, held: LibraryConnection[L], response: Any) -> None:
+        """Ends a call that was answered."""
+        held.future = None
+        self.counters.replies += 1
+        connections = self._connections
+        if connections.free is None and not self.shared.closed:
+            connections.free = held
+        else:
+            connections.give_back(held)
+        self.http.last = response
+
+    def broken(
+        self, held: LibraryConnection[L], operation: str, error: BaseException
+    ) -> BaseException:
+        """Ends a call without an answer, and returns what to raise."""
+        held.future = None
+        running = _RunningCall(self.shared, None, None, held.started, held.timeout_s, 0.0)
+        running.reason = held.reason
+        self._drop(held)
+        if isinstance(error, asyncio.CancelledError):
+            # Of the step, whatever happened to the connection.
+            running.reason = ""
+        return self._ended(running, held, operation, held.started, error)
 
     def give_back(self, held: LibraryConnection[L]) -> None:
         if not self._library.multiplexes:
@@ -382,7 +434,7 @@ class LibraryCalls(Generic[L]):
         counters, now = self.counters, perf_counter()
         task = running.future
         if running.reason:
-            others = task.cancelling() - running.cancels
+            others = task.cancelling() - running.cancels if running.cancels else 0
             for _ in range(running.cancels):
                 task.uncancel()
             if others <= 0 or not isinstance(error, asyncio.CancelledError):

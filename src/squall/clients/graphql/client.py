@@ -14,23 +14,26 @@ import msgspec
 
 from squall.api.arguments import URL, Mutation, Query
 from squall.api.errors import CallError
-from squall.api.graphql import (
+from squall.api.http import HTTP2Verbs, HTTPResponse, HTTPVerbs
+from squall.api.protocols.graphql import (
     GraphQLAnswer,
     GraphQLResponse,
     GraphQLSubscription,
     OperationOptions,
     SubscriptionOptions,
 )
-from squall.api.http import HTTP2Verbs, HTTPResponse, HTTPVerbs
 from squall.clients.graphql.documents import document_of, json_body
 from squall.clients.graphql.subscription import SUBPROTOCOL, Subscription
 from squall.clients.http.client import HTTPClient
+from squall.clients.http2 import HTTP2Client
 
 if TYPE_CHECKING:
     from squall.clients.websocket import WebsocketClient
 
 _ANSWER = msgspec.json.Decoder(GraphQLAnswer)
 _ANSWERS = msgspec.json.Decoder(list[GraphQLAnswer])
+# The last for JSON that is nested too deeply.
+_UNREADABLE = (msgspec.DecodeError, CallError, RecursionError)
 _OWN = frozenset({"operation", "persisted"})
 _NO_ANSWER = "the answer is not one of GraphQL"
 # How a server says that it does not know a hash (Apollo's automatic persisted queries).
@@ -135,8 +138,6 @@ class GraphQL2Client(GraphQLClient):
     __slots__ = ()
 
     def __init__(self, http: HTTPClient) -> None:
-        from squall.clients.http2 import HTTP2Client
-
         super().__init__(http, HTTP2Client(http))
 
 
@@ -150,30 +151,28 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _response(http: HTTPResponse) -> GraphQLResponse:
-    answer, fault = GraphQLAnswer(), ""
     try:
         answer = _ANSWER.decode(http.body)
-    except (msgspec.DecodeError, CallError):
-        fault = _fault(http)
-    if not fault and not answer.errors and not http.ok:
-        fault = http.status_text
+    except _UNREADABLE:
+        answer = GraphQLAnswer()
+    return _made(answer, http)
+
+
+def _made(answer: GraphQLAnswer, http: HTTPResponse) -> GraphQLResponse:
+    fault = ""
+    if not answer.errors and (not http.ok or answer.is_empty):
+        fault = _NO_ANSWER if http.ok else http.status_text
     return GraphQLResponse(answer, http.url, http.started, http.ended, http, fault=fault)
 
 
 def _batch(http: HTTPResponse, size: int) -> GraphQLResponse:
     try:
         answers = _ANSWERS.decode(http.body)
-    except (msgspec.DecodeError, CallError):
+    except _UNREADABLE:
         # A server without batches answers with one error, or with something else.
         return _response(http)
     made = GraphQLResponse(GraphQLAnswer(), http.url, http.started, http.ended, http)
-    made.parts = [
-        GraphQLResponse(answer, http.url, http.started, http.ended, http) for answer in answers
-    ]
+    made.parts = [_made(answer, http) for answer in answers]
     if len(answers) != size:
         made.fault = f"{len(answers)} answers to {size} operations"
     return made
-
-
-def _fault(http: HTTPResponse) -> str:
-    return _NO_ANSWER if http.ok else http.status_text

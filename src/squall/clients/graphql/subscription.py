@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from squall.api.errors import TransportError
-from squall.api.graphql import GraphQLAnswer, GraphQLError, GraphQLResponse
+from squall.api.protocols.graphql import GraphQLAnswer, GraphQLError, GraphQLResponse
 from squall.api.websocket import WebsocketSession
 from squall.clients.http.client import HTTPClient
 from squall.clients.websocket.session import OpenSession
@@ -67,8 +67,10 @@ class Subscription:
         if message.type == "next":
             try:
                 answer = msgspec.json.decode(message.payload, type=GraphQLAnswer)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 raise self._broken("an event that is no answer of GraphQL") from None
+            if answer.is_empty:
+                raise self._broken("an event that is no answer of GraphQL")
         elif message.type == "error":
             self._complete = True
             answer = GraphQLAnswer(errors=_errors(message.payload))
@@ -101,7 +103,7 @@ class Subscription:
             received = await self._session.receive(timeout=timeout)
             try:
                 message = _MESSAGE.decode(received.body)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 raise self._broken("a message that is not one of the protocol") from None
             if message.type == "ping":
                 if not cast(OpenSession, self._session).is_open:
@@ -123,5 +125,5 @@ class Subscription:
 def _errors(payload: msgspec.Raw) -> list[GraphQLError]:
     try:
         return _ERRORS.decode(payload) or [GraphQLError("an error without a message")]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return [GraphQLError("an error without a message")]

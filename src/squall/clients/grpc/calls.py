@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from squall.api.errors import CallError
-from squall.api.grpc import STATUSES
+from squall.api.protocols.grpc import STATUSES
 from squall.clients.grpc.framing import ENCODINGS, PREFIX_BYTES, framed
 from squall.clients.grpc.methods import Method, PreparedProtobuf, encoded
 from squall.clients.http.encode import NO_OPENING, Field, PreparedHeaders, field, headers_of

@@ -15,8 +15,8 @@ from typing import Any, Unpack, cast
 
 from squall.api.arguments import URL, Protobuf
 from squall.api.errors import CallError, TransportError
-from squall.api.grpc import INTERNAL, GRPCOptions, GRPCResponse, GRPCStream, status_of
 from squall.api.http import HTTP2Response
+from squall.api.protocols.grpc import INTERNAL, GRPCOptions, GRPCResponse, GRPCStream, status_of
 from squall.clients.grpc.calls import (
     MethodCall,
     accepted_codes,

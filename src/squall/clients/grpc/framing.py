@@ -89,9 +89,12 @@ class MessageDecoder:
             raise FramingError(f"a message in an encoding that was not offered: {self.encoding!r}")
         stream = zlib.decompressobj(window)
         try:
-            plain = stream.decompress(message, self._most_bytes)
+            # One byte more than allowed: the end of a message of the largest size is read, too.
+            plain = stream.decompress(message, self._most_bytes + 1)
         except zlib.error:
             raise FramingError(f"a message that is not {self.encoding}") from None
-        if stream.unconsumed_tail:
+        if len(plain) > self._most_bytes:
             raise FramingError(f"message larger than {self._most_bytes >> 20} MiB")
+        if not stream.eof or stream.unused_data:
+            raise FramingError(f"a message that is not {self.encoding}")
         return plain

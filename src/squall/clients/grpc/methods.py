@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError
-from squall.api.proto import Proto
+from squall.api.protocols.proto import Proto
 from squall.clients.grpc.framing import framed
 
 

@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from squall.api.errors import TransportError
-from squall.api.grpc import GRPCResponse
+from squall.api.protocols.grpc import GRPCResponse
 
 if TYPE_CHECKING:
     from squall.clients.grpc.client import GRPCClient

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from squall.api.errors import CallError, TransportError
-from squall.api.grpc import INTERNAL, GRPCResponse, status_of
+from squall.api.protocols.grpc import INTERNAL, GRPCResponse, status_of
 from squall.clients.grpc.framing import FramingError, MessageDecoder
 from squall.clients.http.connection import Unanswered
 from squall.clients.http2.bodies import send_more

@@ -12,14 +12,14 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from squall.api.errors import TransportError
 from squall.clients.http.backlog import CROWD_MIN, CrowdConnection
 from squall.clients.http.connection import ConnectionPool, HTTPConnection
 from squall.clients.http.failure_reasons import connect_reason, timeout_reason
 from squall.clients.http.origin import Address, Origin, Proxy
-from squall.clients.shared.connection import ProtocolConnection
+from squall.clients.shared.connection import DialedConnection
 from squall.clients.shared.tls_transport import open_tls
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LONGEST_TUNNEL_HEAD = 16 * 1024
 
-C = TypeVar("C", bound=ProtocolConnection)
+C = TypeVar("C", bound=DialedConnection)
 
 
 class ConnectLimiter:
@@ -155,10 +155,12 @@ async def _first_that_answers(
 async def _open(shared: HTTPShared, way: Dial, conn: C, address: Address) -> C:
     loop = asyncio.get_running_loop()
     origin = way.origin
+    # What has no `opens` of its own receives the bytes of a stream.
+    protocol = cast("asyncio.Protocol", conn)
     try:
         began = perf_counter()
         if not origin.tls and (origin.proxy is None or not way.tunnels):
-            await loop.create_connection(lambda: conn, address.ip, origin.dial_port)
+            await loop.create_connection(lambda: protocol, address.ip, origin.dial_port)
             connected = ready = perf_counter()
         else:
             sock = await _connected_socket(address, origin.dial_port)
@@ -166,11 +168,11 @@ async def _open(shared: HTTPShared, way: Dial, conn: C, address: Address) -> C:
                 await _tunnel(sock, origin, origin.proxy)
             connected = ready = perf_counter()
             if origin.tls:
-                await open_tls(lambda: conn, sock, shared.tls_context(*way.alpn), origin.host)
+                await open_tls(lambda: protocol, sock, shared.tls_context(*way.alpn), origin.host)
                 ready = perf_counter()
                 conn.counters.tls_samples.append(ready - connected)
             else:
-                await loop.create_connection(lambda: conn, sock=sock)
+                await loop.create_connection(lambda: protocol, sock=sock)
     except BaseException:
         # Cancelled after `connection_made`, the loop may drop the transport without calling
         # `connection_lost`.

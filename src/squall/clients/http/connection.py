@@ -19,7 +19,7 @@ from squall.api.http import HTTPResponse, ResponseHead
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http.request import Request, RequestTemplate
 from squall.clients.http.response_parser import ResponseParser
-from squall.clients.shared.connection import ProtocolConnection
+from squall.clients.shared.traceparent import with_traceparent
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
@@ -82,7 +82,7 @@ class ConnectionPool:
             conn.close()
 
 
-class HTTPConnection(ProtocolConnection):
+class HTTPConnection(asyncio.Protocol):
     """One connection to an origin, with at most one exchange at a time."""
 
     __slots__ = (
@@ -150,6 +150,8 @@ class HTTPConnection(ProtocolConnection):
         self.started = started = perf_counter()
         if started > shared.limit[0] and not shared.allows(started):
             self.withhold()
+        if shared.traces:
+            raw = with_traceparent(raw)
         counters.sent += 1
         counters.bytes_sent += len(raw)
         self.transport.write(raw)

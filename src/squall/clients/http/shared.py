@@ -21,7 +21,7 @@ from squall.api import arguments
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
-from squall.api.proto import Proto
+from squall.api.protocols.proto import Proto
 from squall.api.protocols.response import ProtocolResponse
 from squall.api.quantities import parse_duration
 from squall.clients.calls.address import PreparedAddress, read_address, scheme_of
@@ -142,8 +142,12 @@ class Exchange:
 class HTTPShared:
     """The shared state of a share's HTTP clients.
 
-    Set `on_exchange`, `siblings` and `limit` before the first client is made: clients copy them.
+    Set `on_exchange`, `siblings`, `traces` and `limit` before the first client is made: clients
+    copy them.
     """
+
+    # Whether each request carries the header `traceparent`.
+    traces = False
 
     def __init__(
         self,
@@ -196,8 +200,7 @@ class HTTPShared:
         self.dns_samples = array("d")
         self.on_named: Callable[[str, HTTPResponse | TransportError], None] | None = None
         self.on_exchange: Callable[[Exchange], None] | None = None
-        self.siblings = False
-        self.closed = False
+        self.siblings = self.closed = False
         # A request that begins later than this asks `allows` first (an execution lease).
         self.limit = [inf]
         self.allows: Callable[[float], bool] = _always
@@ -213,9 +216,7 @@ class HTTPShared:
         self.defaults = default_fields((default_headers or {}).items(), close=not self.reuse)
         # The shared state of other protocols, by name; they stand on this one.
         self.protocols: dict[str, Any] = {}
-        self.verify = verify
-        self.ca_file = ca_file
-        self.certificate = certificate
+        self.verify, self.ca_file, self.certificate = verify, ca_file, certificate
         self._tls: dict[tuple[str, ...], ssl.SSLContext] = {}
         self._texts: dict[str, PreparedURL] = {}
         self._addresses: dict[str, PreparedAddress] = {}

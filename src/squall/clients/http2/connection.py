@@ -24,9 +24,9 @@ from squall.clients.http.connection import Unanswered
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http2 import frames
 from squall.clients.http2.bodies import send_body
+from squall.clients.http2.header_blocks import trace_block
 from squall.clients.http2.header_states import HeaderBlock, HeaderError
 from squall.clients.http2.stream import Refused, Stream, StreamListener, no_http2_reason
-from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.api.http import Addressed
@@ -40,7 +40,7 @@ _WHOLE = frames.END_HEADERS | frames.END_STREAM
 _SIMPLE = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
 
 
-class HTTP2Connection(ProtocolConnection):
+class HTTP2Connection(asyncio.Protocol):
     """One connection to an origin, with any number of exchanges at a time."""
 
     # The sweep of a share looks at streams, which are beside their connection in `live`.
@@ -143,8 +143,10 @@ class HTTP2Connection(ProtocolConnection):
             # A table size of 0; the tables of both sides agree from here on.
             block = b"\x20" + block
             self._shrinks = False
-        stream.started = started = perf_counter()
         shared = self.shared
+        if shared.traces:
+            block += trace_block(block)
+        stream.started = started = perf_counter()
         if started > shared.limit[0] and not shared.allows(started):
             self._withhold(stream)
         self.streams[stream_id] = stream

@@ -12,6 +12,7 @@ from functools import lru_cache
 from squall.clients.http.request import Request
 from squall.clients.http2.huffman import encoded_text
 from squall.clients.http2.static_table import STATIC_TABLE
+from squall.clients.shared.traceparent import NAME, new_traceparent
 
 _PAIRS = {pair: index for index, pair in enumerate(STATIC_TABLE, 1) if pair[1]}
 _NAMES: dict[bytes, int] = {}
@@ -57,6 +58,13 @@ def cookie_block(cookie: bytes) -> bytes:
     return b"".join([_field(b"cookie", pair, huffman=False) for pair in cookie.split(b"; ")])
 
 
+def trace_block(block: bytes) -> bytes:
+    """The field `traceparent` for a request that has none in its block."""
+    if any(name in block for name in _TRACE_NAMES):
+        return b""
+    return _field(NAME, new_traceparent(), huffman=False)
+
+
 def _known_field(name: bytes, value: bytes) -> bytes:
     if len(value) > _CACHED_BYTES:
         return _field(name, value, huffman=False)
@@ -98,3 +106,7 @@ def integer(value: int, bits: int, opening: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+# Both forms in which an author's field may stand in a block.
+_TRACE_NAMES = (_text(NAME, huffman=False), _text(NAME, huffman=True))

@@ -22,14 +22,13 @@ from squall.clients.http.url import PreparedURL
 from squall.clients.http2.client import HTTP2Client
 from squall.clients.http2.connection import HTTP2Connection
 from squall.clients.http2.connections import HTTP2Shared
-from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
     from squall.clients.http.shared import HTTPCounters, HTTPShared
 
 
-class NegotiatedConnection(ProtocolConnection):
+class NegotiatedConnection(asyncio.Protocol):
     """Becomes an HTTP/2 or HTTP/1 connection when the handshake is over, and forwards to it."""
 
     future = None
@@ -38,15 +37,15 @@ class NegotiatedConnection(ProtocolConnection):
     def __init__(self, http2: HTTP2Connection, http: HTTPConnection) -> None:
         self._http2 = http2
         self._http = http
-        self.chosen: ProtocolConnection = http
+        self.chosen: HTTPConnection | HTTP2Connection = http
         self.setup: tuple[float, float, float] | None = None
 
     @property
-    def transport(self) -> asyncio.Transport:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def transport(self) -> asyncio.Transport:
         return self.chosen.transport
 
     @property
-    def counters(self) -> HTTPCounters:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def counters(self) -> HTTPCounters:
         return self.chosen.counters
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -155,7 +154,7 @@ class NegotiatingClient(HTTPClient):
             chosen.close()
         elif isinstance(chosen, HTTP2Connection):
             self._http2.adopt(chosen)
-        elif isinstance(chosen, HTTPConnection):
+        else:
             self.pool.add(chosen, shared.most_idle)
         return speaks
 

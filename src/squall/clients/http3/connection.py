@@ -30,7 +30,7 @@ from squall.clients.http.connection import Unanswered
 from squall.clients.http3.headers import Fields, ResponseHeads, is_trailer
 from squall.clients.http3.reasons import NOT_HTTP3, closed_reason, error_name
 from squall.clients.http3.stream import HTTP3Stream
-from squall.clients.shared.connection import ProtocolConnection
+from squall.clients.shared.traceparent import NAME, new_traceparent
 
 if TYPE_CHECKING:
     from squall.clients.http.origin import Origin
@@ -50,7 +50,7 @@ class RequestRejected(Unanswered):
     """The peer promises that it did not handle the request: safe to repeat, whatever it is."""
 
 
-class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
+class HTTP3Connection(asyncio.DatagramProtocol):
     """One connection to an origin, with any number of exchanges at a time."""
 
     # The sweep of a share looks at streams, which are beside their connection in `live`.
@@ -139,6 +139,8 @@ class HTTP3Connection(ProtocolConnection, asyncio.DatagramProtocol):
         self.counters.sent += 1
         self._opened += 1
         body = request.body
+        if shared.traces and all(name != NAME for name, _ in fields):
+            fields = [*fields, (NAME, new_traceparent())]
         h3.send_headers(stream_id, fields, end_stream=not body)
         if body:
             h3.send_data(stream_id, body, end_stream=True)

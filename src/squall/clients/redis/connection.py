@@ -21,7 +21,6 @@ from squall.clients.calls.payload import shown
 from squall.clients.http.connect import Dial, dial
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http.shared import NO_ALPN
-from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
@@ -65,7 +64,7 @@ def command_text(command: Any) -> str:
     return name if name in _SECRET else shown(" ".join([name, *words[1:]]))
 
 
-class RedisConnection(ProtocolConnection):
+class RedisConnection(asyncio.Protocol):
     """One connection, which has at most one call at a time."""
 
     __slots__ = (

@@ -22,28 +22,18 @@ class LiveExchange(Protocol):
     def abort(self) -> None: ...
 
 
-class ProtocolConnection(asyncio.Protocol):
-    """A connection as the code that opens it sees it."""
+class DialedConnection(LiveExchange, Protocol):
+    """A connection as `dial` sees it, which opens it. Over TCP it is an `asyncio.Protocol`."""
 
-    __slots__ = ()
-
-    transport: asyncio.Transport
-    """None before `connection_made` and after `connection_lost`."""
     setup: tuple[float, float, float] | None
     """Seconds for name, TCP and TLS; set once it is open."""
-    counters: Any
-    """The `HTTPCounters` of its protocol."""
-    future: Any
-    started: float
-    timeout_s: float
-    spent_s: float
 
-    def fail(self, reason: str, now: float) -> None:
-        """Ends what waits for an answer on this connection, and the connection."""
-        raise NotImplementedError
+    @property
+    def transport(self) -> asyncio.Transport:
+        """None before `connection_made` and after `connection_lost`."""
+        ...
 
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        raise NotImplementedError
+    @property
+    def counters(self) -> Any:
+        """The `HTTPCounters` of its protocol."""
+        ...

@@ -11,7 +11,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from squall.api.errors import TransportError
 from squall.clients.http.failure_reasons import no_http_reason, reason_of
-from squall.clients.shared.connection import ProtocolConnection
+from squall.clients.shared.traceparent import with_traceparent
 from squall.clients.sse.event_parser import MOST_EVENT_BYTES, EventParser, EventTooLarge
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class StreamEnded(TransportError):
     """The server ended the stream: the client may connect again."""
 
 
-class SSEConnection(ProtocolConnection):
+class SSEConnection(asyncio.Protocol):
     """Gives each event to `on_event`, until that returns True or the stream ends. The result of
     `future` is the status of the answer."""
 
@@ -64,6 +64,8 @@ class SSEConnection(ProtocolConnection):
         self.spent_s = spent_s
         self.started = started = perf_counter()
         self.shared.expect_timeout(timeout_s, started + timeout_s - spent_s)
+        if self.shared.traces:
+            request = with_traceparent(request)
         self.counters.sent += 1
         self.counters.bytes_sent += len(request)
         self.transport.write(request)

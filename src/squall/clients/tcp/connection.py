@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 from squall.api.errors import TransportError
 from squall.api.protocols.tcp import LengthPrefix, TCPResponse, Until
 from squall.clients.http.failure_reasons import reason_of
-from squall.clients.shared.connection import ProtocolConnection
 
 if TYPE_CHECKING:
     from squall.clients.calls.address import PreparedAddress
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from squall.clients.http.shared import HTTPShared
 
 
-class TCPConnection(ProtocolConnection):
+class TCPConnection(asyncio.Protocol):
     """One connection, which has at most one waiting call."""
 
     __slots__ = (

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from squall.api.errors import TransportError
 from squall.api.http import ResponseHead
 from squall.clients.http.failure_reasons import no_http_reason, reason_of
-from squall.clients.shared.connection import ProtocolConnection
 from squall.clients.websocket import frames
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Arrival(NamedTuple):
     at: float
 
 
-class WebsocketConnection(ProtocolConnection):
+class WebsocketConnection(asyncio.Protocol):
     """One connection, which has at most one waiting call."""
 
     def __init__(self, shared: HTTPShared) -> None:

@@ -347,6 +347,7 @@ class ClusterClient:
                 message,
                 timeout_s=timeouts.answer_s,
                 reconnect_timeout_s=timeouts.query_s if within_s is None else within_s,
+                awaits_leader=within_s is None,
             )
         )
 

@@ -145,12 +145,19 @@ class ManagerConnections:
         return self._shown or ", ".join(map(shown_address, self._given))
 
     async def ask(
-        self, message: msgspec.Struct, *, timeout_s: float = 10.0, reconnect_timeout_s: float = 10.0
+        self,
+        message: msgspec.Struct,
+        *,
+        timeout_s: float = 10.0,
+        reconnect_timeout_s: float = 10.0,
+        awaits_leader: bool = False,
     ) -> Any:
         """Returns the answer. Raises `RequestRefused` if a manager refuses, and `Unreachable` when
-        none was heard for `reconnect_timeout_s`; a manager that works on the request is."""
+        none was heard for `reconnect_timeout_s`; a manager that works on the request is. With
+        `awaits_leader` a group that answers and has no leader gets the time that its election may
+        take: of gates that is longer than a query waits for a cluster that is absent."""
         clock = self._runtime.clock
-        asked_at = clock.now()
+        began = asked_at = election_until = clock.now()
         until = asked_at + reconnect_timeout_s
         silence_s = max(reconnect_timeout_s, self._timeouts.silence_s)
         tries = 0
@@ -168,6 +175,9 @@ class ManagerConnections:
             except RemoteError as error:
                 self.lost_since = None
                 wait_s = self._after(error, wait_s)
+                if awaits_leader and error.leader_within_s:
+                    election_until = began + reconnect_timeout_s + error.leader_within_s
+                    until = max(until, election_until)
             except (NotSent, OutcomeUnknown) as error:
                 self._last_delay = str(error)
                 heard_at = max(asked_at, self._heard.at)
@@ -179,7 +189,8 @@ class ManagerConnections:
                         until = max(until, clock.now() + self._timeouts.connect_s)
                 failed = True
             if clock.now() + wait_s > until:
-                raise self._gave_up(silence_s if failed else reconnect_timeout_s)
+                limit_s = silence_s if failed else reconnect_timeout_s
+                raise self._gave_up(max(limit_s, election_until - began))
             # A wait that the manager asked for gets jitter too: all clients received the same one.
             await clock.sleep(wait_s * self._runtime.random.uniform(0.5, 1.0))
 

@@ -59,12 +59,15 @@ class Committer(Generic[Command]):
         codec: CommandCodec[Command],
         address: Address,
         managers: Callable[[], list[str]] = lambda: [],
+        failover_s: float = 0.0,
     ) -> None:
-        """`managers` returns the addresses of the group's members, for the answers to clients."""
+        """`managers` returns the addresses of the group's members, for the answers to clients.
+        `failover_s` is how long the group may need to elect a leader."""
         self._ledger = ledger
         self._codec = codec
         self._address = address
         self._managers = managers
+        self.failover_s = failover_s
 
     async def commit(self, command: Command) -> Accepted:
         try:
@@ -124,12 +127,18 @@ class Committer(Generic[Command]):
         text = str(error)
         # Check `TryLater` first: it is a subclass of `NotPrimary`, but this member does lead.
         if isinstance(error, TryLater | OutcomeUnknown | LedgerFailed):
-            return RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=RETRY_AFTER_S)
+            return RemoteError(
+                ErrorCode.RETRY_LATER,
+                text,
+                retry_after_s=RETRY_AFTER_S,
+                leader_within_s=self.failover_s,
+            )
         if isinstance(error, NotPrimary):
             return RemoteError(
                 ErrorCode.NOT_PRIMARY,
                 text,
                 primary=self._address(error.primary),
                 retry_after_s=RETRY_AFTER_S,
+                leader_within_s=self.failover_s,
             )
         return RemoteError(ErrorCode.INTERNAL, text)

@@ -222,7 +222,8 @@ def open_group(
             region=region,
         )
 
-    committer = Committer(ledger, codec, wire.address_of, addresses)
+    failover_s = plan.settings.timers.failover_bound_s
+    committer = Committer(ledger, codec, wire.address_of, addresses, failover_s)
     return GroupParts(
         ledger=ledger,
         committer=committer,

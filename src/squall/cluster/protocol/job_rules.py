@@ -50,7 +50,7 @@ class Creation(Protocol):
     def created_at(self) -> float: ...
 
 
-class LoadChange(Protocol):
+class LoadChangeCommand(Protocol):
     """A command that changes the load of workflows."""
 
     @property
@@ -127,7 +127,7 @@ def extension_text(command: ExtendJob, granted_ms: int) -> str:
 
 
 def with_adjustments(
-    before: Iterable[AdjustEvent], command: LoadChange, *, at_ms: int, sequence: int
+    before: Iterable[AdjustEvent], command: LoadChangeCommand, *, at_ms: int, sequence: int
 ) -> tuple[AdjustEvent, ...]:
     """The last adjustments of a job, with those of a command."""
     made = tuple(
@@ -163,7 +163,7 @@ def adjusted(
     )
 
 
-def change_text(command: LoadChange) -> str:
+def change_text(command: LoadChangeCommand) -> str:
     words: list[str] = []
     if command.paused is not None:
         words.append("paused" if command.paused else "resumed")

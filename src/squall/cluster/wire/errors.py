@@ -91,13 +91,20 @@ class RemoteError(WireError):
     """The peer answered with an error. `code` is an `ErrorCode`, or unknown from a newer peer."""
 
     def __init__(
-        self, code: str, text: str = "", *, retry_after_s: float = 0.0, primary: str = ""
+        self,
+        code: str,
+        text: str = "",
+        *,
+        retry_after_s: float = 0.0,
+        primary: str = "",
+        leader_within_s: float = 0.0,
     ) -> None:
         super().__init__(f"{code}: {text}" if text else code)
         self.code = code
         self.text = text
         self.retry_after_s = retry_after_s
         self.primary = primary
+        self.leader_within_s = leader_within_s
 
 
 class BlobError(WireError):

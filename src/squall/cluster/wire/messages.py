@@ -83,12 +83,14 @@ class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @message(4, MessageClass.CONTROL, senders=EVERY_ROLE)
 class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`text` is for people and holds no internals. `primary` names the node to ask instead."""
+    """`text` is for people and holds no internals. `primary` names the node to ask instead. A group
+    that may have lost its leader elects one in `leader_within_s`."""
 
     code: str
     text: str = ""
     retry_after_s: float = 0.0
     primary: str = ""
+    leader_within_s: float = 0.0
 
 
 @message(11, MessageClass.DATA, size=SizeClass.BULK, senders=EVERY_ROLE)

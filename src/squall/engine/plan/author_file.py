@@ -44,7 +44,7 @@ from squall.api.hooks import (
     then,
 )
 from squall.api.metrics import Metric
-from squall.api.proto import Proto
+from squall.api.protocols.proto import Proto
 from squall.api.resources import Resource
 from squall.api.values import bearer, env
 from squall.engine.plan.lost_declarations import kind_of

@@ -23,7 +23,7 @@ from squall.api.errors import ConfigError
 from squall.api.feeds import Feed
 from squall.api.hooks import DEPENDS, ActionHook, CheckHook, Hook, MetricHook, StateHook, Step
 from squall.api.metrics import Metric
-from squall.api.proto import Proto
+from squall.api.protocols.proto import Proto
 from squall.api.quantities import quoted
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from squall.api.errors import TransportError
-from squall.api.graphql import GraphQLResponse
-from squall.api.grpc import GRPCResponse
+from squall.api.protocols.graphql import GraphQLResponse
+from squall.api.protocols.grpc import GRPCResponse
 from squall.api.protocols.response import ProtocolResponse
 from squall.api.results import CustomResult, Timed
 from squall.api.sse import SSEResponse

@@ -23,8 +23,8 @@ import linecache
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES
+from squall.api.protocols.grpc import GRPCResponse
 from squall.api.protocols.response import ProtocolResponse
 from squall.engine.plan.workflow_plan import (
     HookPlan,

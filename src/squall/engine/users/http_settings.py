@@ -13,7 +13,7 @@ DEFAULT_TIMEOUT_S = 60.0
 
 def http_shared(plan: WorkflowPlan, options: RunOptions, base_dir: Path) -> HTTPShared:
     settings = plan.settings
-    return HTTPShared(
+    shared = HTTPShared(
         host=options.host or settings.get("host", ""),
         resolve=_resolutions(options.resolve),
         verify=not options.insecure,
@@ -29,6 +29,8 @@ def http_shared(plan: WorkflowPlan, options: RunOptions, base_dir: Path) -> HTTP
         session=settings.get("session", "iteration"),
         base_dir=base_dir,
     )
+    shared.traces = options.traceparent
+    return shared
 
 
 def _resolutions(entries: dict[str, str]) -> dict[tuple[str, int], str]:

@@ -18,8 +18,8 @@ from types import CoroutineType
 from typing import Any
 
 from squall.api.feeds import FeedExhausted
-from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES
+from squall.api.protocols.grpc import GRPCResponse
 from squall.clients.http import HTTPShared
 from squall.clients.http.client import has_answer
 from squall.engine.core_protocol import Adjust, Ended, ShareSpec

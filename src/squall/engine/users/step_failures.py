@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
-from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES, HTTPResponse
+from squall.api.protocols.grpc import GRPCResponse
 from squall.api.protocols.response import ProtocolResponse
 from squall.api.results import CallResult, CustomResult
 from squall.api.workflow import VU, Workflow

@@ -220,13 +220,13 @@ _DATABASES = (
         *("mysql", "tables in MySQL", "mysql://user@host/results,password=env:MYSQL_PWD"),
         *("database", "relational.mysql", "mysql"),
         extra="mysql",
-        modules=("aiomysql",),
+        modules=("asyncmy",),
     ),
     OutputKind(
         *("mariadb", "tables in MariaDB", "mariadb://user@host/results,password=env:MYSQL_PWD"),
         *("database", "relational.mysql", "mysql"),
         extra="mysql",
-        modules=("aiomysql",),
+        modules=("asyncmy",),
     ),
     OutputKind(
         *("sqlite", "tables in a file of SQLite", "results.db"),

@@ -21,7 +21,7 @@ _QUANTILE = re.compile(r"\bp\((\d+(?:\.\d+)?)\)")
 
 
 @dataclass(frozen=True)
-class Column:
+class StepColumn:
     title: str
     width: int
     show: Callable[[RowSnapshot], str]
@@ -30,15 +30,15 @@ class Column:
 
 
 _COLUMNS = (
-    Column("count", 10, lambda row: str(row.count), 1),
-    Column("rate", 8, lambda row: three_digits(row.rate_now_per_s), 2),
-    Column("failed", 9, lambda row: percent_cell(_share(row)), 0),
-    Column("p50", 9, lambda row: shown_ms(row.p50_s), 4),
-    Column("p95", 9, lambda row: shown_ms(row.p95_s), 3),
-    Column("p99", 9, lambda row: shown_ms(row.p99_s), 0),
-    Column("p99.9", 9, lambda row: shown_ms(row.p999_s), 7),
-    Column("max", 9, lambda row: shown_ms(row.max_s), 5),
-    Column("first byte p99", 18, lambda row: shown_ms(row.first_byte_p99_s), 6),
+    StepColumn("count", 10, lambda row: str(row.count), 1),
+    StepColumn("rate", 8, lambda row: three_digits(row.rate_now_per_s), 2),
+    StepColumn("failed", 9, lambda row: percent_cell(_share(row)), 0),
+    StepColumn("p50", 9, lambda row: shown_ms(row.p50_s), 4),
+    StepColumn("p95", 9, lambda row: shown_ms(row.p95_s), 3),
+    StepColumn("p99", 9, lambda row: shown_ms(row.p99_s), 0),
+    StepColumn("p99.9", 9, lambda row: shown_ms(row.p999_s), 7),
+    StepColumn("max", 9, lambda row: shown_ms(row.max_s), 5),
+    StepColumn("first byte p99", 18, lambda row: shown_ms(row.first_byte_p99_s), 6),
 )
 _STATS = {"med": "p50", "max": "max", "errors": "failed", "rps": "rate", "count": "count"}
 
@@ -116,7 +116,7 @@ def _broken(thresholds: Sequence[ThresholdState], names: Sequence[str]) -> dict[
     return found
 
 
-def _that_fit(names: Sequence[str], width: int) -> tuple[list[Column], int]:
+def _that_fit(names: Sequence[str], width: int) -> tuple[list[StepColumn], int]:
     longest = max((len(name) for name in names), default=0)
     name_width = min(max(longest, _NAME_LEAST), _NAME_MOST)
     kept = list(_COLUMNS)
@@ -127,7 +127,9 @@ def _that_fit(names: Sequence[str], width: int) -> tuple[list[Column], int]:
     return kept, max(min(name_width, room), 1)
 
 
-def _title(columns: Sequence[Column], name_width: int, width: int, terminal: TerminalStyle) -> Line:
+def _title(
+    columns: Sequence[StepColumn], name_width: int, width: int, terminal: TerminalStyle
+) -> Line:
     spans = [Span(f"{terminal.rule * 2} ", "dim"), Span("step", "strong"), Span(" ", "dim")]
     spans.append(Span(terminal.rule * max(name_width - 6, 0), "dim"))
     for index, column in enumerate(columns):
@@ -142,7 +144,7 @@ def _title(columns: Sequence[Column], name_width: int, width: int, terminal: Ter
 def _row(
     name: str,
     row: RowSnapshot | None,
-    columns: Sequence[Column],
+    columns: Sequence[StepColumn],
     name_width: int,
     marks: set[str],
     is_chosen: bool,

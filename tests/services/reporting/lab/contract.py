@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -27,6 +28,14 @@ def shorter(document: dict[str, Any]) -> dict[str, Any]:
     less["workflows"].pop()
     less["checks"] = []
     return less
+
+
+def by_table(lines: list[str]) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        row = json.loads(line)
+        rows.setdefault(row["table"], []).append(row)
+    return rows
 
 
 def delivered(document: dict[str, Any], *outputs: str) -> list[str]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.services.coordination.lab.places import redis_url, s3_endpoint
-from tests.services.reporting.lab.databases import (
+from tests.lab.databases import (
     DatabaseServer,
     mariadb_server,
     postgres_server,
 )
+from tests.services.coordination.lab.places import redis_url, s3_endpoint
 
 __all__ = ["redis_url", "s3_endpoint"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that fails leaves the document in the current folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from squall.reporting.outputs.cloud.aws_lambda import split
+from squall.reporting.outputs.registry import KINDS
 from squall.reporting.outputs.rows.from_document import RunRows
 from squall.reporting.outputs.rows.model import TABLES
+from tests.lab.outputs import RUN, step_totals
 from tests.services.coordination.lab.places import BUCKET
 from tests.services.coordination.lab.s3_servers import seaweedfs_server
-from tests.services.reporting.lab.contract import check_rows, delivered, one_run, shorter
+from tests.services.reporting.lab.contract import by_table, check_rows, delivered, one_run, shorter
 from tests.services.reporting.lab.http_recorder import HTTPAnswer, HTTPRequest, http_server
 
 
@@ -25,14 +28,6 @@ def in_bucket(endpoint: str) -> dict[str, bytes]:
         each["Key"]: client.get_object(Bucket=BUCKET, Key=each["Key"])["Body"].read()
         for each in listed
     }
-
-
-def by_table(lines: list[str]) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
-        row = json.loads(line)
-        rows.setdefault(row["table"], []).append(row)
-    return rows
 
 
 def check_bucket(endpoint: str) -> None:
@@ -133,3 +128,24 @@ def test_a_function_that_fails_is_one_line() -> None:
 
 def test_a_row_that_is_larger_than_an_event_has_one_of_its_own() -> None:
     assert split(["aaaa", "b", "c", "d" * 9, "e"], 6) == [["aaaa"], ["b", "c"], ["d" * 9], ["e"]]
+
+
+def test_the_sums_in_cloudwatch_are_the_totals(s3_endpoint: str) -> None:
+    from moto.cloudwatch.models import cloudwatch_backends
+
+    output = KINDS["cloudwatch"].create(
+        f"LoadTests,region=eu-west-1,endpoint={s3_endpoint}", "-o cloudwatch"
+    )
+
+    async def feed() -> None:
+        await output.made.start(RUN)
+        await output.made.end(one_run())
+
+    asyncio.run(feed())
+    found: dict[tuple[str, str, str], float] = {}
+    for each in cloudwatch_backends["123456789012"]["eu-west-1"].metric_data:
+        own = {dimension.name: dimension.value for dimension in each.dimensions}
+        if (each.namespace, each.name) == ("LoadTests", "executions"):
+            key = (own["workflow"], own["step"], own["result"])
+            found[key] = found.get(key, 0.0) + float(each.value)
+    assert found == {key: value for key, value in step_totals(one_run()).items() if value}

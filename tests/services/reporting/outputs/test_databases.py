@@ -14,8 +14,8 @@ import pytest
 from squall.reporting.outputs.relational.postgres import PostgresConfig
 from squall.reporting.outputs.relational.postgres import postgres as make_postgres
 from squall.reporting.outputs.rows.model import TABLES
+from tests.lab.databases import DatabaseServer
 from tests.services.reporting.lab.contract import check_rows, delivered, one_run, shorter
-from tests.services.reporting.lab.databases import DatabaseServer
 
 Rows = dict[str, list[dict[str, Any]]]
 

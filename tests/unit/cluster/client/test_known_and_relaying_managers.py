@@ -144,3 +144,32 @@ def test_gates_that_do_not_answer_are_named_with_the_way_around_them() -> None:
         await manager.stop()
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("failover_s", "within_s", "answered"),
+    [(14.0, None, True), (0.0, None, False), (14.0, 5.0, False)],
+)
+def test_a_question_waits_as_long_as_an_election_may_take_unless_the_user_said_how_long(
+    failover_s: float, within_s: float | None, answered: bool
+) -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        manager = Manager(network, 1)
+        await manager.start()
+        manager.leads, manager.failover_s = False, failover_s
+        person = Person(network, manager)
+        question = asyncio.ensure_future(person.client.nodes(within_s))
+        await asyncio.sleep(13.0)
+        manager.leads = True
+        if answered:
+            await question
+        else:
+            with pytest.raises(
+                Unreachable, match=r"gave up after [45] s: no manager leads the group"
+            ):
+                await question
+        await person.close()
+        await manager.stop()
+
+    run(main())

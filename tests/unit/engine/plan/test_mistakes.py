@@ -381,7 +381,7 @@ KINDS_TAKEN = {
     "Form": {"dict"},
     "Auth": set[str](),
     "File": set[str](),
-    "Protobuf": {"dict"},
+    "Protobuf": {"bytes", "dict"},
     "Query": set[str](),
     "Mutation": set[str](),
 }

@@ -165,8 +165,12 @@ class JobLeaders(Generic[Command]):
         the lease of a worker that waits here would end before another member leads."""
         transport = self._watch.transport
         if transport is None or not transport.is_linked(NodeId(node)):
-            text = f"there is no link to {node}"
-            raise RemoteError(ErrorCode.RETRY_LATER, text, retry_after_s=RETRY_AFTER_S)
+            raise RemoteError(
+                ErrorCode.RETRY_LATER,
+                f"there is no link to {node}",
+                retry_after_s=RETRY_AFTER_S,
+                leader_within_s=self._committer.failover_s,
+            )
         return await self.ask(node, message, timeout_s)
 
 

@@ -310,6 +310,7 @@ class Channel:
                     message.text,
                     retry_after_s=message.retry_after_s,
                     primary=message.primary,
+                    leader_within_s=message.leader_within_s,
                 )
             )
         else:

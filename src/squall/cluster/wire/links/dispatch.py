@@ -332,7 +332,9 @@ class Dispatcher:
     def _failed(self, error: Exception) -> ErrorAnswer:
         """The answer to the caller; only typed errors keep their text."""
         if isinstance(error, RemoteError):
-            return ErrorAnswer(error.code, error.text, error.retry_after_s, error.primary)
+            return ErrorAnswer(
+                error.code, error.text, error.retry_after_s, error.primary, error.leader_within_s
+            )
         self._counters.handler_failed += 1
         self._on_error(error)
         return ErrorAnswer(ErrorCode.INTERNAL, "internal error")

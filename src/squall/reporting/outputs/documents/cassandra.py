@@ -60,6 +60,8 @@ class CassandraConfig:
 
 class CassandraReporter(RunReporter):
     def __init__(self, config: CassandraConfig) -> None:
+        if any(host.count(":") == 1 for host in config.hosts):
+            raise ValueError("write hosts without a port, and port=9042 for all of them")
         self.config = config
         self.timeout_s = config.timeout_s
         self._cluster: Any = None

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB by aiomysql."""
+"""MySQL and MariaDB by asyncmy."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class _MySQL:
     async def open(self) -> None:
         import ssl
 
-        aiomysql = library("aiomysql")
+        asyncmy = library("asyncmy")
 
-        self._connection = await aiomysql.connect(
+        self._connection = await asyncmy.connect(
             host=self._host,
             port=self._port,
             user=self._username,

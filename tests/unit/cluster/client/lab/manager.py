@@ -92,6 +92,8 @@ class Manager:
         self.gates = ""
         """Where submissions are sent instead."""
         self.busy = 0
+        self.failover_s = 0.0
+        """How long an election may take, as its refusals say."""
         self.asked: list[str] = []
         self.managers: list[str] = []
         """The addresses of the group's members, as its answers name them."""
@@ -156,7 +158,9 @@ class Manager:
                 self.busy -= 1
                 raise RemoteError(ErrorCode.RETRY_LATER, "no quorum", retry_after_s=0.3)
             if (self.primary or not self.leads) and not isinstance(message, OfferBlob):
-                raise RemoteError(ErrorCode.NOT_PRIMARY, primary=self.primary)
+                raise RemoteError(
+                    ErrorCode.NOT_PRIMARY, primary=self.primary, leader_within_s=self.failover_s
+                )
             if self.gates and isinstance(message, SubmitJob):
                 text = f"submit to {self.gates}, or here with --direct"
                 raise RemoteError(ErrorCode.GATED, text, primary=self.gates)

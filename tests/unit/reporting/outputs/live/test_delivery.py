@@ -49,6 +49,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long this machine stands still."""
     monkeypatch.setattr(delivery, "FINISH_S", 90.0)
     monkeypatch.setattr(delivery, "DRAIN_S", 90.0)
+    monkeypatch.setattr(delivery, "CALL_LONGEST_S", 90.0)
+    monkeypatch.setattr(delivery, "START_AGAIN_S", 3600.0)
+    monkeypatch.setattr(delivery, "_END_AGAIN_S", 0.01)
 
 
 def fed(reporter: LiveReporter) -> LiveDelivery:
@@ -93,7 +96,7 @@ def test_an_output_that_cannot_start_is_started_again_before_the_end() -> None:
 
 
 def test_a_dead_backend_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "FINISH_S", 1.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 0.2)
     feed = fed(Recording("start", "tick", "end", fails=10**6))
     line = (
         "-o x: 3 of 3 seconds were not delivered, the final totals were not delivered: "
@@ -106,7 +109,7 @@ def test_a_dead_backend_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hanging_backend_holds_up_neither_the_run_nor_the_others(
     blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "FINISH_S", 1.0)
+    monkeypatch.setattr(delivery, "FINISH_S", 0.2)
     monkeypatch.setattr(delivery, "SECONDS_WAITING_MAX", 5)
     free = threading.Event()
     hung = threading.Event()

@@ -76,7 +76,8 @@ class ScrapeEndpoint(MetricSender):
                 text = f"HTTP/1.1 {status}\r\n{fields}\r\nConnection: close\r\n\r\n"
                 writer.write(text.encode() + body)
                 await writer.drain()
-                if found:
+                # A large answer takes time; meanwhile the final totals may have replaced it.
+                if found and body is self._content:
                     self._seen.set()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             # A client that went away, or that speaks no HTTP.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from squall.api.reporting import LiveRun
+from squall.reporting.outputs.libraries import library
 from squall.reporting.outputs.live.metric_output import MetricOutput, MetricSender
 from squall.reporting.outputs.live.metrics import (
     Deltas,
@@ -55,8 +55,8 @@ class CloudWatch(MetricSender):
 
     async def open(self, run: LiveRun) -> None:
         # Untyped, so it is `Any` here.
-        session: Any = import_module("aiobotocore.session").get_session()
-        limits: Any = import_module("botocore.config").Config
+        session: Any = library("aiobotocore.session").get_session()
+        limits: Any = library("botocore.config").Config
         config = limits(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 2})
         opened = session.create_client(
             "cloudwatch",

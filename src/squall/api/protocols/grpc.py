@@ -113,8 +113,8 @@ class GRPCResponse(CallResult, msgspec.Struct, eq=False, gc=False):
 
     @property
     def reply(self) -> Any:
-        """The first reply as a message, of the type that the method declares. Raises a `CallError`
-        if there is none."""
+        """The first reply as a message, of the type that the method declares. Raises a
+        `StatusError` if there is none."""
         self.raise_for_status()
         return self.source.decoded(self.raw_replies[0])
 

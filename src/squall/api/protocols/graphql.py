@@ -44,6 +44,11 @@ class GraphQLAnswer(msgspec.Struct):
     errors: list[GraphQLError] | None = None
     extensions: msgspec.Raw = _NULL
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither data, not even null, nor errors: no answer of GraphQL."""
+        return self.data is _NULL and not self.errors
+
 
 class GraphQLResponse(CallResult, msgspec.Struct, eq=False, gc=False):
     """The answer to one operation, or an event of a subscription. Stamps are `time.perf_counter`
@@ -118,10 +123,11 @@ class GraphQLResponse(CallResult, msgspec.Struct, eq=False, gc=False):
         """Why the call counts as failed: the code of the first error, or its message."""
         if self.fault:
             return self.fault
-        errors = self.answer.errors if not self.parts else self.errors
-        if not errors:
+        if self.parts:
+            return next(filter(None, [part.failure for part in self.parts]), "")
+        if not self.answer.errors:
             return ""
-        first = errors[0]
+        first = self.answer.errors[0]
         return first.code or first.message[:_REASON_MAX] or "an error without a message"
 
     def raise_for_errors(self) -> None:

@@ -1,0 +1,167 @@
+"""Live outputs against the servers themselves: InfluxDB with its listeners for UDP and Graphite,
+and a Pushgateway. Each holds the totals of the results document."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from squall.api.reporting import LiveRun
+from squall.reporting.outputs.registry import KINDS
+from tests.lab.outputs import step_totals, wait_for
+from tests.lab.ports import free_ports
+from tests.lab.programs import ROOT
+from tests.services.reporting.lab.contract import one_run
+from tests.services.reporting.lab.databases import missing
+from tests.services.reporting.lab.document import NASTY
+
+pytestmark = pytest.mark.nightly
+
+RUN = LiveRun("01J9Z4", "shop.py", ("Shop", "Browse"), {}, 1.0)
+Totals = dict[tuple[str, str, str], float]
+
+
+def document() -> dict[str, Any]:
+    made = one_run()
+    # Graphite's names have no room for it; the others take any text.
+    text = json.dumps(made).replace(json.dumps(NASTY)[1:-1], "a name, with=all <of it>")
+    return json.loads(text)
+
+
+def feed(kind: str, target: str) -> None:
+    reporter = KINDS[kind].create(target, f"-o {kind}").made
+
+    async def run() -> None:
+        await reporter.start(RUN)
+        await reporter.end(document())
+
+    asyncio.run(run())
+
+
+@contextmanager
+def running(program: str, *words: str) -> Iterator[None]:
+    found = shutil.which(program)
+    if found is None:
+        missing(f"{program} is not installed")
+    process = subprocess.Popen(
+        [str(found), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def fetched(url: str) -> bytes | None:
+    try:
+        with urllib.request.urlopen(url, timeout=30.0) as answer:
+            return answer.read()
+    except OSError:
+        return None
+
+
+class Influx:
+    def __init__(self, folder: Path) -> None:
+        self.port, self.udp, self.graphite, backup = free_ports(4)
+        self.file = folder / "influxdb.conf"
+        self.file.write_text(
+            f'reporting-disabled = true\nbind-address = "127.0.0.1:{backup}"\n'
+            f'[meta]\ndir = "{folder}/meta"\n'
+            f'[data]\ndir = "{folder}/data"\nwal-dir = "{folder}/wal"\n'
+            f'[http]\nbind-address = "127.0.0.1:{self.port}"\n'
+            f'[[udp]]\nenabled = true\nbind-address = "127.0.0.1:{self.udp}"\ndatabase = "udp"\n'
+            'batch-timeout = "50ms"\n'
+            f'[[graphite]]\nenabled = true\nbind-address = "127.0.0.1:{self.graphite}"\n'
+            'database = "graphite"\nbatch-timeout = "50ms"\n'
+            'templates = ["squall.executions.* measurement.measurement.run.workflow.step.result"]\n'
+        )
+
+    def asked(self, database: str, query: str) -> list[dict[str, Any]]:
+        words = urllib.parse.urlencode({"db": database, "q": query})
+        found = fetched(f"http://127.0.0.1:{self.port}/query?{words}")
+        (result,) = json.loads(found or b'{"results": [{}]}')["results"]
+        # It makes the database of a listener with the first lines.
+        assert "error" not in result or "database not found" in result["error"], result
+        return result.get("series", [])
+
+    def totals(self, database: str, measurement: str) -> Totals:
+        query = f'SELECT last("value") FROM "{measurement}" GROUP BY workflow, step, result'
+        return {
+            (tags["workflow"], tags["step"], tags["result"]): series["values"][0][1]
+            for series in self.asked(database, query)
+            for tags in (series["tags"],)
+        }
+
+
+@pytest.fixture
+def influx(tmp_path: Path) -> Iterator[Influx]:
+    server = Influx(tmp_path)
+    with running("influxd", "-config", str(server.file)):
+        ping = f"http://127.0.0.1:{server.port}/ping"
+        wait_for(lambda: fetched(ping) is not None, "the start of influxd")
+        yield server
+
+
+def test_influxdb_and_its_dashboard(influx: Influx) -> None:
+    words = urllib.parse.urlencode({"q": "CREATE DATABASE load"})
+    url = f"http://127.0.0.1:{influx.port}"
+    request = urllib.request.Request(f"{url}/query", data=words.encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=30.0):
+        pass
+    feed("influx", f"{url},database=load")
+    assert influx.totals("load", "squall_executions") == step_totals(document())
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "influxdb.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            query = target["query"].replace("$timeFilter", "time > now() - 1h")
+            for name in ("run", "workflow", "step"):
+                query = query.replace(f"${name}$", ".*")
+            influx.asked("load", query.replace("$__interval", "1s"))
+    assert influx.asked("load", 'SHOW TAG VALUES FROM "squall_executions" WITH KEY = "run"')
+
+
+def test_line_protocol_in_datagrams(influx: Influx) -> None:
+    feed("telegraf", f"udp://127.0.0.1:{influx.udp}")
+    wanted = step_totals(document())
+    wait_for(lambda: influx.totals("udp", "squall_executions") == wanted, "the totals over UDP")
+
+
+def test_graphite(influx: Influx) -> None:
+    feed("graphite", f"127.0.0.1:{influx.graphite}")
+    wanted = sorted(step_totals(document()).values())
+
+    def found() -> list[float]:
+        return sorted(influx.totals("graphite", "squall.executions").values())
+
+    wait_for(lambda: found() == wanted, "the totals in Graphite's names")
+
+
+def test_a_pushgateway() -> None:
+    (port,) = free_ports(1)
+    with running("prometheus-pushgateway", f"--web.listen-address=127.0.0.1:{port}"):
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: fetched(f"{url}/-/ready") is not None, "the start of the gateway")
+        feed("pushgateway", url)
+        text = fetched(f"{url}/metrics")
+    assert text is not None
+    found = {
+        tuple(sample.labels[name] for name in ("workflow", "step", "result")): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        if family.name == "squall_executions"
+        for sample in family.samples
+        # Debian's keeps what others pushed.
+        if sample.labels["run"] == RUN.id
+    }
+    assert found == step_totals(document())

@@ -110,12 +110,15 @@ def cpu_s() -> float:
 
 
 def run(command: Sequence[str], codes: Sequence[int] = (0,), **environment: str) -> str:
+    variables = {**os.environ, **environment}
+    # An installed Squall has its byte code; compiling it anew costs memory in every process.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         ["taskset", "-c", str(CORE), *command],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **environment},
+        env=variables,
     )
     if done.returncode not in codes:
         told = (done.stderr or done.stdout).strip()

@@ -1,8 +1,9 @@
 """Writes the reference pages from the code: `make reference`.
 
 The API page shows what authors import from `squall`, with signatures and docstrings. The page of
-the commands shows the parsers of `squall`. `tests/unit/test_reference.py` compares both pages with
-the code, so they cannot become old.
+the commands shows the parsers of `squall`, that of the outputs their options, that of the rows the
+tables in which they store a run. `tests/unit/test_reference.py` compares all pages with the code,
+so they cannot become old.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from itertools import pairwise
@@ -129,6 +131,22 @@ API: list[tuple[str, str, list[str]]] = [
         ],
     ),
     (
+        "Redis, TCP and UDP",
+        "The clients `self.client.redis` ([how](../redis.md)), `tcp` and `udp` "
+        "([how](../sockets.md)). Their responses have the attributes of a `ProtocolResponse`.",
+        [
+            "squall.api.protocols.response:ProtocolResponse",
+            "squall.api.protocols.response:CallTimings",
+            "squall.api.protocols.redis:RedisVerbs",
+            "squall.api.protocols.redis:RedisResponse",
+            *(
+                f"squall.api.protocols.tcp:{name}"
+                for name in ("TCPVerbs", "TCPResponse", "LengthPrefix")
+            ),
+            *(f"squall.api.protocols.udp:{name}" for name in ("UDPVerbs", "UDPResponse")),
+        ],
+    ),
+    (
         "Data and resources",
         "Class attributes of a workflow.",
         ["squall.api.feeds:Feed", "squall.api.resources:Resource"],
@@ -161,8 +179,12 @@ API: list[tuple[str, str, list[str]]] = [
     ),
     (
         "Reporters",
-        "Deliver results to a place of your own ([how](../results.md#a-reporter-of-your-own)).",
-        ["squall.reporters:Reporter", "squall.reporters:ReporterTypes"],
+        "Deliver results to a place of your own "
+        "([how](../outputs-files.md#a-reporter-of-your-own)).",
+        [
+            *("squall.reporters:Reporter", "squall.reporters:ReporterTypes"),
+            "squall.api.reporting:LiveReporter",
+        ],
     ),
     (
         "Errors",
@@ -216,7 +238,8 @@ def _entry(name: str) -> Iterator[str]:
 
 def _class(cls: type[Any]) -> Iterator[str]:
     own_start = next((c for c in cls.__mro__ if "__init__" in vars(c) and _is_ours(c)), None)
-    if own_start is not None and not _is_made_by_squall(cls):
+    # The attributes of a dataclass, which are listed below, are its arguments.
+    if own_start is not None and not _is_made_by_squall(cls) and not is_dataclass(cls):
         yield _code(f"{cls.__name__}{_signature(own_start.__init__)}")
     yield _text(inspect.getdoc(cls) if vars(cls).get("__doc__") else "")
     start = vars(cls).get("__init__")
@@ -450,7 +473,95 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-PAGES: dict[str, Callable[[], str]] = {"api.md": api_page, "cli.md": cli_page}
+def outputs_page() -> str:
+    """The options of each kind of output."""
+    from squall.reporting.outputs.registry import KINDS
+    from squall.reporting.outputs.targets import wanted_config
+
+    lines = [
+        GENERATED,
+        "",
+        "# Options of outputs",
+        "",
+        "The fields of each configuration in `squall.reporters` are the options of "
+        "`-o KIND=TARGET`; a target begins with the first. [All kinds](../outputs.md)",
+    ]
+    kinds: dict[type[Any], list[str]] = {}
+    for kind in KINDS.values():
+        kinds.setdefault(wanted_config(kind.factory_function), []).append(kind.name)
+    for config, names in kinds.items():
+        shown = ", ".join(f"`{name}`" for name in names)
+        if config is str:
+            lines += ["", "## Text", "", f"A path or an address, without options: {shown}."]
+            continue
+        lines += ["", f"## `{config.__name__}`", "", f"For {shown}.", ""]
+        lines += ["| option | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"| `{name}` | `{_cell(kind)}` | {text} |" for name, kind, text in _options(config)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _options(config: type[Any]) -> Iterator[tuple[str, str, str]]:
+    """The fields of a configuration, those of its own class first, with types and defaults."""
+    for cls in config.__mro__[:-1]:
+        if not cls.__module__.startswith("squall."):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        texts = _strings_below(tree.body)
+        for node in tree.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                kind = re.sub(
+                    r"Annotated\[(.+), Secret\(.*\)\]", r"\1", ast.unparse(node.annotation)
+                )
+                value = "" if node.value is None else f" = {_default(node.value)}"
+                name = node.target.id
+                text = _cell(_line(texts[name])) if name in texts else ""
+                secret = re.search(r"Secret\('(\w+)'\)", ast.unparse(node.annotation))
+                if secret is not None:
+                    text = f"{text} From `{secret[1]}` if not given.".strip()
+                yield name, kind + value, text
+
+
+def _default(value: ast.expr) -> str:
+    if isinstance(value, ast.Call):
+        # `field(default=..., repr=False)`
+        value = next(each.value for each in value.keywords if each.arg == "default")
+    return _quoted(value)
+
+
+def rows_page() -> str:
+    """The tables in which outputs store a run."""
+    from squall.reporting.outputs.rows.model import SCHEMA, TABLES
+
+    lines = [
+        GENERATED,
+        "",
+        "# The tables of a run",
+        "",
+        f"Schema `{SCHEMA}`. Relational databases, Cassandra and BigQuery call them "
+        "`squall_` and the name; [the page about them](../outputs-databases.md) says more. "
+        "A name never changes; new columns are added at the end. `null` marks what may be missing.",
+    ]
+    for table in TABLES:
+        lines += ["", f"## `{table.name}`", "", f"{_sentence(table.meaning)}", ""]
+        lines += [f"Key: {', '.join(f'`{name}`' for name in table.key)}.", ""]
+        lines += ["| column | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"| `{column.name}` | {column.kind}{', null' if column.is_optional else ''} "
+            f"| {_cell(column.meaning)} |"
+            for column in table.columns
+        ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "api.md": api_page,
+    "cli.md": cli_page,
+    "outputs.md": outputs_page,
+    "rows.md": rows_page,
+}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def maker() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["api.md", "cli.md"])
+@pytest.mark.parametrize("page", ["api.md", "cli.md", "outputs.md", "rows.md"])
 def test_a_page_is_what_the_code_would_write(maker: ModuleType, page: str) -> None:
     written = (REFERENCE / page).read_text(encoding="utf-8")
     assert written == maker.PAGES[page](), f"{page} is old: run `make reference`"

@@ -102,10 +102,13 @@ def test_a_run_is_watched_paused_stopped_and_reported_in_a_browser(
         assert page.ask("document.getElementById('rate-name').textContent") == "Shop.home"
 
         # One who has no token only looks.
-        other = browser.open(address.partition("#")[0])
+        other = browser.open(address.partition("#")[0], width=390, dark=True)
         reaches(other, f"{POINTS} >= 1")
         assert other.ask("document.getElementById('controls').hidden") is True
         assert other.ask("document.getElementById('read-only').hidden") is False
+        # On a phone, too, nothing but tables with many columns is wider than the page.
+        reaches(other, "document.getElementById('errors').textContent.includes('503')")
+        assert other.ask("document.documentElement.scrollWidth") <= 390
 
         # A pause reaches the target: at some moment nothing arrives for two seconds of the run.
         click(page, "pause")
@@ -113,6 +116,7 @@ def test_a_run_is_watched_paused_stopped_and_reported_in_a_browser(
         wait_until(lambda: nothing_arrives(page, target))
         counted = target.counts()["total"]
         reaches(other, PAUSED)
+        assert other.ask("document.getElementById('paused').hidden") is False
         click(page, "pause")
         wait_until(lambda: target.counts()["total"] > counted)
 

@@ -18,6 +18,7 @@ class LengthPrefix:
     size: int = 4
     """Bytes of the length."""
     order: Literal["big", "little"] = "big"
+    """Which byte of the length comes first."""
     includes_itself: bool = False
     """Whether the length counts its own bytes."""
 

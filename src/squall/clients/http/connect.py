@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -40,21 +40,22 @@ class ConnectLimiter:
         self._busy = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def acquire(self) -> None:
+    def queue(self) -> asyncio.Future[None] | None:
+        """None if the connect may begin now; else what to wait for. A waiter that is cancelled must
+        `leave`."""
         if self._busy < self.limit and not self._waiting:
             self._busy += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
+            return None
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                # Cancelled after it got its turn: pass the turn on.
-                self.release()
-            else:
-                self._waiting.remove(turn)
-            raise
+        return turn
+
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        if turn.done() and not turn.cancelled():
+            # Cancelled after it got its turn: pass the turn on.
+            self.release()
+        else:
+            self._waiting.remove(turn)
 
     def release(self) -> None:
         self._busy -= 1
@@ -80,19 +81,17 @@ class Dial(NamedTuple):
     """Opens a connection that does not run over TCP."""
 
 
-async def connect(
+def connect(
     shared: HTTPShared,
     pool: ConnectionPool,
     origin: Origin,
     index: int,
     timeout_s: float,
     left_s: float,
-) -> HTTPConnection:
+) -> Coroutine[Any, Any, HTTPConnection]:
     """Opens a connection that is not in its pool yet. `index` spreads users over addresses."""
     kind = HTTPConnection if len(shared.live) < CROWD_MIN else CrowdConnection
-    return await dial(
-        shared, Dial(origin), lambda: kind(shared, pool, origin), index, timeout_s, left_s
-    )
+    return dial(shared, Dial(origin), lambda: kind(shared, pool, origin), index, timeout_s, left_s)
 
 
 async def dial(
@@ -110,7 +109,12 @@ async def dial(
     dns_s = 0.0
     if not origin.addresses:
         dns_s = await shared.resolve(origin)
-    await limiter.acquire()
+    if (turn := limiter.queue()) is not None:
+        try:
+            await turn
+        except BaseException:
+            limiter.leave(turn)
+            raise
     began = perf_counter()
     try:
         async with asyncio.timeout(left_s):

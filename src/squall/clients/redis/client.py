@@ -16,8 +16,8 @@ from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.connections import Connections
 from squall.clients.calls.probe import Probe
 from squall.clients.redis.connection import (
+    CommandConnection,
     RedisCall,
-    RedisConnection,
     error_key,
     open_connection,
     pack,
@@ -42,10 +42,10 @@ class RedisClient:
         self._http = http
         self._shared = http.shared
         self._limit = http.limit
-        self._connections: Connections[RedisConnection] = Connections(http, "redis", self._open)
+        self._connections: Connections[CommandConnection] = Connections(http, "redis", self._open)
         self._counters = self._connections.counters
 
-    async def _open(self, address: PreparedAddress, limit_s: float) -> RedisConnection:
+    async def _open(self, address: PreparedAddress, limit_s: float) -> CommandConnection:
         return await open_connection(self._shared, address, self._http.vu_index, limit_s)
 
     async def call(

@@ -64,7 +64,7 @@ def command_text(command: Any) -> str:
     return name if name in _SECRET else shown(" ".join([name, *words[1:]]))
 
 
-class RedisConnection(asyncio.Protocol):
+class CommandConnection(asyncio.Protocol):
     """One connection, which has at most one call at a time."""
 
     __slots__ = (
@@ -271,7 +271,7 @@ def error_key(reply: Exception) -> str:
 
 async def open_connection(
     shared: HTTPShared, address: PreparedAddress, index: int, limit_s: float
-) -> RedisConnection:
+) -> CommandConnection:
     """Connects, logs in and selects the database. Raises `TransportError` if the server refuses."""
     database = address.path.strip("/")
     if database and not database.isdecimal():
@@ -283,7 +283,7 @@ async def open_connection(
     conn = await dial(
         shared,
         Dial(address.origin, (NO_ALPN,)),
-        lambda: RedisConnection(shared, address),
+        lambda: CommandConnection(shared, address),
         index,
         limit_s,
         limit_s,
@@ -310,7 +310,7 @@ class _Refused(Exception):
     """The server answered a command of the log-in with an error."""
 
 
-async def _greet(conn: RedisConnection, address: PreparedAddress, limit_s: float) -> bool:
+async def _greet(conn: CommandConnection, address: PreparedAddress, limit_s: float) -> bool:
     """Asks for RESP3; false if the server is too old for it (before Redis 6)."""
     words = ("HELLO", "3")
     if address.password:
@@ -324,7 +324,7 @@ async def _greet(conn: RedisConnection, address: PreparedAddress, limit_s: float
     return True
 
 
-async def _ask(conn: RedisConnection, command: tuple[str, ...], limit_s: float) -> None:
+async def _ask(conn: CommandConnection, command: tuple[str, ...], limit_s: float) -> None:
     call = RedisCall(conn.address, command)
     future = conn.send(pack(command), call, 1, limit_s, perf_counter())
     conn.shared.expect_timeout(limit_s, conn.started + limit_s)

@@ -216,6 +216,7 @@ function draw() {
   text("where", now.where);
   run.paused = now.workflows.some((each) => each.paused);
   text("pause", run.paused ? "Resume" : "Pause");
+  show("paused", run.paused);
   document.documentElement.dataset.paused = String(run.paused);
   if (workflow) drawWorkflow(workflow);
   drawThresholds(now);

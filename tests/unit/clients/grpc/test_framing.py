@@ -14,13 +14,22 @@ from squall.clients.grpc.framing import FramingError, MessageDecoder, framed, si
 
 MOST_BYTES = 1 << 20
 COMPRESS = {"gzip": gzip.compress, "deflate": zlib.compress}
-DECOMPRESS = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 
 
 def decoder(encoding: str = "", most_bytes: int = MOST_BYTES) -> MessageDecoder:
     made = MessageDecoder(most_bytes)
     made.encoding = encoding
     return made
+
+
+def gunzip(packed: bytes) -> bytes:
+    if not packed:
+        # Python takes it for an empty text; it lacks the head that gzip begins with.
+        raise EOFError
+    return gzip.decompress(packed)
+
+
+DECOMPRESS = {"gzip": gunzip, "deflate": zlib.decompress}
 
 
 def by_the_standard(body: bytes, encoding: str) -> tuple[list[bytes], bytes]:

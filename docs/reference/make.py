@@ -53,6 +53,7 @@ API: list[tuple[str, str, list[str]]] = [
                 *("Query", "Mutation", "Protobuf"),
             )
         ]
+        + ["squall.api.arguments:SQL", "squall.api.arguments:Document"]
         + ["squall.api.values:env", "squall.api.values:bearer"],
     ),
     (
@@ -144,6 +145,27 @@ API: list[tuple[str, str, list[str]]] = [
                 for name in ("TCPVerbs", "TCPResponse", "LengthPrefix")
             ),
             *(f"squall.api.protocols.udp:{name}" for name in ("UDPVerbs", "UDPResponse")),
+        ],
+    ),
+    (
+        "Databases",
+        "Statements and commands of a user, `self.client.postgres`, `mysql` and `mongodb` "
+        "([how](../databases.md)).",
+        [
+            *(
+                f"squall.api.protocols.sql:{name}"
+                for name in (
+                    *("SQLVerbs", "SQLOptions", "SQLTransaction"),
+                    *("SQLResponse", "PostgresResponse", "MySQLResponse"),
+                )
+            ),
+            *(
+                f"squall.api.protocols.mongodb:{name}"
+                for name in (
+                    *("MongoDBVerbs", "CommandOptions", "FindOptions", "UpdateOptions"),
+                    *("DeleteOptions", "MongoDBResponse"),
+                )
+            ),
         ],
     ),
     (

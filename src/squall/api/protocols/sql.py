@@ -89,7 +89,7 @@ class SQLTransaction(Protocol[R]):
         ...
 
     async def execute(self, sql: SQL, *values: Any, **options: Unpack[SQLOptions]) -> R:
-        """Runs a statement without reading rows."""
+        """As `query`; but without values the text is sent as it is, and returns no rows."""
         ...
 
     async def many(
@@ -112,8 +112,8 @@ class SQLVerbs(Protocol[R]):
         ...
 
     async def execute(self, url: URL, sql: SQL, *values: Any, **options: Unpack[SQLOptions]) -> R:
-        """Runs a statement without reading rows. Without values it is sent as it is, without being
-        prepared, and may be several statements."""
+        """As `query`; but without values the text is sent as it is, without being prepared, may be
+        several statements, and returns no rows."""
         ...
 
     async def many(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Arrivals:
     """When bytes came on the connections of one object of a library, and how many."""
 
-    __slots__ = ("counters", "first", "last", "received")
+    __slots__ = ("counters", "first", "is_lost", "last", "received")
 
     def __init__(self, counters: HTTPCounters) -> None:
         self.counters = counters
@@ -36,6 +36,8 @@ class Arrivals:
         self.first = 0.0
         self.last = 0.0
         self.received = 0
+        # Whether a connection has ended.
+        self.is_lost = False
 
     def came(self, size: int) -> None:
         self.last = now = perf_counter()
@@ -143,7 +145,7 @@ class _Noting(asyncio.Protocol):
         # Attributes of the instance: the transport calls the library without a detour.
         self.data_received = data_received
         self.eof_received = inner.eof_received
-        _pass_on(self, inner)
+        _pass_on(self, inner, arrivals)
 
 
 class _NotingBuffered(asyncio.BufferedProtocol):
@@ -159,11 +161,15 @@ class _NotingBuffered(asyncio.BufferedProtocol):
         self.get_buffer = inner.get_buffer
         self.buffer_updated = buffer_updated
         self.eof_received = inner.eof_received
-        _pass_on(self, inner)
+        _pass_on(self, inner, arrivals)
 
 
-def _pass_on(outer: Any, inner: Any) -> None:
+def _pass_on(outer: Any, inner: Any, arrivals: Arrivals) -> None:
+    def connection_lost(error: Exception | None) -> None:
+        arrivals.is_lost = True
+        inner.connection_lost(error)
+
     outer.connection_made = inner.connection_made
-    outer.connection_lost = inner.connection_lost
+    outer.connection_lost = connection_lost
     outer.pause_writing = inner.pause_writing
     outer.resume_writing = inner.resume_writing

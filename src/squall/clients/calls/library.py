@@ -265,8 +265,9 @@ class LibraryCalls(Generic[L]):
         """
         connections = self._connections
         free = connections.free
-        is_ready = free is not None and free.address is url and connections.plain and free.is_open
-        return free if is_ready else None
+        if free is None or free.address is not url or not connections.plain:
+            return None
+        return None if free.is_closed or free.arrivals.is_lost else free
 
     def begin(self, held: LibraryConnection[L]) -> None:
         """Begins a call on an idle connection. When its time is up, the connection is aborted, and

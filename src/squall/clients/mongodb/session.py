@@ -34,7 +34,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
 _NAMES = {11000: "DuplicateKey", 11001: "DuplicateKey", 121: "DocumentValidationFailure"}
 
 
-class Answer(NamedTuple):
+class CommandAnswer(NamedTuple):
     """`commands` is how many it took; `code` is empty unless the server refused one."""
 
     reply: Mapping[str, Any]
@@ -57,7 +57,7 @@ class MongoDBSession:
         self._pool = pool
         self._transport = transport
 
-    async def run(self, command: dict[str, Any]) -> Answer:
+    async def run(self, command: dict[str, Any]) -> CommandAnswer:
         """Runs a command, and fetches all documents of its cursor."""
         connection, database = self._connection, self._database
         rows: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ class MongoDBSession:
             return refusal(error, commands)
         except (BSONError, DocumentTooLarge, TypeError, OverflowError) as error:
             raise CallError(f"the document cannot be sent as BSON: {error}") from None
-        return Answer(reply, rows, commands)
+        return CommandAnswer(reply, rows, commands)
 
     def is_open(self) -> bool:
         return not self._connection.closed and not self._transport.is_closing()
@@ -114,13 +114,13 @@ async def greet(
     return MongoDBSession(connection, login["database"] or "test", pool, transport)
 
 
-def refusal(error: Any, commands: int = 1) -> Answer:
+def refusal(error: Any, commands: int = 1) -> CommandAnswer:
     """The answer of a server that refused a command."""
     details: Mapping[str, Any] = error.details or {}
     code = details.get("code") or error.code or 0
     message = details.get("errmsg") or str(error)
     reason = reason_of(code, details.get("codeName", ""))
-    return Answer({}, [], commands, reason, str(code), message)
+    return CommandAnswer({}, [], commands, reason, str(code), message)
 
 
 def reason_of(code: int, name: str) -> str:
@@ -129,11 +129,11 @@ def reason_of(code: int, name: str) -> str:
     return f"{words} ({code})"
 
 
-def _checked(reply: Mapping[str, Any]) -> Answer:
+def _checked(reply: Mapping[str, Any]) -> CommandAnswer:
     """The answer to a write, which may have failed for some documents only."""
     failed = [*reply.get("writeErrors", ()), *filter(None, [reply.get("writeConcernError")])]
     if not failed:
-        return Answer(reply, [])
+        return CommandAnswer(reply, [])
     code = failed[0].get("code", 0)
     reason = reason_of(code, failed[0].get("codeName", ""))
-    return Answer(reply, [], 1, reason, str(code), failed[0].get("errmsg", ""))
+    return CommandAnswer(reply, [], 1, reason, str(code), failed[0].get("errmsg", ""))

@@ -14,7 +14,7 @@ from squall.clients.calls.arrivals import Opening
 from squall.clients.calls.library import Library
 from squall.clients.http.client import HTTPClient
 from squall.clients.mysql.session import LOST, MySQLSession, SessionLost, is_of_server, reason_of
-from squall.clients.sql import Dialect, SQLClient
+from squall.clients.sql import DatabaseKind, SQLClient
 from squall.clients.sql.tls_option import tls_of
 
 
@@ -59,7 +59,7 @@ _LIBRARY = Library(
     lost=LOST,
     reason=lambda error: "connection closed before a response",
 )
-_DIALECT = Dialect("mysql", _LIBRARY, MySQLResponse, _server)
+_KIND = DatabaseKind("mysql", _LIBRARY, MySQLResponse, _server)
 
 
 class MySQLClient(SQLClient):
@@ -68,4 +68,4 @@ class MySQLClient(SQLClient):
     __slots__ = ()
 
     def __init__(self, http: HTTPClient) -> None:
-        super().__init__(http, _DIALECT)
+        super().__init__(http, _KIND)

@@ -13,7 +13,7 @@ from asyncmy.constants import ER
 from squall.api.errors import CallError
 from squall.clients.calls.arrivals import Opening
 from squall.clients.sql.statement_cancel import start_cancel
-from squall.clients.sql.statements import SQLOutcome, Statement
+from squall.clients.sql.statements import SQLOutcome, Statement, changed, refused
 
 # What the library raises about values and statements before it sends anything.
 _OF_AUTHOR = (errors.ProgrammingError, errors.DataError, errors.NotSupportedError)
@@ -36,13 +36,24 @@ LOST = (OSError, SessionLost)
 class MySQLSession:
     """`options` opened the connection, and open the one over which a statement is cancelled."""
 
-    __slots__ = ("_is_running", "_opening", "_options", "connection", "statements")
+    __slots__ = (
+        "_columns",
+        "_described",
+        "_is_running",
+        "_opening",
+        "_options",
+        "connection",
+        "statements",
+    )
 
     def __init__(self, connection: Any, opening: Opening, options: dict[str, Any]) -> None:
         self.connection = connection
         self._opening = opening
         self._options = options
         self.statements: dict[str, Statement] = {}
+        # What the last result said of its columns, and their names.
+        self._described: Any = None
+        self._columns: tuple[str, ...] = ()
         # Whether a statement was sent that is not answered.
         self._is_running = False
 
@@ -64,22 +75,30 @@ class MySQLSession:
         except errors.MySQLError as error:
             return self._refused(error)
         self._is_running = False
-        return _outcome(result)
+        described = result.description
+        if not described:
+            return changed(int(result.affected_rows or 0), result.insert_id or 0)
+        if described is not self._described:
+            # The same object for each use of a statement.
+            self._described = described
+            self._columns = tuple([each[0] for each in described])
+        rows = result.rows or ()
+        return rows, self._columns, len(rows), 0, "", "", ""
 
     async def script(self, text: str) -> SQLOutcome:
         connection = self.connection
         self._is_running = True
         try:
             await connection.query(text)
-            changed = 0
+            count = 0
             while connection._result.has_next:
-                changed += _affected(connection._result)
+                count += _affected(connection._result)
                 await connection.next_result()
         except errors.MySQLError as error:
             return self._refused(error)
         self._is_running = False
         result = connection._result
-        return SQLOutcome(row_count=changed + _affected(result), last_id=result.insert_id or 0)
+        return changed(count + _affected(result), result.insert_id or 0)
 
     async def many(
         self, text: str, statement: Statement, values: Sequence[Sequence[Any]]
@@ -90,7 +109,7 @@ class MySQLSession:
         except errors.MySQLError as error:
             return self._refused(error)
         self._is_running = False
-        return SQLOutcome(row_count=len(values), last_id=last_id)
+        return changed(len(values), last_id)
 
     async def _all(self, prepared: Any, values: list[tuple[Any, ...]]) -> int:
         if values and self.connection._bulk_supported:
@@ -152,7 +171,7 @@ def refusal(error: Any) -> SQLOutcome:
     """The outcome of a statement that the server refused."""
     message = str(error.args[1]) if len(error.args) > 1 else str(error)
     state = error.sqlstate or "HY000"
-    return SQLOutcome(error=reason_of(error), code=state, message=message)
+    return refused(reason_of(error), state, message)
 
 
 def reason_of(error: Any) -> str:
@@ -175,11 +194,3 @@ def is_of_server(error: Any) -> bool:
 
 def _affected(result: Any) -> int:
     return 0 if result.rows is not None and result.description else int(result.affected_rows or 0)
-
-
-def _outcome(result: Any) -> SQLOutcome:
-    described = result.description
-    if not described:
-        return SQLOutcome(row_count=int(result.affected_rows or 0), last_id=result.insert_id or 0)
-    rows = result.rows or ()
-    return SQLOutcome(rows, tuple([each[0] for each in described]), len(rows))

@@ -11,7 +11,7 @@ from squall.clients.calls.arrivals import Opening, noting
 from squall.clients.calls.library import Library
 from squall.clients.http.client import HTTPClient
 from squall.clients.postgres.session import LOST, PostgresSession, asyncpg, reason_of
-from squall.clients.sql import Dialect, SQLClient
+from squall.clients.sql import DatabaseKind, SQLClient
 from squall.clients.sql.tls_option import tls_of
 
 
@@ -51,7 +51,7 @@ _LIBRARY = Library(
     lost=LOST,
     reason=lambda error: "connection closed before a response",
 )
-_DIALECT = Dialect("postgres", _LIBRARY, PostgresResponse, _server)
+_KIND = DatabaseKind("postgres", _LIBRARY, PostgresResponse, _server)
 
 
 class PostgresClient(SQLClient):
@@ -60,4 +60,4 @@ class PostgresClient(SQLClient):
     __slots__ = ()
 
     def __init__(self, http: HTTPClient) -> None:
-        super().__init__(http, _DIALECT)
+        super().__init__(http, _KIND)

@@ -11,7 +11,7 @@ from typing import Any
 
 from squall.api.errors import CallError
 from squall.clients.sql.statement_cancel import start_cancel
-from squall.clients.sql.statements import SQLOutcome, Statement
+from squall.clients.sql.statements import SQLOutcome, Statement, changed, refused
 
 # It has no types of its own.
 asyncpg: Any = import_module("asyncpg")
@@ -71,7 +71,7 @@ class PostgresSession:
         except _REFUSALS as error:
             return self._refused(text, error)
         self._is_running = False
-        return SQLOutcome(rows, statement.columns, len(rows) or counted(tag.decode()))
+        return rows, statement.columns, len(rows) or counted(tag.decode()), 0, "", "", ""
 
     async def script(self, text: str) -> SQLOutcome:
         self._is_running = True
@@ -80,7 +80,7 @@ class PostgresSession:
         except _REFUSALS as error:
             return self._refused(text, error)
         self._is_running = False
-        return SQLOutcome(row_count=counted(tag))
+        return changed(counted(tag))
 
     async def many(
         self, text: str, statement: Statement, values: Sequence[Sequence[Any]]
@@ -91,14 +91,14 @@ class PostgresSession:
         except _REFUSALS as error:
             return self._refused(text, error)
         self._is_running = False
-        return SQLOutcome(row_count=len(values))
+        return changed(len(values))
 
     def _refused(self, text: str, error: Any) -> SQLOutcome:
         self._is_running = False
         if isinstance(error, LOST):
             if isinstance(error, asyncpg.exceptions.OutdatedSchemaCacheError):
                 self.statements.pop(text, None)
-                return SQLOutcome(error="outdated schema", code="0A000", message=str(error))
+                return refused("outdated schema", "0A000", str(error))
             raise error
         if isinstance(error, asyncpg.InterfaceError):
             # A value that is not of the type of its parameter: nothing was sent.
@@ -128,7 +128,7 @@ class PostgresSession:
 def refusal(error: Any) -> SQLOutcome:
     """The outcome of a statement that the server refused."""
     message = " ".join(filter(None, (str(error.args[0]), error.detail)))
-    return SQLOutcome(error=reason_of(error), code=error.sqlstate or "", message=message)
+    return refused(reason_of(error), error.sqlstate or "", message)
 
 
 def reason_of(error: Any) -> str:

@@ -4,6 +4,6 @@
 `clients/mysql` stand on it.
 """
 
-from squall.clients.sql.client import Dialect, SQLClient
+from squall.clients.sql.client import DatabaseKind, SQLClient
 
-__all__ = ["Dialect", "SQLClient"]
+__all__ = ["DatabaseKind", "SQLClient"]

@@ -1,8 +1,8 @@
 """The client of one virtual user for an SQL database: `self.client.postgres` and
 `self.client.mysql`.
 
-A database says in `Dialect` how to connect and what its responses are. A connection prepares each
-statement once; that is not part of a latency.
+A database says in `DatabaseKind` how to connect and what its responses are. A connection prepares
+each statement once; that is not part of a latency.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUERY, SCRIPT, MANY = "query", "execute", "many"
 
 
 @dataclass(frozen=True)
-class Dialect:
+class DatabaseKind:
     """What the databases differ in."""
 
     protocol: str
@@ -41,11 +41,11 @@ class Dialect:
 class SQLClient:
     """Runs the statements of one user."""
 
-    __slots__ = ("_calls", "_dialect")
+    __slots__ = ("_calls", "_kind")
 
-    def __init__(self, http: HTTPClient, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._calls: LibraryCalls[Any] = LibraryCalls(http, dialect.protocol, dialect.library)
+    def __init__(self, http: HTTPClient, kind: DatabaseKind) -> None:
+        self._kind = kind
+        self._calls: LibraryCalls[Any] = LibraryCalls(http, kind.protocol, kind.library)
 
     async def query(self, url: URL, sql: SQL, *values: Any, **options: Unpack[SQLOptions]) -> Any:
         # Most calls are these, so they are written out in full: a statement that an idle connection
@@ -70,7 +70,7 @@ class SQLClient:
                 except BaseException as failure:
                     raise calls.broken(held, shown(text), failure) from failure.__cause__
                 ended = arrivals.last if arrivals.last > started else perf_counter()
-                response = self._dialect.response(
+                response = self._kind.response(
                     sql.source_of(held.address),
                     started,
                     arrivals.first or ended,
@@ -111,7 +111,7 @@ class SQLClient:
         held = await self._calls.take(url, operation)
         try:
             response = await self.run(held, QUERY, operation, (), {})
-            return Probe(self._dialect.server(held.connection), response)
+            return Probe(self._kind.server(held.connection), response)
         finally:
             self._calls.drop(held)
 
@@ -149,7 +149,7 @@ class SQLClient:
 
     @asynccontextmanager
     async def _transaction(self, url: URL, options: SQLOptions) -> AsyncGenerator[Any]:
-        calls, begin = self._calls, self._dialect.begin
+        calls, begin = self._calls, self._kind.begin
         held = await calls.take(url, begin, timeout=options.get("timeout"))
         try:
             opened = OpenTransaction(self, held, options)
@@ -165,7 +165,7 @@ class SQLClient:
     def _response(self, text: str, answer: Answer[SQLOutcome], prepare_s: float = 0.0) -> Any:
         rows, columns, count, last_id, error, code, message = answer.value
         return self._calls.done(
-            self._dialect.response(
+            self._kind.response(
                 *answer.stamps,
                 error,
                 len(text),

@@ -359,7 +359,12 @@ class LibraryCalls(Generic[L]):
         shared, library = self.shared, self._library
         opening = Opening(shared, address, self.http.vu_index, self.counters)
         limiter = shared.limiter
-        await limiter.acquire()
+        if (turn := limiter.queue()) is not None:
+            try:
+                await turn
+            except BaseException:
+                limiter.leave(turn)
+                raise
         began = perf_counter()
         try:
             with opening.connecting():

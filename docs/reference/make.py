@@ -89,6 +89,23 @@ API: list[tuple[str, str, list[str]]] = [
         ],
     ),
     (
+        "Message brokers",
+        "`self.client.kafka`, `amqp` (also `rabbitmq`), `mqtt` and `nats`, and what they return "
+        "([how](../brokers.md)).",
+        [
+            "squall.api.protocols.kafka:KafkaVerbs",
+            "squall.api.protocols.kafka:KafkaResponse",
+            "squall.api.protocols.amqp:AMQPVerbs",
+            "squall.api.protocols.amqp:AMQPResponse",
+            "squall.api.protocols.amqp:RabbitMQResponse",
+            "squall.api.protocols.mqtt:MQTTVerbs",
+            "squall.api.protocols.mqtt:MQTTResponse",
+            "squall.api.protocols.nats:NATSVerbs",
+            "squall.api.protocols.nats:NATSResponse",
+            "squall.api.protocols.messages:ReceivedMessage",
+        ],
+    ),
+    (
         "gRPC",
         "Calls of a user, `self.client.grpc`, their streams and replies ([how](../grpc.md)).",
         [

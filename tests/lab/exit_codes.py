@@ -15,7 +15,7 @@ from squall.reporting.loss_lines import STARTED_LATE
 INVALID = 98
 INTERRUPTED = 105
 OF_THE_MACHINE = (
-    "loop lag p99 ", " CPU for ", " starts late ", " planned starts ", " started late at ",
+    "loop lag p", " CPU for ", " starts late ", " planned starts ", " started late at ",
 )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Servers of twelve protocols and a workflow that uses them all, with plain HTTP beside it. What a
-run counts by protocol must equal what the servers counted."""
+"""Servers of fourteen protocols and a workflow that uses them all, with plain HTTP beside it. What
+a run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from tests.lab.brokers import Broker, NATSBroker, running_mosquitto, running_nats
 from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import EchoServer, running_echo_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
@@ -24,7 +25,7 @@ EVENTS = 3
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, HTTP3Response, Mutation, Proto
 from squall import SQL, Document, MongoDBResponse, MySQLResponse, PostgresResponse
-from squall import Data, RedisResponse, TCPResponse, UDPResponse
+from squall import Data, MQTTResponse, NATSResponse, RedisResponse, TCPResponse, UDPResponse
 from squall import Query, SSEResponse, WebsocketResponse, then
 
 class Load(Workflow):
@@ -103,6 +104,19 @@ class Load(Workflow):
     @then()
     async def datagram(self, url: URL = "{udp}", data: Data = "hello") -> UDPResponse:
         return await self.client.udp.exchange(url, data, timeout="60s")
+
+    @then()
+    async def publish(self, url: URL = "{nats}") -> NATSResponse:
+        return await self.client.nats.publish(url, "counted", "hello")
+
+    @then()
+    async def echo(self, url: URL = "{mqtt}") -> MQTTResponse:
+        topic = "users/" + str(self.vu.id)
+        await self.client.mqtt.subscribe(url, topic)
+        await self.client.mqtt.publish(url, topic, "hello", qos=2, stamp=True)
+        received = await self.client.mqtt.receive(url, topic, timeout="60s")
+        assert received.latencies[0] > 0
+        return received
 """
 CLOSED = "vus = 2\n    iterations = 12"
 # The authority of the server of HTTP/3 is its own.
@@ -122,6 +136,8 @@ class ProtocolServers(NamedTuple):
     mongodb: MongoDBServer
     redis: OwnRedis
     echo: EchoServer
+    nats: NATSBroker
+    mqtt: Broker
 
     def workflow(self, load: str, folder: Path) -> str:
         """The text of the file; its `.proto` file is put into the folder."""
@@ -140,6 +156,8 @@ class ProtocolServers(NamedTuple):
             "redis": self.redis.url,
             "tcp": self.echo.tcp,
             "udp": self.echo.udp,
+            "nats": self.nats.url,
+            "mqtt": self.mqtt.url,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -150,12 +168,13 @@ class ProtocolServers(NamedTuple):
         databases = {"postgres", "mysql", "mongodb"}
         sockets = {"redis", "tcp", "udp"}
         web = {"http", "http2", "http3", "websocket", "sse", "grpc"}
-        assert set(found) == {*web, *databases, *sockets}
+        assert set(found) == {*web, *databases, *sockets, "nats", "mqtt"}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
-        # Two steps of gRPC; GraphQL over HTTP/2 and HTTP/1.1; a transaction begins and commits.
+        # Two steps of gRPC; GraphQL over HTTP/2 and HTTP/1.1; a transaction begins and commits;
+        # three calls of MQTT in a step.
         twice = dict.fromkeys(("grpc", "http2", "http"), 2 * made)
-        wanted = dict.fromkeys(found, made) | twice | {"mysql": 3 * made}
+        wanted = dict.fromkeys(found, made) | twice | {"mysql": 3 * made, "mqtt": 3 * made}
         assert {name: each["sent"] for name, each in found.items()} == wanted
         seen = (
             plain,
@@ -173,8 +192,12 @@ class ProtocolServers(NamedTuple):
             self.redis.calls()["incrby"],
             self.echo.bytes_received / len("hello\n"),
             self.echo.datagrams,
+            self.nats.counts()["in_msgs"],
         )
-        assert seen == (made,) * 15
+        assert seen == (made,) * 16
+        assert found["nats"]["messages_sent"] == made
+        assert found["nats"]["connections"] == self.nats.counts()["total_connections"] - 1
+        assert found["mqtt"]["messages_sent"] == found["mqtt"]["messages_received"] == made
         assert found["tcp"]["connections"] == self.echo.connections
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
@@ -205,8 +228,10 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_mongodb_server() as mongodb,
         running_redis() as redis,
         running_echo_server() as echo,
+        running_nats() as nats,
+        running_mosquitto() as mqtt,
     ):
         on_postgres(postgres, "CREATE TABLE orders (number INTEGER)")
         on_mysql(mysql, "CREATE TABLE orders (number INTEGER)")
         web = http2, http3, websocket, sse, grpc, graphql
-        yield ProtocolServers(*web, postgres, mysql, mongodb, redis, echo)
+        yield ProtocolServers(*web, postgres, mysql, mongodb, redis, echo, nats, mqtt)

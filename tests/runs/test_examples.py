@@ -14,9 +14,11 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from tests.lab.brokers import rabbitmq, running_kafka, running_mosquitto, running_nats
 from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import running_echo_server
 from tests.lab.graphql_server import running_graphql_server
@@ -171,6 +173,63 @@ def test_graphql_shop(command: CommandLab) -> None:
     rows = {row["name"]: row["protocol"] for row in ended.document["workflows"][0]["steps"]}
     assert rows == {"look": "graphql", "order": "graphql", "follow": "graphql", "Look": "http"}
     assert ended.document["checks"][0]["failed"] == 0
+
+
+def test_nats_prices(command: CommandLab) -> None:
+    with running_nats() as broker:
+        words = ["-u", "5", "-i", "20", "-e", f"NATS_URL={broker.url}"]
+        ended = command.load("nats_prices.py", *words)
+        # Each iteration publishes one message and receives it; each user subscribes once.
+        command.check_passed(ended, 5 + 20 + 20)
+        assert broker.counts()["in_msgs"] == broker.counts()["out_msgs"] == 20
+    check_latencies(ended, 20)
+
+
+def test_mqtt_sensors(command: CommandLab) -> None:
+    with running_mosquitto() as broker:
+        words = ["-u", "5", "-i", "20", "-e", f"MQTT_URL={broker.url}"]
+        ended = command.load("mqtt_sensors.py", *words)
+    command.check_passed(ended, 60)
+    (found,) = (p for p in ended.document["workflows"][0]["protocols"] if p["name"] == "mqtt")
+    assert found["connections"] == 5
+    assert (found["messages_sent"], found["messages_received"]) == (40, 20)
+    assert ended.document["checks"][0]["failed"] == 0
+    check_latencies(ended, 20)
+
+
+def test_rabbitmq_orders(command: CommandLab) -> None:
+    with rabbitmq() as url:
+        words = [
+            "-u",
+            "5",
+            "-i",
+            "20",
+            "-e",
+            f"RABBITMQ_URL={url}",
+            "-e",
+            f"QUEUE=squall-{uuid4()}",
+        ]
+        ended = command.load("rabbitmq_orders.py", *words)
+    command.check_passed(ended, 5 + 20 + 20)
+    check_latencies(ended, 20)
+
+
+def test_kafka_orders(command: CommandLab) -> None:
+    with running_kafka() as broker:
+        words = ["-i", "Orders=20", "-d", "Reader=1s", "-e", f"KAFKA_URL={broker.url}"]
+        ended = command.load("kafka_orders.py", *words)
+    assert ended.code == 0, ended.err + ended.out
+    orders, reader = ended.document["workflows"]
+    assert orders["requests"]["sent"] == orders["iteration"]["ok"] == 20
+    assert reader["steps"][0]["ok"] > 0
+    read = next(m for m in ended.document["metrics"] if m["name"] == "read")
+    assert read["sum"] == 20
+
+
+def check_latencies(ended: Ended, count: int) -> None:
+    (found,) = (m for m in ended.document["metrics"] if m["name"] == "end_to_end")
+    assert found["count"] == count
+    assert 0 < found["max"] < 60_000
 
 
 def test_postgres_shop(command: CommandLab) -> None:

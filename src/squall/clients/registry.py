@@ -39,11 +39,38 @@ class ClientSource(NamedTuple):
 
 
 CLIENTS = {
+    "amqp": ClientSource(
+        "squall.clients.brokers.amqp",
+        "AMQPClient",
+        "rabbitmq",
+        (Scheme("amqp", 5672), Scheme("amqps", 5671, tls=True)),
+    ),
     "graphql": ClientSource("squall.clients.graphql", "GraphQLClient", "graphql"),
     "graphql2": ClientSource("squall.clients.graphql", "GraphQL2Client", "graphql"),
     "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
     "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
+    "kafka": ClientSource(
+        "squall.clients.brokers.kafka",
+        "KafkaClient",
+        "kafka",
+        (Scheme("kafka", 9092), Scheme("kafkas", 9093, tls=True)),
+    ),
+    "mqtt": ClientSource(
+        "squall.clients.brokers.mqtt",
+        "MQTTClient",
+        "mqtt",
+        (Scheme("mqtt", 1883), Scheme("mqtts", 8883, tls=True)),
+    ),
+    # A server of NATS begins in clear and asks for TLS.
+    "nats": ClientSource(
+        "squall.clients.brokers.nats",
+        "NATSClient",
+        "nats",
+        (Scheme("nats", 4222), Scheme("natss", 4222)),
+    ),
+    # Another name of `amqp`.
+    "rabbitmq": ClientSource("squall.clients.brokers.amqp", "AMQPClient", "rabbitmq"),
     "mongodb": ClientSource(
         "squall.clients.mongodb", "MongoDBClient", "mongodb", (Scheme("mongodb", 27017),)
     ),

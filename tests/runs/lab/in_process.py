@@ -1,6 +1,6 @@
 """Runs without core processes: the real controller and the real cores, in threads of the test.
 
-A core thread serves its parent as a core process does: `serve` on a uvloop of its own, the
+A core thread serves its parent as a core process does: `serve` on a loop of its own, the
 same messages over the same socket pair. What belongs to the whole process (environment,
 streams, modules, warnings) is given back when the run ends. What a thread cannot show
 (death, signals, exit codes of a process) needs `tests.runs.lab.command`.
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 from unittest.mock import patch
 
-import uvloop
-
+from squall.clients.calls.arrivals import ArrivalLoop
 from squall.engine.core_protocol import Load
 from squall.engine.measure.author_output import OutputCapture
 from squall.engine.process import core, core_pool
@@ -78,7 +77,7 @@ class CoreThread:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=ArrivalLoop) as runner:
                 runner.run(self._serve())
             self.returncode = 0
         except asyncio.CancelledError:

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 
 if TYPE_CHECKING:
+    from squall.api.protocols.amqp import AMQPVerbs
     from squall.api.protocols.graphql import GraphQLVerbs
     from squall.api.protocols.grpc import GRPCVerbs
+    from squall.api.protocols.kafka import KafkaVerbs
     from squall.api.protocols.mongodb import MongoDBVerbs
+    from squall.api.protocols.mqtt import MQTTVerbs
+    from squall.api.protocols.nats import NATSVerbs
     from squall.api.protocols.redis import RedisVerbs
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs
     from squall.api.protocols.tcp import TCPVerbs
@@ -26,12 +30,17 @@ if TYPE_CHECKING:
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
+    amqp: AMQPVerbs
     graphql: GraphQLVerbs
     graphql2: GraphQLVerbs
     grpc: GRPCVerbs
     http: HTTPVerbs
     http2: HTTP2Verbs
     http3: HTTP3Verbs
+    kafka: KafkaVerbs
+    mqtt: MQTTVerbs
+    nats: NATSVerbs
+    rabbitmq: AMQPVerbs
     mongodb: MongoDBVerbs
     mysql: SQLVerbs[MySQLResponse]
     postgres: SQLVerbs[PostgresResponse]

@@ -1,0 +1,1 @@
+"""Clients of message brokers against real ones."""

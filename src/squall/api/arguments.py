@@ -126,6 +126,7 @@ else:
 
 def argument_kinds() -> tuple[type[Prepared], ...]:
     """The run-time classes behind the aliases, for the planner and the clients."""
+    # Those of HTTP come first, in this order; clients of other protocols add theirs at the end.
     names = ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
     names += ("Protobuf", "Query", "Mutation")
     names += ("Directory", "FileGlob", "Email")

@@ -8,11 +8,10 @@ and never while a response is received. Nothing here does I/O: the client in
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from importlib import import_module
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     NamedTuple,
@@ -28,12 +27,6 @@ import msgspec
 from squall.api.arguments import URL, Auth, Cookies, Data, File, Form, Headers, Params
 from squall.api.errors import CallError, StatusError
 from squall.api.results import CallResult
-
-if TYPE_CHECKING:
-    from squall.api.graphql import GraphQLVerbs
-    from squall.api.grpc import GRPCVerbs
-    from squall.api.sse import SSEVerbs
-    from squall.api.websocket import WebsocketVerbs
 
 T = TypeVar("T")
 
@@ -454,50 +447,6 @@ class HTTP3Verbs(Protocol):
     async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTP3Response:
         """Sends a request with any method, such as `"PURGE"`. Only CONNECT is refused."""
         ...
-
-
-class Clients:
-    """The author's `self.client`: one attribute per protocol."""
-
-    __slots__ = (
-        "_make",
-        "graphql",
-        "graphql2",
-        "grpc",
-        "http",
-        "http2",
-        "http3",
-        "sse",
-        "websocket",
-    )
-
-    http: HTTPVerbs
-    http2: HTTP2Verbs
-    http3: HTTP3Verbs
-    graphql: GraphQLVerbs
-    graphql2: GraphQLVerbs
-    grpc: GRPCVerbs
-    sse: SSEVerbs
-    websocket: WebsocketVerbs
-
-    def __init__(self, http: HTTPVerbs, make: Callable[[str, Any], Any] | None = None) -> None:
-        self.http = http
-        self._make = make
-
-    # Hidden from type checkers, which would accept any name.
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            # Called for an attribute that is not set. A client of another protocol than HTTP/1 is
-            # made when its user needs it.
-            if name in Clients.__annotations__ and self._make is not None:
-                client = self._make(name, self.http)
-                setattr(self, name, client)
-                return client
-            hint = "it has " + ", ".join(Clients.__annotations__)
-            if hasattr(HTTPVerbs, name):
-                hint = f"write self.client.http.{name}"
-            raise AttributeError(f"self.client has no {name}; {hint}")
 
 
 _PLAIN_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()

@@ -18,7 +18,7 @@ from squall.api.quantities import parse_span
 from squall.api.results import Timed, TimedCall
 
 if TYPE_CHECKING:
-    from squall.api.http import Clients
+    from squall.api.protocols.clients import Clients
     from squall.api.reporting import RunReporter
 
 T = TypeVar("T")
@@ -102,6 +102,9 @@ class Workflow:
     """How long a connection is used: by one user, for one iteration or request, or by all users."""
     streams: ClassVar[int] = 10
     """With `connections = "shared"`: users that share one HTTP/2 connection."""
+    pool_size: ClassVar[int] = 10
+    """With `connections = "shared"`: connections of each process to a server that is not HTTP, such
+    as a database. A call waits for a free one."""
     http: ClassVar[Literal["1.1", "auto"]] = "1.1"
     """`"auto"`: `self.client.http` speaks HTTP/2 with `https://` servers that choose it."""
     session: ClassVar[Literal["iteration", "vu"]] = "iteration"
@@ -114,7 +117,7 @@ class Workflow:
     """Reporters that get the results in addition to the outputs of the command line."""
 
     client: Clients
-    """The clients of this user: `self.client.http`, `http2`, `http3`, `sse`, `websocket`."""
+    """The clients of this user, one per protocol: `self.client.http`."""
     context: dict[str, Any]
     """Values by name for this iteration: results of steps and start actions, and your own."""
     vu: VU

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, cast
 from squall.api import arguments
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse
+from squall.clients.calls.address import PreparedAddress, without_credentials
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.exchange import peer_of
 from squall.clients.http.failure_reasons import timeout_reason
 from squall.clients.http.shared import Exchange, HTTPShared
-from squall.clients.registry import make_client
+from squall.clients.registry import SCHEMES, make_client
 
 if TYPE_CHECKING:
+    from squall.clients.calls.probe import Probe
     from squall.clients.websocket import WebsocketClient
     from squall.clients.websocket.session import OpenSession
 
@@ -89,8 +91,8 @@ async def ping(
     proxy_auth: str = "",
     timeout_s: float = PING_TIMEOUT_S,
 ) -> PingResult:
-    """Sends one GET (`h3://` over HTTP/3), opens a WebSocket and sends a ping frame (`ws://`), or
-    asks a gRPC server for its methods (`grpc://`). Raises
+    """Sends one GET (`h3://` over HTTP/3), opens a WebSocket and sends a ping frame (`ws://`), asks
+    a gRPC server for its methods (`grpc://`), or lets the client of a scheme ask. Raises
     `ConfigError` for an invalid URL; a failed exchange is a result, and so is a peer that does not
     answer in time."""
     shared = HTTPShared(
@@ -105,6 +107,7 @@ async def ping(
         connections="request",
     )
     peers: list[str] = []
+    shown = without_credentials(url)
 
     def watch(exchange: Exchange) -> None:
         peers.append(exchange.peer)
@@ -117,6 +120,8 @@ async def ping(
             address = f"https://{rest}" if scheme == "h3" else url
             prepared = await shared.prepare(arguments.argument_kinds()[0], address)
             http = HTTPClient(shared, 0)
+            if isinstance(prepared, PreparedAddress):
+                return await _probed(prepared, http)
             if url.startswith(("grpc://", "grpcs://")):
                 return await _grpc(url, http)
             if url.startswith(("ws://", "wss://")):
@@ -126,16 +131,40 @@ async def ping(
                 client = make_client("http3" if scheme == "h3" else "http2", http)
             response: HTTPResponse = await client.get(prepared)
     except TimeoutError:
-        return PingResult(url, "", sum(shared.dns_samples), error=timeout_reason(timeout_s))
+        return PingResult(shown, "", sum(shared.dns_samples), error=timeout_reason(timeout_s))
     except ConfigError as error:
         if isinstance(error.__cause__, TransportError):
-            return PingResult(url, "", 0.0, error=str(error))
+            return PingResult(shown, "", 0.0, error=str(error))
         raise
     except TransportError as error:
-        return PingResult(url, "", sum(shared.dns_samples), error=error.reason)
+        return PingResult(shown, "", sum(shared.dns_samples), error=error.reason)
     finally:
         await shared.close()
-    return PingResult(url, peers[-1], sum(shared.dns_samples), response)
+    return PingResult(shown, peers[-1], sum(shared.dns_samples), response)
+
+
+async def _probed(address: PreparedAddress, http: HTTPClient) -> PingResult:
+    """Asks a server that is not HTTP what its client asks it."""
+    dns_s = sum(http.shared.dns_samples)
+    client = make_client(SCHEMES[address.scheme][0], http)
+    try:
+        probe: Probe = await client.probe(address)
+    finally:
+        # Its connections say goodbye, as those of a user do.
+        http.close()
+    where = address.origin.addresses[0].ip
+    peer = f"[{where}]:{address.port}" if ":" in where else f"{where}:{address.port}"
+    timings = probe.response.timings
+    spans = _spans(
+        ("dns", dns_s),
+        ("connect", timings.connect_s),
+        ("first byte", timings.first_byte_s),
+        ("whole", timings.total_s),
+    )
+    lines = [f"{probe.server}  from {peer}", spans, *probe.lines]
+    if probe.response.error:
+        return PingResult(str(address), peer, dns_s, error=probe.response.error)
+    return PingResult(str(address), peer, dns_s, lines=lines)
 
 
 async def _grpc(url: str, http: HTTPClient) -> PingResult:

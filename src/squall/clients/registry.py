@@ -1,21 +1,41 @@
-"""The clients behind `self.client`: which module makes each, and what it needs to be installed."""
+"""The clients behind `self.client`: which module makes each, what it needs to be installed, and
+which addresses and arguments are its own.
+
+The tables hold names only. A module is loaded when a file needs it, so that a client which no file
+uses costs nothing.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from squall.api.errors import ConfigError
-from squall.clients.http.client import HTTPClient
-from squall.clients.http.shared import HTTPShared
+
+if TYPE_CHECKING:
+    from squall.clients.http.client import HTTPClient
+    from squall.clients.http.shared import HTTPShared
+
+
+class Scheme(NamedTuple):
+    """How an address begins, the port that it stands for, and whether the connection is TLS."""
+
+    name: str
+    port: int
+    tls: bool = False
 
 
 class ClientSource(NamedTuple):
-    """A class that is made with the user's HTTP client, and the extra of Squall that it needs."""
+    """A class that is made with the user's HTTP client, and the extra of Squall that it needs.
+
+    `schemes` are those of its addresses, unless they are HTTP underneath. `squall ping` calls
+    `probe(url)` of the client of a scheme.
+    """
 
     module: str
     name: str
-    extra: str
+    extra: str = ""
+    schemes: tuple[Scheme, ...] = ()
 
 
 CLIENTS = {
@@ -24,10 +44,26 @@ CLIENTS = {
     "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
     "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
-    "sse": ClientSource("squall.clients.sse", "SSEClient", ""),
-    "websocket": ClientSource("squall.clients.websocket", "WebsocketClient", ""),
+    "sse": ClientSource("squall.clients.sse", "SSEClient"),
+    "websocket": ClientSource("squall.clients.websocket", "WebsocketClient"),
 }
 _NEGOTIATING = ClientSource("squall.clients.http2", "NegotiatingClient", "http2")
+_PLAIN = ClientSource("squall.clients.http.client", "HTTPClient")
+
+ARGUMENTS = {
+    "Mutation": ("squall.clients.graphql.documents", "document_of"),
+    "Protobuf": ("squall.clients.grpc.methods", "protobuf_of"),
+    "Query": ("squall.clients.graphql.documents", "document_of"),
+}
+"""Argument types of these clients: the module and function that make one ready. The function takes
+the author's value, returns a `Prepared`, and raises a `CallError` for a value that it refuses."""
+
+SCHEMES = {
+    scheme.name: (protocol, scheme)
+    for protocol, source in CLIENTS.items()
+    for scheme in source.schemes
+}
+"""The protocol behind each scheme that is not HTTP underneath."""
 
 
 def client_class(protocol: str) -> Any:
@@ -42,7 +78,7 @@ def make_client(protocol: str, http: HTTPClient) -> Any:
 
 def http_client_class(shared: HTTPShared) -> type[HTTPClient]:
     """The class of `self.client.http`."""
-    return _loaded(_NEGOTIATING, 'http = "auto"') if shared.negotiates else HTTPClient
+    return _loaded(_NEGOTIATING, 'http = "auto"') if shared.negotiates else _loaded(_PLAIN, "http")
 
 
 def _loaded(source: ClientSource, what: str) -> Any:

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from squall.api.protocols.clients import CLIENT_NAMES
+
 Model = Literal["closed", "iterations", "ramp", "open", "open-ramp", "once"]
 Priority = Literal["low", "normal", "high", "exclusive", "auto"]
 MetricKind = Literal["counter", "gauge", "rate", "sample"]
@@ -17,8 +19,10 @@ Field: TypeAlias = Literal["latency", "service", "first_byte"]
 """A time of a row; `latency` is the response time where a row has one."""
 HTTP_PROTOCOLS = frozenset({"http", "http2", "http3"})
 """Protocols of rows whose outcomes are HTTP statuses."""
-CLIENT_PROTOCOLS = HTTP_PROTOCOLS | {"graphql", "grpc", "sse", "websocket"}
+CLIENT_PROTOCOLS = HTTP_PROTOCOLS | frozenset(CLIENT_NAMES)
 """Protocols of rows whose exchanges a client of Squall made."""
+CALL_PROTOCOLS = CLIENT_PROTOCOLS - HTTP_PROTOCOLS - {"graphql", "graphql2", "sse", "websocket"}
+"""Of these, protocols without HTTP statuses in which each measured call is an exchange."""
 ITERATION = "iteration"
 """The name of the row for whole iterations."""
 START = "start"

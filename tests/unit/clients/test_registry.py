@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from squall.api.errors import ConfigError
-from squall.api.http import Clients
+from squall.api.protocols.clients import Clients
 from squall.clients import registry
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.http2 import HTTP2Client, NegotiatingClient

@@ -35,6 +35,7 @@ from squall.clients.http.url import PreparedURL
 if TYPE_CHECKING:
     from squall.api.graphql import GraphQLResponse
     from squall.api.grpc import GRPCResponse
+    from squall.api.protocols.response import ProtocolResponse
 
     LastCall = (
         ExchangeOutcome
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         | WebsocketResponse
         | GRPCResponse
         | GraphQLResponse
+        | ProtocolResponse
     )
 
 

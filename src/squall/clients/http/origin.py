@@ -63,12 +63,14 @@ class Origin:
         "where",
     )
 
-    def __init__(self, scheme: str, host: str, port: int, proxy: Proxy | None = None) -> None:
-        self.tls = scheme == "https"
+    def __init__(
+        self, scheme: str, host: str, port: int, proxy: Proxy | None = None, *, tls: bool = False
+    ) -> None:
+        self.tls = tls or scheme == "https"
         self.host = host
         self.port = port
         shown = f"[{host}]" if ":" in host else host
-        self.authority = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
+        self.authority = shown if port == DEFAULT_PORTS.get(scheme) else f"{shown}:{port}"
         # What is connected to, always with the port, for messages.
         self.where = f"{shown}:{port}" if proxy is None else f"proxy {proxy.host}:{proxy.port}"
         self.text = f"{scheme}://{self.authority}"
@@ -101,6 +103,18 @@ class Origins:
         if origin is None:
             origin = self._known[key] = Origin(*key, self.proxy)
         return origin
+
+    def direct(self, scheme: str, host: str, port: int, *, tls: bool) -> Origin:
+        """The origin of a server that is not HTTP, which an HTTP proxy does not reach."""
+        key = (scheme, host, port)
+        origin = self._known.get(key)
+        if origin is None:
+            origin = self._known[key] = Origin(*key, tls=tls)
+        return origin
+
+    def override(self, host: str, port: int) -> str | None:
+        """What `--resolve` says about a name and port; None if it says nothing."""
+        return self._overrides.get((host.lower(), port))
 
     async def resolve(self, origin: Origin) -> float:
         """Fills `addresses`. Returns the seconds of the lookup, 0 if another caller made it."""

@@ -22,7 +22,9 @@ from squall.api.arguments import Prepared
 from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import HTTPResponse, ResponseHead
 from squall.api.proto import Proto
+from squall.api.protocols.response import ProtocolResponse
 from squall.api.quantities import parse_duration
+from squall.clients.calls.address import PreparedAddress, read_address, scheme_of
 from squall.clients.http.backlog import AnswerBacklog
 from squall.clients.http.body import PreparedFile, data_of, file_of, form_of
 from squall.clients.http.connect import PROCESS_LIMITER, ConnectLimiter
@@ -33,6 +35,7 @@ from squall.clients.http.origin import Origin, Origins, proxy_of
 from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.response_parser import ResponseParser
 from squall.clients.http.url import PreparedURL, read_url
+from squall.clients.registry import ARGUMENTS, SCHEMES
 from squall.clients.shared.allocator import keep_large_blocks
 from squall.clients.shared.connection import LiveExchange
 from squall.clients.shared.tls_context import client_context
@@ -46,6 +49,8 @@ SWEEP_PAUSE = 20.0
 _GOODBYE_S = 0.5
 
 
+# Given to `tls_context` by protocols that negotiate nothing in the handshake.
+NO_ALPN = ""
 # A status has three digits; both parsers refuse any other.
 STATUSES = 1000
 
@@ -124,7 +129,7 @@ class Exchange:
         url: str,
         peer: str,
         request: bytes,
-        outcome: HTTPResponse | TransportError,
+        outcome: HTTPResponse | ProtocolResponse | TransportError,
     ) -> None:
         self.method = method
         self.url = url
@@ -154,6 +159,7 @@ class HTTPShared:
         redirects: int = 10,
         connections: Literal["vu", "iteration", "request", "shared"] = "vu",
         streams: int = 10,
+        pool_size: int = 10,
         negotiates: bool = False,
         session: Literal["iteration", "vu"] = "iteration",
         connect_limit: int = 256,
@@ -168,6 +174,8 @@ class HTTPShared:
         self.connections = connections
         # Users of one connection in protocols with streams, if connections are shared.
         self.streams = streams
+        # Connections to each server that is not HTTP, if connections are shared.
+        self.pool_size = pool_size
         # Whether `self.client.http` lets servers choose HTTP/2.
         self.negotiates = negotiates
         self.session = session
@@ -210,6 +218,7 @@ class HTTPShared:
         self.certificate = certificate
         self._tls: dict[tuple[str, ...], ssl.SSLContext] = {}
         self._texts: dict[str, PreparedURL] = {}
+        self._addresses: dict[str, PreparedAddress] = {}
         self._files: dict[str, PreparedFile] = {}
         self._shortest_s, self._next_sweep = timeout_s, 0.0
 
@@ -231,6 +240,8 @@ class HTTPShared:
             raise ConfigError(f"is None; write {kind.__name__} | None if it may be missing")
         try:
             if kind is _URL:
+                if scheme_of(value) in SCHEMES:
+                    return await self._prepared_address(value)
                 url = self.url(value)
                 await self.resolve(url.origin)
                 if url.origin.tls:
@@ -240,8 +251,8 @@ class HTTPShared:
                 return self.file(value)
             if kind in _PLAIN_KINDS:
                 return _PLAIN_KINDS[kind](value)
-            if kind in _MADE_BY:
-                module, name = _MADE_BY[kind]
+            if kind.__name__ in ARGUMENTS:
+                module, name = ARGUMENTS[kind.__name__]
                 return getattr(import_module(module), name)(value)
         except ModuleNotFoundError as error:
             raise ConfigError(
@@ -327,6 +338,23 @@ class HTTPShared:
             self._texts[text] = known
         return known
 
+    def address(self, text: Any) -> PreparedAddress:
+        """The address of a server that is not HTTP, read once; its name is not resolved here."""
+        known = self._addresses.get(text) if isinstance(text, str) else None
+        if known is None:
+            known = read_address(text, self.origins)
+            if len(self._addresses) >= _MOST_TEXTS:
+                self._addresses.clear()
+            self._addresses[text] = known
+        return known
+
+    async def _prepared_address(self, text: str) -> PreparedAddress:
+        address = self.address(text)
+        await self.resolve(address.origin)
+        if address.tls:
+            self.tls_context(NO_ALPN)
+        return address
+
     def file(self, value: Any) -> PreparedFile:
         if isinstance(value, PreparedFile):
             return value
@@ -344,13 +372,15 @@ class HTTPShared:
         return seconds
 
     def tls_context(self, *alpn: str) -> ssl.SSLContext:
-        """The context that offers these protocols, HTTP/1.1 if none is given."""
+        """The context that offers these protocols, HTTP/1.1 if none is given; `NO_ALPN` offers
+        nothing."""
         context = self._tls.get(alpn)
         if context is None:
             context = client_context(
                 verify=self.verify, ca_file=self.ca_file, certificate=self.certificate
             )
-            context.set_alpn_protocols(list(alpn) or ["http/1.1"])
+            if alpn != (NO_ALPN,):
+                context.set_alpn_protocols(list(alpn) or ["http/1.1"])
             keep_large_blocks()
             fast_transports()
             self._tls[alpn] = context
@@ -363,19 +393,7 @@ class HTTPShared:
             raise CallError(str(error)) from error
 
 
-_URL, _HEADERS, _PARAMS, _COOKIES, _DATA, _FORM, _AUTH, _FILE, *_OTHERS = arguments.argument_kinds()
-# Made by clients that are loaded when a file needs them: (module, function) by kind.
-_MADE_BY = dict(
-    zip(
-        _OTHERS,
-        (
-            ("squall.clients.grpc.methods", "protobuf_of"),
-            ("squall.clients.graphql.documents", "document_of"),
-            ("squall.clients.graphql.documents", "document_of"),
-        ),
-        strict=True,
-    )
-)
+_URL, _HEADERS, _PARAMS, _COOKIES, _DATA, _FORM, _AUTH, _FILE = arguments.argument_kinds()[:8]
 _PLAIN_KINDS: dict[type[Prepared], Callable[[Any], Prepared]] = {
     _HEADERS: headers_of,
     _PARAMS: params_of,

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError
+from squall.clients.calls.address import without_credentials
 from squall.clients.http.encode import NO_OPENING, PreparedAuth, auth_of, path_segment
 from squall.clients.http.origin import DEFAULT_PORTS, Origin, Origins
 
@@ -96,20 +97,24 @@ def read_url(text: Any, host: str, origins: Origins, *, literal: bool = False) -
     if not isinstance(text, str):
         raise CallError(f"a URL must be text, not {type(text).__name__}")
     whole = _completed(text.strip(), host)
+    # Messages must not show a password.
+    shown = without_credentials(text)
     try:
         parts = urlsplit(whole)
         name, port = parts.hostname, parts.port
     except ValueError as error:
+        if shown != text:
+            raise CallError(f'"{shown}" is not a URL: percent-encode user and password') from None
         raise CallError(f'"{text}" is not a URL: {error}') from error
     scheme = _OVER_HTTP.get(parts.scheme, parts.scheme)
     if scheme not in DEFAULT_PORTS:
         hint = "" if "://" in text else ", or with / for a path of the host"
-        raise CallError(f'"{text}" is not a URL: it must start with http:// or https://{hint}')
+        raise CallError(f'"{shown}" is not a URL: it must start with http:// or https://{hint}')
     if port == 0:
-        raise CallError(f'"{text}" is not a URL: there is no port 0')
+        raise CallError(f'"{shown}" is not a URL: there is no port 0')
     if not name or _PLACEHOLDER.search(parts.netloc):
-        raise CallError(f'"{text}" is not a URL: it has no fixed host name')
-    origin = origins.get(scheme, _ascii_host(name, text), port or DEFAULT_PORTS[scheme])
+        raise CallError(f'"{shown}" is not a URL: it has no fixed host name')
+    origin = origins.get(scheme, _ascii_host(name, shown), port or DEFAULT_PORTS[scheme])
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     pieces = () if literal else _split(target)
     url = PreparedURL(text, origin, _encoded(target), pieces)

@@ -30,7 +30,7 @@ from squall.engine.measure.exchange_counts import (
 )
 from squall.stats.attempt_record import SurvivingCounters
 from squall.stats.histogram import Histogram
-from squall.stats.manifest import HTTP_PROTOCOLS
+from squall.stats.manifest import CALL_PROTOCOLS, HTTP_PROTOCOLS
 from squall.stats.reports import (
     CheckDelta,
     ErrorSample,
@@ -117,7 +117,7 @@ class OutcomeSamples:
             key=key,
             ok=self.is_ok,
             count=total,
-            exchanges=sampled if of_client else self.exchanges,
+            exchanges=self.exchanges + (sampled if of_client else 0),
             service=self.histogram.to_data(),
             raised=self.raised,
             statuses=self.statuses,
@@ -154,6 +154,8 @@ class Row:
     ) -> None:
         self.name = name
         self.protocol = protocol
+        # Whether each sample is an exchange, as in HTTP.
+        self.counts_samples = protocol in CALL_PROTOCOLS
         self.statuses = Statuses(ranges)
         self.reasons: dict[str, OutcomeSamples] = {}
         # A C counter: `begin()` costs less than `+= 1` on an attribute.
@@ -239,8 +241,7 @@ class Row:
         first_byte = self._take_first_byte()
         outcomes = [outcome.take(str(key), True) for key, outcome in self.statuses.outcomes.items()]
         outcomes += [outcome.take(key, False) for key, outcome in self.reasons.items()]
-        # A gRPC step has one exchange for each sample, as one of HTTP has.
-        outcomes.append(self.ok.take("ok", self.protocol == "grpc"))
+        outcomes.append(self.ok.take("ok", self.counts_samples))
         started = self.started
         delta = RowDelta(
             name=self.name,

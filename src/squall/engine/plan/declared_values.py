@@ -107,6 +107,7 @@ ATTRIBUTES: dict[str, Reader] = {
     "thresholds": _thresholds,
     "connections": _choice(("vu", "iteration", "request", "shared")),
     "streams": parse_count,
+    "pool_size": parse_count,
     "http": _choice(("1.1", "auto")),
     "session": _choice(("iteration", "vu")),
     "on_failure": _choice(ON_FAILURE),

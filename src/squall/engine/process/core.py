@@ -24,10 +24,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import uvloop
-
 from squall.api.errors import AuthorError, ConfigError, ExitCode, SquallError
 from squall.api.workflow import Workflow
+from squall.clients.calls.arrivals import ArrivalLoop
 from squall.clients.http import Exchange
 from squall.engine.core_protocol import (
     Abandon,
@@ -470,7 +469,7 @@ def main() -> None:
         lease = LeaseMemory(int(sys.argv[3]))
         os.nice(int(sys.argv[4]))
         answer_with_stack(lease.descriptor)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=ArrivalLoop) as runner:
         runner.run(serve(index, descriptor, lease))
     # Not `sys.exit`: the author's threads and atexit hooks must not delay the end of the run.
     os._exit(0)

@@ -12,8 +12,8 @@ import sys
 from time import perf_counter
 
 import msgspec
-import uvloop
 
+from squall.clients.calls.arrivals import ArrivalLoop
 from squall.engine.core_protocol import CoreRefused, Crashed, Ended, Go, Loaded, Prepare, Ready
 from squall.engine.core_protocol import ToParent as Message
 from squall.engine.load.share_specs import share_specs
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--insecure", action="store_true")
     given = parser.parse_args()
     out = sys.__stdout__
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=ArrivalLoop) as runner:
         result = runner.run(
             run_in_process(
                 given.file, given.host, given.vus, given.iterations, insecure=given.insecure

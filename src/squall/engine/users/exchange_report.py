@@ -11,6 +11,7 @@ from typing import Any, cast
 from squall.api.errors import TransportError
 from squall.api.graphql import GraphQLResponse
 from squall.api.grpc import GRPCResponse
+from squall.api.protocols.response import ProtocolResponse
 from squall.api.results import CustomResult, Timed
 from squall.api.sse import SSEResponse
 from squall.api.websocket import WebsocketResponse
@@ -18,10 +19,12 @@ from squall.api.workflow import Workflow
 from squall.clients.http import Exchange
 from squall.engine.measure.recorder import Row
 from squall.engine.users.step_failures import reason_of
-from squall.stats.manifest import HTTP_PROTOCOLS
+from squall.stats.manifest import CALL_PROTOCOLS, HTTP_PROTOCOLS
 from squall.stats.reports import ExchangeReport
 
 BODY_BYTES_MAX = 4000
+# Protocols whose clients report each call themselves.
+_REPORTED = CALL_PROTOCOLS - {"grpc"}
 HOOK_FRAMES_MAX = 40
 
 
@@ -36,6 +39,9 @@ def exchange_report(workflow: str, exchange: Exchange) -> ExchangeReport:
         request=exchange.request[:BODY_BYTES_MAX],
     )
     outcome = exchange.outcome
+    if isinstance(outcome, ProtocolResponse):
+        _add_call(report, outcome)
+        return report
     if isinstance(outcome, TransportError):
         report.error = outcome.reason
         report.total_s = max(outcome.ended - outcome.started, 0.0)
@@ -54,6 +60,14 @@ def exchange_report(workflow: str, exchange: Exchange) -> ExchangeReport:
     return report
 
 
+def _add_call(report: ExchangeReport, response: ProtocolResponse) -> None:
+    """The answer of a protocol that is not HTTP."""
+    body = response.text.encode()
+    report.body, report.body_size = body[:BODY_BYTES_MAX], response.bytes_received or len(body)
+    report.error = response.failure
+    report.connect_s, report.first_byte_s, report.total_s = response.timings
+
+
 def watched(
     workflow: str, names: dict[str, Any], send: Callable[[ExchangeReport], None]
 ) -> dict[str, Any]:
@@ -63,13 +77,16 @@ def watched(
 
     def custom(row: Row, result: Any, *rest: Any) -> bool:
         passed: bool = record(row, result, *rest)
-        # The request behind an answer of GraphQL has been reported by the HTTP client.
-        if not isinstance(result, GraphQLResponse) or result.http is None:
+        # The request behind an answer of GraphQL has been reported by the HTTP client, and calls of
+        # protocols that are not HTTP by theirs.
+        is_known = isinstance(result, GraphQLResponse) and result.http is not None
+        if not is_known and not isinstance(result, ProtocolResponse):
             send(_custom_report(workflow, row, result, passed))
         return passed
 
     def failed(row: Row, error: BaseException, *rest: Any) -> Any:
-        if row.protocol and row.protocol not in HTTP_PROTOCOLS:
+        is_known = isinstance(error, TransportError) and error.protocol in _REPORTED
+        if row.protocol and row.protocol not in HTTP_PROTOCOLS and not is_known:
             report = ExchangeReport(workflow, row.name, row.protocol, "", error=reason_of(error))
             send(report)
         return fail(row, error, *rest)

@@ -25,6 +25,7 @@ from typing import Any
 
 from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES
+from squall.api.protocols.response import ProtocolResponse
 from squall.engine.plan.workflow_plan import (
     HookPlan,
     Parameter,
@@ -115,6 +116,12 @@ async def run_together(
         raise
 
 
+def _protocol_response(step: StepPlan) -> type | None:
+    """The result of a step if it is the response of a protocol that is not HTTP."""
+    kind = step.result
+    return kind if kind is not None and issubclass(kind, ProtocolResponse) else None
+
+
 class _Writer:
     """Writes the source of one workflow's loop, method by method in the order of the loop."""
 
@@ -149,9 +156,12 @@ class _Writer:
         self.pauses = mentions(plan, "pause")
         self.places = {hook.name: place for place, hook in enumerate(plan.hooks())}
         # The class of the last step's response, if it comes from a client that has then waited.
-        last = plan.layers[-1][-1].protocol if plan.layers else ""
-        awaited = {**RESPONSES, "grpc": GRPCResponse}.get(last)
-        self.awaited = "" if awaited is None else awaited.__name__
+        last = plan.layers[-1][-1] if plan.layers else None
+        awaited = None
+        if last is not None:
+            usual = {**RESPONSES, "grpc": GRPCResponse}
+            awaited = usual.get(last.protocol) or _protocol_response(last)
+        self.awaited = "" if awaited is None else source.name(awaited.__name__, awaited)
 
     def write(self) -> None:
         for step in self.plan.steps:
@@ -385,6 +395,15 @@ class _Writer:
             # What `CUSTOM` would record, for the usual answer.
             usual = f"{result}.__class__ is GRPCResponse and not {result}.fault and "
             with block(f"if {usual}{result}.code in {result}.source.accepted:"):
+                line(f"PASS_{step.name}({result}.ended - {result}.started)")
+                if root:
+                    self._response_time(step, result)
+            condition = "elif"
+        elif (kind := _protocol_response(step)) and "WATCHED" not in self.source.names:
+            # The same for clients of protocols that are not HTTP.
+            name = self.source.name(kind.__name__, kind)
+            usual = f"{result}.__class__ is {name} and not {result}.error"
+            with block(f"if {usual} and {result}.exchanges == 1:"):
                 line(f"PASS_{step.name}({result}.ended - {result}.started)")
                 if root:
                     self._response_time(step, result)

@@ -24,6 +24,7 @@ def http_shared(plan: WorkflowPlan, options: RunOptions, base_dir: Path) -> HTTP
         timeout_s=settings.get("timeout", DEFAULT_TIMEOUT_S),
         connections=settings.get("connections", "vu"),
         streams=settings.get("streams", 10),
+        pool_size=settings.get("pool_size", 10),
         negotiates=options.http2 or settings.get("http") == "auto",
         session=settings.get("session", "iteration"),
         base_dir=base_dir,

@@ -20,6 +20,7 @@ from squall.api.errors import StatusError, TransportError
 from squall.api.feeds import FeedExhausted
 from squall.api.grpc import GRPCResponse
 from squall.api.http import RESPONSES, HTTPResponse
+from squall.api.protocols.response import ProtocolResponse
 from squall.api.results import CallResult, CustomResult
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient
@@ -146,7 +147,7 @@ class StepFailures:
         reason = result.failure
         if not reason:
             row.ok.append(seconds)
-            row.ok.exchanges += result.exchanges
+            row.ok.exchanges += result.exchanges - row.counts_samples
             return True
         row.fail(reason, seconds, bool(result.exchanges))
         self._note(row.name, reason)
@@ -306,7 +307,8 @@ def _was_sent(error: BaseException | None, last: LastCall | None) -> bool:
     """Whether the client made an exchange for this execution."""
     if isinstance(error, TransportError):
         return bool(error.ended)
-    return isinstance(last, HTTPResponse | TransportError | GRPCResponse) and bool(last.ended)
+    kinds = HTTPResponse | ProtocolResponse | TransportError | GRPCResponse
+    return last is not None and isinstance(last, kinds) and bool(last.ended)
 
 
 def _status(last: LastCall | None) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from squall.api.arguments import argument_kinds
 from squall.api.errors import CallError, ConfigError
 from squall.api.feeds import FeedExhausted
-from squall.api.http import Clients
+from squall.api.protocols.clients import Clients
 from squall.api.resources import Resource
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient, HTTPShared

@@ -25,9 +25,9 @@ from typing import Any, ParamSpec
 
 import pytest
 import trustme
-import uvloop
 
 from squall.api.arguments import Prepared, argument_kinds
+from squall.clients.calls.arrivals import ArrivalLoop
 from squall.clients.http import HTTPClient, HTTPShared
 from tests.lab.ports import free_ports
 
@@ -137,7 +137,7 @@ def on_uvloop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=ArrivalLoop) as runner:
             runner.run(test(*args, **kwargs))
 
     return run
@@ -258,8 +258,8 @@ async def swept(shared: HTTPShared) -> AsyncGenerator[HTTPClient]:
 
 def assert_balanced(shared: HTTPShared) -> None:
     """Every exchange that was sent ended in exactly one way."""
-    c = shared.counters
-    assert c.sent == c.answered + (c.failed - c.unsent) + c.reconnects + c.cancelled
+    for c in shared.counters_by_protocol.values():
+        assert c.sent == c.answered + (c.failed - c.unsent) + c.reconnects + c.cancelled
 
 
 def _binary() -> str:

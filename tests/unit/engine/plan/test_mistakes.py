@@ -252,6 +252,7 @@ ATTRIBUTES_TAKEN = {
     "thresholds": {"empty list"},
     "connections": set[str](),
     "streams": {"number"},
+    "pool_size": {"number"},
     "http": set[str](),
     "session": set[str](),
     "on_failure": set[str](),

@@ -1,0 +1,56 @@
+"""The author's `self.client`: the names of all clients.
+
+A line here makes a name known to authors and type checkers; `squall.clients.registry` says which
+class stands behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
+
+if TYPE_CHECKING:
+    from squall.api.graphql import GraphQLVerbs
+    from squall.api.grpc import GRPCVerbs
+    from squall.api.sse import SSEVerbs
+    from squall.api.websocket import WebsocketVerbs
+
+
+class Clients:
+    """The author's `self.client`: one attribute per protocol."""
+
+    graphql: GraphQLVerbs
+    graphql2: GraphQLVerbs
+    grpc: GRPCVerbs
+    http: HTTPVerbs
+    http2: HTTP2Verbs
+    http3: HTTP3Verbs
+    sse: SSEVerbs
+    websocket: WebsocketVerbs
+
+    __slots__ = ("_make", *__annotations__)
+
+    def __init__(self, http: HTTPVerbs, make: Callable[[str, Any], Any] | None = None) -> None:
+        self.http = http
+        self._make = make
+
+    # Hidden from type checkers, which would accept any name.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Called for an attribute that is not set. A client of another protocol than HTTP/1 is
+            # made when its user needs it.
+            if name in CLIENT_NAMES and self._make is not None:
+                client = self._make(name, self.http)
+                setattr(self, name, client)
+                return client
+            hint = "it has " + ", ".join(CLIENT_NAMES)
+            if hasattr(HTTPVerbs, name):
+                hint = f"write self.client.http.{name}"
+            raise AttributeError(f"self.client has no {name}; {hint}")
+
+
+CLIENT_NAMES = tuple(Clients.__annotations__)
+"""What `self.client` has."""

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
         Auth,
         Cookies,
         Data,
+        Directory,
+        Email,
         File,
+        FileGlob,
         Form,
         Headers,
         Mutation,
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.proto import Proto
+    from squall.api.protocols.browser import PageResult
+    from squall.api.protocols.smtp import SMTPResult
+    from squall.api.protocols.transfers import FTPResult, SCPResult, SFTPResult, TransferResult
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -51,8 +57,8 @@ if TYPE_CHECKING:
     from squall.reporters import Reporter, ReporterTypes
 
 _HOMES = {
-    "squall.api.arguments": "URL Auth Cookies Data File Form Headers Mutation Params Protobuf "
-    "Query",
+    "squall.api.arguments": "URL Auth Cookies Data Directory Email File FileGlob Form Headers "
+    "Mutation Params Protobuf Query",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
     "squall.api.graphql": "GraphQLError GraphQLResponse",
@@ -61,6 +67,9 @@ _HOMES = {
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
     "squall.api.proto": "Proto",
+    "squall.api.protocols.browser": "PageResult",
+    "squall.api.protocols.smtp": "SMTPResult",
+    "squall.api.protocols.transfers": "FTPResult SCPResult SFTPResult TransferResult",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -83,8 +92,12 @@ __all__ = [
     "Counter",
     "CustomResult",
     "Data",
+    "Directory",
+    "Email",
+    "FTPResult",
     "Feed",
     "File",
+    "FileGlob",
     "Form",
     "GRPCResponse",
     "Gauge",
@@ -96,6 +109,7 @@ __all__ = [
     "Headers",
     "LocalRunner",
     "Mutation",
+    "PageResult",
     "Params",
     "Proto",
     "Protobuf",
@@ -105,12 +119,16 @@ __all__ = [
     "Reporter",
     "ReporterTypes",
     "Resource",
+    "SCPResult",
+    "SFTPResult",
+    "SMTPResult",
     "SSEEvent",
     "SSEResponse",
     "Sample",
     "SquallError",
     "StatusError",
     "Timed",
+    "TransferResult",
     "TransportError",
     "Use",
     "WebsocketResponse",

@@ -41,9 +41,24 @@ class ClientSource(NamedTuple):
 CLIENTS = {
     "graphql": ClientSource("squall.clients.graphql", "GraphQLClient", "graphql"),
     "graphql2": ClientSource("squall.clients.graphql", "GraphQL2Client", "graphql"),
+    "browser": ClientSource("squall.clients.browser", "BrowserClient", "browser"),
+    "ftp": ClientSource(
+        "squall.clients.ftp",
+        "FTPClient",
+        "ftp",
+        (Scheme("ftp", 21), Scheme("ftpes", 21), Scheme("ftps", 990, tls=True)),
+    ),
     "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
     "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
+    "scp": ClientSource("squall.clients.ssh", "SCPClient", "ssh", (Scheme("scp", 22),)),
+    "sftp": ClientSource("squall.clients.ssh", "SFTPClient", "ssh", (Scheme("sftp", 22),)),
+    "smtp": ClientSource(
+        "squall.clients.smtp",
+        "SMTPClient",
+        "smtp",
+        (Scheme("smtp", 25), Scheme("smtps", 465, tls=True)),
+    ),
     "sse": ClientSource("squall.clients.sse", "SSEClient"),
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient"),
 }
@@ -57,6 +72,13 @@ ARGUMENTS = {
 }
 """Argument types of these clients: the module and function that make one ready. The function takes
 the author's value, returns a `Prepared`, and raises a `CallError` for a value that it refuses."""
+
+FILE_ARGUMENTS = {
+    "Directory": ("squall.clients.shared.file_sets", "directory_of"),
+    "Email": ("squall.clients.smtp.message", "email_of"),
+    "FileGlob": ("squall.clients.shared.file_sets", "glob_of"),
+}
+"""The same for arguments that read files; the function takes the `HTTPShared`, too."""
 
 SCHEMES = {
     scheme.name: (protocol, scheme)

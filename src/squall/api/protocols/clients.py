@@ -14,6 +14,9 @@ from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 if TYPE_CHECKING:
     from squall.api.graphql import GraphQLVerbs
     from squall.api.grpc import GRPCVerbs
+    from squall.api.protocols.browser import BrowserVerbs
+    from squall.api.protocols.smtp import SMTPVerbs
+    from squall.api.protocols.transfers import FTPVerbs, SCPVerbs, SFTPVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -21,12 +24,17 @@ if TYPE_CHECKING:
 class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
+    browser: BrowserVerbs
+    ftp: FTPVerbs
     graphql: GraphQLVerbs
     graphql2: GraphQLVerbs
     grpc: GRPCVerbs
     http: HTTPVerbs
     http2: HTTP2Verbs
     http3: HTTP3Verbs
+    scp: SCPVerbs
+    sftp: SFTPVerbs
+    smtp: SMTPVerbs
     sse: SSEVerbs
     websocket: WebsocketVerbs
 

@@ -35,7 +35,7 @@ from squall.clients.http.origin import Origin, Origins, proxy_of
 from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.response_parser import ResponseParser
 from squall.clients.http.url import PreparedURL, read_url
-from squall.clients.registry import ARGUMENTS, SCHEMES
+from squall.clients.registry import ARGUMENTS, FILE_ARGUMENTS, SCHEMES
 from squall.clients.shared.allocator import keep_large_blocks
 from squall.clients.shared.connection import LiveExchange
 from squall.clients.shared.tls_context import client_context
@@ -254,6 +254,9 @@ class HTTPShared:
             if kind.__name__ in ARGUMENTS:
                 module, name = ARGUMENTS[kind.__name__]
                 return getattr(import_module(module), name)(value)
+            if kind.__name__ in FILE_ARGUMENTS:
+                module, name = FILE_ARGUMENTS[kind.__name__]
+                return getattr(import_module(module), name)(value, self)
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"{kind.__name__} needs {error.name}, which is not installed"

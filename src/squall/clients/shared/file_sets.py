@@ -11,10 +11,13 @@ import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from squall.api.arguments import FileSet, Prepared
 from squall.api.errors import CallError
+
+if TYPE_CHECKING:
+    from squall.clients.http.shared import HTTPShared
 
 # A folder that was named by mistake, such as the home folder, must not fill the memory.
 MOST_FILES = 10_000
@@ -24,17 +27,18 @@ _MAGIC = frozenset("*?[")
 _NAMING = ("File", "Directory", "FileGlob")
 
 
-def directory_of(value: Any, base_dir: Path) -> FileSet:
+def directory_of(value: Any, shared: HTTPShared) -> FileSet:
     """Reads all files of a directory. `str()` of each is its path in the directory."""
     folder = _text(value, "a directory")
-    found = found_in(folder, base_dir)
-    return _read(value, {name: base_dir / folder / name for name in found}, folder)
+    found = found_in(folder, shared.base_dir)
+    return _read(value, {name: shared.base_dir / folder / name for name in found}, folder)
 
 
-def glob_of(value: Any, base_dir: Path) -> FileSet:
+def glob_of(value: Any, shared: HTTPShared) -> FileSet:
     """Reads all files that match a pattern. `str()` of each is its path."""
     pattern = _text(value, "a pattern")
-    return _read(value, {name: base_dir / name for name in matching(pattern, base_dir)}, pattern)
+    found = matching(pattern, shared.base_dir)
+    return _read(value, {name: shared.base_dir / name for name in found}, pattern)
 
 
 def found_in(folder: str, base_dir: Path) -> list[str]:

@@ -37,11 +37,11 @@ class SMTPClient:
         if isinstance(email, PreparedEmail) and not given:
             mail = email
         elif email is None:
-            mail = email_of(given, self._shared.file)
+            mail = email_of(given, self._shared)
         elif given:
             raise CallError("send() takes a mail or its parts, not both")
         else:
-            mail = email_of(email, self._shared.file)
+            mail = email_of(email, self._shared)
         return await self._call(
             url, f"MAIL FROM:<{mail.sender}>", lambda session: session.send(mail), timeout
         )

@@ -15,12 +15,12 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate, getaddresses
 from itertools import count
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from squall.api.arguments import FileSet, Prepared
 from squall.api.errors import CallError
 from squall.api.quantities import quoted
-from squall.api.smtp import EmailParts
+from squall.api.protocols.smtp import EmailParts
 from squall.clients.http.body import PreparedFile
 
 _KNOWN = EmailParts.__optional_keys__ | EmailParts.__required_keys__
@@ -31,6 +31,9 @@ _DOTS = re.compile(rb"(?m)^\.")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 # RFC 5321, 4.1.2: no address in an envelope has these.
 _NOT_IN_ADDRESS = re.compile(r"[\x00-\x20\x7f<>]")
+
+if TYPE_CHECKING:
+    from squall.clients.http.shared import HTTPShared
 
 ReadFile = Callable[[Any], PreparedFile]
 
@@ -56,8 +59,8 @@ class PreparedEmail(Prepared):
         return b"%b%b%b" % (self.before, next(_ids), self.after)
 
 
-def email_of(value: Any, read_file: ReadFile) -> PreparedEmail:
-    """`value` is a dict of `EmailParts`; `read_file` prepares an attachment."""
+def email_of(value: Any, shared: HTTPShared) -> PreparedEmail:
+    """`value` is a dict of `EmailParts`; `shared` knows where its files are."""
     if isinstance(value, PreparedEmail):
         return value
     if not isinstance(value, Mapping):
@@ -72,17 +75,12 @@ def email_of(value: Any, read_file: ReadFile) -> PreparedEmail:
     missing = [name for name in _NEEDED if not parts.get(name)]
     if missing:
         raise CallError(f"a mail needs {quoted(missing[0])}")
-    message = _composed(parts, read_file)
+    message = _composed(parts, shared.file)
     recipients = [
         address for name in ("to", "cc", "bcc") for address in _addresses(parts.get(name), name)
     ]
     (sender,) = _addresses(parts["sender"], "sender", most=1)
     return PreparedEmail(value, sender, tuple(dict.fromkeys(recipients)), bytes(message))
-
-
-def attachments_in(value: Any) -> list[Any]:
-    """What a mail of the author attaches, for the bundle."""
-    return _listed(value.get("attachments")) if isinstance(value, Mapping) else []  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def _composed(parts: Mapping[str, Any], read_file: ReadFile) -> EmailMessage:

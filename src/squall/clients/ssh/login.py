@@ -28,12 +28,13 @@ class Identity(NamedTuple):
 
 
 class Session:
-    """A connection that is logged in, with its SFTP channel once it was asked for."""
+    """A connection that is logged in, with a channel for SFTP if it is used for that."""
 
-    def __init__(self, connection: asyncssh.SSHClientConnection, login_s: float) -> None:
+    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         self.connection = connection
-        self.login_s = login_s
+        self.login_s = 0.0
         self.sftp: asyncssh.SFTPClient | None = None
+        self.server = str(connection.get_extra_info("server_version", ""))
 
     @property
     def is_open(self) -> bool:
@@ -47,7 +48,7 @@ class Session:
         await self.connection.wait_closed()
 
 
-async def open_session(opening: Opening, identity: Identity) -> Session:
+async def open_session(opening: Opening, identity: Identity, *, sftp: bool) -> Session:
     """Connects and logs in. Raises a `TransportError` that says what was refused."""
     address = opening.address
     if not address.user:
@@ -71,7 +72,18 @@ async def open_session(opening: Opening, identity: Identity) -> Session:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise TransportError(refusal(error, opening)) from error
-    return Session(connection, perf_counter() - began)
+    session = Session(connection)
+    if sftp:
+        try:
+            session.sftp = await connection.start_sftp_client()
+        except asyncssh.ChannelOpenError as error:
+            session.abort()
+            raise TransportError("the server has no SFTP") from error
+        except BaseException:
+            session.abort()
+            raise
+    session.login_s = perf_counter() - began
+    return session
 
 
 def refusal(error: BaseException, opening: Opening) -> str:

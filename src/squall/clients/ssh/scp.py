@@ -36,7 +36,7 @@ async def get(session: Session, path: str, most_bytes: int) -> Outcome:
         try:
             return await _received(process, most_bytes)
         except _Refused as error:
-            return _refusal(error)
+            return _refusal(error, path)
 
 
 async def put(session: Session, path: str, content: bytes) -> Outcome:
@@ -45,7 +45,14 @@ async def put(session: Session, path: str, content: bytes) -> Outcome:
         try:
             return await _sent(process, content)
         except _Refused as error:
-            return _refusal(error)
+            return _refusal(error, path)
+
+
+async def probe(session: Session) -> Outcome:
+    """Runs a command that does nothing, whether the server lets it or not."""
+    async with _command(session, "true") as process:
+        await process.wait()
+    return Outcome()
 
 
 def _command(session: Session, command: str) -> Any:
@@ -110,8 +117,10 @@ async def _refuse(process: Any, mark: bytes) -> None:
     raise _Refused(mark[0], line.decode("utf-8", "replace").strip())
 
 
-def _refusal(error: _Refused) -> Outcome:
-    # The message has the path in it: failures are counted by what follows the last colon.
+def _refusal(error: _Refused, path: str) -> Outcome:
+    """Failures are counted without the path, which stands before the reason or behind it."""
     message = str(error)
-    why = message.rpartition(":")[2].strip().lower() or "no reason given"
+    parts = [part.strip() for part in message.split(":")]
+    reasons = [part for part in parts if part not in ("", "scp") and not part.endswith(path)]
+    why = reasons[0].lower() if reasons else "no reason given"
     return Outcome(error.code, message, f"refused: {why}")

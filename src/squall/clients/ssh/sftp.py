@@ -94,7 +94,7 @@ async def remove(session: Session, path: str) -> Outcome:
     return await _answered(session, removed)
 
 
-async def version(session: Session) -> Outcome:
+async def login_path(session: Session) -> Outcome:
     """Asks for the path of the login, which every server can answer."""
 
     async def asked(sftp: asyncssh.SFTPClient) -> Outcome:
@@ -107,8 +107,7 @@ async def _answered(
     session: Session, call: Callable[[asyncssh.SFTPClient], Awaitable[Outcome]]
 ) -> Outcome:
     try:
-        if session.sftp is None:
-            session.sftp = await session.connection.start_sftp_client()
+        assert session.sftp is not None
         return await call(session.sftp)
     except asyncssh.SFTPError as error:
         if error.code in _LOST:

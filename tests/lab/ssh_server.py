@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
-
-from tests.lab.ports import free_ports
 
 USER, PASSWORD = "ada", "swordfish"
 SSHD = "/usr/sbin/sshd"

@@ -88,8 +88,9 @@ class SMTPVerbs(Protocol):
 
     Addresses are `smtp://user:password@host:port`, or `smtps://` where the connection begins with
     TLS. `smtp://` uses STARTTLS if the server offers it; `?starttls=required` at the end of the
-    address demands it, `?starttls=never` does without. A connection stays logged in. A call returns its result whatever the server answers to the
-    mail; it raises `TransportError` if there is no answer or no login.
+    address demands it, `?starttls=never` does without. A connection stays logged in. A call returns
+    its result whatever the server answers to the mail; it raises `TransportError` if there is no
+    answer or no login.
     """
 
     async def send(

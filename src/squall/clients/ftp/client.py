@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from squall.api.arguments import URL, File
 from squall.api.protocols.transfers import FTPOptions, FTPResult
@@ -97,7 +97,7 @@ class FTPClient:
 
 _LIBRARY: Library[Session] = Library(
     open_session,
-    abort=Session.abort,
+    abort=Session.drop,
     close=Session.say_goodbye,
     is_open=lambda session: session.is_open,
 )

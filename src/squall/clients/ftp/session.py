@@ -63,7 +63,7 @@ class Session(aioftp.Client):
         reader = self.stream.reader
         return not (reader.at_eof() or self.stream.writer.is_closing() or _has_unread(reader))
 
-    def abort(self) -> None:
+    def drop(self) -> None:
         """Closes both connections at once."""
         control = None if self._stream is None else self._stream.writer
         for writer in (self._data, control):
@@ -241,13 +241,13 @@ async def open_session(opening: Opening) -> Session:
         user, password = (address.user, address.password) if address.user else _ANONYMOUS
         await session.login(user, password)
     except StatusCodeError as error:
-        session.abort()
+        session.drop()
         raise TransportError(_refusal(error)) from error
     except ValueError as error:
-        session.abort()
+        session.drop()
         raise EOFError("not an FTP answer") from error
     except BaseException:
-        session.abort()
+        session.drop()
         raise
     session.login_s = perf_counter() - began
     return session

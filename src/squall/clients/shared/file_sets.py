@@ -68,8 +68,9 @@ def matching(pattern: str, base_dir: Path) -> list[str]:
         paths = [path for path in (base_dir / folder).glob(rest) if path.is_file()]
     except (ValueError, NotImplementedError) as error:
         raise CallError(f'"{pattern}" is no pattern: {error}') from error
-    named = (str(path) if os.path.isabs(folder) else os.path.relpath(path, base_dir)
-             for path in paths)
+    named = (
+        str(path) if os.path.isabs(folder) else os.path.relpath(path, base_dir) for path in paths
+    )
     found = _sorted(named, f'pattern "{pattern}"')
     if not found:
         raise CallError(f'no file matches "{pattern}" in {base_dir}')
@@ -83,10 +84,10 @@ def is_pattern(text: str) -> bool:
 def named_files(kind: type[Prepared], value: Any) -> list[str]:
     """The files that the default of an argument names, for a bundle: paths; directories, which end
     with a slash; and patterns."""
-    if kind.__name__ == "Email":
-        given: Any = value.get("attachments") if isinstance(value, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        listed = cast("list[Any]", given) if isinstance(given, list) else [given]
-        return [str(each) for each in listed if isinstance(each, str | PathLike)]
+    if kind.__name__ == "Email" and isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value).get("attachments")
+        listed: list[object] = cast("list[object]", given) if isinstance(given, list) else [given]
+        return [str(cast(object, each)) for each in listed if isinstance(each, str | PathLike)]
     if not isinstance(value, str | PathLike) or kind.__name__ not in _NAMING:
         return []
     path = str(cast(object, value))
@@ -104,7 +105,7 @@ def expanded(written: str, base_dir: Path) -> list[str]:
 
 def _fixed_folder(pattern: str) -> tuple[str, str]:
     """The part of a pattern before its first wildcard, and the rest: `Path.glob` takes neither an
-    absolute pattern nor one that begins with "..". """
+    absolute pattern nor one that begins with ".."."""
     parts = Path(pattern).parts
     fixed = next(number for number, part in enumerate(parts) if is_pattern(part))
     return os.path.join("", *parts[:fixed]), os.path.join(*parts[fixed:])

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from squall.api.arguments import FileSet, Prepared
 from squall.api.errors import CallError
-from squall.api.quantities import quoted
 from squall.api.protocols.smtp import EmailParts
+from squall.api.quantities import quoted
 from squall.clients.http.body import PreparedFile
 
 _KNOWN = EmailParts.__optional_keys__ | EmailParts.__required_keys__
@@ -93,7 +93,7 @@ def _composed(parts: Mapping[str, Any], read_file: ReadFile) -> EmailMessage:
         if parts.get("reply_to"):
             message["Reply-To"] = _text(parts["reply_to"], "reply_to")
         message["Subject"] = _text(parts.get("subject", ""), "subject")
-        for name, text in (parts.get("headers") or {}).items():
+        for name, text in cast("Mapping[str, Any]", parts.get("headers") or {}).items():
             if name in message:
                 raise CallError(f"header {name!r} of a mail has a part of its own")
             message[name] = _text(text, f"header {name}")
@@ -106,9 +106,7 @@ def _composed(parts: Mapping[str, Any], read_file: ReadFile) -> EmailMessage:
             if kind in ("message", "multipart") or not subtype:
                 # Their content would be parsed again; it is sent unchanged.
                 kind, subtype = "application", "octet-stream"
-            message.add_attachment(
-                file.content, maintype=kind, subtype=subtype, filename=file.name
-            )
+            message.add_attachment(file.content, maintype=kind, subtype=subtype, filename=file.name)
     except (ValueError, MessageError, LookupError) as error:
         raise CallError(f"the mail cannot be written: {error}") from error
     return message
@@ -147,7 +145,7 @@ def _addresses(given: Any, name: str, most: int = 0) -> list[str]:
     for address in found:
         local, at, _ = address.rpartition("@")
         if not at or not local or _NOT_IN_ADDRESS.search(address):
-            raise CallError(f'{name} of a mail: {quoted(", ".join(texts))} is no address')
+            raise CallError(f"{name} of a mail: {quoted(', '.join(texts))} is no address")
         if not address.isascii():
             raise CallError(f"{name} of a mail: {quoted(address)} has characters outside ASCII")
     if most and len(found) > most:

@@ -10,8 +10,6 @@ import shlex
 from time import perf_counter
 from typing import Any
 
-import asyncssh
-
 from squall.api.errors import TransportError
 from squall.clients.ssh.login import Session
 from squall.clients.ssh.sftp import Outcome

@@ -11,8 +11,8 @@ import asyncssh
 from squall.api.errors import TransportError
 from squall.clients.ssh.login import Session
 
-# Statuses of the protocol (draft-ietf-secsh-filexfer-02, 7) that end the connection, not the call.
-_LOST = (asyncssh.FX_NO_CONNECTION, asyncssh.FX_CONNECTION_LOST)
+# Refusals that end the connection, not the call.
+_LOST = (asyncssh.SFTPNoConnection, asyncssh.SFTPConnectionLost)
 
 
 class Outcome(NamedTuple):
@@ -109,9 +109,9 @@ async def _answered(
     try:
         assert session.sftp is not None
         return await call(session.sftp)
+    except _LOST:
+        raise
     except asyncssh.SFTPError as error:
-        if error.code in _LOST:
-            raise
         what = type(error).__name__.removeprefix("SFTP")
         words = "".join(f" {c.lower()}" if c.isupper() else c for c in what).strip()
         return Outcome(error.code, error.reason, f"refused: {words}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -102,12 +103,18 @@ def running_mail_server(
             super().connection_made(transport)
 
     def connection() -> SMTP:
+        # aiosmtpd warns of logins in clear.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return made_connection()
+
+    def made_connection() -> SMTP:
         return Connection(
             server,
             hostname="mail.test",
             tls_context=starttls,
             auth_required=login,
-            auth_require_tls=False,
+            auth_require_tls=starttls is not None,
             authenticator=server.authenticate,
             loop=loop,
         )

@@ -1,13 +1,17 @@
 """SSH servers: one on the package `asyncssh` in a thread of its own, which counts, and OpenSSH's.
 
-Both serve SFTP and SCP below a folder.
+Both serve SFTP and SCP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import pwd
+import socket
+import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+import pytest
+
+from tests.lab.ports import free_ports
 
 USER, PASSWORD = "ada", "swordfish"
 SSHD = "/usr/sbin/sshd"
@@ -32,6 +39,7 @@ class SSHServer:
         self.connections = 0
         self.logins: Counter[str] = Counter()
         self.files: Counter[str] = Counter()
+        self.open: set[Any] = set()
 
     def url(self, scheme: str = "sftp") -> str:
         return f"{scheme}://{USER}:{PASSWORD}@127.0.0.1:{self.port}"
@@ -52,6 +60,7 @@ class _Session(asyncssh.SSHServer):
 
     def connection_made(self, conn: Any) -> None:
         self._server.connections += 1
+        self._server.open.add(conn)
 
     def begin_auth(self, username: str) -> bool:
         return True
@@ -111,6 +120,10 @@ def running_ssh_server(
         ready.set()
         await stopped.wait()
         made.close()
+        for conn in server.open:
+            conn.abort()
+        server.open.clear()
+        await asyncio.sleep(0)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
@@ -127,3 +140,61 @@ def running_ssh_server(
         loop.call_soon_threadsafe(stopped.set)
         thread.join(10)
         loop.close()
+
+
+_SSHD_CONFIG = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile {folder}/sshd.pid
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+LogLevel VERBOSE
+MaxStartups 200:30:400
+Subsystem sftp internal-sftp
+"""
+
+
+@contextmanager
+def running_openssh(folder: Path) -> Generator[tuple[SSHServer, str]]:
+    """OpenSSH's server with a configuration of its own, and who may log in with the client's key:
+    the user of this process. Its log is `sshd.log`."""
+    if not os.path.exists(SSHD):
+        message = f"{SSHD} is missing: apt-get install openssh-server"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    if os.geteuid() == 0:
+        # Where it separates its privileges.
+        os.makedirs("/run/sshd", exist_ok=True)
+    server = SSHServer(folder)
+    (server.port,) = free_ports(1)
+    key = folder / "host_key"
+    key.write_bytes(server.host_key.export_private_key())
+    key.chmod(0o600)
+    public = server.client_key.export_public_key()
+    (folder / "authorized_keys").write_bytes(public)
+    config = folder / "sshd_config"
+    config.write_text(_SSHD_CONFIG.format(port=server.port, folder=folder))
+    # An absolute path: it starts itself again for every connection.
+    process = subprocess.Popen([SSHD, "-D", "-f", str(config), "-E", str(folder / "sshd.log")])
+    try:
+        wait_for_port(server.port, process)
+        yield server, pwd.getpwuid(os.geteuid()).pw_name
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, "sshd did not start"
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            time.sleep(0.02)

@@ -10,6 +10,8 @@ import shlex
 from time import perf_counter
 from typing import Any
 
+import asyncssh
+
 from squall.api.errors import TransportError
 from squall.clients.ssh.login import Session
 from squall.clients.ssh.sftp import Outcome
@@ -47,9 +49,12 @@ async def put(session: Session, path: str, content: bytes) -> Outcome:
 
 
 async def probe(session: Session) -> Outcome:
-    """Runs a command that does nothing, whether the server lets it or not."""
-    async with _command(session, "true") as process:
-        await process.wait()
+    """Runs a command that does nothing; a server that refuses it answers, too."""
+    try:
+        async with _command(session, "true") as process:
+            await process.wait()
+    except asyncssh.ChannelOpenError as error:
+        return Outcome(message=error.reason)
     return Outcome()
 
 

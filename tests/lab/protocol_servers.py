@@ -1,22 +1,29 @@
-"""Servers of five protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of eight protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from tests.lab.ftp_server import FileServer, running_ftp_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
+from tests.lab.mail_server import MailServer, running_mail_server
 from tests.lab.sse_server import EventServer, running_event_server
+from tests.lab.ssh_server import SSHServer, running_ssh_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
+SENT = b"what a file holds\n"
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
+from squall import Directory, Email, FileGlob, FTPResult, SFTPResult, SMTPResult
 from squall import WebsocketResponse, then
 
 class Load(Workflow):
@@ -54,6 +61,22 @@ class Load(Workflow):
         self, url: URL = "{graphql}", query: Query = "{{ products {{ id }} }}"
     ) -> GraphQLResponse:
         return await self.client.graphql2.query(url, query)
+
+    @then()
+    async def mail(
+        self,
+        url: URL = "{mail}",
+        email: Email = dict(sender="a@x.test", to="b@x.test", attachments="shop.proto"),
+    ) -> SMTPResult:
+        return await self.client.smtp.send(url, email)
+
+    @then()
+    async def upload(self, url: URL = "{ftp}", files: FileGlob = "data/*.txt") -> FTPResult:
+        return await self.client.ftp.put(url, f"/{{self.vu.id}}-", files[0])
+
+    @then()
+    async def store(self, url: URL = "{sftp}", files: Directory = "data") -> SFTPResult:
+        return await self.client.sftp.put(url, f"/{{self.vu.id}}-{{files[-1]}}", files[-1])
 """
 CLOSED = "vus = 2\n    iterations = 12"
 OPEN = 'rate = "8/s"\n    duration = "2s"'
@@ -65,16 +88,25 @@ class ProtocolServers(NamedTuple):
     sse: EventServer
     grpc: GRPCServer
     graphql: GraphQLServer
+    mail: MailServer
+    ftp: FileServer
+    sftp: SSHServer
 
     def workflow(self, load: str, folder: Path) -> str:
-        """The text of the file; its `.proto` file is put into the folder."""
+        """The text of the file; what it names is put into the folder."""
         (folder / "shop.proto").write_bytes((EXAMPLES / "shop.proto").read_bytes())
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data" / "a.txt").write_bytes(SENT)
+        (folder / "data" / "b.bin").write_bytes(SENT)
         urls = {
             "http2": self.http2.url,
             "websocket": self.websocket.url,
             "sse": self.sse.url,
             "grpc": self.grpc.url,
             "graphql": self.graphql.http2_url,
+            "mail": self.mail.url,
+            "ftp": self.ftp.url,
+            "sftp": self.sftp.url(),
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -82,7 +114,8 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        assert set(found) == {"http", "http2", "websocket", "sse", "grpc"}
+        files = {"smtp", "ftp", "sftp"}
+        assert set(found) == {"http", "http2", "websocket", "sse", "grpc", *files}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
         # Two steps of gRPC; GraphQL goes over HTTP/2.
@@ -96,8 +129,18 @@ class ProtocolServers(NamedTuple):
             self.grpc.calls["Buy"],
             self.grpc.calls["Talk"],
             self.graphql.operations["anonymous"],
+            len(self.mail.mails),
+            self.ftp.files["received"],
+            self.sftp.files["written"],
         )
-        assert seen == (made,) * 7
+        assert seen == (made,) * 10
+        attached = b64encode((EXAMPLES / "shop.proto").read_bytes())[:40]
+        assert all(attached in bytes(mail.content or b"") for mail in self.mail.mails)
+        for server in (self.ftp, self.sftp):
+            assert {path.read_bytes() for path in server.folder.iterdir()} == {SENT}
+            assert server.logins["ada"] + server.logins["all"] == server.connections
+        for name, server in (("smtp", self.mail), ("ftp", self.ftp), ("sftp", self.sftp)):
+            assert found[name]["connections"] == server.connections
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -119,5 +162,10 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_event_server() as sse,
         running_grpc_server() as grpc,
         running_graphql_server() as graphql,
+        running_mail_server() as mail,
+        TemporaryDirectory() as pictures,
+        TemporaryDirectory() as documents,
+        running_ftp_server(Path(pictures)) as ftp,
+        running_ssh_server(Path(documents)) as sftp,
     ):
-        yield ProtocolServers(http2, websocket, sse, grpc, graphql)
+        yield ProtocolServers(http2, websocket, sse, grpc, graphql, mail, ftp, sftp)

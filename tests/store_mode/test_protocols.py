@@ -18,6 +18,6 @@ def test_the_counts_of_each_protocol_are_those_of_its_server(
         for load in (CLOSED, OPEN):
             store_target.reset()
             with running_protocol_servers() as servers:
-                ended = lab.run(lab.write(servers.workflow(load, lab.folder))).end()
+                ended = lab.run(lab.write(servers.workflow(load, lab.folder)), "--insecure").end()
                 check_code(ended)
                 servers.check(ended.document, store_target.counts()["total"])

@@ -1,6 +1,6 @@
 """Sends mails with a picture: one that is written before the run, and one for each user."""
 
-from squall import Email, SMTPResult, URL, Workflow, check, step, then
+from squall import URL, Email, SMTPResult, Workflow, check, step, then
 
 
 class Mail(Workflow):

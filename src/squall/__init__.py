@@ -44,8 +44,11 @@ if TYPE_CHECKING:
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.proto import Proto
     from squall.api.protocols.browser import PageResult
+    from squall.api.protocols.redis import RedisResponse
     from squall.api.protocols.smtp import SMTPResult
+    from squall.api.protocols.tcp import LengthPrefix, TCPResponse
     from squall.api.protocols.transfers import FTPResult, SCPResult, SFTPResult, TransferResult
+    from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
     from squall.api.sse import SSEEvent, SSEResponse
@@ -70,6 +73,9 @@ _HOMES = {
     "squall.api.protocols.browser": "PageResult",
     "squall.api.protocols.smtp": "SMTPResult",
     "squall.api.protocols.transfers": "FTPResult SCPResult SFTPResult TransferResult",
+    "squall.api.protocols.redis": "RedisResponse",
+    "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
+    "squall.api.protocols.udp": "UDPResponse",
     "squall.api.resources": "Resource",
     "squall.api.results": "CustomResult Timed",
     "squall.api.sse": "SSEEvent SSEResponse",
@@ -107,6 +113,7 @@ __all__ = [
     "HTTP3Response",
     "HTTPResponse",
     "Headers",
+    "LengthPrefix",
     "LocalRunner",
     "Mutation",
     "PageResult",
@@ -116,6 +123,7 @@ __all__ = [
     "Provide",
     "Query",
     "Rate",
+    "RedisResponse",
     "Reporter",
     "ReporterTypes",
     "Resource",
@@ -127,9 +135,11 @@ __all__ = [
     "Sample",
     "SquallError",
     "StatusError",
+    "TCPResponse",
     "Timed",
     "TransferResult",
     "TransportError",
+    "UDPResponse",
     "Use",
     "WebsocketResponse",
     "Workflow",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from squall.api import arguments
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from squall.clients.websocket.session import OpenSession
 
 PING_TIMEOUT_S = 10.0
+_SWEEP_S = 0.02
 _SHOWN_HEADERS = ("Content-Type", "Content-Encoding", "Location")
 _SHOWN_LINES = 20
 _SHOWN_CHARACTERS = 2000
@@ -147,9 +149,12 @@ async def _probed(address: PreparedAddress, http: HTTPClient) -> PingResult:
     """Asks a server that is not HTTP what its client asks it."""
     dns_s = sum(http.shared.dns_samples)
     client = make_client(SCHEMES[address.scheme][0], http)
+    # As the engine does in a run.
+    sweeper = asyncio.ensure_future(_sweep(http.shared))
     try:
         probe: Probe = await client.probe(address)
     finally:
+        sweeper.cancel()
         # Its connections say goodbye, as those of a user do.
         http.close()
     where = address.origin.addresses[0].ip
@@ -165,6 +170,12 @@ async def _probed(address: PreparedAddress, http: HTTPClient) -> PingResult:
     if probe.response.error:
         return PingResult(str(address), peer, dns_s, error=probe.response.error)
     return PingResult(str(address), peer, dns_s, lines=lines)
+
+
+async def _sweep(shared: HTTPShared) -> None:
+    while True:
+        shared.sweep(perf_counter())
+        await asyncio.sleep(_SWEEP_S)
 
 
 async def _grpc(url: str, http: HTTPClient) -> PingResult:

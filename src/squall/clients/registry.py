@@ -39,8 +39,6 @@ class ClientSource(NamedTuple):
 
 
 CLIENTS = {
-    "graphql": ClientSource("squall.clients.graphql", "GraphQLClient", "graphql"),
-    "graphql2": ClientSource("squall.clients.graphql", "GraphQL2Client", "graphql"),
     "browser": ClientSource("squall.clients.browser", "BrowserClient", "browser"),
     "ftp": ClientSource(
         "squall.clients.ftp",
@@ -48,9 +46,17 @@ CLIENTS = {
         "ftp",
         (Scheme("ftp", 21), Scheme("ftpes", 21), Scheme("ftps", 990, tls=True)),
     ),
+    "graphql": ClientSource("squall.clients.graphql", "GraphQLClient", "graphql"),
+    "graphql2": ClientSource("squall.clients.graphql", "GraphQL2Client", "graphql"),
     "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
     "http2": ClientSource("squall.clients.http2", "HTTP2Client", "http2"),
     "http3": ClientSource("squall.clients.http3", "HTTP3Client", "http3"),
+    "redis": ClientSource(
+        "squall.clients.redis",
+        "RedisClient",
+        "redis",
+        (Scheme("redis", 6379), Scheme("rediss", 6379, tls=True)),
+    ),
     "scp": ClientSource("squall.clients.ssh", "SCPClient", "ssh", (Scheme("scp", 22),)),
     "sftp": ClientSource("squall.clients.ssh", "SFTPClient", "ssh", (Scheme("sftp", 22),)),
     "smtp": ClientSource(
@@ -60,6 +66,10 @@ CLIENTS = {
         (Scheme("smtp", 25), Scheme("smtps", 465, tls=True)),
     ),
     "sse": ClientSource("squall.clients.sse", "SSEClient"),
+    "tcp": ClientSource(
+        "squall.clients.tcp", "TCPClient", "", (Scheme("tcp", 0), Scheme("tls", 0, tls=True))
+    ),
+    "udp": ClientSource("squall.clients.udp", "UDPClient", "", (Scheme("udp", 0),)),
     "websocket": ClientSource("squall.clients.websocket", "WebsocketClient"),
 }
 _NEGOTIATING = ClientSource("squall.clients.http2", "NegotiatingClient", "http2")

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from squall.api.graphql import GraphQLVerbs
     from squall.api.grpc import GRPCVerbs
     from squall.api.protocols.browser import BrowserVerbs
+    from squall.api.protocols.redis import RedisVerbs
     from squall.api.protocols.smtp import SMTPVerbs
+    from squall.api.protocols.tcp import TCPVerbs
     from squall.api.protocols.transfers import FTPVerbs, SCPVerbs, SFTPVerbs
+    from squall.api.protocols.udp import UDPVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
 
@@ -35,7 +38,10 @@ class Clients:
     scp: SCPVerbs
     sftp: SFTPVerbs
     smtp: SMTPVerbs
+    redis: RedisVerbs
     sse: SSEVerbs
+    tcp: TCPVerbs
+    udp: UDPVerbs
     websocket: WebsocketVerbs
 
     __slots__ = ("_make", *__annotations__)

@@ -87,6 +87,8 @@ def read_address(text: str, origins: Origins) -> PreparedAddress:
             f"the address is not valid: write {name}://host:port, or "
             f"{name}://user:password@host:port with special characters percent-encoded"
         )
+    if not (port or scheme.port):
+        raise CallError(f"the address has no port: write {name}://host:port")
     origin = origins.direct(name, host.lower(), port or scheme.port, tls=scheme.tls)
     address = PreparedAddress(text, protocol, origin, name)
     address.user = unquote(parts.username or "")

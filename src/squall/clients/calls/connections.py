@@ -48,7 +48,17 @@ Open = Callable[[PreparedAddress, float], Awaitable[C]]
 class Connections(Generic[C]):
     """The connections of one user's client."""
 
-    __slots__ = ("_idle", "_open", "counters", "http", "protocol", "shared")
+    __slots__ = (
+        "_idle",
+        "_keeps",
+        "_open",
+        "counters",
+        "free",
+        "http",
+        "plain",
+        "protocol",
+        "shared",
+    )
 
     def __init__(self, http: HTTPClient, protocol: str, open: Open[C]) -> None:
         self.http = http
@@ -56,6 +66,11 @@ class Connections(Generic[C]):
         self.protocol = protocol
         self.counters: HTTPCounters = self.shared.counters_of(protocol)
         self._open = open
+        self._keeps = self.shared.connections in ("vu", "iteration")
+        # The connection that was given back last: a client that sends on it need not search.
+        self.free: C | None = None
+        # Nothing but `last` wants to know of a call: no steps beside each other, no `--once`.
+        self.plain = not http.siblings and self.shared.on_exchange is None
         # By the text of the address, which has the user and the database in it.
         self._idle: dict[Any, list[C]] = {}
         http.companions = (*http.companions, self)
@@ -75,8 +90,15 @@ class Connections(Generic[C]):
     def limit_s(self, timeout: str | float | None) -> float:
         return self.http.timeout_s if timeout is None else self.shared.seconds(timeout)
 
-    async def take(self, address: PreparedAddress, operation: str, limit_s: float) -> C:
-        """An idle connection or a new one; `operation` is what fails if there is none."""
+    def idle(self, address: PreparedAddress) -> C | None:
+        """A connection of the user that waits for its next call."""
+        free = self.free
+        if free is not None and free.address.value == address.value:
+            self.free = None
+            if free.is_open:
+                free.connect_s = 0.0
+                return free
+            free.abort()
         idle = self._idle.get(address.value)
         while idle:
             conn = idle.pop()
@@ -84,6 +106,13 @@ class Connections(Generic[C]):
                 conn.connect_s = 0.0
                 return conn
             conn.abort()
+        return None
+
+    async def take(self, address: PreparedAddress, operation: str, limit_s: float) -> C:
+        """An idle connection or a new one; `operation` is what fails if there is none."""
+        idle = self.idle(address)
+        if idle is not None:
+            return idle
         shared = self.shared
         began = perf_counter()
         if began > shared.limit[0] and not shared.allows(began):
@@ -125,6 +154,9 @@ class Connections(Generic[C]):
 
     def give_back(self, conn: C) -> None:
         """Takes back a connection on which nothing is under way."""
+        if self._keeps and self.free is None and conn.is_open and not self.shared.closed:
+            self.free = conn
+            return
         policy = self.shared.connections
         if policy == "shared":
             if conn.is_open:
@@ -150,10 +182,31 @@ class Connections(Generic[C]):
 
     def done(self, response: Any) -> Any:
         """Notes how a call ended, for the step and for `--once`."""
+        if self.plain:
+            # `HTTPClient.note` without its call.
+            self.http.last = response
+            return response
         self.http.note(response)
         if self.shared.on_exchange is not None:
-            self._show(response.source.operation, response.source.address, response)
+            self.show(response)
         return response
+
+    def show(self, response: Any) -> None:
+        """Shows a call for `--once`; `done` does it, too."""
+        if self.shared.on_exchange is not None:
+            self._show(response.source.operation, response.source.address, response)
+
+    def broken(
+        self, conn: C, error: BaseException, operation: str, calls: int = 1
+    ) -> BaseException:
+        """Drops the connection of calls without an answer, and counts them. Returns what to
+        raise."""
+        self.drop(conn)
+        if not isinstance(error, TransportError):
+            self.counters.cancelled += calls
+            return error
+        self.counters.failed += calls
+        return self.failed(error, conn.address, operation)
 
     def failed(
         self, error: TransportError, address: PreparedAddress, operation: str
@@ -187,6 +240,9 @@ class Connections(Generic[C]):
             self.close()
 
     def close(self) -> None:
+        free, self.free = self.free, None
+        if free is not None:
+            free.close()
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for conn in connections:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from squall.api.arguments import Prepared
+from squall.clients.calls.address import PreparedAddress
 from squall.clients.http.body import PreparedBody, PreparedFile, data_of
 
 # Characters of a statement or command that messages show.
@@ -22,6 +25,23 @@ def payload_of(value: Any) -> bytes:
     if isinstance(value, Prepared):
         value = value.value
     return data_of(value).content
+
+
+class SentData(msgspec.Struct, eq=False, gc=False):
+    """The source of a response of raw bytes: the verb, and what was sent."""
+
+    to: PreparedAddress
+    verb: str
+    data: bytes
+
+    @property
+    def address(self) -> str:
+        return self.to.shown
+
+    @property
+    def operation(self) -> str:
+        start = self.data[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
+        return f"{self.verb} {shown(start)}" if start else self.verb
 
 
 def shown(text: str) -> str:

@@ -63,7 +63,7 @@ def exchange_report(workflow: str, exchange: Exchange) -> ExchangeReport:
 def _add_call(report: ExchangeReport, response: ProtocolResponse) -> None:
     """The answer of a protocol that is not HTTP."""
     body = response.text.encode()
-    report.body, report.body_size = body[:BODY_BYTES_MAX], response.bytes_received or len(body)
+    report.body, report.body_size = body[:BODY_BYTES_MAX], len(body)
     report.error = response.failure
     report.connect_s, report.first_byte_s, report.total_s = response.timings
 

@@ -50,7 +50,7 @@ pytest: $(VENV)/.dev ## some tests: ARGS="-k name" or ARGS=tests/unit
 	$(BIN)/pytest $(ARGS)
 
 system:
-	@.ci/packages nginx=nginx-light nghttpd=nghttp2-server caddy=caddy chromium=chromium redis-server=redis-server promtool=prometheus dnsmasq=dnsmasq-base
+	@.ci/packages nginx=nginx-light nghttpd=nghttp2-server caddy=caddy chromium=chromium redis-server=redis-server promtool=prometheus dnsmasq=dnsmasq-base /usr/sbin/sshd=openssh-server
 
 format: $(VENV)/.dev ## write what the formatter wants
 	$(BIN)/ruff check --fix-only

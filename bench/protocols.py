@@ -34,7 +34,7 @@ HTTP2_BARS = {("nginx", 1): 0.80, ("nginx", 10): 0.75, ("nghttpd", 1): 0.80, ("n
 K6_BAR = 2.2
 EVENTS_BAR = 400_000.0
 # Modules with a function `rows(seconds)` of other protocols.
-MORE = ("protocols_grpc", "protocols_http3", "protocols_sockets")
+MORE = ("protocols_grpc", "protocols_http3", "protocols_sockets", "protocols_files")
 
 
 def main() -> int:

@@ -65,8 +65,10 @@ if TYPE_CHECKING:
     File: TypeAlias = (
         str | PathLike[str] | tuple[str, str | bytes] | tuple[str, str | bytes, str] | Prepared
     )
-    Directory: TypeAlias = str | FileSet
-    FileGlob: TypeAlias = str | FileSet
+    # A text is a sequence of texts, and each of them could be a `File`: so one file of the set
+    # is a `File` for a checker, too.
+    Directory: TypeAlias = Sequence[str | Prepared]
+    FileGlob: TypeAlias = Sequence[str | Prepared]
     Email: TypeAlias = EmailParts | Prepared
     Protobuf: TypeAlias = ProtobufMessage | Mapping[str, Any] | bytes | Prepared
     Query: TypeAlias = str | Prepared

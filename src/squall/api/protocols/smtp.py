@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, Required, TypedDict, Unpack
 
 from squall.api.errors import StatusError
 from squall.api.protocols.response import ProtocolResponse
 
 if TYPE_CHECKING:
-    from squall.api.arguments import URL, Email, File, FileSet
+    from squall.api.arguments import URL, Email, File
 
 
 class SMTPResult(ProtocolResponse, eq=False, gc=False):
@@ -59,7 +59,7 @@ class EmailParts(TypedDict, total=False):
     """The content as plain text."""
     html: str
     """The content as HTML, beside the plain text."""
-    attachments: File | FileSet | list[File]
+    attachments: File | Sequence[File]
     """Files to attach: a path, `(name, content)`, or a list of these."""
     headers: Mapping[str, str]
     """Further headers."""
@@ -77,7 +77,7 @@ class SendOptions(TypedDict, total=False):
     subject: str
     text: str
     html: str
-    attachments: File | FileSet | list[File]
+    attachments: File | Sequence[File]
     headers: Mapping[str, str]
     timeout: str | float | None
     """Limit for this call, such as `"5s"`, instead of the limit of the step or workflow."""

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -223,6 +224,7 @@ async def _serve(kind: str, port: int, folder: str) -> None:
 
 async def _load(name: str, port: int, seconds: float) -> None:
     """Prints the operations of a bare library per second of CPU time, with its log-ins, as ours."""
+    import_module(MODULES[name])
     began, until = time.process_time(), time.perf_counter() + seconds
     opened = await asyncio.gather(*(LIBRARIES[name](port) for _ in range(USERS)))
     done = 0
@@ -286,6 +288,7 @@ async def _ssh(port: int) -> Any:
     )
 
 
+MODULES = {"Smtp": "aiosmtplib", "Ftp": "aioftp", "Sftp": "asyncssh", "Scp": "asyncssh"}
 LIBRARIES = {"Smtp": _smtp, "Ftp": _ftp, "Sftp": _sftp, "Scp": _scp}
 
 

@@ -46,7 +46,10 @@ API: list[tuple[str, str, list[str]]] = [
         'value as the default: `url: URL = "/search"`. Every call also takes plain values.',
         [
             f"squall.api.arguments:{name}"
-            for name in ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
+            for name in (
+                *("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File"),
+                *("Directory", "FileGlob", "Email", "FileSet"),
+            )
         ]
         + ["squall.api.values:env", "squall.api.values:bearer"],
     ),
@@ -80,6 +83,33 @@ API: list[tuple[str, str, list[str]]] = [
         [
             f"squall.api.sse:{name}"
             for name in ("SSEVerbs", "ListenOptions", "SSEResponse", "SSEEvent")
+        ],
+    ),
+    (
+        "Mail and files",
+        "`self.client.smtp`, `ftp`, `sftp` and `scp`, and what they return "
+        "([how](../mail-and-files.md)).",
+        [
+            "squall.api.protocols.response:ProtocolResponse",
+            *(
+                f"squall.api.protocols.smtp:{name}"
+                for name in ("SMTPVerbs", "SendOptions", "EmailParts", "SMTPResult")
+            ),
+            *(
+                f"squall.api.protocols.transfers:{name}"
+                for name in (
+                    *("FTPVerbs", "FTPOptions", "SFTPVerbs", "SCPVerbs", "SSHOptions"),
+                    *("TransferResult", "FTPResult", "SFTPResult", "SCPResult"),
+                )
+            ),
+        ],
+    ),
+    (
+        "Browser",
+        "Pages of a user, `self.client.browser`, and what they return ([how](../browser.md)).",
+        [
+            f"squall.api.protocols.browser:{name}"
+            for name in ("BrowserVerbs", "OpenOptions", "ActionOptions", "PageResult")
         ],
     ),
     (

@@ -9,7 +9,7 @@ from squall.api.arguments import URL, File
 from squall.api.protocols.transfers import FTPOptions, FTPResult
 from squall.clients.calls.library import Library, LibraryCalls
 from squall.clients.calls.probe import Probe
-from squall.clients.ftp.session import Outcome, Session, open_session
+from squall.clients.ftp.session import FTPOutcome, FTPSession, open_session
 from squall.clients.shared.sent_files import content_of, remote_path
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class FTPClient:
         verb: str,
         path: str,
         options: FTPOptions,
-        perform: Callable[[Session], Awaitable[Outcome]],
+        perform: Callable[[FTPSession], Awaitable[FTPOutcome]],
         sent: int = 0,
     ) -> FTPResult:
-        used: list[Session] = []
+        used: list[FTPSession] = []
 
-        def noted(session: Session) -> Awaitable[Outcome]:
+        def noted(session: FTPSession) -> Awaitable[FTPOutcome]:
             used.append(session)
             return perform(session)
 
@@ -95,9 +95,9 @@ class FTPClient:
         return self._calls.done(result)
 
 
-_LIBRARY: Library[Session] = Library(
+_LIBRARY: Library[FTPSession] = Library(
     open_session,
-    abort=Session.drop,
-    close=Session.say_goodbye,
+    abort=FTPSession.drop,
+    close=FTPSession.say_goodbye,
     is_open=lambda session: session.is_open,
 )

@@ -1,6 +1,6 @@
 """A control connection that is logged in, and what one call does on it.
 
-A refusal of the server is a value, an `Outcome`. A data connection goes to the address of the
+A refusal of the server is a value, an `FTPOutcome`. A data connection goes to the address of the
 control connection, whatever the server says: behind a router it names an address of its own.
 """
 
@@ -26,7 +26,7 @@ _NOT_KNOWN = ("500", "501", "502", "504")
 _PIECE_BYTES = 1 << 16
 
 
-class Outcome(NamedTuple):
+class FTPOutcome(NamedTuple):
     """How the server answered a call. `error` is empty if it did what it was asked for."""
 
     code: int
@@ -45,7 +45,7 @@ class DataConnection(NamedTuple):
     took_s: float
 
 
-class Session(aioftp.Client):
+class FTPSession(aioftp.Client):
     """A client of aioftp that opens its connections itself."""
 
     def __init__(self, opening: Opening) -> None:
@@ -73,15 +73,15 @@ class Session(aioftp.Client):
     async def say_goodbye(self) -> None:
         await self.command("QUIT", "2xx")
 
-    async def get(self, path: str, most_bytes: int) -> Outcome:
+    async def get(self, path: str, most_bytes: int) -> FTPOutcome:
         """RETR: the content of a file."""
         return await self._answered("RETR", lambda: self._received(f"RETR {path}", most_bytes))
 
-    async def put(self, path: str, content: bytes) -> Outcome:
+    async def put(self, path: str, content: bytes) -> FTPOutcome:
         """STOR: a file with this content."""
         return await self._answered("STOR", lambda: self._sent(f"STOR {path}", content))
 
-    async def list_names(self, path: str, most_bytes: int) -> Outcome:
+    async def list_names(self, path: str, most_bytes: int) -> FTPOutcome:
         """MLSD, or LIST where the server does not know it: the names in a directory."""
         if self._has_mlsd:
             found = await self._answered(
@@ -95,25 +95,25 @@ class Session(aioftp.Client):
         )
         return self._named(found, self.parse_list_line)
 
-    async def delete(self, path: str) -> Outcome:
+    async def delete(self, path: str) -> FTPOutcome:
         """DELE: removes a file."""
 
-        async def deleted() -> Outcome:
+        async def deleted() -> FTPOutcome:
             code, info = await self.command(f"DELE {path}", "2xx")
-            return Outcome(int(code), _text(info))
+            return FTPOutcome(int(code), _text(info))
 
         return await self._answered("DELE", deleted)
 
-    async def ask(self, command: str) -> Outcome:
+    async def ask(self, command: str) -> FTPOutcome:
         """A command without a data connection."""
 
-        async def asked() -> Outcome:
+        async def asked() -> FTPOutcome:
             code, info = await self.command(command, "2xx")
-            return Outcome(int(code), _text(info))
+            return FTPOutcome(int(code), _text(info))
 
         return await self._answered(command, asked)
 
-    async def _answered(self, verb: str, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    async def _answered(self, verb: str, call: Callable[[], Awaitable[FTPOutcome]]) -> FTPOutcome:
         try:
             return await call()
         except StatusCodeError as error:
@@ -121,7 +121,7 @@ class Session(aioftp.Client):
             if code == "421" or not code.isdecimal():
                 # The server ends the session (RFC 959, 5.4).
                 raise EOFError(f"the server closes the session: {code}") from error
-            return Outcome(int(code), message, f"{verb} refused: {code}")
+            return FTPOutcome(int(code), message, f"{verb} refused: {code}")
         except ValueError as error:
             # A line that does not end, or an answer to EPSV without a port.
             raise EOFError("not an FTP answer") from error
@@ -131,7 +131,7 @@ class Session(aioftp.Client):
                 # Refused, or broken off.
                 data.transport.abort()
 
-    async def _received(self, command: str, most_bytes: int) -> Outcome:
+    async def _received(self, command: str, most_bytes: int) -> FTPOutcome:
         data = await self._data_connection()
         await self.command(command, "1xx")
         began = perf_counter()
@@ -145,7 +145,7 @@ class Session(aioftp.Client):
         data.writer.close()
         code, info = await self.command(None, "2xx", "1xx")
         content = b"".join(pieces)
-        return Outcome(
+        return FTPOutcome(
             int(code),
             _text(info),
             content=content,
@@ -154,7 +154,7 @@ class Session(aioftp.Client):
             transfer_s=perf_counter() - began,
         )
 
-    async def _sent(self, command: str, content: bytes) -> Outcome:
+    async def _sent(self, command: str, content: bytes) -> FTPOutcome:
         data = await self._data_connection()
         await self.command(command, "1xx")
         began = perf_counter()
@@ -163,7 +163,7 @@ class Session(aioftp.Client):
         # Its end is the end of the file.
         data.writer.close()
         code, info = await self.command(None, "2xx", "1xx")
-        return Outcome(
+        return FTPOutcome(
             int(code),
             _text(info),
             size=len(content),
@@ -212,7 +212,7 @@ class Session(aioftp.Client):
                 )
             return await asyncio.open_connection(place, port)
 
-    def _named(self, found: Outcome, read: Callable[[bytes], tuple[Any, Any]]) -> Outcome:
+    def _named(self, found: FTPOutcome, read: Callable[[bytes], tuple[Any, Any]]) -> FTPOutcome:
         names: list[str] = []
         for line in found.content.splitlines():
             if not line.strip() or line.startswith(b"total "):
@@ -226,10 +226,10 @@ class Session(aioftp.Client):
         return found._replace(names=tuple(names))
 
 
-async def open_session(opening: Opening) -> Session:
+async def open_session(opening: Opening) -> FTPSession:
     """Connects and logs in, as "anonymous" if the address has no user."""
     address = opening.address
-    session = Session(opening)
+    session = FTPSession(opening)
     try:
         began = perf_counter()
         await session.connect(opening.host, opening.port)

@@ -18,15 +18,15 @@ from squall.clients.calls.library import Library, LibraryCalls
 from squall.clients.calls.probe import Probe
 from squall.clients.shared.sent_files import content_of, remote_path
 from squall.clients.ssh import scp, sftp
-from squall.clients.ssh.login import Identity, Session, lost_reason, open_session
-from squall.clients.ssh.sftp import Outcome
+from squall.clients.ssh.login import SSHIdentity, SSHSession, lost_reason, open_session
+from squall.clients.ssh.sftp import TransferOutcome
 
 if TYPE_CHECKING:
     from squall.clients.calls.address import PreparedAddress
     from squall.clients.http.client import HTTPClient
 
 R = TypeVar("R", SFTPResult, SCPResult)
-_NOBODY = Identity("", "")
+_NOBODY = SSHIdentity("", "")
 _PEM = "-----BEGIN"
 
 
@@ -40,7 +40,7 @@ class SSHCalls:
         # Addresses with an identity, of all users of a share: a connection is found by its address.
         self._addresses: dict[Any, PreparedAddress]
         self._addresses = self.shared.protocols.setdefault("ssh addresses", {})
-        identities: dict[Any, Identity] = self.shared.protocols.setdefault("ssh identities", {})
+        identities: dict[Any, SSHIdentity] = self.shared.protocols.setdefault("ssh identities", {})
         self._calls = LibraryCalls(
             http,
             protocol,
@@ -50,8 +50,8 @@ class SSHCalls:
                     identities.get(opening.address.value, _NOBODY),
                     sftp=protocol == "sftp",
                 ),
-                abort=Session.abort,
-                close=Session.close,
+                abort=SSHSession.abort,
+                close=SSHSession.close,
                 is_open=lambda session: session.is_open,
                 lost=(asyncssh.Error,),
                 reason=lost_reason,
@@ -65,12 +65,12 @@ class SSHCalls:
         operation: str,
         path: str,
         options: SSHOptions,
-        perform: Callable[[Session], Awaitable[Outcome]],
+        perform: Callable[[SSHSession], Awaitable[TransferOutcome]],
         sent: int = 0,
     ) -> R:
-        used: list[Session] = []
+        used: list[SSHSession] = []
 
-        def noted(session: Session) -> Awaitable[Outcome]:
+        def noted(session: SSHSession) -> Awaitable[TransferOutcome]:
             used.append(session)
             return perform(session)
 
@@ -111,7 +111,7 @@ class SSHCalls:
         found = self._addresses.get(kept)
         if found is None:
             plain = self._calls.address_of(url)
-            identity = Identity(self._text(key), self._text(known_hosts))
+            identity = SSHIdentity(self._text(key), self._text(known_hosts))
             found = copy(plain)
             found.value = (plain.value, identity)
             self.shared.protocols["ssh identities"][found.value] = identity
@@ -183,7 +183,7 @@ class SFTPClient:
         """Logs in and asks for the path of the login."""
         servers: list[str] = []
 
-        def ask(session: Session) -> Awaitable[Outcome]:
+        def ask(session: SSHSession) -> Awaitable[TransferOutcome]:
             servers.append(session.server)
             return sftp.login_path(session)
 
@@ -226,7 +226,7 @@ class SCPClient:
         """Logs in and runs a command that does nothing."""
         servers: list[str] = []
 
-        def ask(session: Session) -> Awaitable[Outcome]:
+        def ask(session: SSHSession) -> Awaitable[TransferOutcome]:
             servers.append(session.server)
             return scp.probe(session)
 

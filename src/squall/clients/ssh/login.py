@@ -18,7 +18,7 @@ from squall.clients.calls.arrivals import Opening
 _KNOWN_HOSTS = Path(".ssh") / "known_hosts"
 
 
-class Identity(NamedTuple):
+class SSHIdentity(NamedTuple):
     """How to log in, beside the user and password of the address, and whom to trust."""
 
     key: str
@@ -27,7 +27,7 @@ class Identity(NamedTuple):
     """The text of a file of known hosts; empty for that of the machine."""
 
 
-class Session:
+class SSHSession:
     """A connection that is logged in, with a channel for SFTP if it is used for that."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
@@ -48,7 +48,7 @@ class Session:
         await self.connection.wait_closed()
 
 
-async def open_session(opening: Opening, identity: Identity, *, sftp: bool) -> Session:
+async def open_session(opening: Opening, identity: SSHIdentity, *, sftp: bool) -> SSHSession:
     """Connects and logs in. Raises a `TransportError` that says what was refused."""
     address = opening.address
     if not address.user:
@@ -72,7 +72,7 @@ async def open_session(opening: Opening, identity: Identity, *, sftp: bool) -> S
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise TransportError(refusal(error, opening)) from error
-    session = Session(connection)
+    session = SSHSession(connection)
     if sftp:
         try:
             session.sftp = await connection.start_sftp_client()
@@ -106,7 +106,7 @@ def lost_reason(error: BaseException) -> str:
     return str(error).lower() or type(error).__name__
 
 
-def _known_hosts(opening: Opening, identity: Identity) -> Any:
+def _known_hosts(opening: Opening, identity: SSHIdentity) -> Any:
     if not opening.shared.verify:
         return None
     text = identity.known_hosts

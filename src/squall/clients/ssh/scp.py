@@ -13,8 +13,8 @@ from typing import Any
 import asyncssh
 
 from squall.api.errors import TransportError
-from squall.clients.ssh.login import Session
-from squall.clients.ssh.sftp import Outcome
+from squall.clients.ssh.login import SSHSession
+from squall.clients.ssh.sftp import TransferOutcome
 
 _OK = b"\0"
 _PIECE_BYTES = 1 << 16
@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 16
 _NAME = "file"
 
 
-class _Refused(Exception):
+class _CopyRefused(Exception):
     """The server does not go on; `code` is 1 (this file) or 2 (fatal)."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -30,39 +30,39 @@ class _Refused(Exception):
         self.code = code
 
 
-async def get(session: Session, path: str, most_bytes: int) -> Outcome:
+async def get(session: SSHSession, path: str, most_bytes: int) -> TransferOutcome:
     """Receives a file."""
     async with _command(session, f"scp -f {shlex.quote(path)}") as process:
         try:
             return await _received(process, most_bytes)
-        except _Refused as error:
+        except _CopyRefused as error:
             return _refusal(error, path)
 
 
-async def put(session: Session, path: str, content: bytes) -> Outcome:
+async def put(session: SSHSession, path: str, content: bytes) -> TransferOutcome:
     """Sends a file with this content."""
     async with _command(session, f"scp -t {shlex.quote(path)}") as process:
         try:
             return await _sent(process, content)
-        except _Refused as error:
+        except _CopyRefused as error:
             return _refusal(error, path)
 
 
-async def probe(session: Session) -> Outcome:
+async def probe(session: SSHSession) -> TransferOutcome:
     """Runs a command that does nothing; a server that refuses it answers, too."""
     try:
         async with _command(session, "true") as process:
             await process.wait()
     except asyncssh.ChannelOpenError as error:
-        return Outcome(message=error.reason)
-    return Outcome()
+        return TransferOutcome(message=error.reason)
+    return TransferOutcome()
 
 
-def _command(session: Session, command: str) -> Any:
+def _command(session: SSHSession, command: str) -> Any:
     return session.connection.create_process(command, encoding=None)
 
 
-async def _received(process: Any, most_bytes: int) -> Outcome:
+async def _received(process: Any, most_bytes: int) -> TransferOutcome:
     process.stdin.write(_OK)
     line = await _line(process)
     while line[:1] == b"T":
@@ -83,10 +83,10 @@ async def _received(process: Any, most_bytes: int) -> Outcome:
     content: bytes = await process.stdout.readexactly(size)
     await _agreed(process)
     process.stdin.write(_OK)
-    return Outcome(content=content, size=size, transfer_s=perf_counter() - began)
+    return TransferOutcome(content=content, size=size, transfer_s=perf_counter() - began)
 
 
-async def _sent(process: Any, content: bytes) -> Outcome:
+async def _sent(process: Any, content: bytes) -> TransferOutcome:
     await _agreed(process)
     process.stdin.write(f"C0644 {len(content)} {_NAME}\n".encode())
     await _agreed(process)
@@ -95,7 +95,7 @@ async def _sent(process: Any, content: bytes) -> Outcome:
     process.stdin.write(_OK)
     await process.stdin.drain()
     await _agreed(process)
-    return Outcome(size=len(content), transfer_s=perf_counter() - began)
+    return TransferOutcome(size=len(content), transfer_s=perf_counter() - began)
 
 
 async def _agreed(process: Any) -> None:
@@ -117,13 +117,13 @@ async def _refuse(process: Any, mark: bytes) -> None:
     if mark not in (b"\1", b"\2"):
         raise EOFError("not an SCP answer")
     line: bytes = await process.stdout.readuntil(b"\n")
-    raise _Refused(mark[0], line.decode("utf-8", "replace").strip())
+    raise _CopyRefused(mark[0], line.decode("utf-8", "replace").strip())
 
 
-def _refusal(error: _Refused, path: str) -> Outcome:
+def _refusal(error: _CopyRefused, path: str) -> TransferOutcome:
     """Failures are counted without the path, which stands before the reason or behind it."""
     message = str(error)
     parts = [part.strip() for part in message.split(":")]
     reasons = [part for part in parts if part not in ("", "scp") and not part.endswith(path)]
     why = reasons[0].lower() if reasons else "no reason given"
-    return Outcome(error.code, message, f"refused: {why}")
+    return TransferOutcome(error.code, message, f"refused: {why}")

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import asyncssh
 
 from squall.api.errors import TransportError
-from squall.clients.ssh.login import Session
+from squall.clients.ssh.login import SSHSession
 
 # Refusals that end the connection, not the call.
 _LOST = (asyncssh.SFTPNoConnection, asyncssh.SFTPConnectionLost)
 
 
-class Outcome(NamedTuple):
+class TransferOutcome(NamedTuple):
     """How the server answered a call. `error` is empty if it did what it was asked for."""
 
     code: int = 0
@@ -29,10 +29,10 @@ class Outcome(NamedTuple):
     modified: int = 0
 
 
-async def get(session: Session, path: str, most_bytes: int) -> Outcome:
+async def get(session: SSHSession, path: str, most_bytes: int) -> TransferOutcome:
     """Receives a file."""
 
-    async def received(sftp: asyncssh.SFTPClient) -> Outcome:
+    async def received(sftp: asyncssh.SFTPClient) -> TransferOutcome:
         file = await sftp.open(path, "rb")
         began = perf_counter()
         try:
@@ -42,15 +42,17 @@ async def get(session: Session, path: str, most_bytes: int) -> Outcome:
             content: Any = await file.read(size, 0) if size else await file.read()
         finally:
             await file.close()
-        return Outcome(content=content, size=len(content), transfer_s=perf_counter() - began)
+        return TransferOutcome(
+            content=content, size=len(content), transfer_s=perf_counter() - began
+        )
 
     return await _answered(session, received)
 
 
-async def put(session: Session, path: str, content: bytes) -> Outcome:
+async def put(session: SSHSession, path: str, content: bytes) -> TransferOutcome:
     """Sends a file with this content."""
 
-    async def sent(sftp: asyncssh.SFTPClient) -> Outcome:
+    async def sent(sftp: asyncssh.SFTPClient) -> TransferOutcome:
         file = await sftp.open(path, "wb")
         began = perf_counter()
         try:
@@ -58,54 +60,56 @@ async def put(session: Session, path: str, content: bytes) -> Outcome:
                 await file.write(content, 0)
         finally:
             await file.close()
-        return Outcome(size=len(content), transfer_s=perf_counter() - began)
+        return TransferOutcome(size=len(content), transfer_s=perf_counter() - began)
 
     return await _answered(session, sent)
 
 
-async def list_names(session: Session, path: str) -> Outcome:
+async def list_names(session: SSHSession, path: str) -> TransferOutcome:
     """The names in a directory."""
 
-    async def listed(sftp: asyncssh.SFTPClient) -> Outcome:
+    async def listed(sftp: asyncssh.SFTPClient) -> TransferOutcome:
         names = [str(name) for name in await sftp.listdir(path)]
-        return Outcome(names=tuple(sorted(name for name in names if name not in (".", ".."))))
+        return TransferOutcome(
+            names=tuple(sorted(name for name in names if name not in (".", "..")))
+        )
 
     return await _answered(session, listed)
 
 
-async def stat(session: Session, path: str) -> Outcome:
+async def stat(session: SSHSession, path: str) -> TransferOutcome:
     """Size, permissions and time of change of a file."""
 
-    async def asked(sftp: asyncssh.SFTPClient) -> Outcome:
+    async def asked(sftp: asyncssh.SFTPClient) -> TransferOutcome:
         found = await sftp.stat(path)
         size, mode, modified = found.size or 0, found.permissions or 0, found.mtime or 0
-        return Outcome(size=size, mode=mode, modified=int(modified))
+        return TransferOutcome(size=size, mode=mode, modified=int(modified))
 
     return await _answered(session, asked)
 
 
-async def remove(session: Session, path: str) -> Outcome:
+async def remove(session: SSHSession, path: str) -> TransferOutcome:
     """Removes a file."""
 
-    async def removed(sftp: asyncssh.SFTPClient) -> Outcome:
+    async def removed(sftp: asyncssh.SFTPClient) -> TransferOutcome:
         await sftp.remove(path)
-        return Outcome()
+        return TransferOutcome()
 
     return await _answered(session, removed)
 
 
-async def login_path(session: Session) -> Outcome:
+async def login_path(session: SSHSession) -> TransferOutcome:
     """Asks for the path of the login, which every server can answer."""
 
-    async def asked(sftp: asyncssh.SFTPClient) -> Outcome:
-        return Outcome(message=str(await sftp.realpath(".")))
+    async def asked(sftp: asyncssh.SFTPClient) -> TransferOutcome:
+        return TransferOutcome(message=str(await sftp.realpath(".")))
 
     return await _answered(session, asked)
 
 
 async def _answered(
-    session: Session, call: Callable[[asyncssh.SFTPClient], Awaitable[Outcome]]
-) -> Outcome:
+    session: SSHSession, call: Callable[[asyncssh.SFTPClient], Awaitable[TransferOutcome]]
+) -> TransferOutcome:
     try:
         assert session.sftp is not None
         return await call(session.sftp)
@@ -114,4 +118,4 @@ async def _answered(
     except asyncssh.SFTPError as error:
         what = type(error).__name__.removeprefix("SFTP")
         words = "".join(f" {c.lower()}" if c.isupper() else c for c in what).strip()
-        return Outcome(error.code, error.reason, f"refused: {words}")
+        return TransferOutcome(error.code, error.reason, f"refused: {words}")

@@ -33,7 +33,7 @@ def test_an_unknown_option_names_the_verb_and_its_options(
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("get", "write self.client.http.get"), ("gopher", "it has graphql, ")]
+    ("name", "hint"), [("get", "write self.client.http.get"), ("gopher", "it has browser, ")]
 )
 def test_a_verb_on_the_clients_names_where_it_is(name: str, hint: str) -> None:
     with pytest.raises(AttributeError, match=f"self.client has no {name}; {hint}"):

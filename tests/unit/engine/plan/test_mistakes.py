@@ -381,9 +381,12 @@ KINDS_TAKEN = {
     "Form": {"dict"},
     "Auth": set[str](),
     "File": set[str](),
-    "Protobuf": {"dict"},
+    "Protobuf": {"bytes", "dict"},
     "Query": set[str](),
     "Mutation": set[str](),
+    "Directory": set[str](),
+    "FileGlob": set[str](),
+    "Email": set[str](),
 }
 
 

@@ -1,4 +1,4 @@
-"""Servers of eight protocols and a workflow that uses them all, with plain HTTP beside it. What a
+"""Servers of eleven protocols and a workflow that uses them all, with plain HTTP beside it. What a
 run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from tests.lab.echo_server import EchoServer, running_echo_server
 from tests.lab.ftp_server import FileServer, running_ftp_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
 from tests.lab.mail_server import MailServer, running_mail_server
+from tests.lab.redis_server import OwnRedis, running_redis
 from tests.lab.sse_server import EventServer, running_event_server
 from tests.lab.ssh_server import SSHServer, running_ssh_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
@@ -23,8 +25,8 @@ EVENTS = 3
 SENT = b"what a file holds\n"
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, Proto, Query, SSEResponse
-from squall import Directory, Email, FileGlob, FTPResult, SFTPResult, SMTPResult
-from squall import WebsocketResponse, then
+from squall import Data, Directory, Email, FileGlob, FTPResult, RedisResponse, SFTPResult
+from squall import SMTPResult, TCPResponse, UDPResponse, WebsocketResponse, then
 
 class Load(Workflow):
     {load}
@@ -77,6 +79,18 @@ class Load(Workflow):
     @then()
     async def store(self, url: URL = "{sftp}", files: Directory = "data") -> SFTPResult:
         return await self.client.sftp.put(url, f"/{{self.vu.id}}-{{files[-1]}}", files[-1])
+
+    @then()
+    async def count(self, url: URL = "{redis}/3") -> RedisResponse:
+        return await self.client.redis.incr(url, "n")
+
+    @then()
+    async def line(self, url: URL = "{tcp}", data: Data = "hello\\n") -> TCPResponse:
+        return await self.client.tcp.exchange(url, data, until=b"\\n")
+
+    @then()
+    async def datagram(self, url: URL = "{udp}", data: Data = "hello") -> UDPResponse:
+        return await self.client.udp.exchange(url, data, timeout="60s")
 """
 CLOSED = "vus = 2\n    iterations = 12"
 OPEN = 'rate = "8/s"\n    duration = "2s"'
@@ -88,6 +102,8 @@ class ProtocolServers(NamedTuple):
     sse: EventServer
     grpc: GRPCServer
     graphql: GraphQLServer
+    redis: OwnRedis
+    echo: EchoServer
     mail: MailServer
     ftp: FileServer
     sftp: SSHServer
@@ -107,6 +123,9 @@ class ProtocolServers(NamedTuple):
             "mail": self.mail.url,
             "ftp": self.ftp.url,
             "sftp": self.sftp.url(),
+            "redis": self.redis.url,
+            "tcp": self.echo.tcp,
+            "udp": self.echo.udp,
         }
         return WORKFLOW.format(load=load, events=EVENTS, **urls)
 
@@ -114,8 +133,8 @@ class ProtocolServers(NamedTuple):
         """`plain` is what the server of plain HTTP counted."""
         (workflow,) = document["workflows"]
         found = {each["name"]: each for each in workflow["protocols"]}
-        files = {"smtp", "ftp", "sftp"}
-        assert set(found) == {"http", "http2", "websocket", "sse", "grpc", *files}
+        names = {"http", "http2", "websocket", "sse", "grpc", "redis", "tcp", "udp"}
+        assert set(found) == names | {"smtp", "ftp", "sftp"}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
         # Two steps of gRPC; GraphQL goes over HTTP/2.
@@ -132,8 +151,11 @@ class ProtocolServers(NamedTuple):
             len(self.mail.mails),
             self.ftp.files["received"],
             self.sftp.files["written"],
+            self.redis.calls()["incrby"],
+            self.echo.bytes_received / len("hello\n"),
+            self.echo.datagrams,
         )
-        assert seen == (made,) * 10
+        assert seen == (made,) * 13
         attached = b64encode((EXAMPLES / "shop.proto").read_bytes())[:40]
         assert all(attached in bytes(mail.content or b"") for mail in self.mail.mails)
         for server in (self.ftp, self.sftp):
@@ -141,6 +163,7 @@ class ProtocolServers(NamedTuple):
             assert server.logins["ada"] + server.logins["all"] == server.connections
         for name, server in (("smtp", self.mail), ("ftp", self.ftp), ("sftp", self.sftp)):
             assert found[name]["connections"] == server.connections
+        assert found["tcp"]["connections"] == self.echo.connections
         assert sum(each["sent"] for each in found.values()) == workflow["requests"]["sent"]
         assert not any(each["failed"] for each in found.values())
         assert found["http2"]["connections"] == self.http2.connections + self.graphql.connections
@@ -162,10 +185,13 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_event_server() as sse,
         running_grpc_server() as grpc,
         running_graphql_server() as graphql,
+        running_redis() as redis,
+        running_echo_server() as echo,
         running_mail_server() as mail,
         TemporaryDirectory() as pictures,
         TemporaryDirectory() as documents,
         running_ftp_server(Path(pictures)) as ftp,
         running_ssh_server(Path(documents)) as sftp,
     ):
-        yield ProtocolServers(http2, websocket, sse, grpc, graphql, mail, ftp, sftp)
+        files = (mail, ftp, sftp)
+        yield ProtocolServers(http2, websocket, sse, grpc, graphql, redis, echo, *files)

@@ -19,12 +19,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.echo_server import running_echo_server
 from tests.lab.ftp_server import running_ftp_server
 from tests.lab.graphql_server import running_graphql_server
 from tests.lab.grpc_server import running_grpc_server
 from tests.lab.http2_server import running_http2_server
 from tests.lab.http3_server import running_http3_server
 from tests.lab.mail_server import running_mail_server
+from tests.lab.redis_server import running_redis
 from tests.lab.sse_server import running_event_server
 from tests.lab.ssh_server import running_ssh_server
 from tests.lab.target import running_target
@@ -100,6 +102,41 @@ def test_websocket(command: CommandLab) -> None:
     assert {row["protocol"] for row in ended.document["workflows"][0]["steps"]} == {"websocket"}
     messages = next(m for m in ended.document["metrics"] if m["name"] == "messages")
     assert messages["sum"] == 40
+
+
+def test_redis_shop(command: CommandLab) -> None:
+    with running_redis() as server:
+        words = ["-e", f"REDIS={server.url}/2", "-u", "5", "-i", "20"]
+        ended = command.load("redis_shop.py", *words)
+        # Three commands and a transaction of three, with MULTI and EXEC, in each iteration.
+        command.check_passed(ended, 20 * 8)
+        calls = server.calls()
+    wanted = ("set", "get", "multi", "incr", "rpush", "ltrim", "exec", "llen")
+    assert {name: calls[name] for name in wanted} == dict.fromkeys(wanted, 20)
+    assert ended.document["checks"][0]["failed"] == 0
+    (found,) = (p for p in ended.document["workflows"][0]["protocols"] if p["name"] == "redis")
+    assert found["connections"] == calls["select"] == 5
+    assert ended.document["workflows"][0]["requests"]["other_calls"] == 0
+
+
+def test_sockets(command: CommandLab) -> None:
+    with running_echo_server() as server:
+        words = ["-e", f"TCP={server.tcp}", "-e", f"UDP={server.udp}"]
+        words += ["-u", "Lines=5", "-u", "Datagrams=5", "-i", "Lines=20", "-i", "Datagrams=20"]
+        ended = command.load("sockets.py", *words)
+        assert ended.code == 0, ended.err + ended.out
+    found = {
+        each["name"]: each
+        for workflow in ended.document["workflows"]
+        for each in workflow["protocols"]
+    }
+    # A line and a frame in each iteration; only the line is asked.
+    assert (found["tcp"]["sent"], found["tcp"]["messages_sent"]) == (20, 40)
+    assert found["tcp"]["bytes_sent"] == server.bytes_received
+    assert found["tcp"]["connections"] == server.connections == 5
+    assert found["udp"]["sent"] == server.datagrams == 20
+    steps = [step for workflow in ended.document["workflows"] for step in workflow["steps"]]
+    assert {step["name"]: step["ok"] for step in steps} == {"question": 20, "frame": 20, "ask": 20}
 
 
 def test_sse(command: CommandLab) -> None:

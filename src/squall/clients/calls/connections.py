@@ -50,11 +50,11 @@ class Connections(Generic[C]):
 
     __slots__ = (
         "_idle",
-        "_keeps",
         "_open",
         "counters",
         "free",
         "http",
+        "keeps",
         "plain",
         "protocol",
         "shared",
@@ -66,7 +66,8 @@ class Connections(Generic[C]):
         self.protocol = protocol
         self.counters: HTTPCounters = self.shared.counters_of(protocol)
         self._open = open
-        self._keeps = self.shared.connections in ("vu", "iteration")
+        # Whether a connection stays with its user.
+        self.keeps = self.shared.connections in ("vu", "iteration")
         # The connection that was given back last: a client that sends on it need not search.
         self.free: C | None = None
         # Nothing but `last` wants to know of a call: no steps beside each other, no `--once`.
@@ -154,7 +155,7 @@ class Connections(Generic[C]):
 
     def give_back(self, conn: C) -> None:
         """Takes back a connection on which nothing is under way."""
-        if self._keeps and self.free is None and conn.is_open and not self.shared.closed:
+        if self.keeps and self.free is None and conn.is_open and not self.shared.closed:
             self.free = conn
             return
         policy = self.shared.connections

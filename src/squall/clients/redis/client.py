@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +26,9 @@ from squall.clients.redis.connection import (
 if TYPE_CHECKING:
     from squall.clients.http.client import HTTPClient
 
+# What the verbs of one command return: the coroutine of `_command` itself, because each coroutine
+# between the author's and the future costs.
+Reply = Coroutine[Any, Any, RedisResponse]
 # Replies to these have no end.
 _ENDLESS = frozenset({"SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR", "SYNC", "PSYNC"})
 
@@ -56,7 +59,7 @@ class RedisClient:
         name = command[0]
         if name.__class__ is str and cast("str", name).upper() in _ENDLESS:
             raise CallError(f"redis.call does not send {name}: its replies have no end")
-        return await self._send(url, packed(command), command, 1, timeout)
+        return await self._command(url, command, timeout)
 
     async def pipeline(
         self,
@@ -70,62 +73,57 @@ class RedisClient:
         if not words:
             raise CallError("redis.pipeline needs commands")
         sent = [("MULTI",), *words, ("EXEC",)] if transaction else words
-        data = b"".join([packed(command) for command in sent])
         read = _read_transaction if transaction else _read_pipeline
-        return await self._send(url, data, sent, len(sent), timeout, read)
+        return await self._command(url, sent, timeout, read)
 
-    async def get(self, url: URL, key: Word) -> RedisResponse:
-        command = ("GET", key)
-        return await self._send(url, packed(command), command, 1, None)
+    def get(self, url: URL, key: Word) -> Reply:
+        return self._command(url, ("GET", key))
 
-    async def set(
-        self, url: URL, key: Word, value: Word, *, expires: str | float | None = None
-    ) -> RedisResponse:
+    def set(self, url: URL, key: Word, value: Word, *, expires: str | float | None = None) -> Reply:
         command: tuple[Word, ...] = ("SET", key, value)
         if expires is not None:
             command += ("PX", max(round(self._shared.seconds(expires) * 1e3), 1))
-        return await self._send(url, packed(command), command, 1, None)
+        return self._command(url, command)
 
-    async def delete(self, url: URL, *keys: Word) -> RedisResponse:
-        return await self.call(url, "DEL", *keys)
+    def delete(self, url: URL, *keys: Word) -> Reply:
+        return self._command(url, ("DEL", *keys))
 
-    async def exists(self, url: URL, *keys: Word) -> RedisResponse:
-        return await self.call(url, "EXISTS", *keys)
+    def exists(self, url: URL, *keys: Word) -> Reply:
+        return self._command(url, ("EXISTS", *keys))
 
-    async def incr(self, url: URL, key: Word, by: int = 1) -> RedisResponse:
-        return await self.call(url, "INCRBY", key, by)
+    def incr(self, url: URL, key: Word, by: int = 1) -> Reply:
+        return self._command(url, ("INCRBY", key, by))
 
-    async def mget(self, url: URL, *keys: Word) -> RedisResponse:
-        return await self.call(url, "MGET", *keys)
+    def mget(self, url: URL, *keys: Word) -> Reply:
+        return self._command(url, ("MGET", *keys))
 
-    async def hset(self, url: URL, key: Word, fields: Mapping[str, Word]) -> RedisResponse:
-        return await self.call(
-            url, "HSET", key, *(word for pair in fields.items() for word in pair)
-        )
+    def hset(self, url: URL, key: Word, fields: Mapping[str, Word]) -> Reply:
+        words = [word for pair in fields.items() for word in pair]
+        return self._command(url, ("HSET", key, *words))
 
-    async def hget(self, url: URL, key: Word, name: Word) -> RedisResponse:
-        return await self.call(url, "HGET", key, name)
+    def hget(self, url: URL, key: Word, name: Word) -> Reply:
+        return self._command(url, ("HGET", key, name))
 
-    async def hgetall(self, url: URL, key: Word) -> RedisResponse:
-        return await self.call(url, "HGETALL", key)
+    def hgetall(self, url: URL, key: Word) -> Reply:
+        return self._command(url, ("HGETALL", key))
 
-    async def lpush(self, url: URL, key: Word, *values: Word) -> RedisResponse:
-        return await self.call(url, "LPUSH", key, *values)
+    def lpush(self, url: URL, key: Word, *values: Word) -> Reply:
+        return self._command(url, ("LPUSH", key, *values))
 
-    async def rpush(self, url: URL, key: Word, *values: Word) -> RedisResponse:
-        return await self.call(url, "RPUSH", key, *values)
+    def rpush(self, url: URL, key: Word, *values: Word) -> Reply:
+        return self._command(url, ("RPUSH", key, *values))
 
-    async def lpop(self, url: URL, key: Word) -> RedisResponse:
-        return await self.call(url, "LPOP", key)
+    def lpop(self, url: URL, key: Word) -> Reply:
+        return self._command(url, ("LPOP", key))
 
-    async def lrange(self, url: URL, key: Word, first: int = 0, last: int = -1) -> RedisResponse:
-        return await self.call(url, "LRANGE", key, first, last)
+    def lrange(self, url: URL, key: Word, first: int = 0, last: int = -1) -> Reply:
+        return self._command(url, ("LRANGE", key, first, last))
 
-    async def sadd(self, url: URL, key: Word, *values: Word) -> RedisResponse:
-        return await self.call(url, "SADD", key, *values)
+    def sadd(self, url: URL, key: Word, *values: Word) -> Reply:
+        return self._command(url, ("SADD", key, *values))
 
-    async def publish(self, url: URL, channel: Word, message: Word) -> RedisResponse:
-        return await self.call(url, "PUBLISH", channel, message)
+    def publish(self, url: URL, channel: Word, message: Word) -> Reply:
+        return self._command(url, ("PUBLISH", channel, message))
 
     async def probe(self, url: URL) -> Probe:
         response = await self.call(url, "INFO", "server")
@@ -135,23 +133,22 @@ class RedisClient:
             found[name] = value
         return Probe(f"Redis {found.get('redis_version', '')}".strip(), response)
 
-    async def _send(
+    async def _command(
         self,
         url: Any,
-        data: bytes,
         commands: Any,
-        count: int,
-        timeout: str | float | None,  # noqa: ASYNC109
+        timeout: str | float | None = None,  # noqa: ASYNC109
         read: Callable[[RedisResponse], None] | None = None,
     ) -> RedisResponse:
+        """Sends one command, or the list of those of a pipeline, which `read` looks at."""
+        count, data = 1, b""
+        if read is None:
+            data = packed(commands)
+        else:
+            count, data = len(commands), b"".join(map(packed, commands))
         connections, http = self._connections, self._http
         conn = connections.free
-        if (
-            timeout is None
-            and conn is not None
-            and conn.address is url
-            and conn.transport is not None  # pyright: ignore[reportUnnecessaryComparison]
-        ):
+        if timeout is None and conn is not None and conn.address is url and conn.is_open:
             connections.free = None
             conn.connect_s = 0.0
             call = RedisCall(conn.address, commands)
@@ -160,13 +157,13 @@ class RedisClient:
             call = RedisCall(connections.address_of(url), commands)
             limit_s = connections.limit_s(timeout)
             conn = await connections.take(call.to, call.operation, limit_s)
+            self._shared.expect_timeout(limit_s, perf_counter() + limit_s - conn.connect_s)
         started = perf_counter()
         if started > self._limit[0] and not self._shared.allows(started):
             connections.drop(conn)
             raise asyncio.CancelledError
-        if timeout is not None or conn.connect_s:
-            self._shared.expect_timeout(limit_s, started + limit_s - conn.connect_s)
-        self._counters.sent += count
+        counters = self._counters
+        counters.sent += count
         future = conn.send(data, call, count, limit_s, started)
         try:
             response = await future
@@ -174,8 +171,11 @@ class RedisClient:
             # The future holds the error, whose traceback holds this frame: break the cycle.
             del future
             raise connections.broken(conn, error, call.operation, count) from None
-        self._counters.replies += count
-        connections.give_back(conn)
+        counters.replies += count
+        if connections.keeps and connections.free is None:
+            connections.free = conn
+        else:
+            connections.give_back(conn)
         if read is not None:
             read(response)
         if connections.plain:

@@ -71,6 +71,7 @@ class RedisConnection(ProtocolConnection):
     __slots__ = (
         "_call",
         "_feed",
+        "_has_data",
         "_next",
         "_replies",
         "_sent",
@@ -81,6 +82,7 @@ class RedisConnection(ProtocolConnection):
         "create_future",
         "first_byte",
         "future",
+        "is_open",
         "received",
         "setup",
         "shared",
@@ -98,6 +100,7 @@ class RedisConnection(ProtocolConnection):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.setup: tuple[float, float, float] | None = None
         self.connect_s = 0.0
+        self.is_open = False
         # Set while a call waits for its replies.
         self.future: asyncio.Future[RedisResponse] | None = None
         self.started = 0.0
@@ -113,13 +116,11 @@ class RedisConnection(ProtocolConnection):
         reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
         self._feed = reader.feed
         self._next = reader.gets
-
-    @property
-    def is_open(self) -> bool:
-        return self.transport is not None  # pyright: ignore[reportUnnecessaryComparison]
+        self._has_data = reader.has_data
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        self.is_open = True
         self.shared.live.add(self)
         self.counters.connections += 1
 
@@ -130,52 +131,60 @@ class RedisConnection(ProtocolConnection):
         self.future = future = self.create_future()
         self._call = call
         self._wanted = count
-        self._sent = len(data)
-        self.received = 0
-        self.first_byte = 0.0
+        self._sent = size = len(data)
         self.timeout_s = timeout_s
         self.spent_s = self.connect_s
         self.started = started
-        self.counters.bytes_sent += len(data)
-        if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        self.counters.bytes_sent += size
+        if self.is_open:
             self.transport.write(data)
+        else:
+            self._end("connection closed by the server", started)
         return future
 
     def data_received(self, data: bytes) -> None:
         now = perf_counter()
         size = len(data)
         self.counters.bytes_received += size
-        self.received += size
+        future = self.future
         try:
             self._feed(data)
-            if self._wanted == 1 and not self._replies:
-                # The usual call: one command, one reply.
-                reply, future = self._next(), self.future
-                if reply.__class__ in _PLAIN and future is not None and not future.done():
+            if future is not None and not self.received and self._wanted == 1:
+                # The usual call: one command, one reply, all of it here.
+                reply = self._next()
+                if reply.__class__ in _PLAIN and not future.done():
                     self.future = None
                     future.set_result(
                         RedisResponse(
                             self._call,
                             self.started,
-                            self.first_byte or now,
+                            now,
                             now,
                             self.connect_s,
                             "",
                             self._sent,
-                            self.received,
+                            size,
                             True,
                             1,
                             reply,
                         )
                     )
+                    if not self._has_data():
+                        return
+                    size = 0
                 elif reply is not _INCOMPLETE:
+                    self.received = size
                     self._take(reply, now)
+                    size = 0
+            self.received += size
             while (reply := self._next()) is not _INCOMPLETE:
                 self._take(reply, now)
         except hiredis.ProtocolError:
             self.fail("not a Redis reply", now)
             return
-        if self.future is not None:
+        if self.future is None:
+            self.received, self.first_byte = 0, 0.0
+        else:
             self.first_byte = self.first_byte or now
             if self.received > self.shared.most_bytes:
                 self.fail(f"replies larger than {self.shared.most_bytes >> 20} MiB", now)
@@ -223,6 +232,7 @@ class RedisConnection(ProtocolConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.live.discard(self)
         self.transport = cast("asyncio.Transport", None)
+        self.is_open = False
         reason = "connection closed by the server" if exc is None else reason_of(exc)
         self._end(reason, perf_counter())
 
@@ -237,11 +247,13 @@ class RedisConnection(ProtocolConnection):
         self.abort()
 
     def close(self) -> None:
+        self.is_open = False
         if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.close()
 
     def abort(self) -> None:
         self.future = None
+        self.is_open = False
         if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.abort()
 

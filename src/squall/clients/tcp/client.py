@@ -71,18 +71,24 @@ class TCPClient:
         else:
             conn, limit_s = await self._taken(url, "exchange", content, timeout)
         call = SentData(conn.address, "exchange", content)
-        started = self._began(conn, limit_s, timeout)
-        self._counters.sent += 1
-        conn.write(content)
-        future = conn.wait(call, until, limit_s, started, len(content))
+        started = perf_counter()
+        if started > self._limit[0] and not self._shared.allows(started):
+            connections.drop(conn)
+            raise asyncio.CancelledError
+        counters = self._counters
+        counters.sent += 1
+        future = conn.ask(call, content, until, limit_s, started)
         try:
             response = await future
         except BaseException as error:
             # The future holds the error, whose traceback holds this frame: break the cycle.
             del future
             raise connections.broken(conn, error, call.operation) from None
-        self._counters.replies += 1
-        connections.give_back(conn)
+        counters.replies += 1
+        if connections.keeps and connections.free is None:
+            connections.free = conn
+        else:
+            connections.give_back(conn)
         if connections.plain:
             http.last = response
             return response
@@ -98,7 +104,7 @@ class TCPClient:
         content = payload_of(data)
         conn, limit_s = await self._taken(url, "send", content, timeout)
         call = SentData(conn.address, "send", content)
-        started = self._began(conn, limit_s, timeout)
+        started = self._began(conn)
         conn.write(content)
         room = conn.wait_for_room(limit_s, started)
         if room is not None:
@@ -156,7 +162,7 @@ class TCPClient:
         _check_until(until)
         conn, limit_s = await self._taken(url, verb, wanted, timeout)
         call = SentData(conn.address, verb, wanted)
-        started = self._began(conn, limit_s, timeout)
+        started = self._began(conn)
         response = await self._awaited(conn, conn.wait(call, until, limit_s, started), call)
         self._connections.give_back(conn)
         return response
@@ -171,16 +177,15 @@ class TCPClient:
         connections = self._connections
         address, limit_s = connections.address_of(url), connections.limit_s(timeout)
         conn = await connections.take(address, SentData(address, verb, data).operation, limit_s)
+        self._shared.expect_timeout(limit_s, perf_counter() + limit_s - conn.connect_s)
         return conn, limit_s
 
-    def _began(self, conn: TCPConnection, limit_s: float, timeout: Any) -> float:
+    def _began(self, conn: TCPConnection) -> float:
         """The start of a call on a connection, unless the lease has ended."""
         started = perf_counter()
         if started > self._limit[0] and not self._shared.allows(started):
             self._connections.drop(conn)
             raise asyncio.CancelledError
-        if timeout is not None or conn.connect_s:
-            self._shared.expect_timeout(limit_s, started + limit_s - conn.connect_s)
         return started
 
     async def _awaited(

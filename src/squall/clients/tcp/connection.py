@@ -38,6 +38,7 @@ class TCPConnection(ProtocolConnection):
         "counters",
         "create_future",
         "future",
+        "is_open",
         "lost",
         "setup",
         "shared",
@@ -55,6 +56,7 @@ class TCPConnection(ProtocolConnection):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.setup: tuple[float, float, float] | None = None
         self.connect_s = 0.0
+        self.is_open = False
         # Set while a call waits: for an answer, or for room in the transport.
         self.future: asyncio.Future[TCPResponse] | None = None
         self.started = 0.0
@@ -73,12 +75,9 @@ class TCPConnection(ProtocolConnection):
         self._last_byte = 0.0
         self._drained = True
 
-    @property
-    def is_open(self) -> bool:
-        return self.transport is not None and not self.lost  # pyright: ignore[reportUnnecessaryComparison]
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        self.is_open = True
         self.shared.live.add(self)
         self.counters.connections += 1
 
@@ -89,30 +88,53 @@ class TCPConnection(ProtocolConnection):
         if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.write(data)
 
-    def wait(
+    def ask(
         self,
         source: SentData,
+        data: bytes,
         until: Until | None,
         timeout_s: float,
         started: float,
-        sent: int = -1,
     ) -> asyncio.Future[TCPResponse]:
-        """The future ends with the next answer. `sent` is the size of the request that it answers,
-        -1 if there is none."""
+        """Sends bytes; the future ends with their answer."""
         self.future = future = self.create_future()
-        self._sent = sent
+        self._source = source
+        self._sent = size = len(data)
+        self._until = until
+        self.timeout_s = timeout_s
+        self.spent_s = self.connect_s
+        self.started = started
+        counters = self.counters
+        counters.bytes_sent += size
+        counters.messages_sent += 1
+        if self.is_open:
+            self.transport.write(data)
+        if self._buffer or self.lost:
+            self._look(started)
+        return future
+
+    def wait(
+        self, source: SentData, until: Until | None, timeout_s: float, started: float
+    ) -> asyncio.Future[TCPResponse]:
+        """The future ends with the next bytes of the server, which answer nothing."""
+        self.future = future = self.create_future()
+        self._sent = -1
         self._until = until
         self._source = source
         self.timeout_s = timeout_s
         self.spent_s = self.connect_s
         self.started = started
-        if self._buffer:
-            # It may have come before the call began.
-            self._first_byte = max(self._first_byte, started)
-            self._deliver(max(self._last_byte, started))
-        if self.lost and not future.done():
-            self._end(self.lost, perf_counter())
+        self._look(started)
         return future
+
+    def _look(self, started: float) -> None:
+        """Takes the answer from bytes that are here already."""
+        if self._buffer:
+            # They came before the call began.
+            self._first_byte = self._last_byte = max(self._last_byte, started)
+            self._deliver(self._last_byte)
+        if self.lost and self.future is not None:
+            self._end(self.lost, perf_counter())
 
     def wait_for_room(self, timeout_s: float, started: float) -> asyncio.Future[TCPResponse] | None:
         """None if the transport takes more bytes; else the future ends when it does."""
@@ -137,19 +159,35 @@ class TCPConnection(ProtocolConnection):
 
     def data_received(self, data: bytes) -> None:
         now = perf_counter()
-        self.counters.bytes_received += len(data)
+        size, counters = len(data), self.counters
+        counters.bytes_received += size
         future, until = self.future, self._until
         if future is not None and not self._buffer and not future.done():
-            # An answer of its own, in one piece.
-            if isinstance(until, bytes):
-                at = data.find(until)
-                whole = at >= 0 and at + len(until) == len(data)
+            # The usual answer comes alone and in one piece.
+            if until.__class__ is bytes:
+                whole = data.find(cast("bytes", until)) + len(cast("bytes", until)) == size
+                whole = whole and data.endswith(cast("bytes", until))
             else:
-                whole = until is None or until == len(data)
+                whole = until is None or until == size
             if whole:
                 self.future = None
-                self.counters.messages_received += 1
-                future.set_result(self._response(now, now, len(data), data))
+                counters.messages_received += 1
+                sent = self._sent
+                future.set_result(
+                    TCPResponse(
+                        self._source,
+                        self.started,
+                        now,
+                        now,
+                        self.connect_s,
+                        "",
+                        sent if sent > 0 else 0,
+                        size,
+                        True,
+                        0 if sent < 0 else 1,
+                        data,
+                    )
+                )
                 return
         if not self._buffer:
             self._first_byte = now
@@ -211,11 +249,13 @@ class TCPConnection(ProtocolConnection):
 
     def eof_received(self) -> bool:
         self.lost = self.lost or "connection closed by the server"
+        self.is_open = False
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.live.discard(self)
         self.transport = cast("asyncio.Transport", None)
+        self.is_open = False
         reason = "connection closed by the server" if exc is None else reason_of(exc)
         self.lost = self.lost or reason
         self._end(self.lost, perf_counter())
@@ -232,11 +272,13 @@ class TCPConnection(ProtocolConnection):
         self.abort()
 
     def close(self) -> None:
+        self.is_open = False
         if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.close()
 
     def abort(self) -> None:
         self.future = None
+        self.is_open = False
         if self.transport is not None:  # pyright: ignore[reportUnnecessaryComparison]
             self.transport.abort()
 

@@ -67,19 +67,22 @@ class UDPClient:
             endpoint = await self._taken(url, "exchange", content)
         timeout_s = 1.0 if timeout == "1s" else shared.seconds(timeout)
         call = SentData(endpoint.address, "exchange", content)
-        started = self._began(endpoint, timeout_s)
+        if timeout_s != self._timeout_s:
+            # The sweep knows the limit of the call before.
+            shared.expect_timeout(timeout_s, perf_counter() + timeout_s)
+            self._timeout_s = timeout_s
+        started = perf_counter()
+        if started > self._limit[0] and not shared.allows(started):
+            connections.drop(endpoint)
+            raise asyncio.CancelledError
         counters = self._counters
         counters.sent += 1
-        future = endpoint.wait(call, timeout_s, started, len(content))
-        reason = endpoint.send(content)
-        if reason:
-            error = TransportError(reason, started=started, ended=perf_counter())
-            raise connections.broken(endpoint, error, call.operation)
         try:
+            future = endpoint.ask(call, content, timeout_s, started)
             response = await future
         except BaseException as error:
             # The future holds the error, whose traceback holds this frame: break the cycle.
-            del future
+            future = None
             raise connections.broken(endpoint, error, call.operation) from None
         if response.lost:
             counters.failed += 1
@@ -87,7 +90,10 @@ class UDPClient:
             connections.drop(endpoint)
         else:
             counters.replies += 1
-            connections.give_back(endpoint)
+            if connections.keeps and connections.free is None:
+                connections.free = endpoint
+            else:
+                connections.give_back(endpoint)
         if connections.plain:
             self._http.last = response
             return response
@@ -97,7 +103,7 @@ class UDPClient:
         content = payload_of(data)
         endpoint = await self._taken(url, "send", content)
         call = SentData(endpoint.address, "send", content)
-        started = self._began(endpoint, 0.0)
+        started = self._began(endpoint)
         reason = endpoint.send(content)
         now = perf_counter()
         if reason:
@@ -119,7 +125,9 @@ class UDPClient:
         endpoint = await self._taken(url, "receive", b"")
         timeout_s = self._shared.seconds(timeout)
         call = SentData(endpoint.address, "receive", b"")
-        future = endpoint.wait(call, timeout_s, self._began(endpoint, timeout_s))
+        started = self._began(endpoint)
+        self._shared.expect_timeout(timeout_s, started + timeout_s)
+        future = endpoint.wait(call, timeout_s, started)
         try:
             response = await future
         except BaseException as error:
@@ -143,14 +151,10 @@ class UDPClient:
         operation = SentData(address, verb, data).operation
         return await connections.take(address, operation, self._http.timeout_s)
 
-    def _began(self, endpoint: UDPEndpoint, timeout_s: float) -> float:
+    def _began(self, endpoint: UDPEndpoint) -> float:
         """The start of a call, unless the lease has ended."""
         started = perf_counter()
         if started > self._limit[0] and not self._shared.allows(started):
             self._connections.drop(endpoint)
             raise asyncio.CancelledError
-        if timeout_s and timeout_s != self._timeout_s:
-            # The sweep knows the limit of the call before.
-            self._shared.expect_timeout(timeout_s, started + timeout_s)
-            self._timeout_s = timeout_s
         return started

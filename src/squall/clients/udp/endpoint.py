@@ -109,24 +109,43 @@ class UDPEndpoint:
     def _reason(self, error: OSError) -> str:
         return connect_reason(error, self.address.origin.where)
 
-    def wait(
-        self, source: SentData, timeout_s: float, started: float, sent: int = -1
+    def ask(
+        self, source: SentData, data: bytes, timeout_s: float, started: float
     ) -> asyncio.Future[UDPResponse]:
-        """The future ends with the next datagram, or without one when the time is up. `sent` is the
-        size of the datagram that it answers, -1 if there is none."""
+        """Sends a datagram; the future ends with the next that comes, or when the time is up.
+        Raises `TransportError` if it cannot be sent."""
+        if self._unread:
+            # They came before, and are no answer to what is sent now.
+            self._unread.clear()
+        self.started = started
+        try:
+            self._send(data)
+        except OSError:
+            if reason := self.send(data):
+                raise TransportError(reason, started=started, ended=perf_counter()) from None
+        else:
+            counters = self.counters
+            counters.bytes_sent += len(data)
+            counters.messages_sent += 1
+        self._source = source
+        self._sent = len(data)
+        self.timeout_s = timeout_s
+        self.future = future = self.create_future()
+        return future
+
+    def wait(
+        self, source: SentData, timeout_s: float, started: float
+    ) -> asyncio.Future[UDPResponse]:
+        """The future ends with the next datagram, or without one when the time is up."""
         self.future = future = self.create_future()
         self.timeout_s = timeout_s
         self.started = started
         self._source = source
-        self._sent = sent
+        self._sent = -1
         if self._unread:
-            if sent >= 0:
-                # They came before, and are no answer to what has just been sent.
-                self._unread.clear()
-            else:
-                self.future = None
-                body, at = self._unread.popleft()
-                future.set_result(self._response(body, max(at, started), ""))
+            self.future = None
+            body, at = self._unread.popleft()
+            future.set_result(self._response(body, max(at, started), ""))
         return future
 
     def _response(self, body: bytes, now: float, error: str) -> UDPResponse:
@@ -157,15 +176,30 @@ class UDPEndpoint:
                 reason = self._reason(error)
                 future.set_exception(TransportError(reason, started=self.started, ended=now))
             return
-        counters = self.counters
-        counters.bytes_received += len(data)
+        counters, size = self.counters, len(data)
+        counters.bytes_received += size
         counters.messages_received += 1
         future = self.future
         if future is None or future.done():
             self._unread.append(Datagram(data, now))
             return
         self.future = None
-        future.set_result(self._response(data, now, ""))
+        sent = self._sent
+        future.set_result(
+            UDPResponse(
+                self._source,
+                self.started,
+                now,
+                now,
+                self.connect_s,
+                "",
+                sent if sent > 0 else 0,
+                size,
+                True,
+                0 if sent < 0 else 1,
+                data,
+            )
+        )
 
     def fail(self, reason: str, now: float) -> None:
         """Called when the time of the waiting call is up: its datagram is lost."""

@@ -41,8 +41,8 @@ _FLAGS = (
 BROWSER_BYTES = 363 << 20
 PAGE_BYTES = 56 << 20
 _START_TIMEOUT_MS = 30_000
-# How long the orderly end may take. A share waits for 0.5 s.
-_GOODBYE_S = 0.4
+# How long the orderly end of a browser may take; its driver ends one that takes longer.
+_GOODBYE_S = 5.0
 
 
 class BrowserOfLoop:
@@ -187,6 +187,7 @@ class BrowserUse:
     def close(self) -> None:
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._end())
+            self._shared.protocols.setdefault("endings", set()).add(self._ending)
 
     async def _end(self) -> None:
         try:
@@ -198,5 +199,6 @@ class BrowserUse:
         self.close()
 
     def abort(self) -> None:
-        """The end goes on by itself if it takes longer than the share waits."""
+        """A browser ends later than connections; the share waits for it apart."""
+        self.close()
         self._shared.live.discard(self)

@@ -47,6 +47,8 @@ _MOST_TEXTS = 1024
 SWEEP_PAUSE = 20.0
 # How long closing waits for peers that do not answer a TLS shutdown.
 _GOODBYE_S = 0.5
+# The same for programs that clients started, such as a browser.
+_PROGRAMS_END_S = 10.0
 
 
 # Given to `tls_context` by protocols that negotiate nothing in the handshake.
@@ -324,6 +326,9 @@ class HTTPShared:
                 conn.abort()
             # In this turn of the loop they learn of it.
             await asyncio.sleep(0)
+        if endings := self.protocols.get("endings"):
+            # Of programs that were started for the share: the loop cannot be closed before.
+            await asyncio.wait(tuple(endings), timeout=_PROGRAMS_END_S)
 
     def url(self, text: Any) -> PreparedURL:
         """A URL read once; its name is not resolved here."""

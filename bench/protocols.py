@@ -37,6 +37,7 @@ EVENTS_BAR = 400_000.0
 MORE = (
     "protocols_brokers",
     "protocols_databases",
+    "protocols_files",
     "protocols_grpc",
     "protocols_http3",
     "protocols_sockets",

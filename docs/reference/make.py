@@ -51,6 +51,7 @@ API: list[tuple[str, str, list[str]]] = [
             for name in (
                 *("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File"),
                 *("Query", "Mutation", "Protobuf"),
+                *("Directory", "FileGlob", "Email", "FileSet"),
             )
         ]
         + ["squall.api.arguments:SQL", "squall.api.arguments:Document"]
@@ -166,6 +167,33 @@ API: list[tuple[str, str, list[str]]] = [
                     *("DeleteOptions", "MongoDBResponse"),
                 )
             ),
+        ],
+    ),
+    (
+        "Mail and files",
+        "`self.client.smtp`, `ftp`, `sftp` and `scp`, and what they return "
+        "([how](../mail-and-files.md)).",
+        [
+            "squall.api.protocols.response:ProtocolResponse",
+            *(
+                f"squall.api.protocols.smtp:{name}"
+                for name in ("SMTPVerbs", "SendOptions", "EmailParts", "SMTPResult")
+            ),
+            *(
+                f"squall.api.protocols.transfers:{name}"
+                for name in (
+                    *("FTPVerbs", "FTPOptions", "SFTPVerbs", "SCPVerbs", "SSHOptions"),
+                    *("TransferResult", "FTPResult", "SFTPResult", "SCPResult"),
+                )
+            ),
+        ],
+    ),
+    (
+        "Browser",
+        "Pages of a user, `self.client.browser`, and what they return ([how](../browser.md)).",
+        [
+            f"squall.api.protocols.browser:{name}"
+            for name in ("BrowserVerbs", "OpenOptions", "ActionOptions", "PageResult")
         ],
     ),
     (

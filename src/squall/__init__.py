@@ -14,8 +14,11 @@ if TYPE_CHECKING:
         Auth,
         Cookies,
         Data,
+        Directory,
         Document,
+        Email,
         File,
+        FileGlob,
         Form,
         Headers,
         Mutation,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
     from squall.api.protocols.amqp import AMQPResponse, RabbitMQResponse
+    from squall.api.protocols.browser import PageResult
     from squall.api.protocols.graphql import GraphQLError, GraphQLResponse, GraphQLSubscription
     from squall.api.protocols.grpc import GRPCResponse, GRPCStream
     from squall.api.protocols.kafka import KafkaResponse
@@ -49,8 +53,10 @@ if TYPE_CHECKING:
     from squall.api.protocols.nats import NATSResponse
     from squall.api.protocols.proto import Proto
     from squall.api.protocols.redis import RedisResponse
+    from squall.api.protocols.smtp import SMTPResult
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse
     from squall.api.protocols.tcp import LengthPrefix, TCPResponse
+    from squall.api.protocols.transfers import FTPResult, SCPResult, SFTPResult, TransferResult
     from squall.api.protocols.udp import UDPResponse
     from squall.api.resources import Resource
     from squall.api.results import CustomResult, Timed
@@ -63,8 +69,8 @@ if TYPE_CHECKING:
     from squall.reporters import Reporter, ReporterTypes
 
 _HOMES = {
-    "squall.api.arguments": "URL Auth Cookies Data File Form Headers Mutation Params Protobuf "
-    "Query SQL Document",
+    "squall.api.arguments": "SQL URL Auth Cookies Data Directory Document Email File FileGlob Form "
+    "Headers Mutation Params Protobuf Query",
     "squall.api.errors": "ConfigError SquallError StatusError TransportError",
     "squall.api.feeds": "Feed",
     "squall.api.protocols.graphql": "GraphQLError GraphQLResponse GraphQLSubscription",
@@ -80,6 +86,9 @@ _HOMES = {
     "squall.api.protocols.proto": "Proto",
     "squall.api.protocols.mongodb": "MongoDBResponse",
     "squall.api.protocols.sql": "MySQLResponse PostgresResponse",
+    "squall.api.protocols.browser": "PageResult",
+    "squall.api.protocols.smtp": "SMTPResult",
+    "squall.api.protocols.transfers": "FTPResult SCPResult SFTPResult TransferResult",
     "squall.api.protocols.redis": "RedisResponse",
     "squall.api.protocols.tcp": "LengthPrefix TCPResponse",
     "squall.api.protocols.udp": "UDPResponse",
@@ -107,9 +116,13 @@ __all__ = [
     "Counter",
     "CustomResult",
     "Data",
+    "Directory",
     "Document",
+    "Email",
+    "FTPResult",
     "Feed",
     "File",
+    "FileGlob",
     "Form",
     "GRPCResponse",
     "GRPCStream",
@@ -129,6 +142,7 @@ __all__ = [
     "Mutation",
     "MySQLResponse",
     "NATSResponse",
+    "PageResult",
     "Params",
     "PostgresResponse",
     "Proto",
@@ -142,6 +156,9 @@ __all__ = [
     "Reporter",
     "ReporterTypes",
     "Resource",
+    "SCPResult",
+    "SFTPResult",
+    "SMTPResult",
     "SSEEvent",
     "SSEResponse",
     "Sample",
@@ -149,6 +166,7 @@ __all__ = [
     "StatusError",
     "TCPResponse",
     "Timed",
+    "TransferResult",
     "TransportError",
     "UDPResponse",
     "Use",

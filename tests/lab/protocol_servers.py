@@ -1,8 +1,9 @@
-"""Servers of fourteen protocols and a workflow that uses them all, with plain HTTP beside it. What
+"""Servers of seventeen protocols and a workflow that uses them all, with plain HTTP beside it. What
 a run counts by protocol must equal what the servers counted."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,20 +13,25 @@ from typing import Any, NamedTuple
 from tests.lab.brokers import Broker, NATSBroker, running_mosquitto, running_nats
 from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import EchoServer, running_echo_server
+from tests.lab.ftp_server import FileServer, running_ftp_server
 from tests.lab.graphql_server import GraphQLServer, running_graphql_server
 from tests.lab.grpc_server import EXAMPLES, GRPCServer, running_grpc_server
 from tests.lab.http2_server import HTTP2Server, running_http2_server
 from tests.lab.http3_server import HTTP3Server, running_http3_server
+from tests.lab.mail_server import MailServer, running_mail_server
 from tests.lab.mongodb_server import MongoDBServer, running_mongodb_server
 from tests.lab.redis_server import OwnRedis, running_redis
 from tests.lab.sse_server import EventServer, running_event_server
+from tests.lab.ssh_server import SSHServer, running_ssh_server
 from tests.lab.websocket_server import WebsocketServer, running_websocket_server
 
 EVENTS = 3
+SENT = b"what a file holds\n"
 WORKFLOW = """
 from squall import GraphQLResponse, GRPCResponse, HTTP2Response, HTTP3Response, Mutation, Proto
 from squall import SQL, Document, MongoDBResponse, MySQLResponse, PostgresResponse
 from squall import Data, MQTTResponse, NATSResponse, RedisResponse, TCPResponse, UDPResponse
+from squall import Directory, Email, FileGlob, FTPResult, SFTPResult, SMTPResult
 from squall import Query, SSEResponse, WebsocketResponse, then
 
 class Load(Workflow):
@@ -94,6 +100,22 @@ class Load(Workflow):
         return await self.client.mongodb.insert(url, "orders", order)
 
     @then()
+    async def mail(
+        self,
+        url: URL = "{mail}",
+        email: Email = dict(sender="a@x.test", to="b@x.test", attachments="shop.proto"),
+    ) -> SMTPResult:
+        return await self.client.smtp.send(url, email)
+
+    @then()
+    async def upload(self, url: URL = "{ftp}", files: FileGlob = "data/*.txt") -> FTPResult:
+        return await self.client.ftp.put(url, f"/{{self.vu.id}}-", files[0])
+
+    @then()
+    async def store(self, url: URL = "{sftp}", files: Directory = "data") -> SFTPResult:
+        return await self.client.sftp.put(url, f"/{{self.vu.id}}-{{files[-1]}}", files[-1])
+
+    @then()
     async def count(self, url: URL = "{redis}/3") -> RedisResponse:
         return await self.client.redis.incr(url, "n")
 
@@ -138,10 +160,16 @@ class ProtocolServers(NamedTuple):
     echo: EchoServer
     nats: NATSBroker
     mqtt: Broker
+    mail: MailServer
+    ftp: FileServer
+    sftp: SSHServer
 
     def workflow(self, load: str, folder: Path) -> str:
-        """The text of the file; its `.proto` file is put into the folder."""
+        """The text of the file; what it names is put into the folder."""
         (folder / "shop.proto").write_bytes((EXAMPLES / "shop.proto").read_bytes())
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data" / "a.txt").write_bytes(SENT)
+        (folder / "data" / "b.bin").write_bytes(SENT)
         urls = {
             "http2": self.http2.url,
             "http3": self.http3.url,
@@ -153,6 +181,9 @@ class ProtocolServers(NamedTuple):
             "postgres": self.postgres,
             "mysql": self.mysql,
             "mongodb": self.mongodb.url,
+            "mail": self.mail.url,
+            "ftp": self.ftp.url,
+            "sftp": self.sftp.url(),
             "redis": self.redis.url,
             "tcp": self.echo.tcp,
             "udp": self.echo.udp,
@@ -168,7 +199,8 @@ class ProtocolServers(NamedTuple):
         databases = {"postgres", "mysql", "mongodb"}
         sockets = {"redis", "tcp", "udp"}
         web = {"http", "http2", "http3", "websocket", "sse", "grpc"}
-        assert set(found) == {*web, *databases, *sockets, "nats", "mqtt"}
+        files = {"smtp", "ftp", "sftp"}
+        assert set(found) == {*web, *databases, *sockets, *files, "nats", "mqtt"}
         made = workflow["starts"]["made"]
         assert made == workflow["iteration"]["ok"] > 0
         # Two steps of gRPC; GraphQL over HTTP/2 and HTTP/1.1; a transaction begins and commits;
@@ -189,12 +221,22 @@ class ProtocolServers(NamedTuple):
             on_postgres(self.postgres, "SELECT count(*) FROM orders"),
             on_mysql(self.mysql, "SELECT count(*) FROM orders"),
             self.mongodb.calls["insert"],
+            len(self.mail.mails),
+            self.ftp.files["received"],
+            self.sftp.files["written"],
             self.redis.calls()["incrby"],
             self.echo.bytes_received / len("hello\n"),
             self.echo.datagrams,
             self.nats.counts()["in_msgs"],
         )
-        assert seen == (made,) * 16
+        assert seen == (made,) * 19
+        attached = b64encode((EXAMPLES / "shop.proto").read_bytes())[:40]
+        assert all(attached in bytes(mail.content or b"") for mail in self.mail.mails)
+        for server in (self.ftp, self.sftp):
+            assert {path.read_bytes() for path in server.folder.iterdir()} == {SENT}
+            assert server.logins["ada"] + server.logins["all"] == server.connections
+        for name, server in (("smtp", self.mail), ("ftp", self.ftp), ("sftp", self.sftp)):
+            assert found[name]["connections"] == server.connections
         assert found["nats"]["messages_sent"] == made
         assert found["nats"]["connections"] == self.nats.counts()["total_connections"] - 1
         assert found["mqtt"]["messages_sent"] == found["mqtt"]["messages_received"] == made
@@ -230,8 +272,14 @@ def running_protocol_servers() -> Generator[ProtocolServers]:
         running_echo_server() as echo,
         running_nats() as nats,
         running_mosquitto() as mqtt,
+        running_mail_server() as mail,
+        TemporaryDirectory() as pictures,
+        TemporaryDirectory() as documents,
+        running_ftp_server(Path(pictures)) as ftp,
+        running_ssh_server(Path(documents)) as sftp,
     ):
         on_postgres(postgres, "CREATE TABLE orders (number INTEGER)")
         on_mysql(mysql, "CREATE TABLE orders (number INTEGER)")
         web = http2, http3, websocket, sse, grpc, graphql
-        yield ProtocolServers(*web, postgres, mysql, mongodb, redis, echo, nats, mqtt)
+        others = (postgres, mysql, mongodb, redis, echo, nats, mqtt, mail, ftp, sftp)
+        yield ProtocolServers(*web, *others)

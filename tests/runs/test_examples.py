@@ -13,6 +13,8 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from email import message_from_bytes
+from email.policy import SMTP
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,13 +23,16 @@ import pytest
 from tests.lab.brokers import rabbitmq, running_kafka, running_mosquitto, running_nats
 from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import running_echo_server
+from tests.lab.ftp_server import running_ftp_server
 from tests.lab.graphql_server import running_graphql_server
 from tests.lab.grpc_server import running_grpc_server
 from tests.lab.http2_server import running_http2_server
 from tests.lab.http3_server import running_http3_server
+from tests.lab.mail_server import running_mail_server
 from tests.lab.mongodb_server import running_mongodb_server
 from tests.lab.redis_server import running_redis
 from tests.lab.sse_server import running_event_server
+from tests.lab.ssh_server import running_ssh_server
 from tests.lab.target import running_target
 from tests.lab.websocket_server import running_websocket_server
 from tests.runs.lab.command import EXAMPLES, CommandLab, Ended
@@ -272,6 +277,58 @@ def test_mongodb_shop(command: CommandLab) -> None:
     assert (found["failed"], found["connections"], server.connections) == (0, 5, 5)
     assert len(server.documents["orders"]) == 20
     assert sum(each["orders"] for each in server.documents["customers"]) == 20
+
+
+def test_mail(command: CommandLab) -> None:
+    with running_mail_server() as server:
+        replace(command, "mail.py", "smtp://127.0.0.1:8025", server.url)
+        ended = command.load("mail.py", "-u", "5", "-i", "20")
+    command.check_passed(ended, len(server.mails))
+    assert server.connections == 5
+    assert ended.document["checks"][0]["failed"] == 0
+    letters = [mail for mail in server.mails if len(mail.rcpt_tos) == 2]
+    assert len(letters) == 20
+    ids = {message_from_bytes(mail.content)["Message-ID"] for mail in server.mails}
+    assert len(ids) == 40
+    (picture,) = message_from_bytes(letters[0].content, policy=SMTP).iter_attachments()
+    assert picture.get_content() == (EXAMPLES / "cat.png").read_bytes()
+
+
+def test_files(command: CommandLab, tmp_path: Path) -> None:
+    pictures, documents = tmp_path / "pictures", tmp_path / "documents"
+    pictures.mkdir()
+    documents.mkdir()
+    with running_ftp_server(pictures) as ftp, running_ssh_server(documents) as ssh:
+        replace(command, "files.py", "ftp://ada:swordfish@127.0.0.1:8021", ftp.url)
+        replace(command, "files.py", "sftp://ada:swordfish@127.0.0.1:8022", ssh.url())
+        ssh.write_known_hosts(command.folder / "known_hosts")
+        words = [f"{name}={n}" for n in (5, 20) for name in ("Pictures", "Documents")]
+        options = [
+            part for pair in zip(("-u", "-u", "-i", "-i"), words, strict=True) for part in pair
+        ]
+        ended = command.load("files.py", *options)
+    command.check_passed(ended, ftp.files.total() + ssh.files.total())
+    assert ftp.files == {"received": 20, "listed": 20}
+    assert ssh.files == {"written": 20, "read": 20}
+    assert (ftp.logins["ada"], ssh.logins["all"]) == (5, 5)
+    sent = {path.name.partition("-")[2]: path.read_bytes() for path in documents.iterdir()}
+    assert (
+        sent.items() <= {p.name: p.read_bytes() for p in (EXAMPLES / "documents").iterdir()}.items()
+    )
+    assert {path.read_bytes() for path in pictures.iterdir()} == {
+        (EXAMPLES / "cat.png").read_bytes()
+    }
+
+
+def test_browser(command: CommandLab) -> None:
+    """With a core process: a driver of Chromium needs the streams of a process."""
+    words = ["--host", command.target.url, "-u", "1", "-i", "2", "--workers", "1", "--exit-zero"]
+    ended = command.process("run", "browser.py", *words, "--json", "results.json")
+    command.check_passed(ended, 4)
+    assert command.target.counts()["paths"]["/"] == 2
+    metrics = {metric["name"]: metric for metric in ended.document["metrics"]}
+    assert metrics["first_paint"]["count"] == 2
+    assert metrics["first_paint"]["min"] > 0
 
 
 def test_parallel(command: CommandLab) -> None:

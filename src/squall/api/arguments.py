@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 
 class Prepared:
@@ -25,6 +25,27 @@ class Prepared:
         return str(self.value)
 
 
+class FileSet(Prepared, Sequence[Prepared]):
+    """The files of a `Directory` or `FileGlob`, in the order of their paths. `str()` of a file is
+    its path: in the directory, or from the workflow file. Each may be sent as a `File`."""
+
+    __slots__ = ("files",)
+
+    def __init__(self, value: Any, files: Sequence[Prepared]) -> None:
+        super().__init__(value)
+        self.files = tuple(files)
+
+    @overload
+    def __getitem__(self, index: int) -> Prepared: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Prepared]: ...
+    def __getitem__(self, index: int | slice) -> Prepared | Sequence[Prepared]:
+        return self.files[index]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
 class ProtobufMessage(Protocol):
     """A message of a generated module."""
 
@@ -32,6 +53,8 @@ class ProtobufMessage(Protocol):
 
 
 if TYPE_CHECKING:
+    from squall.api.protocols.smtp import EmailParts
+
     URL: TypeAlias = str | Prepared
     Headers: TypeAlias = Mapping[str, str] | Prepared
     Params: TypeAlias = Mapping[str, str | float | bool] | Prepared
@@ -42,6 +65,11 @@ if TYPE_CHECKING:
     File: TypeAlias = (
         str | PathLike[str] | tuple[str, str | bytes] | tuple[str, str | bytes, str] | Prepared
     )
+    # A text is a sequence of texts, and each of them could be a `File`: so one file of the set
+    # is a `File` for a checker, too.
+    Directory: TypeAlias = Sequence[str | Prepared]
+    FileGlob: TypeAlias = Sequence[str | Prepared]
+    Email: TypeAlias = EmailParts | Prepared
     Protobuf: TypeAlias = ProtobufMessage | Mapping[str, Any] | bytes | Prepared
     Query: TypeAlias = str | Prepared
     Mutation: TypeAlias = str | Prepared
@@ -76,6 +104,18 @@ else:
         """The path of a file that is sent as a part of a multipart body, `files={"picture": file}`.
         It is relative to the workflow file, and read once, before the clock starts."""
 
+    class Directory(Prepared):
+        """The path of a directory: all files in it and below it. It is relative to the workflow
+        file, and its files are read once, before the clock starts."""
+
+    class FileGlob(Prepared):
+        """A pattern such as `"pictures/*.png"` or `"data/**/*.json"`: all files that match. It is
+        relative to the workflow file, and the files are read once, before the clock starts."""
+
+    class Email(Prepared):
+        """A mail, as a dict of its parts (`EmailParts`). It becomes one MIME message with its
+        attachments, once, before the clock starts."""
+
     class Protobuf(Prepared):
         """A message of a gRPC call: a message of a generated module, a dict of its fields, or its
         bytes. It is encoded once, before the clock starts."""
@@ -100,5 +140,6 @@ def argument_kinds() -> tuple[type[Prepared], ...]:
     # Those of HTTP come first, in this order; clients of other protocols add theirs at the end.
     names = ("URL", "Headers", "Params", "Cookies", "Data", "Form", "Auth", "File")
     names += ("Protobuf", "Query", "Mutation", "SQL", "Document")
+    names += ("Directory", "FileGlob", "Email")
     module: dict[str, Any] = globals()
     return tuple(module[name] for name in names)

@@ -45,6 +45,13 @@ CLIENTS = {
         "rabbitmq",
         (Scheme("amqp", 5672), Scheme("amqps", 5671, tls=True)),
     ),
+    "browser": ClientSource("squall.clients.browser", "BrowserClient", "browser"),
+    "ftp": ClientSource(
+        "squall.clients.ftp",
+        "FTPClient",
+        "ftp",
+        (Scheme("ftp", 21), Scheme("ftpes", 21), Scheme("ftps", 990, tls=True)),
+    ),
     "graphql": ClientSource("squall.clients.graphql", "GraphQLClient", "graphql"),
     "graphql2": ClientSource("squall.clients.graphql", "GraphQL2Client", "graphql"),
     "grpc": ClientSource("squall.clients.grpc", "GRPCClient", "grpc"),
@@ -92,6 +99,14 @@ CLIENTS = {
         "redis",
         (Scheme("redis", 6379), Scheme("rediss", 6379, tls=True)),
     ),
+    "scp": ClientSource("squall.clients.ssh", "SCPClient", "ssh", (Scheme("scp", 22),)),
+    "sftp": ClientSource("squall.clients.ssh", "SFTPClient", "ssh", (Scheme("sftp", 22),)),
+    "smtp": ClientSource(
+        "squall.clients.smtp",
+        "SMTPClient",
+        "smtp",
+        (Scheme("smtp", 25), Scheme("smtps", 465, tls=True)),
+    ),
     "sse": ClientSource("squall.clients.sse", "SSEClient"),
     "tcp": ClientSource(
         "squall.clients.tcp", "TCPClient", "", (Scheme("tcp", 0), Scheme("tls", 0, tls=True))
@@ -112,6 +127,13 @@ ARGUMENTS = {
 }
 """Argument types of these clients: the module and function that make one ready. The function takes
 the author's value, returns a `Prepared`, and raises a `CallError` for a value that it refuses."""
+
+FILE_ARGUMENTS = {
+    "Directory": ("squall.clients.shared.file_sets", "directory_of"),
+    "Email": ("squall.clients.smtp.message", "email_of"),
+    "FileGlob": ("squall.clients.shared.file_sets", "glob_of"),
+}
+"""The same for arguments that read files; the function takes the `HTTPShared`, too."""
 
 SCHEMES = {
     scheme.name: (protocol, scheme)

@@ -13,6 +13,7 @@ from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 
 if TYPE_CHECKING:
     from squall.api.protocols.amqp import AMQPVerbs
+    from squall.api.protocols.browser import BrowserVerbs
     from squall.api.protocols.graphql import GraphQLVerbs
     from squall.api.protocols.grpc import GRPCVerbs
     from squall.api.protocols.kafka import KafkaVerbs
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from squall.api.protocols.mqtt import MQTTVerbs
     from squall.api.protocols.nats import NATSVerbs
     from squall.api.protocols.redis import RedisVerbs
+    from squall.api.protocols.smtp import SMTPVerbs
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs
     from squall.api.protocols.tcp import TCPVerbs
+    from squall.api.protocols.transfers import FTPVerbs, SCPVerbs, SFTPVerbs
     from squall.api.protocols.udp import UDPVerbs
     from squall.api.sse import SSEVerbs
     from squall.api.websocket import WebsocketVerbs
@@ -31,6 +34,8 @@ class Clients:
     """The author's `self.client`: one attribute per protocol."""
 
     amqp: AMQPVerbs
+    browser: BrowserVerbs
+    ftp: FTPVerbs
     graphql: GraphQLVerbs
     graphql2: GraphQLVerbs
     grpc: GRPCVerbs
@@ -44,6 +49,9 @@ class Clients:
     mongodb: MongoDBVerbs
     mysql: SQLVerbs[MySQLResponse]
     postgres: SQLVerbs[PostgresResponse]
+    scp: SCPVerbs
+    sftp: SFTPVerbs
+    smtp: SMTPVerbs
     redis: RedisVerbs
     sse: SSEVerbs
     tcp: TCPVerbs

@@ -199,7 +199,7 @@ class _RunningCall:
 class LibraryCalls(Generic[L]):
     """The calls of one user through a library."""
 
-    __slots__ = ("_connections", "_library", "counters", "done", "http", "shared")
+    __slots__ = ("_connections", "_library", "address_of", "counters", "done", "http", "shared")
 
     def __init__(self, http: HTTPClient, protocol: str, library: Library[L]) -> None:
         self.http = http
@@ -210,6 +210,7 @@ class LibraryCalls(Generic[L]):
         )
         self.counters = self._connections.counters
         self.done = self._connections.done
+        self.address_of = self._connections.address_of
 
     async def call(
         self,

@@ -88,14 +88,14 @@ class Origin:
 class Origins:
     """Keeps the origins of a share and resolves their names."""
 
-    __slots__ = ("_known", "_overrides", "proxy")
+    __slots__ = ("_known", "overrides", "proxy")
 
     def __init__(
         self, overrides: Mapping[tuple[str, int], str], proxy: Proxy | None = None
     ) -> None:
         self.proxy = proxy
         self._known: dict[tuple[str, str, int], Origin] = {}
-        self._overrides = {(host.lower(), port): ip for (host, port), ip in overrides.items()}
+        self.overrides = {(host.lower(), port): ip for (host, port), ip in overrides.items()}
 
     def get(self, scheme: str, host: str, port: int) -> Origin:
         key = (scheme, host, port)
@@ -114,7 +114,7 @@ class Origins:
 
     def override(self, host: str, port: int) -> str | None:
         """What `--resolve` says about a name and port; None if it says nothing."""
-        return self._overrides.get((host.lower(), port))
+        return self.overrides.get((host.lower(), port))
 
     async def resolve(self, origin: Origin) -> float:
         """Fills `addresses`. Returns the seconds of the lookup, 0 if another caller made it."""
@@ -123,7 +123,7 @@ class Origins:
         place = (origin.host, origin.port)
         if origin.proxy is not None:
             place = origin.proxy[:2]
-        name = self._overrides.get(place, place[0])
+        name = self.overrides.get(place, place[0])
         literal = _literal(name)
         if literal is not None:
             origin.addresses = (literal,)

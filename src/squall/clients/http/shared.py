@@ -35,7 +35,7 @@ from squall.clients.http.origin import Origin, Origins, proxy_of
 from squall.clients.http.request import compose, default_fields, origin_fields
 from squall.clients.http.response_parser import ResponseParser
 from squall.clients.http.url import PreparedURL, read_url
-from squall.clients.registry import ARGUMENTS, SCHEMES
+from squall.clients.registry import ARGUMENTS, FILE_ARGUMENTS, SCHEMES
 from squall.clients.shared.allocator import keep_large_blocks
 from squall.clients.shared.connection import LiveExchange
 from squall.clients.shared.tls_context import client_context
@@ -47,6 +47,8 @@ _MOST_TEXTS = 1024
 SWEEP_PAUSE = 20.0
 # How long closing waits for peers that do not answer a TLS shutdown.
 _GOODBYE_S = 0.5
+# The same for programs that clients started, such as a browser.
+_PROGRAMS_END_S = 10.0
 
 
 # Given to `tls_context` by protocols that negotiate nothing in the handshake.
@@ -255,6 +257,9 @@ class HTTPShared:
             if kind.__name__ in ARGUMENTS:
                 module, name = ARGUMENTS[kind.__name__]
                 return getattr(import_module(module), name)(value)
+            if kind.__name__ in FILE_ARGUMENTS:
+                module, name = FILE_ARGUMENTS[kind.__name__]
+                return getattr(import_module(module), name)(value, self)
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"{kind.__name__} needs {error.name}, which is not installed"
@@ -322,6 +327,9 @@ class HTTPShared:
                 conn.abort()
             # In this turn of the loop they learn of it.
             await asyncio.sleep(0)
+        if endings := self.protocols.get("endings"):
+            # Of programs that were started for the share: the loop cannot be closed before.
+            await asyncio.wait(tuple(endings), timeout=_PROGRAMS_END_S)
 
     def url(self, text: Any) -> PreparedURL:
         """A URL read once; its name is not resolved here."""

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from squall.api.errors import ConfigError
+from squall.api.errors import CallError, ConfigError
+from squall.clients.shared.file_sets import expanded
 from squall.engine.core_protocol import Loaded
 from squall.engine.run_options import RunOptions
 
@@ -56,13 +57,18 @@ def _read_code(loaded: Loaded, options: RunOptions, files: dict[str, bytes]) -> 
         for name in workflow.data_files
     ]
     targets: dict[str, Path] = {}
-    for name, workflow in data:
-        if os.path.isabs(name):
+    for written, workflow in data:
+        if os.path.isabs(written):
             raise ConfigError(
-                f"{options.file}  {workflow}: {name} is an absolute path, which other machines may "
-                f"not have; name the file relative to {author.name}"
+                f"{options.file}  {workflow}: {written} is an absolute path, which other machines "
+                f"may not have; name the file relative to {author.name}"
             )
-        targets[os.path.normpath(os.path.join(folder, name))] = Path(folder, name)
+        try:
+            names = expanded(written, author.parent)
+        except CallError as error:
+            raise ConfigError(f"{options.file}  {workflow}: {error.reason}") from error
+        for name in names:
+            targets[os.path.normpath(os.path.join(folder, name))] = Path(folder, name)
     root = os.path.commonpath([folder, *(os.path.dirname(path) for path in targets)])
     below = PurePosixPath(os.path.relpath(folder, root).replace(os.sep, "/"))
     entry = str(below / author.name)

@@ -8,7 +8,6 @@ loading its feeds runs.
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from squall.api.quantities import parse_count, parse_rate
 from squall.api.reporting import is_live_reporter, output_kind
 from squall.api.resources import Resource
 from squall.api.workflow import Workflow
+from squall.clients.shared.file_sets import named_files
 from squall.engine.load.profile import resolve_profile
 from squall.engine.load.user_split import split_by_weight
 from squall.engine.plan.annotations import is_all
@@ -62,7 +62,7 @@ PROFILE_ATTRIBUTES = (
     "grace",
 )
 _KINDS = {kind.__name__: kind for kind in argument_kinds()}
-URL_KIND, FILE_KIND = _KINDS["URL"], _KINDS["File"]
+URL_KIND = _KINDS["URL"]
 
 
 @dataclass
@@ -386,17 +386,14 @@ def _describe(plan: WorkflowPlan, options: RunOptions, flags: ProfileFlags) -> W
 
 
 def _data_files(plan: WorkflowPlan) -> list[str]:
-    """Files that feeds, `.proto` files and `File` arguments name, as the author wrote them."""
+    """Files that feeds, `.proto` files and arguments name, as the author wrote them. A directory
+    ends with a slash; a pattern stays one."""
     named = [feed.path for feed in plan.feeds.values() if feed.path is not None]
     named += [path for proto in plan.protos.values() for path in proto.paths]
-    defaults: list[Any] = [
-        parameter.default
-        for hook in plan.hooks()
-        for parameter in hook.parameters
-        if parameter.kind is FILE_KIND
-    ]
-    paths = [cast(object, value) for value in defaults if isinstance(value, str | os.PathLike)]
-    named += map(str, paths)
+    for hook in plan.hooks():
+        for parameter in hook.parameters:
+            if parameter.kind is not None:
+                named += named_files(parameter.kind, parameter.default)
     return sorted(set(named))
 
 

@@ -48,6 +48,7 @@ from squall.engine.users.virtual_user import (
     UserFactory,
     end_users,
     prepare_arguments,
+    start_clients,
 )
 from squall.stats.reports import ErrorSample, ExchangeReport, StartsDelta, WindowReport
 
@@ -324,6 +325,7 @@ class Share:
         )
         prepared |= await prepare_arguments(plan, self.http, self._program.manifest.path)
         self._loop = generate_loop(plan, prepared, self._runner_names(rows), spec.profile.model)
+        await start_clients(plan, self.http, spec)
         await self._factory.open_process()
         await self._open_users()
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import inspect
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any
 
@@ -22,6 +24,7 @@ from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient, HTTPShared
 from squall.clients.http.url import PreparedURL
 from squall.clients.registry import CLIENTS, client_class, http_client_class, make_client
+from squall.engine.core_protocol import ShareSpec
 from squall.engine.measure.recorder import Recorder
 from squall.engine.plan.annotations import is_optional
 from squall.engine.plan.author_file import author_place
@@ -90,15 +93,39 @@ def _check_messages(plan: WorkflowPlan, prepared: Prepared, http: HTTPShared) ->
 def _check_installed(plan: WorkflowPlan) -> None:
     """Loads the clients that the file uses; one that needs a package which is missing raises a
     `ConfigError` before the run."""
-    for protocol in CLIENTS:
-        steps = [step for step in plan.steps if step.protocol == protocol]
-        if not steps and not mentions(plan, protocol):
-            continue
-        try:
+    for protocol in _used(plan):
+        with _named(plan, protocol):
             client_class(protocol)
-        except ConfigError as error:
-            line = f":{steps[0].line}" if steps else ""
-            raise ConfigError(f"{plan.file}{line}  {plan.name}: {error}") from None
+
+
+async def start_clients(plan: WorkflowPlan, http: HTTPShared, spec: ShareSpec) -> None:
+    """Starts what clients need before the run, such as a browser. Raises a `ConfigError` if it is
+    missing, or too large for this machine."""
+    users = spec.users if spec.profile.is_open else spec.users_max
+    for protocol in _used(plan):
+        client = client_class(protocol)
+        if hasattr(client, "start"):
+            with _named(plan, protocol):
+                # The shares of this machine, as far as a process of it knows.
+                client.check(users, min(spec.shares, os.cpu_count() or 1))
+                await client.start(http)
+
+
+def _used(plan: WorkflowPlan) -> list[str]:
+    """The clients that a workflow uses, beside that of HTTP/1."""
+    measured = {step.protocol for step in plan.steps}
+    return [name for name in CLIENTS if name in measured or mentions(plan, name)]
+
+
+@contextmanager
+def _named(plan: WorkflowPlan, protocol: str) -> Generator[None]:
+    """Adds to an error where the file uses the client."""
+    try:
+        yield
+    except ConfigError as error:
+        steps = [step for step in plan.steps if step.protocol == protocol]
+        line = f":{steps[0].line}" if steps else ""
+        raise ConfigError(f"{plan.file}{line}  {plan.name}: {error}") from None
 
 
 class User:

@@ -230,7 +230,7 @@ def test_credentials_in_a_url_are_basic_auth_and_yield_to_the_argument() -> None
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("ftp://a/", "must start with http:// or https://"),
+        ("gopher://a/", "must start with http:// or https://"),
         ("localhost:8080/", "must start with http:// or https://"),
         ("http:///x", "no fixed host name"),
         ("http://{host}/x", "no fixed host name"),

@@ -14,8 +14,9 @@ from squall.engine.plan.program import Program, build_program
 from squall.engine.run_options import RunOptions
 
 HEADER = (
-    "from squall import (URL, Auth, Cookies, Counter, CustomResult, Data, Feed, File, Form, Gauge, "
-    "Headers, HTTPResponse, Mutation, Params, Proto, Protobuf, Provide, Query, Rate, Resource, "
+    "from squall import (URL, Auth, Cookies, Counter, CustomResult, Data, "
+    "Directory, Email, Feed, File, FileGlob, Form, Gauge, Headers, HTTPResponse, Mutation, "
+    "Params, Proto, Protobuf, Provide, Query, Rate, Resource, "
     "Sample, Timed, Use, Workflow, action, bearer, check, depends, env, metric, state, step, "
     "then)\n"
 )

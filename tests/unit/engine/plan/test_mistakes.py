@@ -384,6 +384,9 @@ KINDS_TAKEN = {
     "Protobuf": {"bytes", "dict"},
     "Query": set[str](),
     "Mutation": set[str](),
+    "Directory": set[str](),
+    "FileGlob": set[str](),
+    "Email": set[str](),
 }
 
 

@@ -1,0 +1,98 @@
+"""An FTP server on the package `pyftpdlib`, in a thread of its own. It counts what it did."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+with warnings.catch_warnings():
+    # It stands on asyncore, which Python 3.11 calls deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from pyftpdlib.authorizers import DummyAuthorizer
+    from pyftpdlib.handlers import FTPHandler
+    from pyftpdlib.ioloop import IOLoop
+    from pyftpdlib.servers import FTPServer
+
+USER, PASSWORD = "ada", "swordfish"
+
+
+class FileServer:
+    """What the server saw: connections, logins, and files by what happened to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self.connections = 0
+        self.logins: Counter[str] = Counter()
+        self.files: Counter[str] = Counter()
+
+    @property
+    def url(self) -> str:
+        return f"ftp://{USER}:{PASSWORD}@127.0.0.1:{self.port}"
+
+    @property
+    def anonymous_url(self) -> str:
+        return f"ftp://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def running_ftp_server(
+    folder: Path, *, port: int = 0, server: FileServer | None = None
+) -> Generator[FileServer]:
+    """The server of a folder. `server` continues the counts of an earlier one."""
+    server = server or FileServer(folder)
+    logging.getLogger("pyftpdlib").setLevel(logging.CRITICAL)
+
+    class Handler(FTPHandler):
+        def on_connect(self) -> None:
+            server.connections += 1
+
+        def on_login(self, username: str) -> None:
+            server.logins[username] += 1
+
+        def on_login_failed(self, username: str, password: str) -> None:
+            server.logins["refused"] += 1
+
+        def on_file_sent(self, file: str) -> None:
+            server.files["sent"] += 1
+
+        def on_file_received(self, file: str) -> None:
+            server.files["received"] += 1
+
+        def ftp_DELE(self, path: str) -> Any:
+            server.files["deleted"] += 1
+            return super().ftp_DELE(path)
+
+        def ftp_MLSD(self, path: str) -> Any:
+            server.files["listed"] += 1
+            return super().ftp_MLSD(path)
+
+    Handler.authorizer = DummyAuthorizer()
+    Handler.authorizer.add_user(USER, PASSWORD, str(folder), perm="elradfmw")
+    Handler.authorizer.add_anonymous(str(folder))
+    # A refused login is answered after this time.
+    Handler.auth_failed_timeout = 0
+    loop = IOLoop()
+    made = FTPServer(("127.0.0.1", port), Handler, ioloop=loop)
+    made.max_cons = 2048
+    server.port = made.address[1]
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            loop.loop(timeout=0.02, blocking=False)
+        made.close_all()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        stopped.set()
+        thread.join(10)

@@ -64,8 +64,8 @@ bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions 
 	$(BIN)/python bench/ui.py --check || status=1; \
 	exit $$status
 
-bench-protocols: $(VENV)/.dev bench-install ## HTTP/2, WebSocket and SSE against h2load and k6; ARGS=--quick to see it work
-	@CI=1 .ci/packages h2load=nghttp2-client nghttpd=nghttp2-server
+bench-protocols: $(VENV)/.dev bench-install ## HTTP/2, WebSocket, SSE, Redis, TCP and UDP against native clients; ARGS=--quick to see it work
+	@CI=1 .ci/packages h2load=nghttp2-client nghttpd=nghttp2-server redis-server=redis-server redis-benchmark=redis-tools cc=gcc
 	@$(BIN)/python bench/protocols.py --check $(ARGS)
 
 bench-wire: $(VENV)/.run $(BENCH)/.peers ## the sealed wire against gRPC; ARGS=--quick to see it work

@@ -65,8 +65,8 @@ bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions 
 	$(BIN)/python bench/ui.py --check || status=1; \
 	exit $$status
 
-bench-protocols: $(VENV)/.dev bench-install ## HTTP/2, HTTP/3, gRPC, WebSocket and SSE against h2load, grpc.aio and k6; ARGS=--quick
-	@CI=1 .ci/packages h2load=nghttp2-client nghttpd=nghttp2-server caddy=caddy
+bench-protocols: $(VENV)/.dev bench-install ## every other protocol against native clients and bare libraries; ARGS=--quick
+	@CI=1 .ci/packages h2load=nghttp2-client nghttpd=nghttp2-server caddy=caddy redis-server=redis-server redis-benchmark=redis-tools cc=gcc
 	@$(BIN)/python bench/protocols.py --check $(ARGS)
 
 bench-wire: $(VENV)/.run $(BENCH)/.peers ## the sealed wire against gRPC; ARGS=--quick to see it work

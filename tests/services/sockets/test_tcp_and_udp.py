@@ -222,3 +222,22 @@ async def test_ping_of_sockets() -> None:
         # The server of the test does not answer an empty datagram, as most do not.
         assert (await ping(server.udp)).render().startswith("sent  from 127.0.0.1:")
     assert (await ping(server.udp)).error.startswith("connection refused")
+
+
+@on_uvloop
+async def test_an_answer_that_comes_after_its_time_is_not_taken_for_the_next_one() -> None:
+    shared = HTTPShared()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        async with swept(shared) as http:
+            udp = UDPClient(http)
+            url: Any = await prepared(shared, f"udp://127.0.0.1:{server.getsockname()[1]}")
+            assert (await udp.exchange(url, "first", timeout="10ms")).lost
+            _, first = server.recvfrom(100)
+            second = asyncio.ensure_future(udp.exchange(url, "second", timeout="30s"))
+            while not shared.counters_of("udp").in_flight:
+                await asyncio.sleep(0)
+            _, where = server.recvfrom(100)
+            server.sendto(b"answer to the first", first)
+            server.sendto(b"answer to the second", where)
+            assert (await second).text == "answer to the second"

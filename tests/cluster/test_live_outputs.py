@@ -76,19 +76,28 @@ def test_a_run_whose_managers_change(tmp_path: Path, server: RecordingServer) ->
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("through_gate", [True, False])
-def test_a_run_in_two_datacenters(
-    through_gate: bool, tmp_path: Path, server: RecordingServer
-) -> None:
+def test_a_run_through_a_gate(tmp_path: Path, server: RecordingServer) -> None:
     with running_target() as target, GatedDatacenters(tmp_path, target, gates=1) as made:
         files = LiveFiles(made.folder, server)
-        parts = ("--dc", "eu=50%,us=50%")
-        where = f"eu={made.addresses_of('eu')},us={made.addresses_of('us')}"
-        file = made.write(STEADY)
-        running = made.run(file, *files.words, *parts) if through_gate else (
-            made.run(file, *files.words, "--direct", to=where)
-        )  # fmt: skip
-        ended = running.end()
+        ended = made.run(made.write(STEADY), *files.words, "--dc", "eu=50%,us=50%").end()
+        check_code(ended)
+        files.check(ended.document)
+        assert {each["name"] for each in ended.document["datacenters"]} == {"eu", "us"}
+
+
+@pytest.mark.nightly
+def test_a_run_that_the_client_splits(tmp_path: Path, server: RecordingServer) -> None:
+    folders = [tmp_path / name for name in ("eu", "us")]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        running_target() as target,
+        cluster(folders[0], target, workers=1) as eu,
+        cluster(folders[1], target, workers=1) as us,
+    ):
+        files = LiveFiles(eu.folder, server)
+        where = f"eu={eu.addresses},us={us.addresses}"
+        ended = eu.run(eu.write(STEADY), *files.words, to=where).end()
         check_code(ended)
         files.check(ended.document)
         assert {each["name"] for each in ended.document["datacenters"]} == {"eu", "us"}

@@ -115,7 +115,7 @@ class LiveFiles:
         assert (lines[0]["type"], lines[-1]["type"]) == ("start", "end")
         assert lines[0]["run"]["id"] == document["run"]["id"]
         assert lines[-1]["document"] == document
-        assert len(lines) - 2 >= least_seconds
+        assert len(lines) - 2 >= least_seconds, [line["type"] for line in lines]
         series = [otlp_totals(request.body) for request in self._server.requests]
         assert len(series) > least_seconds
         for key in series[-1]:

@@ -8,7 +8,6 @@ from squall.cluster.protocol.job_keys import JobId
 from tests.fakes.datacenter import FAST, Bench, workflow
 
 
-
 def suspect(bench: Bench, **since: float) -> None:
     bench.director.state.suspected_since = lambda node, boot: since.get(node)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
-from squall.cluster.protocol.membership_order import MembershipOrder
+from squall.cluster.protocol.membership.order import MembershipOrder
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.protocol.views import (

@@ -1,7 +1,6 @@
-"""What a worker is told about membership: whether it takes part, how often it probes, and where it
-finds the managers. The messages between members are in `squall.cluster.membership`.
+"""What a manager tells a worker about membership: whether it takes part, how often it probes, and
+where it finds the managers.
 """
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -162,13 +162,13 @@ class MembershipSettings(msgspec.Struct, frozen=True, kw_only=True):
     """It is on while a datacenter has at most so many managers and workers together; 0: off."""
     probe_interval_s: Seconds = 1.0
     """How often a node probes another one."""
-    probe_timeout_s: Seconds = 0.5
+    probe_timeout_s: Seconds = 0.3
     """How long it waits for the direct answer before it asks others to probe."""
 
 
 MEMBERSHIP_PROFILES: Mapping[str, Mapping[str, object]] = {
-    "fast": {"membership.probe_interval_s": 0.2, "membership.probe_timeout_s": 0.1},
-    "wan": {"membership.probe_interval_s": 5.0, "membership.probe_timeout_s": 3.0},
+    "fast": {"membership.probe_interval_s": 0.2, "membership.probe_timeout_s": 0.06},
+    "wan": {"membership.probe_interval_s": 2.0, "membership.probe_timeout_s": 0.8},
 }
 """Defaults of `[membership]` that `timers.profile` chooses."""
 

@@ -5,19 +5,13 @@ The numbers 120 to 125 belong to this module.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from squall.cluster.protocol.membership.order import NodeRole
 from squall.cluster.wire.catalogue import SizeClass, message
 from squall.cluster.wire.header import MessageClass
 from squall.cluster.wire.roles import Role
 
 FROM_CLIENT = (Role.CLIENT, Role.NODE)
-
-MemberState = Literal["alive", "unconfirmed", "suspect", "dead", "left"]
-"""`unconfirmed`: known from others only, so it cannot be suspected."""
 
 
 class Contact(msgspec.Struct, frozen=True, array_like=True):
@@ -25,17 +19,23 @@ class Contact(msgspec.Struct, frozen=True, array_like=True):
 
     node: str
     boot: str
-    role: NodeRole
+    role: str
+    """manager, worker, gate."""
     address: str
-    state: MemberState
+    state: str
+    """alive, unconfirmed (never reached, so it cannot be suspected), suspect, dead, left."""
+    since_s: float
+    """How long it is in this state."""
     heard_s: float
-    """Seconds since a datagram of it arrived; negative: none did."""
-    missed: bool
-    """It did not answer the last direct probe."""
+    """Seconds since its last datagram; negative: there was none."""
+    heard_by: tuple[str, ...]
+    """Members that reached it lately, as far as the answering one knows."""
+    not_heard_by: tuple[str, ...]
+    """Members that probed it in vain."""
     rtt_ms: float
-    """Of direct probes, or estimated from coordinates; negative: not known."""
-    changed_s: float
-    """Seconds since its state changed."""
+    """Negative: never measured."""
+    health: int
+    """Its local health score, as it reports it."""
 
 
 @message(120, MessageClass.DATA, size=SizeClass.BULK, light=True)
@@ -47,8 +47,6 @@ class AskContacts(msgspec.Struct, frozen=True):
 class Contacts(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
     is_on: bool = False
-    health: int = 0
-    """Its local health score: 0 is healthy, higher ones are slower in their own loop."""
     contacts: list[Contact] = []
 
 
@@ -56,20 +54,20 @@ class MemberRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One member, as the members that were asked see it."""
 
     name: str
-    role: NodeRole
+    role: str
     boot: str
     address: str = ""
     state: str = ""
     """As the answering member has it: alive, unconfirmed, suspect, dead, left; "apart": it takes no
     part in membership."""
-    changed_s: float = 0.0
+    since_s: float = 0.0
     heard_by: list[str] = []
     not_heard_by: list[str] = []
-    """Members that probed it lately and got no direct answer."""
+    """Members that probed it in vain."""
     rtt_ms: float = -1.0
     """From the answering member."""
-    health: int = -1
-    """Negative: it was not asked, or did not answer."""
+    health: int = 0
+    """Its local health score: 0 is healthy, 8 is slow or badly connected."""
 
 
 @message(122, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)

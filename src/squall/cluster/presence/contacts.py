@@ -1,0 +1,99 @@
+"""Whom a member hears: its answer to others, and one list made of the answers of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squall.cluster.membership.effects import MemberView
+from squall.cluster.presence.driver import MembershipDriver
+from squall.cluster.protocol.membership.contacts import AskContacts, Contact, Contacts, MemberRow
+from squall.cluster.wire.links.dispatch import Handlers, Incoming
+from squall.runtime.addresses import shown_address
+
+NAMES_SHOWN = 3
+
+
+def contacts_of(driver: MembershipDriver, node: str) -> Contacts:
+    return Contacts(node, driver.is_on, [contact(view) for view in driver.members()])
+
+
+def answer_contacts(handlers: Handlers, driver: MembershipDriver, node: str) -> None:
+    """Registers the handler of `AskContacts`."""
+
+    def answer(message: AskContacts, incoming: Incoming) -> Contacts:
+        return contacts_of(driver, node)
+
+    handlers.on(AskContacts, answer)
+
+
+def contact(view: MemberView) -> Contact:
+    return Contact(
+        node=view.node,
+        boot=view.boot,
+        role=view.role.label,
+        address=shown_address(view.address),
+        state=view.state.value,
+        since_s=round(view.since_s, 3),
+        heard_s=-1.0 if view.heard_s is None else round(view.heard_s, 3),
+        heard_by=view.heard_by,
+        not_heard_by=view.unheard_by,
+        rtt_ms=-1.0 if view.rtt_s is None else round(view.rtt_s * 1000.0, 3),
+        health=view.health,
+    )
+
+
+def merged(own: Contacts, others: Sequence[Contacts]) -> list[MemberRow]:
+    """One row per member that `own` knows, by name, with what all of them say of its boot. What a
+    member says of itself goes before what others heard of it."""
+    hears: dict[tuple[str, str], dict[str, bool]] = {}
+    for answer in (*others, own):
+        for each in answer.contacts:
+            said = hears.setdefault((each.node, each.boot), {})
+            for name in each.heard_by:
+                said.setdefault(name, True)
+            for name in each.not_heard_by:
+                said.setdefault(name, False)
+    for answer in (*others, own):
+        for each in answer.contacts:
+            if answer.node in each.heard_by or answer.node in each.not_heard_by:
+                hears[each.node, each.boot][answer.node] = answer.node in each.heard_by
+    return [_row(each, hears[each.node, each.boot]) for each in own.contacts]
+
+
+def _row(each: Contact, hears: dict[str, bool]) -> MemberRow:
+    return MemberRow(
+        name=each.node,
+        role=each.role,
+        boot=each.boot,
+        address=each.address,
+        state=each.state,
+        since_s=each.since_s,
+        heard_by=sorted(name for name, does in hears.items() if does),
+        not_heard_by=sorted(name for name, does in hears.items() if not does),
+        rtt_ms=each.rtt_ms,
+        health=each.health,
+    )
+
+
+def who_hears(row: MemberRow) -> str:
+    """One line: "w2 is alive: m2, m3 and w7 hear it, only m1 does not", or "nobody hears w2"."""
+    if row.state == "left":
+        return f"{row.name} left in order"
+    if not row.heard_by:
+        probed = f": {listed(row.not_heard_by)} probed it in vain" if row.not_heard_by else ""
+        return f"nobody hears {row.name}{probed}"
+    verb = "hears" if len(row.heard_by) == 1 else "hear"
+    text = f"{row.name} is alive: {listed(row.heard_by)} {verb} it"
+    if row.not_heard_by:
+        alone = len(row.not_heard_by) == 1
+        text += f", {'only ' if alone and len(row.heard_by) > 1 else ''}"
+        text += f"{listed(row.not_heard_by)} {'does' if alone else 'do'} not"
+    return text
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "m2, m3 and w7", with the number of the others if there are many."""
+    shown = list(names[:NAMES_SHOWN])
+    if len(names) > NAMES_SHOWN:
+        shown.append(f"{len(names) - NAMES_SHOWN} more")
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]

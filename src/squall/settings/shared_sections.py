@@ -158,7 +158,7 @@ class MembershipSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes live, as the nodes tell each other by datagrams: advice for people and placement.
     The manager that leads applies its own values to its datacenter."""
 
-    max_nodes: Annotated[int, Meta(ge=0, le=2_000)] = 200
+    max_nodes: Annotated[int, Meta(ge=0, le=1_000)] = 200
     """It is on while a datacenter has at most so many managers and workers together; 0: off."""
     probe_interval_s: Seconds = 1.0
     """How often a node probes another one."""

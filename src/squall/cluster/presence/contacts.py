@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from squall.cluster.membership.effects import MemberView
+import msgspec
+
+from squall.cluster.membership.effects import MemberView, State
 from squall.cluster.presence.driver import MembershipDriver
-from squall.cluster.protocol.membership.contacts import AskContacts, Contact, Contacts, MemberRow
+from squall.cluster.protocol.membership.contacts import (
+    AskContacts,
+    Contact,
+    Contacts,
+    MemberContacts,
+    MemberRow,
+)
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.runtime.addresses import shown_address
 
 NAMES_SHOWN = 3
 
 
-def contacts_of(driver: MembershipDriver, node: str) -> Contacts:
-    return Contacts(node, driver.is_on, [contact(view) for view in driver.members()])
+def contacts_of(driver: MembershipDriver) -> MemberContacts:
+    return MemberContacts(driver.identity.node, [contact(view) for view in driver.members()])
 
 
-def answer_contacts(handlers: Handlers, driver: MembershipDriver, node: str) -> None:
+def answer_contacts(handlers: Handlers, driver: MembershipDriver) -> None:
     """Registers the handler of `AskContacts`."""
 
     def answer(message: AskContacts, incoming: Incoming) -> Contacts:
-        return contacts_of(driver, node)
+        return Contacts([contacts_of(driver)] if driver.is_on else [])
 
     handlers.on(AskContacts, answer)
 
@@ -42,25 +50,49 @@ def contact(view: MemberView) -> Contact:
     )
 
 
-def merged(own: Contacts, others: Sequence[Contacts]) -> list[MemberRow]:
-    """One row per member that `own` knows, by name, with what all of them say of its boot. What a
-    member says of itself goes before what others heard of it."""
+def own_row(driver: MembershipDriver) -> MemberRow:
+    """The answering member itself, which the others may hear or not."""
+    own = driver.identity
+    return MemberRow(
+        name=own.node,
+        role=own.role.label,
+        boot=own.boot,
+        address=shown_address(own.address),
+        state=State.ALIVE.value,
+        since_s=round(driver.age_s, 3),
+        health=driver.core.health if driver.core is not None else 0,
+    )
+
+
+def merged(own: MemberContacts, others: Sequence[MemberContacts], me: MemberRow) -> list[MemberRow]:
+    """One row for `me` and each member that `own` knows, with what all of them say of its boot.
+    What a member says of itself goes before what others heard of it."""
     hears: dict[tuple[str, str], dict[str, bool]] = {}
-    for answer in (*others, own):
+    answers = (*others, own)
+    for answer in answers:
         for each in answer.contacts:
             said = hears.setdefault((each.node, each.boot), {})
             for name in each.heard_by:
                 said.setdefault(name, True)
             for name in each.not_heard_by:
                 said.setdefault(name, False)
-    for answer in (*others, own):
+    for answer in answers:
         for each in answer.contacts:
             if answer.node in each.heard_by or answer.node in each.not_heard_by:
                 hears[each.node, each.boot][answer.node] = answer.node in each.heard_by
-    return [_row(each, hears[each.node, each.boot]) for each in own.contacts]
+    rows = [me, *(_row(each) for each in own.contacts)]
+    return [_with_hears(row, hears.get((row.name, row.boot), {})) for row in rows]
 
 
-def _row(each: Contact, hears: dict[str, bool]) -> MemberRow:
+def _with_hears(row: MemberRow, hears: dict[str, bool]) -> MemberRow:
+    return msgspec.structs.replace(
+        row,
+        heard_by=sorted(name for name, does in hears.items() if does),
+        not_heard_by=sorted(name for name, does in hears.items() if not does),
+    )
+
+
+def _row(each: Contact) -> MemberRow:
     return MemberRow(
         name=each.node,
         role=each.role,
@@ -68,8 +100,6 @@ def _row(each: Contact, hears: dict[str, bool]) -> MemberRow:
         address=each.address,
         state=each.state,
         since_s=each.since_s,
-        heard_by=sorted(name for name, does in hears.items() if does),
-        not_heard_by=sorted(name for name, does in hears.items() if not does),
         rtt_ms=each.rtt_ms,
         health=each.health,
     )

@@ -96,6 +96,7 @@ class MembershipDriver:
         self._parameters = LAN
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self._host, self._began = "", 0.0
         self._leaves_until: float | None = None
         # Members that it suspects or holds for dead: their boot, and since when.
         self._suspected: dict[NodeId, tuple[BootId, float]] = {}
@@ -106,6 +107,17 @@ class MembershipDriver:
     @property
     def is_on(self) -> bool:
         return self.core is not None
+
+    @property
+    def identity(self) -> Identity:
+        """Who this member is, once it has an address."""
+        runtime = self._runtime
+        return Identity(runtime.node, runtime.boot, self._role, (self._host, self.port))
+
+    @property
+    def age_s(self) -> float:
+        """How long it takes part."""
+        return self._clock.now() - self._began
 
     def _without_secret(self) -> str:
         name = self._keyring.identity.name
@@ -139,24 +151,23 @@ class MembershipDriver:
         parameters = parameters_of(order)
         if self.core is not None and parameters != self._parameters:
             self.stop("it begins again with other intervals")
-        if self.core is None:
-            self._begin(parameters, order.seeds, host)
-        else:
+        if self.core is not None:
             self.set_seeds(order.seeds)
+        elif not self.impossible:
+            self._guarded(lambda: self._begin(parameters, order.seeds, host))
 
     def _begin(self, parameters: Parameters, seeds: Sequence[Address], host: str) -> None:
-        runtime = self._runtime
         self._parameters, self._seeds = parameters, tuple(seeds)
+        self._host, self._began = host, self._clock.now()
         self.core = Membership(
-            Identity(runtime.node, runtime.boot, self._role, (host, self.port)),
+            self.identity,
             parameters,
-            runtime.random,
-            self._clock.now(),
+            self._runtime.random,
+            self._began,
             seeds=self._as_seeds(seeds),
             embedded=self._embedded,
         )
         self._log.info("membership_on", address=f"{host}:{self.port}", seeds=len(seeds))
-        self._schedule()
 
     def stop(self, reason: str) -> None:
         """Ends at once, without telling the others."""
@@ -235,16 +246,17 @@ class MembershipDriver:
     def _handle(self, event: Event) -> None:
         core = self.core
         if core is not None:
-            self._drive(lambda: core.handle(event, self._clock.now()))
+            self._guarded(lambda: self._carry_out(core.handle(event, self._clock.now())))
 
-    def _drive(self, step: Callable[[], Sequence[Effect]]) -> None:
+    def _guarded(self, step: Callable[[], None]) -> None:
         try:
-            self._carry_out(step())
+            step()
+            self._schedule()
         except Exception as error:
             # What only gives advice must not end a node that makes load.
+            self.impossible = f"an internal error: {error!r}"
             self._log.error("membership_failed", error=error)
-            self.stop("an internal error")
-        self._schedule()
+            self.stop(self.impossible)
 
     def _schedule(self) -> None:
         """Sets the timer to the core's deadline, which may have come nearer."""
@@ -271,7 +283,7 @@ class MembershipDriver:
         self._timer = None
         core = self.core
         if core is not None:
-            self._drive(lambda: core.tick(self._clock.now()))
+            self._guarded(lambda: self._carry_out(core.tick(self._clock.now())))
 
     # Effects.
 

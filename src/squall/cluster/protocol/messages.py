@@ -131,7 +131,7 @@ class SessionRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
     membership: int = -1
-    """The version of the membership order that the worker has, 0: none yet; -1: it takes no part."""
+    """The version of the membership order that it has, 0: none yet; -1: it takes no part."""
 
 
 class JobBrief(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -475,6 +475,8 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Of a gate: where it is."""
     same_name: str = ""
     """Of a manager or a gate: that another running process has its name, and where."""
+    membership: str = ""
+    """Of a silent or suspected node: one line that says which members hear it."""
 
 
 @message(152, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)

@@ -163,6 +163,17 @@ def silent_lines(state: VolatileState, job: JobRecord) -> list[str]:
     return lines
 
 
+def doubted_workers(state: VolatileState, job: JobRecord) -> list[str]:
+    """The workers of a job that are silent or that membership suspects."""
+    nodes = {attempt.node for _, attempt in state.tables.live_of(job.job)}
+    workers = [state.tables.workers[node] for node in sorted(nodes) if node in state.tables.workers]
+    return [
+        worker.node
+        for worker in workers
+        if not state.is_present(worker) or state.is_suspect(worker)
+    ]
+
+
 def _workflow_view(job: JobRecord, workflow: WorkflowRecord) -> WorkflowView:
     return WorkflowView(
         name=workflow.name,

@@ -38,6 +38,13 @@ class Contact(msgspec.Struct, frozen=True, array_like=True):
     """Its local health score, as it reports it."""
 
 
+class MemberContacts(msgspec.Struct, frozen=True, array_like=True):
+    """All members, as one of them sees them."""
+
+    node: str
+    contacts: list[Contact]
+
+
 @message(120, MessageClass.DATA, size=SizeClass.BULK, light=True)
 class AskContacts(msgspec.Struct, frozen=True):
     """A manager or gate asks a member whom it hears."""
@@ -45,9 +52,8 @@ class AskContacts(msgspec.Struct, frozen=True):
 
 @message(121, MessageClass.DATA, size=SizeClass.BULK)
 class Contacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    node: str
-    is_on: bool = False
-    contacts: list[Contact] = []
+    answers: list[MemberContacts] = []
+    """Empty: membership is off there. Of a manager: also what some of its workers answered."""
 
 
 class MemberRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -210,19 +210,7 @@ def open_group(
     """`lead_jobs` makes the command that names leaders of jobs. `speaks` is the highest version of
     commands that this member applies; `is_unused`: no command is in the log yet. `nodes` returns
     how many nodes may take part in membership."""
-    presence = MemberPresence(
-        wire.board,
-        wire.endpoint,
-        wire.watch,
-        log,
-        wire.registry,
-        role=MemberRole.MANAGER if role == "manager" else MemberRole.GATE,
-        settings=plan.settings,
-        advertised=lambda: wire.advertised,
-        nodes=nodes,
-        # Nodes that meet in a store have no network between them.
-        takes_part=plan.membership and plan.opener is None,
-    )
+    presence = _presence(plan, log, wire, role, nodes)
 
     def addresses() -> list[str]:
         found = [
@@ -270,6 +258,28 @@ def open_group(
         ),
         presence=presence,
         addresses=addresses,
+    )
+
+
+def _presence(
+    plan: MemberPlan,
+    log: Log,
+    wire: MemberWire,
+    role: Literal["manager", "gate"],
+    nodes: Callable[[], int],
+) -> MemberPresence:
+    return MemberPresence(
+        wire.board,
+        wire.endpoint,
+        wire.watch,
+        log,
+        wire.registry,
+        role=MemberRole.MANAGER if role == "manager" else MemberRole.GATE,
+        settings=plan.settings,
+        advertised=lambda: wire.advertised,
+        nodes=nodes,
+        # Nodes that meet in a store have no network between them.
+        takes_part=plan.membership and plan.opener is None,
     )
 
 

@@ -135,11 +135,7 @@ class WorkerNode:
         )
         self.registry = Registry()
         self._add_metrics()
-        self._membership: WorkerMembership | None = None
-        if settings.membership:
-            self._membership = WorkerMembership(
-                runtime, self._board, self._links, self.session, self._log, self.registry
-            )
+        self._membership = self._take_part() if settings.membership else None
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Runs until `stop`. Raises `SquallError` if the managers refuse this worker, or its data
@@ -171,6 +167,11 @@ class WorkerNode:
                 await self._tasks.shutdown(1.0)
 
     # Start.
+
+    def _take_part(self) -> WorkerMembership:
+        return WorkerMembership(
+            self._runtime, self._board, self._links, self.session, self._log, self.registry
+        )
 
     async def _open(self) -> None:
         """Ends what a former boot left running and adopts its records (R6)."""

@@ -337,7 +337,7 @@ class VolatileState:
 
     def is_present(self, worker: WorkerRecord) -> bool:
         """A session or the registration was heard lately: the worker may be given work."""
-        return not worker.gone and self.now - self._heard(worker) <= self._silence_allowed_s()
+        return not worker.gone and self.now - self._heard(worker) <= self.silence_allowed_s
 
     def is_doubted(self, worker: WorkerRecord) -> bool:
         """Membership suspects it, and no session since then shows that it lives: it gets no new
@@ -369,7 +369,7 @@ class VolatileState:
     @property
     def judges_from(self) -> float:
         """Before this moment no worker is called silent or late."""
-        return self.awake_since + self._silence_allowed_s()
+        return self.awake_since + self.silence_allowed_s
 
     def woke(self) -> None:
         self.awake_since = self.now
@@ -377,7 +377,9 @@ class VolatileState:
             if job.executed_at is not None:
                 job.executed_at = self.now
 
-    def _silence_allowed_s(self) -> float:
+    @property
+    def silence_allowed_s(self) -> float:
+        """A worker that is silent for longer is not present."""
         # Two sessions may be lost and the third one late by a second.
         return 3.0 * self.interval_s() + 1.0
 

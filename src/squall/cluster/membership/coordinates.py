@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from random import Random
-from struct import Struct, error as StructError
+from struct import Struct
+from struct import error as StructError
 
 DIMENSIONS = 4
 HEIGHT_MIN_S = 10e-6

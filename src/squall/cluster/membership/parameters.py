@@ -1,4 +1,4 @@
-"""The parameters of membership and their profiles. docs/membership.md says where each comes from."""
+"""The parameters of membership and their profiles; docs/membership.md has the origin of each."""
 
 from __future__ import annotations
 

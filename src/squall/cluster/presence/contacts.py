@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.runtime.addresses import shown_address
 
 NAMES_SHOWN = 3
+PRESENT = (State.ALIVE.value, State.SUSPECT.value)
 
 
 def contacts_of(driver: MembershipDriver) -> MemberContacts:
@@ -35,6 +36,8 @@ def answer_contacts(handlers: Handlers, driver: MembershipDriver) -> None:
 
 
 def contact(view: MemberView) -> Contact:
+    # Who reached it before its end says nothing about it now.
+    is_over = view.state in (State.DEAD, State.LEFT)
     return Contact(
         node=view.node,
         boot=view.boot,
@@ -43,7 +46,7 @@ def contact(view: MemberView) -> Contact:
         state=view.state.value,
         since_s=round(view.since_s, 3),
         heard_s=-1.0 if view.heard_s is None else round(view.heard_s, 3),
-        heard_by=view.heard_by,
+        heard_by=() if is_over else view.heard_by,
         not_heard_by=view.unheard_by,
         rtt_ms=-1.0 if view.rtt_s is None else round(view.rtt_s * 1000.0, 3),
         health=view.health,
@@ -69,6 +72,7 @@ def merged(own: MemberContacts, others: Sequence[MemberContacts], me: MemberRow)
     What a member says of itself goes before what others heard of it."""
     hears: dict[tuple[str, str], dict[str, bool]] = {}
     answers = (*others, own)
+    present = {me.name, *(each.node for each in own.contacts if each.state in PRESENT)}
     for answer in answers:
         for each in answer.contacts:
             said = hears.setdefault((each.node, each.boot), {})
@@ -81,14 +85,15 @@ def merged(own: MemberContacts, others: Sequence[MemberContacts], me: MemberRow)
             if answer.node in each.heard_by or answer.node in each.not_heard_by:
                 hears[each.node, each.boot][answer.node] = answer.node in each.heard_by
     rows = [me, *(_row(each) for each in own.contacts)]
-    return [_with_hears(row, hears.get((row.name, row.boot), {})) for row in rows]
+    return [_with_hears(row, hears.get((row.name, row.boot), {}), present) for row in rows]
 
 
-def _with_hears(row: MemberRow, hears: dict[str, bool]) -> MemberRow:
+def _with_hears(row: MemberRow, hears: dict[str, bool], present: Container[str]) -> MemberRow:
+    """Members that are gone are not quoted: what they heard is from the time before."""
     return msgspec.structs.replace(
         row,
-        heard_by=sorted(name for name, does in hears.items() if does),
-        not_heard_by=sorted(name for name, does in hears.items() if not does),
+        heard_by=sorted(name for name, does in hears.items() if does and name in present),
+        not_heard_by=sorted(name for name, does in hears.items() if not does and name in present),
     )
 
 

@@ -39,6 +39,7 @@ from squall.cluster.membership.messages import (
     Sync,
 )
 from squall.cluster.membership.parameters import FAST, LAN, WAN, Parameters
+from squall.cluster.membership.shared import MembershipCounters
 from squall.cluster.presence.transition_log import TransitionLog
 from squall.cluster.protocol.membership.order import MembershipOrder
 from squall.cluster.wire.counters import WireCounters
@@ -113,6 +114,10 @@ class MembershipDriver:
         """Who this member is, once it has an address."""
         runtime = self._runtime
         return Identity(runtime.node, runtime.boot, self._role, (self._host, self.port))
+
+    @property
+    def counters(self) -> MembershipCounters:
+        return self.core.counters if self.core is not None else MembershipCounters()
 
     @property
     def age_s(self) -> float:

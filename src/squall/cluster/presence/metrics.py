@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from squall.cluster.membership.effects import State
+from squall.cluster.membership.shared import MembershipCounters
 from squall.cluster.presence.driver import MembershipDriver
 from squall.runtime.metrics import Registry
 
@@ -24,6 +27,15 @@ def membership_metrics(registry: Registry, driver: MembershipDriver) -> None:
     )
     size.with_labels("sent").follow(lambda: float(driver.datagrams.bytes_sent))
     size.with_labels("received").follow(lambda: float(driver.datagrams.bytes_received))
+    events = registry.gauges(
+        "squall_membership_events",
+        "What membership counted on this node since it began, by name",
+        ["event"],
+    )
+    for each in fields(MembershipCounters):
+        events.with_labels(each.name).follow(
+            lambda name=each.name: float(getattr(driver.counters, name))
+        )
     registry.gauge(
         "squall_membership_health", "Local health score: 0 healthy, 8 slow or badly connected"
     ).follow(lambda: float(driver.core.health) if driver.core is not None else 0.0)

@@ -49,12 +49,14 @@ class TransitionLog:
             "member_boot": member.boot,
             "cause": change.cause.value,
         }
+        if member.unheard_by:
+            fields["unheard_by"] = ", ".join(member.unheard_by)
         if change.after is State.DEAD and change.cause is Cause.RESTART:
             log.info("member_restarted", **fields)
         elif change.after is State.DEAD:
-            log.warning("member_dead", **fields, unheard_by=", ".join(member.unheard_by))
+            log.warning("member_dead", **fields)
         elif change.after is State.SUSPECT:
-            log.info("member_suspect", **fields, unheard_by=", ".join(member.unheard_by))
+            log.info("member_suspect", **fields)
         elif change.after is State.LEFT:
             log.info("member_left", **fields)
         elif change.after is State.ALIVE and change.before in (State.SUSPECT, State.DEAD):

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from squall.cluster.membership.core import Membership
 from squall.cluster.membership.effects import (
-    Cause,
     Changed,
     Effect,
     Embedded,
@@ -92,6 +91,7 @@ class MembershipDriver:
         self.port = 0
         # Why this boot can take no part; "" as long as it can.
         self.impossible = self._without_secret()
+        self._said_so = False
         self._seeds: tuple[Address, ...] = ()
         self._embedded = b""
         self._parameters = LAN
@@ -142,7 +142,9 @@ class MembershipDriver:
             except OSError as error:
                 self.impossible = f"no UDP at {address[0]}:{address[1]}: {error}"
         if self.impossible:
-            self._log.warning("membership_off", reason=self.impossible)
+            if not self._said_so:
+                self._said_so = True
+                self._log.warning("membership_off", reason=self.impossible)
             return False
         self.port = self.datagrams.address[1]
         return True
@@ -319,8 +321,7 @@ class MembershipDriver:
 
     def _note(self, change: Changed) -> None:
         member = change.member
-        is_down = change.after in (State.SUSPECT, State.DEAD)
-        if not is_down or change.cause is Cause.RESTART:
+        if change.after not in (State.SUSPECT, State.DEAD):
             self._suspected.pop(member.node, None)
         elif self._suspected.get(member.node, ("", 0.0))[0] != member.boot:
             self._suspected[member.node] = (member.boot, self._clock.now())

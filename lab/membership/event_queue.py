@@ -16,7 +16,14 @@ from typing import Protocol
 
 import msgspec
 
-from squall.cluster.membership.effects import Changed, Effect, Event, Received, Send, SendSync
+from squall.cluster.membership.effects import (
+    Effect,
+    Event,
+    PeerChanged,
+    Received,
+    SendDatagram,
+    SendSync,
+)
 from squall.cluster.membership.messages import Message, Sync
 from squall.runtime.interfaces import Address
 
@@ -28,7 +35,7 @@ FOREVER = float("inf")
 
 
 class Core(Protocol):
-    """What the simulator runs: `Membership`, or the protocol it is compared with."""
+    """What the simulator runs: `MembershipCore`, or the protocol it is compared with."""
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
     def tick(self, now: float) -> list[Effect]: ...
@@ -61,16 +68,16 @@ class EventQueue:
 
     def __init__(
         self,
-        random: Random,
+        rng: Random,
         *,
         loss: float = 0.0,
         duplicates: float = 0.0,
         delay_s: tuple[float, float] = (0.0002, 0.001),
-        on_changed: Callable[[SimulatedNode, Changed, float], None] | None = None,
+        on_changed: Callable[[SimulatedNode, PeerChanged, float], None] | None = None,
         counts_bytes: bool = False,
     ) -> None:
         self.now = 0.0
-        self.random = random
+        self.rng = rng
         self.loss = loss
         self.duplicates = duplicates
         self.delay_s = delay_s
@@ -137,12 +144,12 @@ class EventQueue:
         traffic.messages += 1
         if self._counts_bytes:
             traffic.bytes += SEALED_BYTES + len(self._encode(message))
-        random = self.random
+        rng = self.rng
         is_stream = type(message) is Sync
-        if self.loss and not is_stream and random.random() < self.loss:
+        if self.loss and not is_stream and rng.random() < self.loss:
             return
         self._deliver_later(node, to, message)
-        if self.duplicates and random.random() < self.duplicates:
+        if self.duplicates and rng.random() < self.duplicates:
             self._deliver_later(node, to, message)
 
     def _deliver_later(self, node: SimulatedNode, to: Address, message: Message) -> None:
@@ -153,7 +160,7 @@ class EventQueue:
             delay = self.delay_of(node, receiver)
         else:
             least, most = self.delay_s
-            delay = least + (most - least) * self.random.random()
+            delay = least + (most - least) * self.rng.random()
         self.at(self.now + delay, self._arrive, node, receiver, message)
 
     def _arrive(self, sender: SimulatedNode, node: SimulatedNode, message: Message) -> None:
@@ -175,7 +182,7 @@ class EventQueue:
 
     def _turn_later(self, node: SimulatedNode) -> None:
         if node.turn_at == FOREVER:
-            node.turn_at = self.now + self.random.random() * 2 * node.turn_s
+            node.turn_at = self.now + self.rng.random() * 2 * node.turn_s
             self.at(node.turn_at, self._turn_due, node)
 
     def _turn_due(self, node: SimulatedNode) -> None:
@@ -214,13 +221,12 @@ class EventQueue:
 
     def _carry_out(self, node: SimulatedNode, effects: list[Effect]) -> None:
         for effect in effects:
-            kind = type(effect)
-            if kind is Send:
+            if isinstance(effect, SendDatagram):
                 self._send(node, effect.to, effect.message)
-            elif kind is SendSync:
+            elif isinstance(effect, SendSync):
                 self._send(node, effect.address, effect.message)
             else:
-                if kind is Changed and self.on_changed is not None:
+                if self.on_changed is not None and isinstance(effect, PeerChanged):
                     self.on_changed(node, effect, self.now)
                 if self.on_effect is not None:
                     self.on_effect(node, effect)

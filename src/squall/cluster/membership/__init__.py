@@ -1,6 +1,6 @@
 """Who is here, who is probably dead, how far away: SWIM with Lifeguard, gossip and coordinates.
 
-`core.Membership` is one member's part of the protocol. It is pure: `handle(event, now)` and
+`core.MembershipCore` is one member's part of the protocol. It is pure: `handle(event, now)` and
 `tick(now)` return effects, `deadline()` says when it wants the next tick. A driver owns the socket,
 the clock and the random source. Start with `effects`, then `core`. docs/membership.md explains the
 states and the numbers.

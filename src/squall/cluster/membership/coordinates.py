@@ -66,8 +66,8 @@ def unpack(data: bytes) -> Coordinate | None:
 class Vivaldi:
     """This member's own coordinate."""
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
         self.own = Coordinate((0.0,) * DIMENSIONS, HEIGHT_MIN_S, ERROR_START, 0)
 
     def update(self, peer: Coordinate, rtt_s: float) -> float | None:
@@ -103,6 +103,6 @@ class Vivaldi:
         apart = math.hypot(*away)
         if apart > 1e-6:
             return [axis / apart for axis in away], apart
-        away = [self._random.uniform(-1.0, 1.0) for _ in range(DIMENSIONS)]
+        away = [self._rng.uniform(-1.0, 1.0) for _ in range(DIMENSIONS)]
         length = math.hypot(*away) or 1.0
         return [axis / length for axis in away], 0.0

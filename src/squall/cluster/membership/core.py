@@ -1,6 +1,6 @@
 """One member's part of SWIM: probes, suspicions, refutations, gossip, comparison of views.
 
-    core = Membership(identity, parameters, random, now, seeds=seeds)
+    core = MembershipCore(identity, parameters, rng, now, seeds=seeds)
     for effect in core.handle(Received(ping), now): ...
     for effect in core.tick(now): ...          # at core.deadline(), or a little later
 
@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from random import Random
 
 from squall.cluster.membership import coordinates
-from squall.cluster.membership.anti_entropy import AntiEntropy
 from squall.cluster.membership.effects import (
     Cause,
     Effect,
     Embedded,
     Event,
-    Identity,
     LeaveRequested,
-    MemberView,
+    OwnIdentity,
+    PeerView,
     Received,
     Seed,
     SeedsChanged,
@@ -31,21 +30,22 @@ from squall.cluster.membership.messages import (
     EMBEDDED_MAX,
     Ack,
     Gossip,
-    MemberRecord,
     Message,
     Nack,
+    PeerRecord,
     Ping,
     PingReq,
     Sync,
 )
-from squall.cluster.membership.outsiders import Outsiders
-from squall.cluster.membership.own_record import OwnRecord
 from squall.cluster.membership.parameters import Parameters
-from squall.cluster.membership.peers import Peer
-from squall.cluster.membership.probes import Probes
-from squall.cluster.membership.shared import MembershipCounters, Shared
-from squall.cluster.membership.suspicions import Suspicions
-from squall.cluster.membership.transitions import Transitions
+from squall.cluster.membership.swim.anti_entropy import AntiEntropy
+from squall.cluster.membership.swim.outsiders import Outsiders
+from squall.cluster.membership.swim.own_record import OwnRecord
+from squall.cluster.membership.swim.peers import KnownPeer
+from squall.cluster.membership.swim.probes import PeerProbes
+from squall.cluster.membership.swim.shared import MembershipCounters, Shared
+from squall.cluster.membership.swim.suspicions import Suspicions
+from squall.cluster.membership.swim.transitions import Transitions
 from squall.runtime.interfaces import NodeId
 from squall.runtime.invariants import invariant
 
@@ -53,23 +53,23 @@ GAP_SHARE = 0.25
 """A tick that is later than this share of a probe interval means that the process stood still."""
 
 
-class Membership:
+class MembershipCore:
     """Sees all members of one group of peers, and is seen by them."""
 
     def __init__(
         self,
-        identity: Identity,
+        identity: OwnIdentity,
         parameters: Parameters,
-        random: Random,
+        rng: Random,
         now: float,
         *,
         seeds: Sequence[Seed] = (),
         embedded: bytes = b"",
     ) -> None:
         """`now` and all later ones are readings of one monotonic clock."""
-        shared = self._shared = Shared(identity, parameters, random, now)
+        shared = self._shared = Shared(identity, parameters, rng, now)
         self._transitions = transitions = Transitions(shared)
-        self._probes = Probes(shared, transitions)
+        self._probes = PeerProbes(shared, transitions)
         self._suspicions = Suspicions(shared, transitions, self._probes)
         self._outsiders = Outsiders(shared, transitions, self._probes)
         self._anti_entropy = AntiEntropy(shared, transitions)
@@ -86,8 +86,8 @@ class Membership:
         # Members that start together must not probe in step.
         timers, interval = shared.timers, parameters.probe_interval_s
         timers.at(now, self._outsiders.look)
-        timers.at(now + interval * random.random(), self._probe_round)
-        timers.at(now + parameters.sync_interval_s * random.random(), self._compare)
+        timers.at(now + interval * rng.random(), self._probe_round)
+        timers.at(now + parameters.sync_interval_s * rng.random(), self._compare)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes in one event."""
@@ -115,13 +115,13 @@ class Membership:
         """When the next tick is due. It may become earlier with each call of `handle`."""
         return self._shared.timers.first
 
-    def members(self, now: float) -> list[MemberView]:
+    def members(self, now: float) -> list[PeerView]:
         """Every known member but this one, by name; also the dead, until they are forgotten."""
         shared = self._shared
         shared.now = max(now, shared.now)
         return [shared.view(peer) for _, peer in sorted(shared.table.by_node.items())]
 
-    def member(self, node: NodeId, now: float) -> MemberView | None:
+    def member(self, node: NodeId, now: float) -> PeerView | None:
         shared = self._shared
         shared.now = max(now, shared.now)
         peer = shared.peer_of(node)
@@ -133,7 +133,7 @@ class Membership:
 
     @property
     def incarnation(self) -> int:
-        """Of this member."""
+        """This member's own incarnation."""
         return self._shared.own.incarnation
 
     @property
@@ -143,7 +143,7 @@ class Membership:
 
     @property
     def coordinate(self) -> coordinates.Coordinate:
-        """Of this member."""
+        """This member's own coordinate."""
         return self._shared.vivaldi.own
 
     # Each call.
@@ -188,7 +188,7 @@ class Membership:
         shared = self._shared
         self._gossip_due = False
         self._last_gossip = shared.now
-        for peer in shared.table.draw(shared.random, shared.parameters.gossip_fanout):
+        for peer in shared.table.draw(shared.rng, shared.parameters.gossip_fanout):
             gossip = shared.gossip_for(peer)
             if gossip:
                 record = peer.record
@@ -236,7 +236,7 @@ class Membership:
             gossip = shared.gossip_for(peer)
             shared.send(sender.address, sender.role, Gossip(shared.own, gossip))
 
-    def _heard(self, peer: Peer, message: Message) -> None:
+    def _heard(self, peer: KnownPeer, message: Message) -> None:
         shared = self._shared
         peer.heard_at = shared.now
         if isinstance(message, Ping) or (isinstance(message, Ack) and message.reached is None):
@@ -250,11 +250,11 @@ class Membership:
                     peer.coordinate, peer.coordinate_at = coordinate, shared.now
         self._outsiders.heard(peer)
 
-    def _answer(self, ping: Ping, peer: Peer | None) -> None:
+    def _answer(self, ping: Ping, peer: KnownPeer | None) -> None:
         """Answers at once, in the call that took the ping in (MEMB-38). A sender that is outranked
         hears by what, so that it can raise its incarnation."""
         shared = self._shared
-        known: MemberRecord | None = None
+        known: PeerRecord | None = None
         if peer is None:
             stored = shared.peer_of(ping.sender.node)
             known = None if stored is None else stored.record
@@ -274,7 +274,7 @@ class Membership:
             # Two-sided: the sender's round trip tells this member as much as its own would (CG-1).
             shared.vivaldi.update(peer.coordinate, ping.rtt_s)
 
-    def _present(self, peer: Peer) -> None:
+    def _present(self, peer: KnownPeer) -> None:
         """A peer was confirmed, or came back."""
         table = self._shared.table
         self._probes.ring.add(peer.node)

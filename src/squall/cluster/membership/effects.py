@@ -1,7 +1,7 @@
 """What goes into the core and what comes out: events, effects, and the view of one member.
 
-The driver carries out effects in order. `Changed` effects are the callbacks: each transition of a
-member is reported exactly once, whether this member saw it or heard of it.
+The driver carries out effects in order. `PeerChanged` effects are the callbacks: each transition of
+a member is reported exactly once, whether this member saw it or heard of it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Cause(StrEnum):
     """The record was kept long enough, or the peer was never confirmed."""
 
 
-class Identity(msgspec.Struct, frozen=True):
+class OwnIdentity(msgspec.Struct, frozen=True):
     """Who this member is."""
 
     node: NodeId
@@ -98,7 +98,7 @@ Event = Received | SeedsChanged | Embedded | LeaveRequested
 # Effects.
 
 
-class Send(msgspec.Struct, frozen=True):
+class SendDatagram(msgspec.Struct, frozen=True):
     """Sends a datagram. It always fits (`MessageTooLarge` is a bug)."""
 
     to: Address
@@ -116,12 +116,12 @@ class SendSync(msgspec.Struct, frozen=True):
     message: Sync
 
 
-class Changed(msgspec.Struct, frozen=True):
+class PeerChanged(msgspec.Struct, frozen=True):
     """A member went from one state to another. `before` is None for a new one. The boot is the one
     that the transition concerns: after a restart the old boot ends (DEAD, cause RESTART) before the
     new one begins (None to UNCONFIRMED)."""
 
-    member: MemberView
+    member: PeerView
     before: State | None
     after: State
     cause: Cause
@@ -145,7 +145,7 @@ class NameTaken(msgspec.Struct, frozen=True):
     gives_way: bool
 
 
-class Isolated(msgspec.Struct, frozen=True):
+class ObserverIsolated(msgspec.Struct, frozen=True):
     """A warning, and its end: more than half of the members fell silent at once, which is more
     likely this member's own network. Deaths are held back for at most `isolation_hold_s`."""
 
@@ -154,13 +154,13 @@ class Isolated(msgspec.Struct, frozen=True):
     members: int
 
 
-Effect = Send | SendSync | Changed | Silent | NameTaken | Isolated
+Effect = SendDatagram | SendSync | PeerChanged | Silent | NameTaken | ObserverIsolated
 
 
 # The view.
 
 
-class MemberView(msgspec.Struct, frozen=True):
+class PeerView(msgspec.Struct, frozen=True):
     """One member as another one sees it, for people, metrics and placement."""
 
     node: NodeId

@@ -43,7 +43,7 @@ class MemberRole(IntEnum):
         return Role.WORKER if self is MemberRole.WORKER else Role.NODE
 
 
-class Status(IntEnum):
+class PeerStatus(IntEnum):
     """What a record claims. Of two records of one boot and incarnation, the higher rank wins."""
 
     ALIVE = 0
@@ -57,13 +57,13 @@ class Status(IntEnum):
         return min(self.value, 2)
 
 
-class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PeerRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One claim about one boot of one member; the unit of gossip."""
 
     node: NodeId
     boot: BootId
     incarnation: int
-    status: Status
+    status: PeerStatus
     role: MemberRole
     address: Address
     """Where it receives datagrams."""
@@ -77,7 +77,7 @@ class Ping(msgspec.Struct, frozen=True, omit_defaults=True):
     it."""
 
     seq: int
-    sender: MemberRecord
+    sender: PeerRecord
     target: NodeId
     health: int = 0
     """The sender's local health score, 0 (healthy) to 8."""
@@ -86,7 +86,7 @@ class Ping(msgspec.Struct, frozen=True, omit_defaults=True):
     """The sender's last round trip to the target; 0 if it has none. The target updates its own
     coordinate with it."""
     state: bytes = b""
-    gossip: tuple[MemberRecord, ...] = ()
+    gossip: tuple[PeerRecord, ...] = ()
 
 
 @message(231, MessageClass.CONTROL, size=SizeClass.DATAGRAM, senders=MEMBERS)
@@ -94,11 +94,11 @@ class PingReq(msgspec.Struct, frozen=True, omit_defaults=True):
     """Asks the receiver to ping `target` and to answer with an `Ack` or a `Nack`."""
 
     seq: int
-    sender: MemberRecord
-    target: MemberRecord
+    sender: PeerRecord
+    target: PeerRecord
     timeout_s: float
     """How long the receiver waits for the target before it answers with a `Nack`."""
-    gossip: tuple[MemberRecord, ...] = ()
+    gossip: tuple[PeerRecord, ...] = ()
 
 
 @message(232, MessageClass.CONTROL, size=SizeClass.DATAGRAM, senders=MEMBERS)
@@ -106,13 +106,13 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     """Answers a `Ping`, or a `PingReq` whose target answered."""
 
     seq: int
-    sender: MemberRecord
-    reached: MemberRecord | None = None
+    sender: PeerRecord
+    reached: PeerRecord | None = None
     """Relayed: what the target said of itself. None: the sender is the target."""
     health: int = 0
     coordinate: bytes = b""
     state: bytes = b""
-    gossip: tuple[MemberRecord, ...] = ()
+    gossip: tuple[PeerRecord, ...] = ()
 
 
 @message(233, MessageClass.CONTROL, size=SizeClass.DATAGRAM, senders=MEMBERS)
@@ -121,16 +121,16 @@ class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
     not the asker's own fault."""
 
     seq: int
-    sender: MemberRecord
-    gossip: tuple[MemberRecord, ...] = ()
+    sender: PeerRecord
+    gossip: tuple[PeerRecord, ...] = ()
 
 
 @message(234, MessageClass.CONTROL, size=SizeClass.DATAGRAM, senders=MEMBERS)
 class Gossip(msgspec.Struct, frozen=True):
     """Records only; needs no answer."""
 
-    sender: MemberRecord
-    gossip: tuple[MemberRecord, ...]
+    sender: PeerRecord
+    gossip: tuple[PeerRecord, ...]
 
 
 @message(235, MessageClass.CONTROL, senders=MEMBERS)
@@ -141,9 +141,9 @@ class Sync(msgspec.Struct, frozen=True, omit_defaults=True):
     The first one carries the digest alone. A receiver with another digest answers with its
     records, which the first sender answers with its own."""
 
-    sender: MemberRecord
+    sender: PeerRecord
     digest: int
-    records: tuple[MemberRecord, ...] = ()
+    records: tuple[PeerRecord, ...] = ()
     reply: bool = True
     """The receiver answers with its own records if the digests differ."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squall.cluster.membership.messages import NAME_MAX, SUSPECTORS_MAX, MemberRecord, Status
+from squall.cluster.membership.messages import NAME_MAX, SUSPECTORS_MAX, PeerRecord, PeerStatus
 
 INCARNATION_MAX = 2**53
 """A higher one is refused: it could not be outranked by counting."""
@@ -11,7 +11,7 @@ _FIXED_BYTES = 1 + 9 + 2 + 1 + 3 + 1
 _TEXT_HEAD_BYTES = 2
 
 
-def is_newer(record: MemberRecord, than: MemberRecord) -> bool:
+def is_newer(record: PeerRecord, than: PeerRecord) -> bool:
     """Whether a record replaces another of the same node (C13).
 
     Within a boot, the higher incarnation wins, then the higher rank: suspicion and death beat
@@ -23,13 +23,13 @@ def is_newer(record: MemberRecord, than: MemberRecord) -> bool:
     return record.boot == than.boot and record.status.rank > than.status.rank
 
 
-def size(record: MemberRecord) -> int:
+def size(record: PeerRecord) -> int:
     """An upper bound of its encoded size."""
     names = [record.node, record.boot, record.address[0], *record.suspectors]
     return _FIXED_BYTES + sum(_TEXT_HEAD_BYTES + len(name.encode()) for name in names)
 
 
-def is_acceptable(record: MemberRecord) -> bool:
+def is_acceptable(record: PeerRecord) -> bool:
     """Checks a record from the network: a refused one must not enter the table."""
     host, port = record.address
     names = (record.node, record.boot, host, *record.suspectors)
@@ -38,5 +38,5 @@ def is_acceptable(record: MemberRecord) -> bool:
         and 0 < port <= 0xFFFF
         and 0 <= record.incarnation <= INCARNATION_MAX
         and len(record.suspectors) <= SUSPECTORS_MAX
-        and (record.status is Status.SUSPECT or not record.suspectors)
+        and (record.status is PeerStatus.SUSPECT or not record.suspectors)
     )

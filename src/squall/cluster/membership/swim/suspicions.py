@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 
-from squall.cluster.membership.effects import Isolated, State
-from squall.cluster.membership.messages import Status
-from squall.cluster.membership.peers import Peer, Suspicion
-from squall.cluster.membership.probes import Probes
-from squall.cluster.membership.shared import Shared
-from squall.cluster.membership.transitions import Transitions
+from squall.cluster.membership.effects import ObserverIsolated, State
+from squall.cluster.membership.messages import PeerStatus
+from squall.cluster.membership.swim.peers import KnownPeer, Suspicion
+from squall.cluster.membership.swim.probes import PeerProbes
+from squall.cluster.membership.swim.shared import Shared
+from squall.cluster.membership.swim.transitions import Transitions
 from squall.runtime.interfaces import NodeId
 
 ISOLATION_MEMBERS_MIN = 4
@@ -33,7 +33,7 @@ def lasts_s(suspicion: Suspicion) -> float:
 
 
 class Suspicions:
-    def __init__(self, shared: Shared, transitions: Transitions, probes: Probes) -> None:
+    def __init__(self, shared: Shared, transitions: Transitions, probes: PeerProbes) -> None:
         self._shared = shared
         self._transitions = transitions
         self._probes = probes
@@ -41,7 +41,7 @@ class Suspicions:
         """When this member declared its last deaths."""
         self._isolated = False
 
-    def suspected(self, peer: Peer, by: tuple[NodeId, ...]) -> None:
+    def suspected(self, peer: KnownPeer, by: tuple[NodeId, ...]) -> None:
         """The peer became suspect, or further members suspect it."""
         suspicion = peer.suspicion
         for node in by:
@@ -57,7 +57,7 @@ class Suspicions:
                 suspicion.deadline = deadline
                 self._schedule(peer, suspicion)
 
-    def probe_failed(self, peer: Peer) -> None:
+    def probe_failed(self, peer: KnownPeer) -> None:
         """An own probe of the peer failed, directly and indirectly."""
         shared = self._shared
         own = shared.identity.node
@@ -96,10 +96,10 @@ class Suspicions:
         isolated = members >= ISOLATION_MEMBERS_MIN and 2 * silent > members
         if isolated != self._isolated:
             self._isolated = isolated
-            shared.out.append(Isolated(isolated, silent, members))
+            shared.out.append(ObserverIsolated(isolated, silent, members))
         return isolated
 
-    def _begin(self, peer: Peer, by: tuple[NodeId, ...]) -> None:
+    def _begin(self, peer: KnownPeer, by: tuple[NodeId, ...]) -> None:
         shared = self._shared
         parameters, members = shared.parameters, shared.table.size
         stretch = shared.health.multiplier
@@ -113,12 +113,12 @@ class Suspicions:
         suspicion.deadline = suspicion.started + lasts_s(suspicion)
         self._schedule(peer, suspicion)
         own = shared.identity.node
-        if own not in by and shared.random.random() * (members - 2) < parameters.verifiers:
+        if own not in by and shared.rng.random() * (members - 2) < parameters.verifiers:
             # Some look for themselves at once: an independent opinion within one probe, whatever
             # the size of the group, and the suspect hears what is said of it.
             self._probes.probe(peer)
 
-    def _schedule(self, peer: Peer, suspicion: Suspicion) -> None:
+    def _schedule(self, peer: KnownPeer, suspicion: Suspicion) -> None:
         shared = self._shared
         # The last ping before the end: a peer that woke up meanwhile still answers it.
         last = suspicion.deadline - shared.parameters.probe_interval_s / 4
@@ -127,15 +127,15 @@ class Suspicions:
         deadline = suspicion.deadline
         shared.timers.at(deadline, lambda: self._due(peer, suspicion))
 
-    def _due(self, peer: Peer, suspicion: Suspicion) -> None:
+    def _due(self, peer: KnownPeer, suspicion: Suspicion) -> None:
         if peer.suspicion is suspicion and suspicion.deadline <= self._shared.now:
             self._expire(peer, suspicion)
 
-    def _ping_last(self, peer: Peer, suspicion: Suspicion) -> None:
+    def _ping_last(self, peer: KnownPeer, suspicion: Suspicion) -> None:
         if peer.suspicion is suspicion and suspicion.evidence_at is not None:
             self._probes.ping_suspect(peer)
 
-    def _ping_again(self, peer: Peer, suspicion: Suspicion) -> None:
+    def _ping_again(self, peer: KnownPeer, suspicion: Suspicion) -> None:
         """Tells the suspect every half interval, until it refutes or its time is over."""
         shared = self._shared
         if peer.suspicion is not suspicion or suspicion.deadline <= shared.now:
@@ -144,16 +144,16 @@ class Suspicions:
         again = shared.now + shared.parameters.probe_interval_s / 2
         shared.timers.at(again, lambda: self._ping_again(peer, suspicion))
 
-    def _expire(self, peer: Peer, suspicion: Suspicion) -> None:
+    def _expire(self, peer: KnownPeer, suspicion: Suspicion) -> None:
         shared = self._shared
-        if peer.state is not State.SUSPECT or peer.record.status is not Status.SUSPECT:
+        if peer.state is not State.SUSPECT or peer.record.status is not PeerStatus.SUSPECT:
             return
         heard = peer.heard_at
         evidence = suspicion.evidence_at
         if evidence is None or (heard is not None and heard > evidence):
             # All that only heard of the suspicion come here at about the same time, when the death
             # is probably under way to them: they wait a moment before they look for themselves.
-            wait = shared.random.random() * shared.parameters.probe_interval_s
+            wait = shared.rng.random() * shared.parameters.probe_interval_s
             if suspicion.was_due:
                 self._probes.probe(peer)
                 wait += 2 * self._probes.longest_s(peer)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 
-class Timers:
+class TimerHeap:
     """Calls in the order of their times, equal times in the order of their making."""
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from squall.cluster.membership.effects import NameTaken
-from squall.cluster.membership.messages import Gossip, MemberRecord, Status
-from squall.cluster.membership.shared import Shared
+from squall.cluster.membership.messages import Gossip, PeerRecord, PeerStatus
+from squall.cluster.membership.swim.shared import Shared
 from squall.runtime.interfaces import BootId
 
 
@@ -19,13 +19,13 @@ class OwnRecord:
         self.changed = False
         """Whoever is talked to now should hear of the new record at once."""
 
-    def heard(self, record: MemberRecord) -> None:
+    def heard(self, record: PeerRecord) -> None:
         """A record about this member's name."""
         shared = self._shared
         own = shared.own
         if record.boot != own.boot:
             self._other_boot(record)
-        elif record.status is Status.ALIVE or self.is_leaving:
+        elif record.status is PeerStatus.ALIVE or self.is_leaving:
             if record.incarnation > own.incarnation:
                 self._raise_above(record.incarnation)
         elif record.incarnation >= own.incarnation:
@@ -40,9 +40,9 @@ class OwnRecord:
         if self.is_leaving:
             return
         self.is_leaving = True
-        shared.own = msgspec.structs.replace(shared.own, status=Status.LEFT)
+        shared.own = msgspec.structs.replace(shared.own, status=PeerStatus.LEFT)
         shared.queue.add(shared.own)
-        for peer in shared.table.draw(shared.random, 2 * shared.parameters.gossip_fanout):
+        for peer in shared.table.draw(shared.rng, 2 * shared.parameters.gossip_fanout):
             message = Gossip(shared.own, shared.gossip_for(peer))
             shared.send(peer.record.address, peer.record.role, message)
 
@@ -52,7 +52,7 @@ class OwnRecord:
         shared.queue.add(shared.own)
         self.changed = True
 
-    def _other_boot(self, record: MemberRecord) -> None:
+    def _other_boot(self, record: PeerRecord) -> None:
         """A former boot of this node, which this one replaces; or a process under the same name. A
         former boot is over, so it never raises its incarnation again."""
         shared = self._shared

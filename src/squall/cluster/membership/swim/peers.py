@@ -8,7 +8,7 @@ from random import Random
 
 from squall.cluster.membership.coordinates import Coordinate
 from squall.cluster.membership.effects import State
-from squall.cluster.membership.messages import MemberRecord
+from squall.cluster.membership.messages import PeerRecord
 from squall.cluster.membership.round_trips import RoundTripEstimate
 from squall.runtime.interfaces import NodeId
 
@@ -37,11 +37,11 @@ class Suspicion:
 
 
 @dataclass(slots=True, eq=False)
-class Peer:
+class KnownPeer:
     """One boot of one other member. `record.status` is what is passed on, `state` what this member
     itself holds: a peer with an ALIVE record is UNCONFIRMED until it answers a ping."""
 
-    record: MemberRecord
+    record: PeerRecord
     state: State
     since: float
     """When it entered `state`."""
@@ -101,16 +101,16 @@ class Peer:
 class PeerTable:
     """All known peers, with an index of those that are present, dead and unconfirmed."""
 
-    by_node: dict[NodeId, Peer] = field(default_factory=dict[NodeId, Peer])
-    present: dict[NodeId, Peer] = field(default_factory=dict[NodeId, Peer])
+    by_node: dict[NodeId, KnownPeer] = field(default_factory=dict[NodeId, KnownPeer])
+    present: dict[NodeId, KnownPeer] = field(default_factory=dict[NodeId, KnownPeer])
     """ALIVE and SUSPECT, in any order."""
-    suspects: dict[NodeId, Peer] = field(default_factory=dict[NodeId, Peer])
-    dead: dict[NodeId, Peer] = field(default_factory=dict[NodeId, Peer])
-    unconfirmed: dict[NodeId, Peer] = field(default_factory=dict[NodeId, Peer])
-    left: dict[NodeId, Peer] = field(default_factory=dict[NodeId, Peer])
-    _present_list: list[Peer] | None = None
+    suspects: dict[NodeId, KnownPeer] = field(default_factory=dict[NodeId, KnownPeer])
+    dead: dict[NodeId, KnownPeer] = field(default_factory=dict[NodeId, KnownPeer])
+    unconfirmed: dict[NodeId, KnownPeer] = field(default_factory=dict[NodeId, KnownPeer])
+    left: dict[NodeId, KnownPeer] = field(default_factory=dict[NodeId, KnownPeer])
+    _present_list: list[KnownPeer] | None = None
 
-    def place(self, peer: Peer, state: State, now: float) -> None:
+    def place(self, peer: KnownPeer, state: State, now: float) -> None:
         """Puts a new or known peer into a state. Only `Transitions` calls it."""
         self._remove(peer)
         peer.state, peer.since = state, now
@@ -121,13 +121,13 @@ class PeerTable:
         for index in self._indices(state):
             index[peer.node] = peer
 
-    def _remove(self, peer: Peer) -> None:
+    def _remove(self, peer: KnownPeer) -> None:
         if self.by_node.get(peer.node) is peer:
             for index in self._indices(peer.state):
                 index.pop(peer.node, None)
         self._present_list = None
 
-    def _indices(self, state: State) -> tuple[dict[NodeId, Peer], ...]:
+    def _indices(self, state: State) -> tuple[dict[NodeId, KnownPeer], ...]:
         match state:
             case State.ALIVE:
                 return (self.present,)
@@ -147,16 +147,16 @@ class PeerTable:
         """Members of the group that are not known to be gone, with this one."""
         return len(self.present) + 1
 
-    def draw(self, random: Random, many: int, *, without: NodeId | None = None) -> list[Peer]:
+    def draw(self, rng: Random, many: int, *, without: NodeId | None = None) -> list[KnownPeer]:
         """Different present members, at most `many`."""
         listed = self._present_list
         if listed is None:
             listed = self._present_list = list(self.present.values())
         if len(listed) <= many + 1:
             drawn = [peer for peer in listed if peer.node != without]
-            random.shuffle(drawn)
+            rng.shuffle(drawn)
             return drawn[:many]
-        chosen = [listed[at] for at in random.sample(range(len(listed)), many + 1)]
+        chosen = [listed[at] for at in rng.sample(range(len(listed)), many + 1)]
         return [peer for peer in chosen if peer.node != without][:many]
 
 
@@ -164,8 +164,8 @@ class Ring:
     """A shuffled round over nodes. It is shuffled anew after each round, and a new node enters at a
     random place, so that the time between two probes of one node is at most two rounds."""
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
         self._order: list[NodeId] = []
         self._members: set[NodeId] = set()
         self._at = 0
@@ -174,18 +174,18 @@ class Ring:
         if node in self._members:
             return
         self._members.add(node)
-        place = self._random.randint(0, len(self._order))
+        place = self._rng.randint(0, len(self._order))
         self._order.insert(place, node)
         if place < self._at:
             self._at += 1
 
-    def round(self, wanted: dict[NodeId, Peer]) -> Iterator[Peer]:
+    def round(self, wanted: dict[NodeId, KnownPeer]) -> Iterator[KnownPeer]:
         """The next nodes of the ring that are in `wanted`, at most one round. Others drop out."""
         for _ in range(len(self._order) + 1):
             if self._at >= len(self._order):
                 self._order = [node for node in self._order if node in wanted]
                 self._members = set(self._order)
-                self._random.shuffle(self._order)
+                self._rng.shuffle(self._order)
                 self._at = 0
                 if not self._order:
                     return

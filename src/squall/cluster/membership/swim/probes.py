@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from squall.cluster.membership import records
 from squall.cluster.membership.messages import (
     Ack,
-    MemberRecord,
     MemberRole,
     Nack,
+    PeerRecord,
+    PeerStatus,
     Ping,
     PingReq,
-    Status,
 )
-from squall.cluster.membership.peers import Peer, Ring
-from squall.cluster.membership.shared import Shared
-from squall.cluster.membership.transitions import Transitions
+from squall.cluster.membership.swim.peers import KnownPeer, Ring
+from squall.cluster.membership.swim.shared import Shared
+from squall.cluster.membership.swim.transitions import Transitions
 from squall.runtime.interfaces import Address, BootId, NodeId
 
 PROXY_WAIT_MAX_S = 5.0
@@ -54,20 +54,20 @@ class Probe:
 class ProxyTask:
     """A ping on behalf of another member."""
 
-    asker: MemberRecord
+    asker: PeerRecord
     asker_sequence: int
     target: NodeId
 
 
-class Probes:
+class PeerProbes:
     """`on_failed` is set once by the core."""
 
     def __init__(self, shared: Shared, transitions: Transitions) -> None:
         self._shared = shared
         self._transitions = transitions
-        self.ring = Ring(shared.random)
-        self.on_failed: Callable[[Peer], None] = lambda peer: None
-        self.on_seed: Callable[[Address, MemberRecord], None] = lambda address, record: None
+        self.ring = Ring(shared.rng)
+        self.on_failed: Callable[[KnownPeer], None] = lambda peer: None
+        self.on_seed: Callable[[Address, PeerRecord], None] = lambda address, record: None
         """A seed was answered, by the member that sent the record."""
         self._open: dict[int, Probe] = {}
         self._seeds: dict[int, Address] = {}
@@ -75,7 +75,7 @@ class Probes:
 
     # Own probes.
 
-    def longest_s(self, peer: Peer) -> float:
+    def longest_s(self, peer: KnownPeer) -> float:
         """How long a probe of the peer takes until it has failed."""
         shared = self._shared
         stretched = shared.parameters.probe_interval_s * shared.health.multiplier
@@ -88,7 +88,7 @@ class Probes:
                 self.probe(peer)
                 return
 
-    def probe(self, peer: Peer) -> None:
+    def probe(self, peer: KnownPeer) -> None:
         """A whole probe, whose failure is evidence against the peer."""
         if peer.probes > 0 or not peer.state.is_present:
             return
@@ -102,15 +102,15 @@ class Probes:
         shared.timers.at(shared.now + wait, lambda: self._ask_proxies(sequence, probe, ends))
         shared.timers.at(ends, lambda: self._end(sequence, probe, peer))
 
-    def ping_suspect(self, peer: Peer) -> None:
+    def ping_suspect(self, peer: KnownPeer) -> None:
         """Tells a suspect once more what is said of it."""
         self._ping_only(peer)
 
-    def ping_unconfirmed(self, peer: Peer) -> None:
+    def ping_unconfirmed(self, peer: KnownPeer) -> None:
         peer.attempts += 1
         self._ping_only(peer)
 
-    def ping_dead(self, peer: Peer) -> None:
+    def ping_dead(self, peer: KnownPeer) -> None:
         self._ping_only(peer)
 
     def ping_seed(self, address: Address, role: MemberRole) -> None:
@@ -123,14 +123,14 @@ class Probes:
             lambda: self._seeds.pop(sequence, None),
         )
 
-    def _ping_only(self, peer: Peer) -> None:
+    def _ping_only(self, peer: KnownPeer) -> None:
         """A ping whose silence means nothing."""
         shared = self._shared
         sequence, probe = self._ping(peer)
         probe.counts = False
         shared.timers.at(shared.now + self.longest_s(peer), lambda: self._open.pop(sequence, None))
 
-    def _ping(self, peer: Peer) -> tuple[int, Probe]:
+    def _ping(self, peer: KnownPeer) -> tuple[int, Probe]:
         shared = self._shared
         sequence = shared.next_sequence()
         probe = self._open[sequence] = Probe(peer.node, peer.record.boot, shared.now)
@@ -138,7 +138,7 @@ class Probes:
         shared.send(peer.record.address, peer.record.role, message)
         return sequence, probe
 
-    def _message(self, sequence: int, target: NodeId, peer: Peer | None) -> Ping:
+    def _message(self, sequence: int, target: NodeId, peer: KnownPeer | None) -> Ping:
         shared = self._shared
         return Ping(
             seq=sequence,
@@ -157,19 +157,19 @@ class Probes:
         if self._open.get(sequence) is not probe or peer is None:
             return
         proxies = shared.table.draw(
-            shared.random, shared.parameters.indirect_probes, without=probe.node
+            shared.rng, shared.parameters.indirect_probes, without=probe.node
         )
-        target = MemberRecord(
+        target = PeerRecord(
             peer.node,
             peer.record.boot,
             peer.record.incarnation,
-            Status.ALIVE,
+            PeerStatus.ALIVE,
             peer.record.role,
             peer.record.address,
         )
         wait = (ends - shared.now) * 0.6
         for proxy in proxies:
-            if proxy.record.status is not Status.ALIVE:
+            if proxy.record.status is not PeerStatus.ALIVE:
                 continue
             shared.counters.indirect_probes += 1
             probe.nacks_expected.add(proxy.node)
@@ -178,7 +178,7 @@ class Probes:
             request = PingReq(sequence, shared.own, target, round(wait, 4), gossip)
             shared.send(proxy.record.address, proxy.record.role, request)
 
-    def _end(self, sequence: int, probe: Probe, peer: Peer) -> None:
+    def _end(self, sequence: int, probe: Probe, peer: KnownPeer) -> None:
         """The time of a whole probe is over."""
         peer.probes -= 1
         if self._open.get(sequence) is not probe:
@@ -239,7 +239,7 @@ class Probes:
         if peer is not None:
             peer.note_reach(nack.sender.node, shared.now, reached=False)
 
-    def _sample(self, peer: Peer, rtt_s: float) -> None:
+    def _sample(self, peer: KnownPeer, rtt_s: float) -> None:
         """A direct answer to one ping, by its sequence: the only kind of sample (CG-10)."""
         shared = self._shared
         rtt_s = min(max(rtt_s, 1e-6), shared.parameters.probe_interval_s)
@@ -267,7 +267,7 @@ class Probes:
         wait = min(request.timeout_s, PROXY_WAIT_MAX_S)
         shared.timers.at(shared.now + wait, lambda: self._give_up(sequence, task))
 
-    def _answer_asker(self, ack: Ack, said: MemberRecord) -> bool:
+    def _answer_asker(self, ack: Ack, said: PeerRecord) -> bool:
         task = self._proxied.get(ack.seq)
         if task is None:
             return False
@@ -290,6 +290,6 @@ class Probes:
             nack = self._nack(task.asker_sequence, task.asker)
             self._shared.send(task.asker.address, task.asker.role, nack)
 
-    def _nack(self, sequence: int, asker: MemberRecord) -> Nack:
+    def _nack(self, sequence: int, asker: PeerRecord) -> Nack:
         shared = self._shared
         return Nack(sequence, shared.own, shared.gossip_for(shared.peer_of(asker.node)))

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from zlib import crc32
 
 from squall.cluster.membership.effects import SendSync
-from squall.cluster.membership.messages import MemberRecord, MemberRole, Status, Sync
-from squall.cluster.membership.peers import Peer
-from squall.cluster.membership.shared import Shared
-from squall.cluster.membership.transitions import Transitions
+from squall.cluster.membership.messages import MemberRole, PeerRecord, PeerStatus, Sync
+from squall.cluster.membership.swim.peers import KnownPeer
+from squall.cluster.membership.swim.shared import Shared
+from squall.cluster.membership.swim.transitions import Transitions
 
 
 class AntiEntropy:
@@ -26,28 +26,28 @@ class AntiEntropy:
         """The time to the next comparison, with a random part: members must not fall in step."""
         shared = self._shared
         base = shared.parameters.sync_every_s(shared.table.size)
-        return base * shared.random.uniform(0.8, 1.2)
+        return base * shared.rng.uniform(0.8, 1.2)
 
     def compare(self) -> None:
         """Compares with a random member."""
         shared = self._shared
         reachable = [
             peer
-            for peer in shared.table.draw(shared.random, 16)
-            if self._has_link(peer) and peer.record.status is Status.ALIVE
+            for peer in shared.table.draw(shared.rng, 16)
+            if self._has_link(peer) and peer.record.status is PeerStatus.ALIVE
         ]
         if not reachable and shared.identity.role is MemberRole.WORKER:
             reachable = [peer for peer in shared.table.present.values() if self._has_link(peer)]
         if reachable:
-            self.compare_with(shared.random.choice(reachable))
+            self.compare_with(shared.rng.choice(reachable))
 
-    def compare_with(self, peer: Peer) -> None:
+    def compare_with(self, peer: KnownPeer) -> None:
         shared = self._shared
         if self._has_link(peer):
             shared.counters.syncs += 1
             self._send(peer.record, Sync(shared.own, self.digest()))
 
-    def revived(self, peer: Peer) -> None:
+    def revived(self, peer: KnownPeer) -> None:
         """A dead member answered: perhaps a partition is over, and each side holds the other for
         dead. One comparison between the sides brings all of it across."""
         shared = self._shared
@@ -78,7 +78,7 @@ class AntiEntropy:
             sum_of_all += _digest_of(peer.record)
         return sum_of_all % 2**64
 
-    def _records(self) -> Iterator[MemberRecord]:
+    def _records(self) -> Iterator[PeerRecord]:
         """All that this member knows at first hand, and tombstones in the first half of their time:
         an old one must not be handed on for ever."""
         shared = self._shared
@@ -88,15 +88,15 @@ class AntiEntropy:
             if shared.now - peer.since < shared.parameters.dead_kept_s / 2:
                 yield peer.record
 
-    def _send(self, to: MemberRecord, sync: Sync) -> None:
+    def _send(self, to: PeerRecord, sync: Sync) -> None:
         if not self._shared.is_silent:
             self._shared.out.append(SendSync(to.node, to.address, sync))
 
-    def _has_link(self, peer: Peer) -> bool:
+    def _has_link(self, peer: KnownPeer) -> bool:
         """Workers dial and are not dialled, so a worker is never asked."""
         return peer.record.role is not MemberRole.WORKER
 
 
-def _digest_of(record: MemberRecord) -> int:
+def _digest_of(record: PeerRecord) -> int:
     text = f"{record.node} {record.boot} {record.incarnation} {record.status.rank}"
     return crc32(text.encode())

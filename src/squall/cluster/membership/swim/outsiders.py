@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from squall.cluster.membership.effects import Seed, Silent, State
-from squall.cluster.membership.messages import MemberRecord
+from squall.cluster.membership.messages import PeerRecord
 from squall.cluster.membership.parameters import CONFIRMATIONS
-from squall.cluster.membership.peers import Peer
-from squall.cluster.membership.probes import Probes
-from squall.cluster.membership.shared import Shared
-from squall.cluster.membership.transitions import Transitions
+from squall.cluster.membership.swim.peers import KnownPeer
+from squall.cluster.membership.swim.probes import PeerProbes
+from squall.cluster.membership.swim.shared import Shared
+from squall.cluster.membership.swim.transitions import Transitions
 from squall.runtime.interfaces import Address, NodeId
 
 CONFIRMED_PER_INTERVAL = 20
@@ -43,15 +43,15 @@ class _SeedState:
 
 
 class Outsiders:
-    def __init__(self, shared: Shared, transitions: Transitions, probes: Probes) -> None:
+    def __init__(self, shared: Shared, transitions: Transitions, probes: PeerProbes) -> None:
         self._shared = shared
         self._transitions = transitions
         self._probes = probes
         self._seeds: list[_SeedState] = []
         self._asked = 0
         """Pings to unconfirmed peers since the last look."""
-        self._due_dead = shared.random.random()
-        self._dead_round: list[Peer] = []
+        self._due_dead = shared.rng.random()
+        self._dead_round: list[KnownPeer] = []
 
     def set_seeds(self, seeds: Sequence[Seed]) -> None:
         shared = self._shared
@@ -62,12 +62,12 @@ class Outsiders:
             if seed.address != shared.identity.address
         ]
 
-    def seed_answered(self, address: Address, record: MemberRecord) -> None:
+    def seed_answered(self, address: Address, record: PeerRecord) -> None:
         for state in self._seeds:
             if state.seed.address == address:
                 state.node, state.attempts, state.since = record.node, 0, self._shared.now
 
-    def heard(self, peer: Peer) -> None:
+    def heard(self, peer: KnownPeer) -> None:
         """A message from a peer. An unconfirmed one is asked at once: hearing it proves one
         direction only (C3)."""
         if peer.state is State.UNCONFIRMED and peer.attempts == 0:
@@ -105,7 +105,7 @@ class Outsiders:
             state.next_attempt = shared.now + self._wait(state.attempts)
             self._probes.ping_seed(state.seed.address, state.seed.role)
 
-    def _look_at_unconfirmed(self, peer: Peer) -> None:
+    def _look_at_unconfirmed(self, peer: KnownPeer) -> None:
         shared = self._shared
         age = shared.now - peer.known_since
         heard = peer.heard_at is not None and shared.now - peer.heard_at < age / 2
@@ -117,7 +117,7 @@ class Outsiders:
         elif shared.now >= peer.next_attempt:
             self._ask(peer)
 
-    def _ask(self, peer: Peer) -> None:
+    def _ask(self, peer: KnownPeer) -> None:
         if self._asked >= CONFIRMED_PER_INTERVAL:
             return
         self._asked += 1
@@ -127,7 +127,7 @@ class Outsiders:
     def _wait(self, attempts: int) -> float:
         shared = self._shared
         intervals = min(2.0 ** min(attempts - 1, 10), ATTEMPT_WAIT_MAX)
-        return intervals * shared.parameters.probe_interval_s * shared.random.uniform(0.8, 1.2)
+        return intervals * shared.parameters.probe_interval_s * shared.rng.uniform(0.8, 1.2)
 
     def _probe_dead(self) -> None:
         """The members share the work: each probes its part of the dead."""
@@ -145,7 +145,7 @@ class Outsiders:
                 return
             self._probes.ping_dead(peer)
 
-    def _next_dead(self) -> Peer | None:
+    def _next_dead(self) -> KnownPeer | None:
         shared = self._shared
         for _ in range(2):
             while self._dead_round:
@@ -153,7 +153,7 @@ class Outsiders:
                 if peer.state is State.DEAD and shared.peer_of(peer.node) is peer:
                     return peer
             self._dead_round = list(shared.table.dead.values())
-            shared.random.shuffle(self._dead_round)
+            shared.rng.shuffle(self._dead_round)
         return None
 
     def _forget_old(self) -> None:

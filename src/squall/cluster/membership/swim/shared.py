@@ -9,24 +9,24 @@ from squall.cluster.membership import records
 from squall.cluster.membership.coordinates import Vivaldi
 from squall.cluster.membership.effects import (
     Cause,
-    Changed,
     Effect,
-    Identity,
-    MemberView,
-    Send,
+    OwnIdentity,
+    PeerChanged,
+    PeerView,
+    SendDatagram,
     State,
 )
-from squall.cluster.membership.gossip_queue import GossipQueue
-from squall.cluster.membership.local_health import LocalHealth
 from squall.cluster.membership.messages import (
-    MemberRecord,
     MemberRole,
     Message,
-    Status,
+    PeerRecord,
+    PeerStatus,
 )
 from squall.cluster.membership.parameters import Parameters
-from squall.cluster.membership.peers import Peer, PeerTable
-from squall.cluster.membership.timers import Timers
+from squall.cluster.membership.swim.gossip_queue import GossipQueue
+from squall.cluster.membership.swim.local_health import LocalHealth
+from squall.cluster.membership.swim.peers import KnownPeer, PeerTable
+from squall.cluster.membership.swim.timers import TimerHeap
 from squall.cluster.wire.catalogue import SizeClass
 from squall.runtime.interfaces import Address, NodeId
 
@@ -66,21 +66,21 @@ class Shared:
     """State of one member that several parts use."""
 
     def __init__(
-        self, identity: Identity, parameters: Parameters, random: Random, now: float
+        self, identity: OwnIdentity, parameters: Parameters, rng: Random, now: float
     ) -> None:
         self.identity = identity
         self.parameters = parameters
-        self.random = random
+        self.rng = rng
         self.now = now
         self.out: list[Effect] = []
-        self.timers = Timers()
+        self.timers = TimerHeap()
         self.table = PeerTable()
         self.health = LocalHealth()
-        self.vivaldi = Vivaldi(random)
+        self.vivaldi = Vivaldi(rng)
         self.counters = MembershipCounters()
         self.embedded = b""
-        self.own = MemberRecord(
-            identity.node, identity.boot, 0, Status.ALIVE, identity.role, identity.address
+        self.own = PeerRecord(
+            identity.node, identity.boot, 0, PeerStatus.ALIVE, identity.role, identity.address
         )
         self.queue = GossipQueue(lambda: parameters.transmissions(self.table.size))
         self.is_silent = False
@@ -93,25 +93,25 @@ class Shared:
 
     def send(self, to: Address, role: MemberRole, message: Message) -> None:
         if not self.is_silent:
-            self.out.append(Send(to, role, message))
+            self.out.append(SendDatagram(to, role, message))
 
     def gossip_for(
-        self, receiver: Peer | None, *, beside: int = 0, correct: bool = True
-    ) -> tuple[MemberRecord, ...]:
+        self, receiver: KnownPeer | None, *, beside: int = 0, correct: bool = True
+    ) -> tuple[PeerRecord, ...]:
         """The records for a message. A receiver that this member holds for suspect or ended is told
         so first (the buddy system of Lifeguard): it must refute as soon as it can. `beside`: bytes
         of variable fields but the sender's record."""
         first = None
-        if correct and receiver is not None and receiver.record.status is not Status.ALIVE:
+        if correct and receiver is not None and receiver.record.status is not PeerStatus.ALIVE:
             first = receiver.record
         used = _BODY_FIXED_BYTES + records.size(self.own) + beside
         return self.queue.take(SizeClass.DATAGRAM.value - used, first)
 
-    def changed(self, peer: Peer, before: State | None, cause: Cause) -> None:
+    def changed(self, peer: KnownPeer, before: State | None, cause: Cause) -> None:
         """Reports one transition; `peer` is in its new state."""
-        self.out.append(Changed(self.view(peer), before, peer.state, cause))
+        self.out.append(PeerChanged(self.view(peer), before, peer.state, cause))
 
-    def rtt_upper_s(self, peer: Peer) -> float:
+    def rtt_upper_s(self, peer: KnownPeer) -> float:
         """Upper bound of the round trip: direct samples, else coordinates, else the default."""
         parameters = self.parameters
         if peer.rtt is not None:
@@ -124,9 +124,9 @@ class Shared:
             bound = parameters.rtt_default_s
         return min(max(bound, RTT_MIN_S), parameters.rtt_max_s)
 
-    def view(self, peer: Peer) -> MemberView:
+    def view(self, peer: KnownPeer) -> PeerView:
         record, now = peer.record, self.now
-        return MemberView(
+        return PeerView(
             node=record.node,
             boot=record.boot,
             role=record.role,
@@ -144,5 +144,5 @@ class Shared:
             coordinate=peer.coordinate,
         )
 
-    def peer_of(self, node: NodeId) -> Peer | None:
+    def peer_of(self, node: NodeId) -> KnownPeer | None:
         return self.table.by_node.get(node)

@@ -12,14 +12,14 @@ import msgspec
 
 from squall.cluster.membership import records
 from squall.cluster.membership.effects import Cause, State
-from squall.cluster.membership.messages import MemberRecord, Status
-from squall.cluster.membership.peers import Peer
-from squall.cluster.membership.shared import Shared
+from squall.cluster.membership.messages import PeerRecord, PeerStatus
+from squall.cluster.membership.swim.peers import KnownPeer
+from squall.cluster.membership.swim.shared import Shared
 from squall.runtime.interfaces import NodeId
 
 REFUSED_KEPT_S = 600.0
 """A peer that was forgotten unconfirmed is not taken from gossip again for this long (CG-16)."""
-_ENDED = {Status.DEAD: State.DEAD, Status.LEFT: State.LEFT}
+_ENDED = {PeerStatus.DEAD: State.DEAD, PeerStatus.LEFT: State.LEFT}
 
 
 class Transitions:
@@ -27,16 +27,16 @@ class Transitions:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._refused: dict[NodeId, tuple[MemberRecord, float]] = {}
+        self._refused: dict[NodeId, tuple[PeerRecord, float]] = {}
         """Peers that were forgotten unconfirmed, and until when gossip about them is ignored."""
-        self.on_own_record: Callable[[MemberRecord], None] = _ignore
+        self.on_own_record: Callable[[PeerRecord], None] = _ignore
         """A record about this member's own name."""
-        self.on_suspected: Callable[[Peer, tuple[NodeId, ...]], None] = _ignore_suspicion
+        self.on_suspected: Callable[[KnownPeer, tuple[NodeId, ...]], None] = _ignore_suspicion
         """A peer became suspect, or more members suspect it."""
-        self.on_present: Callable[[Peer], None] = _ignore_peer
+        self.on_present: Callable[[KnownPeer], None] = _ignore_peer
         """A peer was confirmed, or came back from the dead."""
 
-    def apply(self, record: MemberRecord, cause: Cause = Cause.GOSSIP) -> None:
+    def apply(self, record: PeerRecord, cause: Cause = Cause.GOSSIP) -> None:
         """Takes in one record, from the member itself or from another one."""
         shared = self._shared
         if not records.is_acceptable(record):
@@ -56,33 +56,33 @@ class Transitions:
         else:
             self._accept(peer, record, cause)
 
-    def confirm(self, peer: Peer) -> None:
+    def confirm(self, peer: KnownPeer) -> None:
         """The peer answered a ping of this member (MEMB-5, C3). A peer that is known as suspect or
         ended must refute that first."""
-        if peer.state is State.UNCONFIRMED and peer.record.status is Status.ALIVE:
+        if peer.state is State.UNCONFIRMED and peer.record.status is PeerStatus.ALIVE:
             self._move(peer, State.ALIVE, Cause.PROBE)
             self._shared.queue.add(peer.record)
             self.on_present(peer)
 
-    def suspect(self, peer: Peer, by: NodeId) -> None:
+    def suspect(self, peer: KnownPeer, by: NodeId) -> None:
         """This member's own probe failed. Only a confirmed peer can be suspected (MEMB-10)."""
         if peer.state is State.ALIVE:
             record = peer.record
             self._accept(
                 peer,
-                msgspec.structs.replace(record, status=Status.SUSPECT, suspectors=(by,)),
+                msgspec.structs.replace(record, status=PeerStatus.SUSPECT, suspectors=(by,)),
                 Cause.PROBE,
             )
         elif peer.state is State.SUSPECT:
             self._suspect_more(peer, (by,))
 
-    def declare_dead(self, peer: Peer) -> None:
+    def declare_dead(self, peer: KnownPeer) -> None:
         """A suspicion ran out here."""
         self._shared.counters.deaths_declared += 1
-        ended = msgspec.structs.replace(peer.record, status=Status.DEAD, suspectors=())
+        ended = msgspec.structs.replace(peer.record, status=PeerStatus.DEAD, suspectors=())
         self._accept(peer, ended, Cause.PROBE)
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: KnownPeer) -> None:
         """A tombstone was kept long enough, or the peer was never confirmed."""
         now = self._shared.now
         if peer.state is State.UNCONFIRMED:
@@ -93,23 +93,23 @@ class Transitions:
 
     # The cases of a record.
 
-    def _meet(self, record: MemberRecord, cause: Cause) -> None:
+    def _meet(self, record: PeerRecord, cause: Cause) -> None:
         """A member that nothing was known of. If it is already gone, only the tombstone is kept,
         so that older records cannot bring it back (C62)."""
         shared = self._shared
         if cause is Cause.GOSSIP and self._was_refused(record):
             return
         state = _ENDED.get(record.status, State.UNCONFIRMED)
-        peer = Peer(record, state, shared.now, shared.now)
+        peer = KnownPeer(record, state, shared.now, shared.now)
         shared.table.place(peer, state, shared.now)
         if state is State.UNCONFIRMED:
             shared.changed(peer, None, cause)
 
-    def _was_refused(self, record: MemberRecord) -> bool:
+    def _was_refused(self, record: PeerRecord) -> bool:
         refused, until = self._refused.get(record.node, (record, 0.0))
         return self._shared.now < until and not records.is_newer(record, refused)
 
-    def _restart(self, peer: Peer, record: MemberRecord) -> None:
+    def _restart(self, peer: KnownPeer, record: PeerRecord) -> None:
         """Another boot has outranked the known one, which therefore ended: whatever ran in it is
         gone, although the node is here (C5)."""
         shared = self._shared
@@ -126,7 +126,7 @@ class Transitions:
             # The others hear that the old boot ended without waiting for their own confirmation.
             shared.queue.add(record)
 
-    def _accept(self, peer: Peer, record: MemberRecord, cause: Cause) -> None:
+    def _accept(self, peer: KnownPeer, record: PeerRecord, cause: Cause) -> None:
         """A newer record of the same boot."""
         shared = self._shared
         peer.record = record
@@ -135,9 +135,9 @@ class Transitions:
                 self._move(peer, _ENDED[record.status], cause)
             return
         shared.queue.add(record)
-        if record.status is Status.ALIVE:
+        if record.status is PeerStatus.ALIVE:
             self._revive(peer, cause)
-        elif record.status is Status.SUSPECT:
+        elif record.status is PeerStatus.SUSPECT:
             if peer.state is not State.SUSPECT:
                 self._revive(peer, cause)
                 shared.counters.suspicions += 1
@@ -148,7 +148,7 @@ class Transitions:
         else:
             self._end(peer, record.status, cause)
 
-    def _revive(self, peer: Peer, cause: Cause) -> None:
+    def _revive(self, peer: KnownPeer, cause: Cause) -> None:
         """It refuted a suspicion, or its own death."""
         peer.suspicion = None
         before = peer.state
@@ -157,26 +157,26 @@ class Transitions:
         if not before.is_present:
             self.on_present(peer)
 
-    def _end(self, peer: Peer, status: Status, cause: Cause) -> None:
+    def _end(self, peer: KnownPeer, status: PeerStatus, cause: Cause) -> None:
         counters = self._shared.counters
         was_present = peer.state.is_present
         peer.suspicion = None
-        if status is Status.LEFT:
+        if status is PeerStatus.LEFT:
             cause = Cause.LEAVE
         self._move(peer, _ENDED[status], cause)
-        if was_present and status is Status.LEFT:
+        if was_present and status is PeerStatus.LEFT:
             counters.leaves += 1
         elif was_present and cause is Cause.GOSSIP:
             counters.deaths_heard += 1
 
-    def _repeats(self, record: MemberRecord, known: MemberRecord) -> bool:
+    def _repeats(self, record: PeerRecord, known: PeerRecord) -> bool:
         return (
             record.boot == known.boot
             and record.incarnation == known.incarnation
-            and record.status is Status.SUSPECT
+            and record.status is PeerStatus.SUSPECT
         )
 
-    def _suspect_more(self, peer: Peer, by: tuple[NodeId, ...]) -> None:
+    def _suspect_more(self, peer: KnownPeer, by: tuple[NodeId, ...]) -> None:
         """More members probed it in vain. News are passed on, repetitions are not."""
         known = peer.record.suspectors
         fresh = tuple(node for node in by if node not in known)
@@ -186,19 +186,19 @@ class Transitions:
             self._shared.queue.add(peer.record)
         self.on_suspected(peer, by)
 
-    def _move(self, peer: Peer, state: State, cause: Cause) -> None:
+    def _move(self, peer: KnownPeer, state: State, cause: Cause) -> None:
         before = peer.state
         self._shared.table.place(peer, state, self._shared.now)
         self._shared.changed(peer, before, cause)
 
 
-def _ignore(record: MemberRecord) -> None:
+def _ignore(record: PeerRecord) -> None:
     pass
 
 
-def _ignore_peer(peer: Peer) -> None:
+def _ignore_peer(peer: KnownPeer) -> None:
     pass
 
 
-def _ignore_suspicion(peer: Peer, suspectors: tuple[NodeId, ...]) -> None:
+def _ignore_suspicion(peer: KnownPeer, suspectors: tuple[NodeId, ...]) -> None:
     pass

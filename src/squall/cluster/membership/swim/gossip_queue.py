@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from squall.cluster.membership import records
-from squall.cluster.membership.messages import MemberRecord, Status
+from squall.cluster.membership.messages import PeerRecord, PeerStatus
 from squall.runtime.interfaces import NodeId
 
 _SMALLEST_BYTES = 24
-_ORDER = {Status.SUSPECT: 0, Status.ALIVE: 0, Status.DEAD: 1, Status.LEFT: 1}
+_ORDER = {PeerStatus.SUSPECT: 0, PeerStatus.ALIVE: 0, PeerStatus.DEAD: 1, PeerStatus.LEFT: 1}
 
 
 @dataclass(slots=True)
 class _Queued:
-    record: MemberRecord
+    record: PeerRecord
     size: int
     number: int
     sent: int = 0
@@ -39,7 +39,7 @@ class GossipQueue:
     def __len__(self) -> int:
         return len(self._queued)
 
-    def add(self, record: MemberRecord) -> None:
+    def add(self, record: PeerRecord) -> None:
         """Queues a record in place of what is queued about the same node."""
         self._number += 1
         self._queued[record.node] = _Queued(record, records.size(record), self._number)
@@ -47,14 +47,14 @@ class GossipQueue:
     def drop(self, node: NodeId) -> None:
         self._queued.pop(node, None)
 
-    def take(self, room: int, first: MemberRecord | None = None) -> tuple[MemberRecord, ...]:
+    def take(self, room: int, first: PeerRecord | None = None) -> tuple[PeerRecord, ...]:
         """The records for a message with `room` bytes left. `first` is what this member holds
         about the receiver; it goes in before all others and counts as no transmission."""
         if not self._queued:
             if first is None or records.size(first) > room:
                 return ()
             return (first,)
-        taken: list[MemberRecord] = []
+        taken: list[PeerRecord] = []
         if first is not None and (needed := records.size(first)) <= room:
             taken.append(first)
             room -= needed

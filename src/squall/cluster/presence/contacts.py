@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-from squall.cluster.membership.effects import MemberView, State
+from squall.cluster.membership.effects import PeerView, State
 from squall.cluster.presence.driver import MembershipDriver
 from squall.cluster.protocol.membership.contacts import (
     AskContacts,
@@ -35,7 +35,7 @@ def answer_contacts(handlers: Handlers, driver: MembershipDriver) -> None:
     handlers.on(AskContacts, answer)
 
 
-def contact(view: MemberView) -> Contact:
+def contact(view: PeerView) -> Contact:
     # Who reached it before its end says nothing about it now.
     is_over = view.state in (State.DEAD, State.LEFT)
     return Contact(

@@ -10,21 +10,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from squall.cluster.membership.core import Membership
+from squall.cluster.membership.core import MembershipCore
 from squall.cluster.membership.effects import (
-    Changed,
     Effect,
     Embedded,
     Event,
-    Identity,
-    Isolated,
     LeaveRequested,
-    MemberView,
     NameTaken,
+    ObserverIsolated,
+    OwnIdentity,
+    PeerChanged,
+    PeerView,
     Received,
     Seed,
     SeedsChanged,
-    Send,
+    SendDatagram,
     SendSync,
     State,
 )
@@ -38,7 +38,7 @@ from squall.cluster.membership.messages import (
     Sync,
 )
 from squall.cluster.membership.parameters import FAST, LAN, WAN, Parameters
-from squall.cluster.membership.shared import MembershipCounters
+from squall.cluster.membership.swim.shared import MembershipCounters
 from squall.cluster.presence.transition_log import TransitionLog
 from squall.cluster.protocol.membership.order import MembershipOrder
 from squall.cluster.wire.counters import WireCounters
@@ -86,7 +86,7 @@ class MembershipDriver:
         self.datagrams = SealedDatagrams(
             keyring, counters, self._datagram_arrived, now=runtime.clock.now
         )
-        self.core: Membership | None = None
+        self.core: MembershipCore | None = None
         # The UDP port; 0: none is bound.
         self.port = 0
         # Why this boot can take no part; "" as long as it can.
@@ -110,10 +110,10 @@ class MembershipDriver:
         return self.core is not None
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> OwnIdentity:
         """Who this member is, once it has an address."""
         runtime = self._runtime
-        return Identity(runtime.node, runtime.boot, self._role, (self._host, self.port))
+        return OwnIdentity(runtime.node, runtime.boot, self._role, (self._host, self.port))
 
     @property
     def counters(self) -> MembershipCounters:
@@ -166,7 +166,7 @@ class MembershipDriver:
     def _begin(self, parameters: Parameters, seeds: Sequence[Address], host: str) -> None:
         self._parameters, self._seeds = parameters, tuple(seeds)
         self._host, self._began = host, self._clock.now()
-        self.core = Membership(
+        self.core = MembershipCore(
             self.identity,
             parameters,
             self._runtime.random,
@@ -221,7 +221,7 @@ class MembershipDriver:
 
     # What it knows.
 
-    def members(self) -> list[MemberView]:
+    def members(self) -> list[PeerView]:
         """Every known member but this one."""
         return self.core.members(self._clock.now()) if self.core is not None else []
 
@@ -297,13 +297,13 @@ class MembershipDriver:
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send():
+                case SendDatagram():
                     self.datagrams.send(effect.message, effect.to, effect.role.secret)
                 case SendSync():
                     self._sync(effect)
-                case Changed():
+                case PeerChanged():
                     self._note(effect)
-                case Isolated():
+                case ObserverIsolated():
                     self.is_isolated = effect.is_isolated
                 case _:
                     pass
@@ -319,7 +319,7 @@ class MembershipDriver:
             # The next comparison goes to another member.
             self.syncs_unsent += 1
 
-    def _note(self, change: Changed) -> None:
+    def _note(self, change: PeerChanged) -> None:
         member = change.member
         if change.after not in (State.SUSPECT, State.DEAD):
             self._suspected.pop(member.node, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from squall.cluster.membership.effects import State
-from squall.cluster.membership.shared import MembershipCounters
+from squall.cluster.membership.swim.shared import MembershipCounters
 from squall.cluster.presence.driver import MembershipDriver
 from squall.runtime.metrics import Registry
 

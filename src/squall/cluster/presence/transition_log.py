@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from squall.cluster.membership.effects import (
     Cause,
-    Changed,
     Effect,
-    Isolated,
     NameTaken,
+    ObserverIsolated,
+    PeerChanged,
     Silent,
     State,
 )
@@ -21,7 +21,7 @@ class TransitionLog:
 
     def write(self, effect: Effect) -> None:
         match effect:
-            case Changed():
+            case PeerChanged():
                 self._changed(effect)
             case Silent():
                 self._log.warning(
@@ -34,13 +34,13 @@ class TransitionLog:
                 )
             case NameTaken():
                 self._log.warning("member_name_taken", boot=effect.boot, stops=effect.gives_way)
-            case Isolated():
+            case ObserverIsolated():
                 event = "member_isolated" if effect.is_isolated else "member_not_isolated"
                 self._log.warning(event, silent=effect.silent, members=effect.members)
             case _:
                 pass
 
-    def _changed(self, change: Changed) -> None:
+    def _changed(self, change: PeerChanged) -> None:
         """A member that is heard for the first time is not worth a line of each other one."""
         log, member = self._log, change.member
         fields = {

@@ -180,7 +180,7 @@ class GateNode:
         tasks.every("leader", SHOW_S, self._leader.tick, jitter=0.0, group="gate")
         tasks.every("log watch", SECOND_S, self._watch_ledger, group="gate")
         tasks.every("group watch", NOTE_S, self._check_group, group="gate")
-        tasks.every("membership", NOTE_S, self._parts.presence.tick, group="gate")
+        self._parts.presence.start(tasks, NOTE_S)
         tasks.every("job leaders", NOTE_S, self._parts.leaders.replace_lost, group="gate")
         self.ready.set()
         try:

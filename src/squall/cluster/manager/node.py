@@ -168,7 +168,7 @@ class ManagerNode:
         self._tasks.every("leader", SHOW_S, self._leader.tick, jitter=0.0, group="manager")
         self._tasks.every("log watch", SECOND_S, self._watch_ledger, group="manager")
         self._tasks.every("group watch", NOTE_S, self._check_group, group="manager")
-        self._tasks.every("membership", NOTE_S, self._parts.presence.tick, group="manager")
+        self._parts.presence.start(self._tasks, NOTE_S)
         self._tasks.every("job leaders", NOTE_S, self._leaders.replace_lost, group="manager")
         copy_s = self._timers_now().copy_s
         self._tasks.every("copies", copy_s, self._copies.give, group="manager")

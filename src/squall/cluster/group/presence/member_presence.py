@@ -24,6 +24,7 @@ from squall.runtime.addresses import is_numeric
 from squall.runtime.interfaces import Address, BootId, NodeId
 from squall.runtime.log import Log
 from squall.runtime.metrics import Registry
+from squall.runtime.tasks import TaskRunner
 
 ON_AGAIN = 0.9
 """The part of `max_nodes` at which it begins again: it must not end and begin with each worker."""
@@ -76,8 +77,12 @@ class MemberPresence:
         """The UDP port, for the notes to the other members; 0: it takes no part."""
         return self.driver.port
 
-    async def tick(self) -> None:
-        """Called twice a second: begins once the own address is known, follows the members."""
+    def start(self, tasks: TaskRunner, every_s: float) -> None:
+        if self._is_possible:
+            tasks.every("membership", every_s, self._tick, group="membership")
+
+    async def _tick(self) -> None:
+        """Begins once the own address is known, and follows the members of the group."""
         if not self._is_possible:
             return
         count, most = self._nodes(), self._settings.membership.max_nodes

@@ -1,8 +1,8 @@
 """`python -m lab.membership.figures`: the tables of docs/membership.md.
 
 Squall's core and plain SWIM with memberlist's LAN parameters run in the same light simulator. Every
-figure follows from its seed. All tables take about half an hour of one core; `--quick` takes a
-tenth of the samples, and a table's name runs that table alone.
+figure follows from its seed. `--quick` takes a tenth of the samples, and a table's name runs that
+table alone.
 """
 
 from __future__ import annotations
@@ -93,11 +93,14 @@ class Tables:
 
     def crash(self) -> None:
         """From a crash to its first and its last observer."""
-        crashes = max(int(100 * self._share), 5)
         self._table(
             "protocol | members | first detection p50 / p99, s | known by all p50 / p99, s",
             crash_cell,
-            [(protocol, members, crashes) for protocol in PROTOCOLS for members in SIZES],
+            [
+                (protocol, members, max(int((30 if members > 100 else 100) * self._share), 5))
+                for protocol in PROTOCOLS
+                for members in SIZES
+            ],
         )
 
     def loss(self) -> None:
@@ -105,10 +108,11 @@ class Tables:
         cells: list[tuple[object, ...]] = []
         for protocol in ("squall", "plain SWIM"):
             for members in SIZES:
-                hours = (100.0 if members == 100 else 20.0) * self._share
-                cells += [(protocol, members, hours, loss, False) for loss in LOSSES]
+                for loss in LOSSES:
+                    hours = 100.0 if (members, loss) == (100, 0.05) else 10.0
+                    cells.append((protocol, members, hours * self._share, loss, False))
                 if members >= 10:
-                    cells.append((protocol, members, hours, 0.0, True))
+                    cells.append((protocol, members, 10.0 * self._share, 0.0, True))
         self._table(
             "protocol | members | node-hours | loss | slow tenth | false deaths per node-hour",
             false_cell,
@@ -117,7 +121,7 @@ class Tables:
 
     def pauses(self) -> None:
         """False deaths while some of 128 members stop and go on."""
-        seconds = max(600.0 * self._share, 60.0)
+        seconds = max(300.0 * self._share, 60.0)
         print("protocol | paused members | false deaths declared | per node-hour | heard late")
         for protocol in ("squall", "plain SWIM"):
             cells = [(protocol, paused, seconds) for paused in PAUSED]
@@ -136,7 +140,7 @@ class Tables:
             "protocol | members | messages a second | bytes a second",
             traffic_cell,
             [
-                (protocol, members, max(120.0 * self._share, 30.0))
+                (protocol, members, max(60.0 * self._share, 30.0))
                 for protocol in PROTOCOLS
                 for members in SIZES
             ],

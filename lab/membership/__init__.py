@@ -2,5 +2,5 @@
 
 `event_queue` runs the pure cores of membership on one queue of events: no tasks, no sockets, so
 500 members fit. `plain_swim` is the protocol it is compared with. `python -m
-lab.membership_figures` prints the tables of docs/membership.md.
+lab.membership.figures` prints the tables of docs/membership.md.
 """

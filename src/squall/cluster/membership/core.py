@@ -118,14 +118,11 @@ class MembershipCore:
     def members(self, now: float) -> list[PeerView]:
         """Every known member but this one, by name; also the dead, until they are forgotten."""
         shared = self._shared
-        shared.now = max(now, shared.now)
-        return [shared.view(peer) for _, peer in sorted(shared.table.by_node.items())]
+        return [shared.view(peer, now) for _, peer in sorted(shared.table.by_node.items())]
 
     def member(self, node: NodeId, now: float) -> PeerView | None:
-        shared = self._shared
-        shared.now = max(now, shared.now)
-        peer = shared.peer_of(node)
-        return None if peer is None else shared.view(peer)
+        peer = self._shared.peer_of(node)
+        return None if peer is None else self._shared.view(peer, now)
 
     @property
     def counters(self) -> MembershipCounters:

@@ -156,6 +156,8 @@ class PeerProbes:
         peer = shared.peer_of(probe.node)
         if self._open.get(sequence) is not probe or peer is None:
             return
+        # Said at once, so that people see "the others hear it, only this one does not".
+        peer.note_reach(shared.identity.node, shared.now, reached=False)
         proxies = shared.table.draw(
             shared.rng, shared.parameters.indirect_probes, without=probe.node
         )

@@ -109,7 +109,7 @@ class Shared:
 
     def changed(self, peer: KnownPeer, before: State | None, cause: Cause) -> None:
         """Reports one transition; `peer` is in its new state."""
-        self.out.append(PeerChanged(self.view(peer), before, peer.state, cause))
+        self.out.append(PeerChanged(self.view(peer, self.now), before, peer.state, cause))
 
     def rtt_upper_s(self, peer: KnownPeer) -> float:
         """Upper bound of the round trip: direct samples, else coordinates, else the default."""
@@ -124,8 +124,8 @@ class Shared:
             bound = parameters.rtt_default_s
         return min(max(bound, RTT_MIN_S), parameters.rtt_max_s)
 
-    def view(self, peer: KnownPeer) -> PeerView:
-        record, now = peer.record, self.now
+    def view(self, peer: KnownPeer, now: float) -> PeerView:
+        record = peer.record
         return PeerView(
             node=record.node,
             boot=record.boot,

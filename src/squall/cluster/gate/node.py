@@ -66,7 +66,6 @@ from squall.cluster.ledger.interface import Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.protocol.gates.handover_keys import GateFence
 from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.membership.contacts import AskMembers
 from squall.cluster.protocol.messages import JobView
 from squall.cluster.settings_tree import Settings
 from squall.cluster.wire.errors import WireError
@@ -267,6 +266,12 @@ class GateNode:
     def _answer(self, ledger: Ledger, parts: GroupParts[GateCommand]) -> None:
         """Registers the handlers for datacenters, clients and operators."""
         plan, handlers = self._plan, self._wire.board.handlers
+        self._lists = NodeLists(
+            self.known,
+            self._clock.now,
+            lambda: parts.operators.members(self._runtime.boot),
+            self._ask_datacenter,
+        )
         requests = JobRequests(
             machine=self.machine,
             ledger=ledger,
@@ -323,7 +328,7 @@ class GateNode:
             self._wire.watch,
             self._clock,
             name=GATES,
-            far=lambda datacenter: self._ask_datacenter(datacenter, AskMembers()),
+            far=self._lists.members,
         ).register(handlers)
 
     # Callbacks of the log.
@@ -462,10 +467,4 @@ class GateNode:
             happened = self.machine.tables.events.get(record.job, ())
             return lines, event_lines(record, happened)
 
-        lists = NodeLists(
-            self.known,
-            self._clock.now,
-            lambda: self._parts.operators.members(self._runtime.boot),
-            self._ask_datacenter,
-        )
-        return Views(job, lists.nodes, explained, detailed)
+        return Views(job, self._lists.nodes, explained, detailed)

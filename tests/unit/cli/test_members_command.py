@@ -10,6 +10,7 @@ ROWS = [
     MemberRow(
         name="m1", role="manager", boot="aa11bb22cc", state="alive", since_s=200.0,
         address="10.0.0.1:7400", heard_by=["m2", "w1"],
+        says="leads",
     ),
     MemberRow(
         name="w1", role="worker", boot="dd33ee44ff", state="suspect", since_s=1.2,
@@ -23,10 +24,10 @@ ROWS = [
 def test_the_table_and_the_doubts_under_it() -> None:
     lines = member_lines(MemberList("eu", "m1", asked=2, members=ROWS))
     assert lines[0] == "eu, as m1 sees it; 2 members said whom they hear"
-    shown = "m1 manager aa11bb22 alive 3 min m2 and w1 - good 10.0.0.1:7400"
+    shown = "m1 manager aa11bb22 alive 3 min m2 and w1 - good 10.0.0.1:7400 leads"
     assert " ".join(lines[2].split()) == shown
     assert "0.4 ms" in lines[3] and "slow (3 of 8)" in lines[3] and "suspect" in lines[3]
-    assert lines[4].split() == ["w2", "worker", "ff", "apart", "-", "-", "-", "-", "-"]
+    assert lines[4].split() == ["w2", "worker", "ff", "apart", "-", "-", "-", "-", "-", "-"]
     assert lines[5:] == ["w1 is alive: m2, m3 and w7 hear it, only m1 does not"]
 
 

@@ -13,7 +13,7 @@ from squall.reporting.number_format import plural
 from squall.reporting.text.layout import aligned
 from squall.reporting.text.standard_streams import print_json, print_or_drop
 
-COLUMNS = ("NAME", "ROLE", "BOOT", "STATE", "SINCE", "HEARD BY", "RTT", "HEALTH", "ADDRESS")
+COLUMNS = ("NAME", "ROLE", "BOOT", "STATE", "SINCE", "HEARD BY", "RTT", "HEALTH", "ADDRESS", "SAYS")
 
 
 def execute(arguments: Namespace) -> int:
@@ -56,6 +56,7 @@ def _columns(row: MemberRow) -> tuple[str, ...]:
         f"{row.rtt_ms:.1f} ms" if row.rtt_ms >= 0 else "-",
         _shown_health(row.health) if takes_part else "-",
         row.address or "-",
+        row.says or "-",
     )
 
 

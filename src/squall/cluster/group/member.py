@@ -210,7 +210,7 @@ def open_group(
     """`lead_jobs` makes the command that names leaders of jobs. `speaks` is the highest version of
     commands that this member applies; `is_unused`: no command is in the log yet. `nodes` returns
     how many nodes may take part in membership."""
-    presence = _presence(plan, log, wire, role, nodes)
+    presence = _presence(plan, log, wire, ledger, role, nodes)
 
     def addresses() -> list[str]:
         found = [
@@ -265,6 +265,7 @@ def _presence(
     plan: MemberPlan,
     log: Log,
     wire: MemberWire,
+    ledger: Ledger,
     role: Literal["manager", "gate"],
     nodes: Callable[[], int],
 ) -> MemberPresence:
@@ -278,6 +279,7 @@ def _presence(
         settings=plan.settings,
         advertised=lambda: wire.advertised,
         nodes=nodes,
+        leads=lambda: ledger.is_primary,
         # Nodes that meet in a store have no network between them.
         takes_part=plan.membership and plan.opener is None,
     )

@@ -50,7 +50,14 @@ def contact(view: PeerView) -> Contact:
         not_heard_by=view.unheard_by,
         rtt_ms=-1.0 if view.rtt_s is None else round(view.rtt_s * 1000.0, 3),
         health=view.health,
+        says=_printable(view.embedded),
     )
+
+
+def _printable(said: bytes) -> str:
+    """Any member may say anything, and a terminal shows it."""
+    text = said.decode(errors="replace")
+    return "".join(character for character in text if character.isprintable())
 
 
 def own_row(driver: MembershipDriver) -> MemberRow:
@@ -64,6 +71,7 @@ def own_row(driver: MembershipDriver) -> MemberRow:
         state=State.ALIVE.value,
         since_s=round(driver.age_s, 3),
         health=driver.core.health if driver.core is not None else 0,
+        says=driver.said,
     )
 
 
@@ -107,6 +115,7 @@ def _row(each: Contact) -> MemberRow:
         since_s=each.since_s,
         rtt_ms=each.rtt_ms,
         health=each.health,
+        says=each.says,
     )
 
 

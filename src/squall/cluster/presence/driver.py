@@ -55,6 +55,7 @@ LATE_S = 0.1
 """A tick that is later than this first lets the loop read what waits in the socket: after a stop of
 the process the answers come before the time-outs, whatever the order of the event loop."""
 READ_FIRST_S = 0.02
+ENDS = "this node stops"
 DATAGRAMS = (Ping, PingReq, Ack, Nack, Gossip)
 
 SendToNode = Callable[[NodeId, Sync], None]
@@ -114,6 +115,10 @@ class MembershipDriver:
         """Who this member is, once it has an address."""
         runtime = self._runtime
         return OwnIdentity(runtime.node, runtime.boot, self._role, (self._host, self.port))
+
+    @property
+    def said(self) -> str:
+        return self._embedded.decode()
 
     @property
     def counters(self) -> MembershipCounters:
@@ -198,9 +203,11 @@ class MembershipDriver:
         """Waits until what `leave` said has been sent often enough, then ends."""
         if self._leaves_until is not None and self.core is not None:
             await self._clock.sleep(max(self._leaves_until - self._clock.now(), 0.0))
-        self.stop("this node stops")
+        self.stop(ENDS)
         self.datagrams.close()
         self.port = 0
+        # The node around it may ask for it once more before it has ended.
+        self.impossible, self._said_so = ENDS, True
 
     # What the node around it says.
 
@@ -209,8 +216,9 @@ class MembershipDriver:
             self._seeds = tuple(seeds)
             self._handle(SeedsChanged(self._as_seeds(seeds)))
 
-    def embed(self, state: bytes) -> None:
-        """What this member's probes and answers carry from now on."""
+    def say(self, text: str) -> None:
+        """A few words that this member's probes and answers carry from now on, for people."""
+        state = text.encode()
         if state != self._embedded:
             self._embedded = state
             self._handle(Embedded(state))
@@ -247,7 +255,8 @@ class MembershipDriver:
         self._handle(Received(message))
 
     def _sync_arrived(self, message: Sync, incoming: Incoming) -> None:
-        if message.sender.boot == incoming.peer.boot:
+        record, peer = message.sender, incoming.peer
+        if (record.node, record.boot, record.role.secret) == (peer.node, peer.boot, peer.role):
             self._handle(Received(message))
 
     def _handle(self, event: Event) -> None:

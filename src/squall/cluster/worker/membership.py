@@ -14,6 +14,7 @@ from squall.cluster.protocol.membership.order import MembershipOrder
 from squall.cluster.wire.links.switchboard import Switchboard
 from squall.cluster.worker.manager_links import ManagerLinks
 from squall.cluster.worker.session import WorkerSession
+from squall.reporting.number_format import plural
 from squall.runtime.interfaces import Runtime
 from squall.runtime.log import Log
 from squall.runtime.metrics import Registry
@@ -28,8 +29,10 @@ class WorkerMembership:
         session: WorkerSession,
         log: Log,
         registry: Registry,
+        cores: int,
     ) -> None:
         self._links = links
+        self._cores = cores
         self._session = session
         self._host = ""
         self._driver = MembershipDriver(
@@ -57,6 +60,12 @@ class WorkerMembership:
                 return
         self._driver.follow(order, self._host)
         self._session.membership_version = order.version
+
+    async def answered(self, order: MembershipOrder | None) -> None:
+        """Called with what each session answer says of membership."""
+        if order is not None:
+            await self.follow(order)
+        self._driver.say(f"{plural(self._session.live, 'share')} on {plural(self._cores, 'core')}")
 
     def leave(self) -> None:
         self._driver.leave()

@@ -170,7 +170,13 @@ class WorkerNode:
 
     def _take_part(self) -> WorkerMembership:
         return WorkerMembership(
-            self._runtime, self._board, self._links, self.session, self._log, self.registry
+            self._runtime,
+            self._board,
+            self._links,
+            self.session,
+            self._log,
+            self.registry,
+            self._settings.cores,
         )
 
     async def _open(self) -> None:
@@ -362,8 +368,8 @@ class WorkerNode:
                 self.session.managers_epoch = answer.epoch
                 await self._links.learn(addresses_in(answer.managers))
                 await self._directory.store_managers(answer.managers)
-            if answer.membership is not None and self._membership is not None:
-                await self._membership.follow(answer.membership)
+            if self._membership is not None:
+                await self._membership.answered(answer.membership)
 
     def _offer_now(self) -> None:
         self._tasks.start("offer", self._deliveries.offer_records())

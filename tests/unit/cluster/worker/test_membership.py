@@ -41,6 +41,7 @@ class Worker:
             self.session,
             Log(MemorySink(), made.runtime.clock),
             Registry(),
+            4,
         )
 
     @property

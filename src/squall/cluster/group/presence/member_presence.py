@@ -48,9 +48,12 @@ class MemberPresence:
         settings: Settings,
         advertised: Callable[[], Address],
         nodes: Callable[[], int],
+        leads: Callable[[], bool],
         takes_part: bool,
     ) -> None:
-        """`nodes` returns how many nodes could take part; `takes_part`: this one may."""
+        """`nodes` returns how many nodes could take part; `takes_part`: this one may. `leads`: it
+        leads its group now."""
+        self._leads = leads
         self._board = board
         self._endpoint = endpoint
         self._watch = watch
@@ -101,6 +104,7 @@ class MemberPresence:
         seeds = [(at, port) for at, port in others if at and port]
         profile = self._settings.timers.profile
         self.driver.follow(order_of(self._settings.membership, profile, seeds), host)
+        self.driver.say("leads" if self._leads() else "follows")
         own = (host, self.driver.port)
         self._order = order_of(self._settings.membership, profile, [*seeds, own])
 

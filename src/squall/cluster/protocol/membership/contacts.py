@@ -36,6 +36,8 @@ class Contact(msgspec.Struct, frozen=True, array_like=True):
     """Negative: never measured."""
     health: int
     """Its local health score, as it reports it."""
+    says: str = ""
+    """What it says of itself: whether it leads, how many of its cores are busy."""
 
 
 class MemberContacts(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +76,7 @@ class MemberRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """From the answering member."""
     health: int = 0
     """Its local health score: 0 is healthy, 8 is slow or badly connected."""
+    says: str = ""
 
 
 @message(122, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)

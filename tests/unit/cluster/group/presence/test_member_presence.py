@@ -52,6 +52,7 @@ class Manager:
             settings=msgspec.structs.replace(Settings(), membership=settings),
             advertised=lambda: advertised,
             nodes=lambda: self.nodes,
+            leads=lambda: True,
             takes_part=takes_part,
         )
 

@@ -158,16 +158,17 @@ class Transitions:
             self.on_present(peer)
 
     def _end(self, peer: KnownPeer, status: PeerStatus, cause: Cause) -> None:
+        """A member that is gone already, and came back and ended unnoticed, ends no second time."""
         counters = self._shared.counters
-        was_present = peer.state.is_present
+        if not peer.state.is_present:
+            return
         peer.suspicion = None
         if status is PeerStatus.LEFT:
-            cause = Cause.LEAVE
-        self._move(peer, _ENDED[status], cause)
-        if was_present and status is PeerStatus.LEFT:
             counters.leaves += 1
-        elif was_present and cause is Cause.GOSSIP:
+            cause = Cause.LEAVE
+        elif cause is Cause.GOSSIP:
             counters.deaths_heard += 1
+        self._move(peer, _ENDED[status], cause)
 
     def _repeats(self, record: PeerRecord, known: PeerRecord) -> bool:
         return (

@@ -57,6 +57,7 @@ def test_another_boot_wins_by_a_higher_incarnation_only() -> None:
         {"incarnation": -1},
         {"incarnation": 2**60},
         {"suspectors": ("x",)},
+        {"status": SUSPECT},
         {"status": SUSPECT, "suspectors": ("a", "b", "c", "d", "e")},
     ],
 )

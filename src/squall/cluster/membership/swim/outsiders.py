@@ -67,9 +67,9 @@ class Outsiders:
             if state.seed.address == address:
                 state.node, state.attempts, state.since = record.node, 0, self._shared.now
 
-    def heard(self, peer: KnownPeer) -> None:
-        """A message from a peer. An unconfirmed one is asked at once: hearing it proves one
-        direction only (C3)."""
+    def ask_at_once(self, peer: KnownPeer) -> None:
+        """A peer was met or heard. Neither gossip about it nor its own message confirms it, only an
+        answer does (C3), so an unconfirmed one is asked now."""
         silence = self._shared.now - peer.asked_at
         if peer.state is State.UNCONFIRMED and silence >= self._shared.parameters.probe_interval_s:
             self._ask(peer)

@@ -23,7 +23,7 @@ _ENDED = {PeerStatus.DEAD: State.DEAD, PeerStatus.LEFT: State.LEFT}
 
 
 class Transitions:
-    """Applies records to the table. The three calls are set once by the core."""
+    """Applies records to the table. The calls are set once by the core."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -33,6 +33,8 @@ class Transitions:
         """A record about this member's own name."""
         self.on_suspected: Callable[[KnownPeer, tuple[NodeId, ...]], None] = _ignore_suspicion
         """A peer became suspect, or more members suspect it."""
+        self.on_met: Callable[[KnownPeer], None] = _ignore_peer
+        """An unknown member, or an unknown boot of one."""
         self.on_present: Callable[[KnownPeer], None] = _ignore_peer
         """A peer was confirmed, or came back from the dead."""
 
@@ -104,6 +106,7 @@ class Transitions:
         shared.table.place(peer, state, shared.now)
         if state is State.UNCONFIRMED:
             shared.changed(peer, None, cause)
+            self.on_met(peer)
 
     def _was_refused(self, record: PeerRecord) -> bool:
         refused, until = self._refused.get(record.node, (record, 0.0))

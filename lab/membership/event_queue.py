@@ -135,7 +135,7 @@ class EventQueue:
 
     def tell(self, node: SimulatedNode, event: Event) -> None:
         """An event of the node's own driver."""
-        self._carry_out(node, node.core.handle(event, self.now))
+        self.carry_out(node, node.core.handle(event, self.now))
 
     # The network.
 
@@ -176,7 +176,7 @@ class EventQueue:
             node.inbox.append(message)
             self._turn_later(node)
         else:
-            self._carry_out(node, node.core.handle(Received(message), self.now))
+            self.carry_out(node, node.core.handle(Received(message), self.now))
 
     # The nodes' loops.
 
@@ -193,9 +193,9 @@ class EventQueue:
     def _turn(self, node: SimulatedNode) -> None:
         inbox, core = node.inbox, node.core
         while inbox:
-            self._carry_out(node, core.handle(Received(inbox.popleft()), self.now))
+            self.carry_out(node, core.handle(Received(inbox.popleft()), self.now))
         if core.deadline() <= self.now:
-            self._carry_out(node, core.tick(self.now))
+            self.carry_out(node, core.tick(self.now))
 
     def _watch(self, node: SimulatedNode) -> None:
         due = node.core.deadline()
@@ -215,11 +215,12 @@ class EventQueue:
             self._turn_later(node)
             return
         if node.core.deadline() <= self.now:
-            self._carry_out(node, node.core.tick(self.now))
+            self.carry_out(node, node.core.tick(self.now))
         else:
             self._watch(node)
 
-    def _carry_out(self, node: SimulatedNode, effects: list[Effect]) -> None:
+    def carry_out(self, node: SimulatedNode, effects: list[Effect]) -> None:
+        """Does what a core wants done."""
         for effect in effects:
             if isinstance(effect, SendDatagram):
                 self._send(node, effect.to, effect.message)

@@ -76,6 +76,7 @@ class MembershipCore:
         self._own_record = OwnRecord(shared)
         transitions.on_own_record = self._own_record.heard
         transitions.on_suspected = self._suspicions.suspected
+        transitions.on_met = self._outsiders.ask_at_once
         transitions.on_present = self._present
         self._probes.on_failed = self._suspicions.probe_failed
         self._probes.on_seed = self._outsiders.seed_answered
@@ -245,7 +246,7 @@ class MembershipCore:
                     shared.counters.coordinates_refused += 1
                 else:
                     peer.coordinate, peer.coordinate_at = coordinate, shared.now
-        self._outsiders.heard(peer)
+        self._outsiders.ask_at_once(peer)
 
     def _answer(self, ping: Ping, peer: KnownPeer | None) -> None:
         """Answers at once, in the call that took the ping in (MEMB-38). A sender that is outranked

@@ -38,5 +38,5 @@ def is_acceptable(record: PeerRecord) -> bool:
         and 0 < port <= 0xFFFF
         and 0 <= record.incarnation <= INCARNATION_MAX
         and len(record.suspectors) <= SUSPECTORS_MAX
-        and (record.status is PeerStatus.SUSPECT or not record.suspectors)
+        and (record.status is PeerStatus.SUSPECT) == bool(record.suspectors)
     )

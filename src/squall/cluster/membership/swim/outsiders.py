@@ -67,10 +67,11 @@ class Outsiders:
             if state.seed.address == address:
                 state.node, state.attempts, state.since = record.node, 0, self._shared.now
 
-    def heard(self, peer: KnownPeer) -> None:
-        """A message from a peer. An unconfirmed one is asked at once: hearing it proves one
-        direction only (C3)."""
-        if peer.state is State.UNCONFIRMED and peer.attempts == 0:
+    def ask_at_once(self, peer: KnownPeer) -> None:
+        """A peer was met or heard. Neither gossip about it nor its own message confirms it, only an
+        answer does (C3), so an unconfirmed one is asked now."""
+        silence = self._shared.now - peer.asked_at
+        if peer.state is State.UNCONFIRMED and silence >= self._shared.parameters.probe_interval_s:
             self._ask(peer)
 
     def look(self) -> None:
@@ -121,6 +122,7 @@ class Outsiders:
         if self._asked >= CONFIRMED_PER_INTERVAL:
             return
         self._asked += 1
+        peer.asked_at = self._shared.now
         peer.next_attempt = self._shared.now + self._wait(peer.attempts + 1)
         self._probes.ping_unconfirmed(peer)
 

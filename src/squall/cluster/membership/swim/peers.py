@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -60,6 +61,7 @@ class KnownPeer:
     """Exactly while SUSPECT."""
     attempts: int = 0
     """Pings sent while UNCONFIRMED."""
+    asked_at: float = -math.inf
     next_attempt: float = 0.0
     was_reported: bool = False
     """A `Silent` warning was given."""

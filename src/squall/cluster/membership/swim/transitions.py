@@ -23,7 +23,7 @@ _ENDED = {PeerStatus.DEAD: State.DEAD, PeerStatus.LEFT: State.LEFT}
 
 
 class Transitions:
-    """Applies records to the table. The three calls are set once by the core."""
+    """Applies records to the table. The calls are set once by the core."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -33,6 +33,8 @@ class Transitions:
         """A record about this member's own name."""
         self.on_suspected: Callable[[KnownPeer, tuple[NodeId, ...]], None] = _ignore_suspicion
         """A peer became suspect, or more members suspect it."""
+        self.on_met: Callable[[KnownPeer], None] = _ignore_peer
+        """An unknown member, or an unknown boot of one."""
         self.on_present: Callable[[KnownPeer], None] = _ignore_peer
         """A peer was confirmed, or came back from the dead."""
 
@@ -104,6 +106,7 @@ class Transitions:
         shared.table.place(peer, state, shared.now)
         if state is State.UNCONFIRMED:
             shared.changed(peer, None, cause)
+            self.on_met(peer)
 
     def _was_refused(self, record: PeerRecord) -> bool:
         refused, until = self._refused.get(record.node, (record, 0.0))
@@ -158,16 +161,17 @@ class Transitions:
             self.on_present(peer)
 
     def _end(self, peer: KnownPeer, status: PeerStatus, cause: Cause) -> None:
+        """A member that is gone already, and came back and ended unnoticed, ends no second time."""
         counters = self._shared.counters
-        was_present = peer.state.is_present
+        if not peer.state.is_present:
+            return
         peer.suspicion = None
         if status is PeerStatus.LEFT:
-            cause = Cause.LEAVE
-        self._move(peer, _ENDED[status], cause)
-        if was_present and status is PeerStatus.LEFT:
             counters.leaves += 1
-        elif was_present and cause is Cause.GOSSIP:
+            cause = Cause.LEAVE
+        elif cause is Cause.GOSSIP:
             counters.deaths_heard += 1
+        self._move(peer, _ENDED[status], cause)
 
     def _repeats(self, record: PeerRecord, known: PeerRecord) -> bool:
         return (

@@ -1,8 +1,9 @@
 """Three to nine members under faults: every observer's rules always, the right view afterwards.
 
-Half of the seeds let a part of the members lose the others for longer than any suspicion. After the
-faults every member must hold every other one for alive, in its present boot; then one crashes for
-good, one restarts within a second and one leaves, and every other member must see just that.
+A third of the seeds let a part of the members lose the others for longer than any suspicion;
+another third stop an observer that suspects a member, which refutes unheard. After the faults every
+member must hold every other one for alive, in its present boot; then one crashes for good, one
+restarts within a second and one leaves, and every other member must see just that.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class MembershipLab:
         self._unwell_at: dict[str, float] = dict.fromkeys(names, 0.0)
         self._cut_at: dict[tuple[str, str], float] = {}
         links = swarm.links
-        self._is_strict = links.loss <= LOSS_MAX and not links.tail and not links.reorder
+        self.is_strict = links.loss <= LOSS_MAX and not links.tail and not links.reorder
 
     async def program(self, runtime: Runtime) -> None:
         name = str(runtime.node)
@@ -82,7 +83,7 @@ class MembershipLab:
             await asyncio.sleep(LOOK_S)
 
     def is_well(self, observer: str, node: NodeId, boot: BootId) -> bool:
-        if not self._is_strict or node not in self.world.running():
+        if not self.is_strict or node not in self.world.running():
             return False
         if self.drivers[node].boot != boot:
             return False
@@ -108,6 +109,15 @@ class MembershipLab:
             for observer in by
             for node in about
             if node != observer
+        )
+
+    def suspects(self, observer: str, node: str) -> bool:
+        """By a probe of its own."""
+        changes = [it for it in self.histories[observer] if it.member.node == node]
+        return (
+            bool(changes)
+            and changes[-1].after is State.SUSPECT
+            and changes[-1].cause is Cause.PROBE
         )
 
     def disagreement(self, by: list[str]) -> str:
@@ -139,9 +149,15 @@ async def scenario(world: World) -> None:
         world.start()
         looking = asyncio.ensure_future(lab.look())
         await faults.run(world.parameter("seconds", 60))
-        if draw.random() < 0.5:
+        aimed = draw.random()
+        if aimed < 2 / 3:
             faults.end()
+            await asyncio.sleep(20.0)
+            lab.is_strict = True  # the links are good again
+        if aimed < 1 / 3:
             await _lose_each_other(lab, draw.sample(names, draw.randint(1, size // 2)))
+        elif aimed < 2 / 3:
+            await _stop_an_observer(lab, draw.choice(names))
         faults.end()
         await _agree(lab)
         await _end(lab)
@@ -150,11 +166,34 @@ async def scenario(world: World) -> None:
 
 async def _lose_each_other(lab: MembershipLab, some: list[str]) -> None:
     """Both sides have the time to declare the other dead, even while they hold deaths back."""
-    await asyncio.sleep(20.0)
     others = [name for name in lab.names if name not in some]
     mend = lab.world.partition(some, others)
     await asyncio.sleep(lab.world.parameter("partition", 100))
     mend()
+
+
+async def _stop_an_observer(lab: MembershipLab, target: str) -> None:
+    """The target is out of reach until a member suspects it by its own probe. That member stops;
+    the target comes back and refutes, which the stopped one does not hear. When it goes on, the
+    time of its suspicion is long over."""
+    world = lab.world
+    others = [name for name in lab.names if name != target]
+    mend = world.partition([target], others)
+    observer = ""
+    while not observer and world.now < 400.0:
+        await asyncio.sleep(0.05)
+        observer = next((name for name in others if lab.suspects(name, target)), "")
+    if not observer:
+        mend()
+        return
+    world.pause(observer)
+    mend()
+    mend = world.partition([observer], [name for name in lab.names if name != observer])
+    await asyncio.sleep(30.0)
+    mend()
+    await asyncio.sleep(WELL_S + 0.3)
+    world.resume(observer)
+    await asyncio.sleep(5.0)
 
 
 async def _agree(lab: MembershipLab) -> None:

@@ -34,7 +34,7 @@ def jobs_of(seed: int, **parameters: str) -> dict[str, int]:
     return {what: count for what, count in outcome.tally.items() if what.startswith("jobs ")}
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [3, 5])
 def test_under_faults_every_job_ends_as_without_membership(seed: int) -> None:
     assert jobs_of(seed, **SHORT, membership="1") == jobs_of(seed, **SHORT)
 
@@ -129,15 +129,17 @@ async def cut_link(world: World) -> None:
     world.parameters["managers"] = "3"
     lab = await started(world, workers=2)
     mend = world.partition(("w2",), ("m1",))
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(3.0)
     answer = await members(world, lab)
+    # Each of the five nodes is asked once at most, however many others ask it.
+    assert 3 <= answer.asked <= 5
     row = next(each for each in answer.members if each.name == "w2")
     assert row.state == "alive", row
     assert row.not_heard_by == ["m1"] and len(row.heard_by) >= 2, row
     assert who_hears(row).endswith("hear it, only m1 does not")
     mend()
     world.crash("w2")
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(3.0)
     row = next(each for each in (await members(world, lab)).members if each.name == "w2")
     assert row.state == "dead" and who_hears(row).startswith("nobody hears w2"), row
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.group.presence.member_presence import MemberPresence
+from squall.cluster.membership.messages import MemberRole
 from squall.cluster.presence.contacts import contacts_of, merged, own_row, who_hears
 from squall.cluster.protocol.membership.contacts import (
     AskContacts,
@@ -102,14 +103,17 @@ class MembersApi:
         for node in self._watch.heard if transport is not None else ():
             if transport is not None and transport.is_linked(NodeId(node)):
                 asks.append(transport.request(NodeId(node), AskContacts(), 2 * ASK_S))
-        found = await self._asked(asks)
+        # A worker has links to several managers.
+        found = list({each.node: each for each in await self._asked(asks)}.values())
         self._cached = (now, found)
         return found
 
     def _workers(self) -> list[Awaitable[Any]]:
-        """The requests to the workers with a link to this member that it heard last."""
+        """The requests to the workers with a link to this member that it heard last. Not to other
+        managers: they would ask this one again."""
         asks: list[Awaitable[Any]] = []
-        for view in sorted(self._driver.members(), key=lambda view: view.heard_s or 0.0):
+        workers = [view for view in self._driver.members() if view.role is MemberRole.WORKER]
+        for view in sorted(workers, key=lambda view: view.heard_s or 0.0):
             channel = self._presence.channel_of(view.node, view.boot)
             if channel is not None and len(asks) < WORKERS_ASKED:
                 asks.append(channel.request(AskContacts(), ASK_S))

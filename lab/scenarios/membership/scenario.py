@@ -264,4 +264,5 @@ SCENARIO = Scenario(
     "one view afterwards",
     scenario,
     mutants=MUTANTS,
+    hunt={"seconds": "10"},
 )

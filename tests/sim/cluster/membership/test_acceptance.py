@@ -153,7 +153,7 @@ def test_a_crash_is_seen_in_order_and_called_back_once_everywhere() -> None:
     declared = [cause for _, _, effect in group.after(State.DEAD) for cause in [effect.cause]]
     assert declared.count(Cause.PROBE) >= 1
     assert group.views(survivors) == {State.ALIVE}
-    assert max(now for now, _, _ in group.after(State.DEAD)) - began <= 10.0
+    assert max(when for when, _, _ in group.after(State.DEAD)) - began <= 10.0
 
 
 def test_proxies_answer_before_a_death_is_declared() -> None:

@@ -49,7 +49,6 @@ class SimulatedNode:
     core: Core
     is_up: bool = True
     is_paused: bool = False
-    resumed_at: float = -FOREVER
     turn_s: float = 0.0
     """Mean time of one turn of its loop; 0: events are taken as they come."""
     inbox: deque[Message] = field(default_factory=deque[Message])
@@ -71,7 +70,6 @@ class EventQueue:
         rng: Random,
         *,
         loss: float = 0.0,
-        duplicates: float = 0.0,
         delay_s: tuple[float, float] = (0.0002, 0.001),
         on_changed: Callable[[SimulatedNode, PeerChanged, float], None] | None = None,
         counts_bytes: bool = False,
@@ -79,7 +77,6 @@ class EventQueue:
         self.now = 0.0
         self.rng = rng
         self.loss = loss
-        self.duplicates = duplicates
         self.delay_s = delay_s
         self.nodes: dict[Address, SimulatedNode] = {}
         self.is_cut: Callable[[SimulatedNode, SimulatedNode], bool] | None = None
@@ -87,7 +84,6 @@ class EventQueue:
         self.delay_of: Callable[[SimulatedNode, SimulatedNode], float] | None = None
         """The one-way delay of a link, in place of `delay_s`."""
         self.on_changed = on_changed
-        self.on_effect: Callable[[SimulatedNode, Effect], None] | None = None
         self.traffic = Traffic()
         self._counts_bytes = counts_bytes
         self._encode = msgspec.msgpack.Encoder().encode
@@ -117,11 +113,6 @@ class EventQueue:
         node.is_up = False
         node.inbox.clear()
 
-    def restart(self, node: SimulatedNode, core: Core) -> SimulatedNode:
-        """A new process at the same address."""
-        self.crash(node)
-        return self.add(node.name, node.address, core, turn_s=node.turn_s)
-
     def pause(self, node: SimulatedNode) -> None:
         node.is_paused = True
 
@@ -130,7 +121,6 @@ class EventQueue:
         if not node.is_paused:
             return
         node.is_paused = False
-        node.resumed_at = self.now
         self._turn(node)
 
     def tell(self, node: SimulatedNode, event: Event) -> None:
@@ -144,13 +134,10 @@ class EventQueue:
         traffic.messages += 1
         if self._counts_bytes:
             traffic.bytes += SEALED_BYTES + len(self._encode(message))
-        rng = self.rng
         is_stream = type(message) is Sync
-        if self.loss and not is_stream and rng.random() < self.loss:
+        if self.loss and not is_stream and self.rng.random() < self.loss:
             return
         self._deliver_later(node, to, message)
-        if self.duplicates and rng.random() < self.duplicates:
-            self._deliver_later(node, to, message)
 
     def _deliver_later(self, node: SimulatedNode, to: Address, message: Message) -> None:
         receiver = self.nodes.get(to)
@@ -207,9 +194,7 @@ class EventQueue:
         if node.timer_at != due:
             return
         node.timer_at = FOREVER
-        if not node.is_up:
-            return
-        if node.is_paused:
+        if not node.is_up or node.is_paused:
             return
         if node.turn_s:
             self._turn_later(node)
@@ -226,9 +211,6 @@ class EventQueue:
                 self._send(node, effect.to, effect.message)
             elif isinstance(effect, SendSync):
                 self._send(node, effect.address, effect.message)
-            else:
-                if self.on_changed is not None and isinstance(effect, PeerChanged):
-                    self.on_changed(node, effect, self.now)
-                if self.on_effect is not None:
-                    self.on_effect(node, effect)
+            elif self.on_changed is not None and isinstance(effect, PeerChanged):
+                self.on_changed(node, effect, self.now)
         self._watch(node)

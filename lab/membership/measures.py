@@ -34,9 +34,6 @@ class Deaths:
         default_factory=list[tuple[float, SimulatedNode, str]]
     )
     """Also by gossip."""
-    revived: list[tuple[float, SimulatedNode, str]] = field(
-        default_factory=list[tuple[float, SimulatedNode, str]]
-    )
 
     def of(self, victim: SimulatedNode) -> dict[int, float]:
         """When each observer took a node for dead."""
@@ -48,8 +45,6 @@ class Deaths:
             self.held.append(entry)
             if changed.cause is Cause.PROBE:
                 self.declared.append(entry)
-        elif changed.before is State.DEAD:
-            self.revived.append(entry)
 
 
 @dataclass
@@ -101,7 +96,6 @@ class FalseDeaths:
     """A suspicion of a healthy member ran out at an observer."""
     held: int = 0
     """Observers that took a healthy member for dead, also by gossip."""
-    victims: int = 0
 
     @property
     def per_node_hour(self) -> float:
@@ -129,7 +123,6 @@ def false_deaths(
         members * seconds / 3600.0,
         len(deaths.declared),
         len(deaths.held),
-        len({dead for _, _, dead in deaths.held}),
     )
 
 
@@ -138,17 +131,14 @@ def paused_deaths(make: Make, members: int, paused: int, seconds: float, seed: i
     experiment of the Lifeguard paper. A death is false if its member runs at that moment."""
     rng = Random(f"pause {members} {paused} {seed}")
     result = FalseDeaths(members * seconds / 3600.0)
-    victims: set[str] = set()
 
     def changed(node: SimulatedNode, effect: PeerChanged, now: float) -> None:
         if effect.after is not State.DEAD:
             return
-        suspect = queue.nodes[effect.member.address]
-        if not suspect.is_paused:
+        if not queue.nodes[effect.member.address].is_paused:
             result.held += 1
             if effect.cause is Cause.PROBE:
                 result.declared += 1
-                victims.add(suspect.name)
 
     queue = EventQueue(rng, on_changed=changed)
     nodes = fill(queue, make, members)
@@ -164,7 +154,6 @@ def paused_deaths(make: Make, members: int, paused: int, seconds: float, seed: i
     for node in rng.sample(nodes, paused):
         queue.at(SETTLE_S + log_uniform(rng, 0.01, 16.0), stop, node)
     queue.run(SETTLE_S + seconds)
-    result.victims = len(victims)
     return result
 
 

@@ -109,9 +109,6 @@ class PlainSwim:
     def deadline(self) -> float:
         return self._timers.first
 
-    def state_of(self, node: NodeId) -> PeerStatus:
-        return self._peers[node].record.status
-
     def _exit(self) -> list[Effect]:
         out, self._out = self._out, []
         return out

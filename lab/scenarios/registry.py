@@ -21,6 +21,7 @@ _MODULES = {
     "agents": "lab.scenarios.agents",
     "handover": "lab.scenarios.handover.scenario",
     "gates": "lab.scenarios.gates.scenario",
+    "membership": "lab.scenarios.membership.scenario",
 }
 
 

@@ -37,10 +37,7 @@ ENTRY_POINTS = (
 )
 """What users import or run, and the programs that Squall starts by name."""
 
-UNUSED = {
-    # Membership will stand on sealed datagrams; its gossip is not built yet.
-    "squall.cluster.wire.datagram",
-}
+UNUSED: set[str] = set()
 
 
 @cache
@@ -119,7 +116,7 @@ def test_no_module_is_imported_by_tests_only() -> None:
 
 # Names of modules that only tests, benchmarks and the laboratory use. The table only shrinks.
 UNUSED_NAMES = {
-    *("FAST", "LAN", "RELATIVE_ERROR", "SCHEMA_PATH", "SealedDatagrams"),
+    *("RELATIVE_ERROR", "SCHEMA_PATH"),
     *("entries_of", "read_range", "with_prefix", "write_document"),
 }
 

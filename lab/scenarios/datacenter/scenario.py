@@ -6,7 +6,8 @@ The real nodes run on a model of the engine. Clients submit jobs of all load mod
 and cancel some of them; faults hit managers, workers and the network. In half of the seeds, other
 faults aim at the moment in which an attempt is declared lost (`loss_faults`); `--set aims=1` makes
 every seed do so. In a third of the seeds a second worker takes the name of one that is cut off
-(`twin`); `--set twin=1` makes every seed do so. Then the faults end, and every job that was
+(`twin`); `--set twin=1` makes every seed do so. With `--set membership=1` the nodes also take part
+in membership, which must change no job (`membership`). Then the faults end, and every job that was
 accepted must end.
 
 Invariants: every accepted job ends, once; no share runs in two attempts at a time; no core is
@@ -28,6 +29,7 @@ import msgspec
 from lab.mutants.datacenter import MUTANTS, mutated
 from lab.scenarios.datacenter.engine_model import ModelEngine, ModelHost, ModelMachine, ModelTarget
 from lab.scenarios.datacenter.loss_faults import PREPARE_S, aim_at_losses, slow_commits
+from lab.scenarios.datacenter.membership import PlacementCheck
 from lab.scenarios.datacenter.twin import TWIN, NamedRuntime, start_twin
 from lab.sim.checks import check
 from lab.sim.faults import Faults, supervise
@@ -52,7 +54,7 @@ from squall.runtime.backoff import Backoff
 from squall.runtime.interfaces import Runtime
 from squall.runtime.log import Log, MemorySink
 from squall.runtime.tasks import TaskRunner
-from squall.settings.shared_sections import TIMER_PROFILES, TimerSettings
+from squall.settings.shared_sections import TIMER_PROFILES, MembershipSettings, TimerSettings
 from squall.stats.manifest import FileManifest, Profile, StepManifest, WorkflowManifest
 
 T = TypeVar("T")
@@ -106,6 +108,13 @@ class DatacenterLab:
     # Nodes of several datacenters may have one name: they have those of their machines without
     # this, which begins the names of the machines.
     prefix: str = ""
+    # Managers and workers take part in membership.
+    membership: bool = False
+    sinks: list[MemorySink] = field(default_factory=list[MemorySink])
+
+    def log(self, runtime: Runtime) -> Log:
+        self.sinks.append(MemorySink())
+        return Log(self.sinks[-1], runtime.clock)
 
     def named(self, runtime: Runtime) -> Runtime:
         name = runtime.node.removeprefix(self.prefix)
@@ -123,8 +132,9 @@ async def manager(runtime: Runtime, lab: DatacenterLab, machine: Datacenter | No
         cluster=CLUSTER,
         settings=lab.settings,
         timers=lab.manager_timers,
+        membership=lab.membership,
     )
-    node = ManagerNode(lab.named(runtime), tasks, plan, Log(MemorySink(), runtime.clock))
+    node = ManagerNode(lab.named(runtime), tasks, plan, lab.log(runtime))
     node.machine = machine or node.machine
     lab.managers[runtime.node] = node
     await with_tasks(tasks, node.run(asyncio.Event()))
@@ -140,11 +150,12 @@ async def worker(runtime: Runtime, lab: DatacenterLab, name: str = "") -> None:
         secrets=Secrets.of_credential(worker_credential(SECRET)),
         cluster=CLUSTER,
         timers=lab.timers,
+        membership=lab.membership,
     )
     host = lab.make_host(lab.engine, runtime)
     machine = ModelMachine(lab.world, runtime.node)
     named = cast("Runtime", NamedRuntime(runtime, name)) if name else lab.named(runtime)
-    node = WorkerNode(named, host, machine, settings, tasks=tasks)
+    node = WorkerNode(named, host, machine, settings, tasks=tasks, log=lab.log(runtime))
     await with_tasks(tasks, node.run(asyncio.Event()))
 
 
@@ -242,6 +253,8 @@ async def _scenario(world: World) -> None:
     faults = Faults(world, swarm, [*lab.members, *names], most_down=2)
     world.start(*(name for name in world.nodes if name != TWIN))
     running = asyncio.ensure_future(lab.engine.run())
+    placements = PlacementCheck(world, lab.managers)
+    checking = asyncio.ensure_future(placements.run()) if lab.membership else None
     twins = (
         asyncio.ensure_future(start_twin(world, lab.members, twin_of, twin)) if twin_of else None
     )
@@ -259,6 +272,9 @@ async def _scenario(world: World) -> None:
         running.result()
     for asked in lab.asked:
         judge(lab, asked)
+    if checking is not None:
+        checking.cancel()
+        placements.end(lab.sinks)
     running.cancel()
     supervising.cancel()
 
@@ -314,7 +330,12 @@ def make_lab(world: World) -> DatacenterLab:
         engine.lease_extra_s = 3.0
     engine.monotonic_only = world.mutant == "monotonic_only"
     members = tuple(f"m{number + 1}" for number in range(count))
-    return DatacenterLab(world, target, engine, timers, managers, Settings(timers=group), members)
+    # As the profile sets them.
+    probes = MembershipSettings(probe_interval_s=0.2, probe_timeout_s=0.06)
+    settings = Settings(timers=group, membership=probes)
+    lab = DatacenterLab(world, target, engine, timers, managers, settings, members)
+    lab.membership = world.parameter("membership", 0) > 0
+    return lab
 
 
 def draw_submission(draw: random.Random, number: int) -> Submission:

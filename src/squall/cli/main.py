@@ -50,6 +50,7 @@ COMMANDS = {
     "web": Command("cluster", "web", "serve a page of a cluster: its queue, jobs and history"),
     "adjust": Command("cluster", "jobs", "change the load of a running job"),
     "nodes": Command("cluster", "nodes", "list the managers and workers of a datacenter"),
+    "members": Command("cluster", "membership", "which nodes live, and who hears them"),
     "drain": Command("cluster", "nodes", "give a worker no new work"),
     "dev": Command("dev", "datacenter", "run datacenters and gates on this machine, until Ctrl-C"),
     "manager": Command("cluster", "manager", "run a manager of a datacenter", is_node=True),

@@ -17,16 +17,19 @@ from squall.cluster.wire.limits import WireLimits
 from squall.settings.loader import Problem, Profile, Sources, load
 from squall.settings.shared_sections import (
     JOB_PROFILES,
+    MEMBERSHIP_PROFILES,
     ROUTING_PROFILES,
     TIMER_PROFILES,
     ClusterSettings,
     GateRoutingSettings,
     JobSettings,
     LogSettings,
+    MembershipSettings,
     MetricsSettings,
     TimerSettings,
     TLSSettings,
     WorkerNodeSettings,
+    check_membership,
     check_timers,
 )
 
@@ -36,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     timers: TimerSettings = TimerSettings()
     jobs: JobSettings = JobSettings()
     routing: GateRoutingSettings = GateRoutingSettings()
+    membership: MembershipSettings = MembershipSettings()
     clients: ClientSettings = ClientSettings()
     wire: WireLimits = msgspec.field(default_factory=WireLimits)
     tls: TLSSettings = TLSSettings()
@@ -54,8 +58,13 @@ def load_settings(sources: Sources) -> Settings:
             Profile("timers.profile", TIMER_PROFILES),
             Profile("timers.profile", JOB_PROFILES),
             Profile("timers.profile", ROUTING_PROFILES),
+            Profile("timers.profile", MEMBERSHIP_PROFILES),
         ),
-        checks=(lambda settings: check_timers(settings.timers), _check_jobs),
+        checks=(
+            lambda settings: check_timers(settings.timers),
+            _check_jobs,
+            lambda settings: check_membership(settings.membership),
+        ),
     )
 
 

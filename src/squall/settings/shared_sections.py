@@ -154,6 +154,25 @@ ROUTING_PROFILES: Mapping[str, Mapping[str, object]] = {"fast": {"routing.lost_w
 """Defaults of `[routing]` that `timers.profile` chooses."""
 
 
+class MembershipSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which nodes live, as the nodes tell each other by datagrams: advice for people and placement.
+    The manager that leads applies its own values to its datacenter."""
+
+    max_nodes: Annotated[int, Meta(ge=0, le=1_000)] = 200
+    """It is on while a datacenter has at most so many managers and workers together; 0: off."""
+    probe_interval_s: Seconds = 1.0
+    """How often a node probes another one."""
+    probe_timeout_s: Seconds = 0.3
+    """How long it waits for the direct answer before it asks others to probe."""
+
+
+MEMBERSHIP_PROFILES: Mapping[str, Mapping[str, object]] = {
+    "fast": {"membership.probe_interval_s": 0.2, "membership.probe_timeout_s": 0.06},
+    "wan": {"membership.probe_interval_s": 2.0, "membership.probe_timeout_s": 0.8},
+}
+"""Defaults of `[membership]` that `timers.profile` chooses."""
+
+
 class TLSSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files of mutual TLS between nodes and clients: all three, or none for links that are
     sealed with the secret alone."""
@@ -189,6 +208,16 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     listen: Annotated[str, Meta(pattern=r"^(.+:[0-9]{1,5})?$", examples=["127.0.0.1:9464"])] = ""
     """host:port of /metrics, /healthz and /readyz; empty: no endpoint."""
+
+
+def check_membership(membership: MembershipSettings) -> Iterator[Problem]:
+    """Finds timeouts that leave no time to ask others before the next probe."""
+    if membership.probe_timeout_s >= membership.probe_interval_s:
+        yield Problem(
+            ("membership.probe_timeout_s", "membership.probe_interval_s"),
+            "probe_timeout_s must be below probe_interval_s, or no time is left in which other "
+            "nodes can probe the one that does not answer",
+        )
 
 
 def check_timers(timers: TimerSettings) -> Iterator[Problem]:

@@ -26,7 +26,7 @@ from squall.api.errors import SquallError
 from squall.cluster.client.cluster_client import ClusterClient
 from squall.cluster.protocol.messages import NodeView
 from squall.cluster.wire.links.switchboard import LinkTLS
-from squall.settings.shared_sections import JOB_PROFILES, TIMER_PROFILES
+from squall.settings.shared_sections import JOB_PROFILES, MEMBERSHIP_PROFILES, TIMER_PROFILES
 from tests.cluster.lab.proxy import Proxy
 from tests.cluster.lab.questions import Question, answer_to, as_json, question_of
 from tests.cluster.lab.small_disk import SmallDisk
@@ -517,7 +517,8 @@ def slower_timers(times: float) -> dict[str, str]:
         return {}
     return {
         f"SQUALL_{name.replace('.', '__').upper()}": f"{cast('float', value) * times:g}"
-        for name, value in {**TIMER_PROFILES["fast"], **JOB_PROFILES["fast"]}.items()
+        for profiles in (TIMER_PROFILES, JOB_PROFILES, MEMBERSHIP_PROFILES)
+        for name, value in profiles["fast"].items()
     }
 
 

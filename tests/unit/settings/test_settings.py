@@ -261,6 +261,15 @@ def test_a_job_setting_out_of_range_is_one_clear_line(tmp_path: Path) -> None:
     assert "clients.submits_per_s" in rate and "a number above 0, such as 20" in rate
 
 
+def test_a_probe_leaves_time_to_ask_others(tmp_path: Path) -> None:
+    text = refused(tmp_path, "[membership]\nprobe_timeout_s = 1.0\n")
+    assert "membership.probe_timeout_s" in text and "below probe_interval_s" in text
+    off = loaded(tmp_path, "[membership]\nmax_nodes = 0\n")
+    assert off.membership.max_nodes == 0
+    fast = loaded(tmp_path, '[timers]\nprofile = "fast"\n')
+    assert fast.membership.probe_interval_s == 0.2
+
+
 def test_the_profile_chooses_defaults_of_jobs_too(tmp_path: Path) -> None:
     fast = loaded(tmp_path, '[timers]\nprofile = "fast"\n[jobs]\nretries_max = 0\n')
     assert (fast.jobs.stuck_s, fast.jobs.dispatch_timeout_s) == (20.0, 30.0)

@@ -99,6 +99,16 @@ def _add_nodes(parser: Parser) -> None:
     _finish(parser)
 
 
+def _add_members(parser: Parser) -> None:
+    parser.add_argument(
+        "address", nargs="?", metavar="HOST:PORT", help="the node to ask; the same as --to"
+    )
+    parser.add_argument(
+        "--dc", metavar="NAME", help="asked of a gate: the members of this datacenter"
+    )
+    _finish(parser, store=False)
+
+
 def _add_manager(parser: Parser) -> None:
     parser.add_argument("--dc", required=True, metavar="NAME", help="the datacenter")
     parser.add_argument("--name", required=True, metavar="NAME", help="name of this manager: m1")
@@ -246,6 +256,7 @@ FLAGS: dict[str, Flags] = {
     "adjust": _add_adjust,
     "web": _add_web,
     "nodes": _add_nodes,
+    "members": _add_members,
     "drain": _add_drain,
     "manager": _add_manager,
     "gate": _add_gate,

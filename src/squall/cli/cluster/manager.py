@@ -42,6 +42,7 @@ def execute(arguments: Namespace) -> int:
         dns_server=dns_server(settings.cluster),
         metrics=metrics_address(arguments, settings),
         joins=arguments.join,
+        membership=True,
         pid=os.getpid(),
         version=squall_version(),
         disk_free=lambda: shutil.disk_usage(data).free,

@@ -81,7 +81,8 @@ def node_lines(answer: NodeList) -> list[str]:
             )
         )
     head = f"datacenter {answer.datacenter}"
-    return [head, *aligned(rows), *_alarm_lines(answer.nodes)]
+    doubts = [node.membership for node in answer.nodes if node.membership]
+    return [head, *aligned(rows), *doubts, *_alarm_lines(answer.nodes)]
 
 
 def datacenter_lines(answer: NodeList) -> list[str]:

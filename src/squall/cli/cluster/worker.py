@@ -39,6 +39,7 @@ def execute(arguments: Namespace) -> int:
             name=checked_name(arguments.name, "--name") if arguments.name else "",
             timers="fast" if arguments.timers == "fast" else "lan",
             drain_s=settings.worker.drain_timeout_s,
+            membership=settings.membership.max_nodes > 0,
             metrics=metrics_address(arguments, settings),
             version=squall_version(),
             log=StreamSink(sys.stderr, as_json=settings.log.json),

@@ -20,6 +20,7 @@ from squall.cluster.ledger.blobs.in_memory import MemoryBlobs
 from squall.cluster.protocol.gates.federation_messages import DatacenterList, ListDatacenters
 from squall.cluster.protocol.gates.job_reports import ReportCursor
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.membership.contacts import AskMembers, MemberList
 from squall.cluster.protocol.messages import (
     Adjusted,
     AdjustJob,
@@ -315,6 +316,10 @@ class ClusterClient:
         """`within_s` is how long to wait for a manager, if the user said so. A gate answers with
         its datacenters, or with the nodes of the one that is named."""
         return await self._ask(ListNodes(datacenter), within_s)
+
+    async def members(self, datacenter: str = "") -> MemberList:
+        """Whom the nodes hear, as the answering member sees it; `datacenter` as in `nodes`."""
+        return await self._ask(AskMembers(datacenter))
 
     async def drain(
         self, node: str, *, resume: bool = False, within_s: float = DRAIN_TIMEOUT_S

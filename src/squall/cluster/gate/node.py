@@ -61,6 +61,7 @@ from squall.cluster.group.member import (
 )
 from squall.cluster.group.metrics import refusal_counter, region_metrics
 from squall.cluster.group.open_log import LogOpener
+from squall.cluster.group.presence.members_api import MembersApi
 from squall.cluster.ledger.interface import Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.protocol.gates.handover_keys import GateFence
@@ -118,6 +119,8 @@ class GatePlan:
     """Where names are looked up; None: as the machine does it."""
     opener: LogOpener | None = None
     """None: the log is in this node's data directory."""
+    membership: bool = False
+    """It takes part in the membership of the gates, if the settings allow it."""
 
 
 class GateNode:
@@ -176,12 +179,15 @@ class GateNode:
         tasks.every("leader", SHOW_S, self._leader.tick, jitter=0.0, group="gate")
         tasks.every("log watch", SECOND_S, self._watch_ledger, group="gate")
         tasks.every("group watch", NOTE_S, self._check_group, group="gate")
+        self._parts.presence.start(tasks, NOTE_S)
         tasks.every("job leaders", NOTE_S, self._parts.leaders.replace_lost, group="gate")
         self.ready.set()
         try:
             await self._until(stop)
+            self._parts.presence.driver.leave()
             await ledger.step_aside(STEP_ASIDE_S)
         finally:
+            await self._parts.presence.driver.close()
             await self._links.close()
             await wire.endpoint.close(drain_s=0.5)
             if metrics is not None:
@@ -205,6 +211,7 @@ class GateNode:
             lead_jobs=lambda leaders: commands.LeadJobs(leaders=leaders),
             speaks=self.machine.version,
             is_unused=lambda: not self.machine.tables.group,
+            nodes=lambda: len(wire.watch.addresses),
             region=plan.region,
         )
         handlers = wire.board.handlers
@@ -259,6 +266,12 @@ class GateNode:
     def _answer(self, ledger: Ledger, parts: GroupParts[GateCommand]) -> None:
         """Registers the handlers for datacenters, clients and operators."""
         plan, handlers = self._plan, self._wire.board.handlers
+        self._lists = NodeLists(
+            self.known,
+            self._clock.now,
+            lambda: parts.operators.members(self._runtime.boot),
+            self._ask_datacenter,
+        )
         requests = JobRequests(
             machine=self.machine,
             ledger=ledger,
@@ -310,6 +323,13 @@ class GateNode:
             clock=self._clock,
         )
         parts.operators.register(handlers)
+        MembersApi(
+            parts.presence,
+            self._wire.watch,
+            self._clock,
+            name=GATES,
+            far=self._lists.members,
+        ).register(handlers)
 
     # Callbacks of the log.
 
@@ -441,16 +461,10 @@ class GateNode:
         def detailed(record: GateJobRecord) -> JobView:
             return detailed_view(job(record), record)
 
-        def explained(record: GateJobRecord) -> tuple[list[str], list[str]]:
+        async def explained(record: GateJobRecord) -> tuple[list[str], list[str]]:
             lines = why(record, self._ledger.group_ms(), self.steward)
             lines.append(self._parts.led_by(GATES))
             happened = self.machine.tables.events.get(record.job, ())
             return lines, event_lines(record, happened)
 
-        lists = NodeLists(
-            self.known,
-            self._clock.now,
-            lambda: self._parts.operators.members(self._runtime.boot),
-            self._ask_datacenter,
-        )
-        return Views(job, lists.nodes, explained, detailed)
+        return Views(job, self._lists.nodes, explained, detailed)

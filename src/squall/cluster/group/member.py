@@ -1,7 +1,7 @@
 """The composition of one member of a control group: what a manager and a gate have in common.
 
     wire ──► Switchboard, Endpoint, handshake of the group, admission, overload
-    log ──► Committer, JobLeaders, Transfers, SecretSealer, OperatorApi
+    log ──► Committer, JobLeaders, Transfers, SecretSealer, OperatorApi, MemberPresence
 
 `open_wire` makes the first row before the log is open, `open_group` the second with it. The node
 adds its state machine, its policy and its API, and sets the order of the steps.
@@ -26,9 +26,11 @@ from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.group.metrics import admission_metrics, group_metrics
 from squall.cluster.group.open_log import BlobNamingMachine, LogOpener, open_log
 from squall.cluster.group.overload_response import OverloadResponse
+from squall.cluster.group.presence.member_presence import MemberPresence
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.ledger.interface import Ledger
 from squall.cluster.ledger.settings import LedgerSettings
+from squall.cluster.membership.messages import MemberRole
 from squall.cluster.protocol.group_messages import MemberNote
 from squall.cluster.settings_tree import Settings
 from squall.cluster.wire.counters import wire_metrics
@@ -78,6 +80,8 @@ class MemberPlan(Protocol):
     def disk_free(self) -> Callable[[], int] | None: ...
     @property
     def opener(self) -> LogOpener | None: ...
+    @property
+    def membership(self) -> bool: ...
 
 
 class MemberWire:
@@ -175,6 +179,7 @@ class GroupParts(Generic[Command]):
     transfers: Transfers
     sealer: SecretSealer
     operators: OperatorApi
+    presence: MemberPresence
     addresses: Callable[[], list[str]]
     """The addresses of all members; empty while one is unknown, or if the log is in a store."""
 
@@ -199,10 +204,13 @@ def open_group(
     lead_jobs: Callable[[NewLeaders], Command],
     speaks: int,
     is_unused: Callable[[], bool],
+    nodes: Callable[[], int],
     region: str = "",
 ) -> GroupParts[Command]:
     """`lead_jobs` makes the command that names leaders of jobs. `speaks` is the highest version of
-    commands that this member applies; `is_unused`: no command is in the log yet."""
+    commands that this member applies; `is_unused`: no command is in the log yet. `nodes` returns
+    how many nodes may take part in membership."""
+    presence = _presence(plan, log, wire, ledger, role, nodes)
 
     def addresses() -> list[str]:
         found = [
@@ -220,6 +228,7 @@ def open_group(
             disk_free=free() if free is not None else -1,
             wall_s=runtime.clock.wall(),
             region=region,
+            datagrams=presence.port,
         )
 
     failover_s = plan.settings.timers.failover_bound_s
@@ -248,7 +257,32 @@ def open_group(
             is_unused=is_unused,
             own=own_note,
         ),
+        presence=presence,
         addresses=addresses,
+    )
+
+
+def _presence(
+    plan: MemberPlan,
+    log: Log,
+    wire: MemberWire,
+    ledger: Ledger,
+    role: Literal["manager", "gate"],
+    nodes: Callable[[], int],
+) -> MemberPresence:
+    return MemberPresence(
+        wire.board,
+        wire.endpoint,
+        wire.watch,
+        log,
+        wire.registry,
+        role=MemberRole.MANAGER if role == "manager" else MemberRole.GATE,
+        settings=plan.settings,
+        advertised=lambda: wire.advertised,
+        nodes=nodes,
+        leads=lambda: ledger.is_primary,
+        # Nodes that meet in a store have no network between them.
+        takes_part=plan.membership and plan.opener is None,
     )
 
 

@@ -41,6 +41,8 @@ class ReceivedNote:
     boot: str
     at: float
     place: str = ""
+    host: str = ""
+    """The numeric address that it came from; "" once its link is closed."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class GroupWatch:
         self.log = log
         self.clocks = WallClocks(node, log)
         self._fence: Fence | None = None
+        # The numeric address of this node on its links to others; "" while there was none.
+        self.own_host = ""
 
     # Called by the ledger.
 
@@ -126,7 +130,9 @@ class GroupWatch:
         now = self._clock.now()
         if not self._is_first(node, note, incoming, now):
             return
-        self.heard[node] = ReceivedNote(note, str(incoming.peer.boot), now, _place(note, incoming))
+        boot, place = str(incoming.peer.boot), _place(note, incoming)
+        self.heard[node] = ReceivedNote(note, boot, now, place, _peer_host(incoming))
+        self.linked(incoming)
         if note.wall_s:
             self.clocks.heard(node, note.wall_s - self._clock.wall(), now)
         own = address_in(note.address)
@@ -166,6 +172,13 @@ class GroupWatch:
             with suppress(WireError):
                 incoming.channel.send(NameInUse(other.alarm))
         return is_first
+
+    def linked(self, incoming: Incoming) -> None:
+        """Learns this node's own address from the link of a message."""
+        if self.own_host:
+            return
+        link = incoming.channel.link
+        self.own_host = link.local_host if link is not None else ""
 
     def name_in_use(self, message: NameInUse, incoming: Incoming) -> None:
         self.alarm_once(message.text)
@@ -222,6 +235,9 @@ class GroupWatch:
 
 def _place(note: MemberNote, incoming: Incoming) -> str:
     """The machine and the process that sent a note. The address in it is that of the flags."""
+    return f"{_peer_host(incoming) or note.address} (pid {note.pid})"
+
+
+def _peer_host(incoming: Incoming) -> str:
     link = incoming.channel.link
-    host = link.peer_host if link is not None else ""
-    return f"{host or note.address} (pid {note.pid})"
+    return link.peer_host if link is not None else ""

@@ -45,10 +45,11 @@ from squall.cluster.manager.clients.api import ClientApi
 from squall.cluster.manager.clients.datacenter_state import DatacenterStateApi
 from squall.cluster.manager.clients.job_views import (
     detailed_view,
+    doubted_workers,
     job_view,
-    node_views,
     why,
 )
+from squall.cluster.manager.clients.node_lists import ManagerNodeLists
 from squall.cluster.manager.command_log import CommandLog, EventCounts, event_counts
 from squall.cluster.manager.director.effect_runner import EffectRunner, FindCut
 from squall.cluster.manager.director.policy import Director
@@ -63,10 +64,8 @@ from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.protocol.messages import JobView, NodeList
 from squall.cluster.protocol.timers import Timers, timers_of
 from squall.cluster.settings_tree import Settings
-from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.channel import Channel
 from squall.cluster.wire.links.switchboard import LinkTLS
-from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.negotiation import LinkKind
 from squall.cluster.wire.seal.secrets import Secrets
 from squall.engine.run_options import RunOptions
@@ -115,6 +114,8 @@ class ManagerPlan:
     """None: the log is in this node's data directory."""
     job_events: EventCounts | None = None
     """None: counted in the metrics of the manager itself."""
+    membership: bool = False
+    """It takes part in membership, if the settings allow it."""
     find_cut: FindCut | None = None
     """Finds the reports that a lost member had received; None: asks the other members for their
     copies."""
@@ -167,6 +168,7 @@ class ManagerNode:
         self._tasks.every("leader", SHOW_S, self._leader.tick, jitter=0.0, group="manager")
         self._tasks.every("log watch", SECOND_S, self._watch_ledger, group="manager")
         self._tasks.every("group watch", NOTE_S, self._check_group, group="manager")
+        self._parts.presence.start(self._tasks, NOTE_S)
         self._tasks.every("job leaders", NOTE_S, self._leaders.replace_lost, group="manager")
         copy_s = self._timers_now().copy_s
         self._tasks.every("copies", copy_s, self._copies.give, group="manager")
@@ -174,8 +176,10 @@ class ManagerNode:
         self.ready.set()
         try:
             await self._until(stop)
+            self._parts.presence.driver.leave()
             await ledger.step_aside(STEP_ASIDE_S)
         finally:
+            await self._parts.presence.driver.close()
             await self._reports.close()
             await wire.endpoint.close(drain_s=0.5)
             if metrics is not None:
@@ -199,6 +203,7 @@ class ManagerNode:
             lead_jobs=lambda leaders: commands.LeadJobs(leaders=leaders),
             speaks=self.machine.version,
             is_unused=lambda: not self.machine.tables.group,
+            nodes=self._node_count,
         )
         self._sealer, self._transfers, self._leaders = parts.sealer, parts.transfers, parts.leaders
         self._group = parts.operators
@@ -270,6 +275,8 @@ class ManagerNode:
             director=lambda: self.director,
             on_heard=self._wake.set,
             managers=parts.addresses,
+            membership=parts.presence.order,
+            on_link=self._watch.linked,
             pace=lambda: self._overload.pace,
         )
         self.clients = ClientApi(
@@ -303,6 +310,10 @@ class ManagerNode:
             clock=self._clock,
         )
         self._group.register(handlers)
+        self._nodes = ManagerNodeLists(
+            plan.datacenter, self.machine, self._group, parts.presence, self._watch, self._runtime
+        )
+        self._nodes.register(handlers)
         self._answer_gates(ledger, parts)
 
     def _answer_gates(self, ledger: Ledger, parts: GroupParts[Command]) -> None:
@@ -370,6 +381,7 @@ class ManagerNode:
             options_of=self._options_of,
             on_broken=self._job_broken,
         )
+        self.director.state.suspected_since = self._parts.presence.suspected_since
         self._wake.set()
 
     def _job_broken(self, job: JobId, error: Exception) -> None:
@@ -458,6 +470,10 @@ class ManagerNode:
         live = {key: self._leader.record(key) for key in self.machine.tables.live.get(worker, {})}
         return {key: record for key, record in live.items() if record is not None}
 
+    def _node_count(self) -> int:
+        workers = self.machine.tables.workers.values()
+        return len(self._watch.addresses) + sum(not worker.gone for worker in workers)
+
     def _silent_after_s(self) -> float:
         """A worker is silent when it missed three reports, and no sooner than `SILENT_S`."""
         workers = len(self.machine.tables.workers)
@@ -474,19 +490,16 @@ class ManagerNode:
         def job(record: JobRecord) -> JobView:
             return job_view(self.machine.tables, record, self._ledger.group_ms(), state())
 
-        def explained(record: JobRecord) -> tuple[list[str], list[str]]:
+        async def explained(record: JobRecord) -> tuple[list[str], list[str]]:
             known = state()
             lines = why(known, record) if known is not None else []
+            if known is not None and not record.over:
+                lines += await self._nodes.explained(doubted_workers(known, record))
             lines.append(self._parts.led_by("managers"))
             return lines, event_lines(record, self.machine.tables.shown_events(record))
 
         async def nodes(datacenter: str) -> NodeList:
-            here = self._plan.datacenter
-            if datacenter not in ("", here):
-                text = f"no datacenter {datacenter} here: this is a manager of {here}"
-                raise RemoteError(ErrorCode.NOT_FOUND, text)
-            managers = self._group.members(self._runtime.boot)
-            return NodeList(here, [*managers, *node_views(self.machine.tables, state())])
+            return await self._nodes.nodes(datacenter, state())
 
         def detailed(record: JobRecord) -> JobView:
             return detailed_view(job(record), self.machine.tables, record, state())

@@ -28,6 +28,7 @@ from squall.cluster.manager.director.effect_runner import EffectRunner
 from squall.cluster.manager.director.policy import Director
 from squall.cluster.manager.results.record_facts import facts_of
 from squall.cluster.protocol.job_keys import JobId
+from squall.cluster.protocol.membership.order import MembershipOrder
 from squall.cluster.protocol.messages import (
     Registered,
     RegisterWorker,
@@ -65,11 +66,17 @@ class WorkerApi:
         director: Callable[[], Director | None],
         on_heard: Callable[[], None],
         managers: Callable[[], list[str]],
+        membership: Callable[[int], MembershipOrder | None],
+        on_link: Callable[[Incoming], None],
         pace: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """`managers` returns the addresses of the group's members. `pace`: how many times longer
-        than usual workers wait between two reports."""
+        """`managers` returns the addresses of the group's members, `membership` what a worker with
+        this version of the order must learn. `on_link` is called with the sessions of workers that
+        take part in membership. `pace`: how many times longer than usual workers wait between two
+        reports."""
         self._managers = managers
+        self._membership = membership
+        self._on_link = on_link
         self._pace = pace
         self._datacenter = datacenter
         self._ledger = ledger
@@ -146,6 +153,8 @@ class WorkerApi:
         if message.relay and not self._ledger.is_primary:
             return self._leaders.relay(msgspec.structs.replace(message, relay=False))
         director = self._leading()
+        if message.membership >= 0:
+            self._on_link(incoming)
         if self._ledger.is_alone:
             return self._answered(director, message, arrived, arrived, self._ledger.fence)
         return self._confirmed(message, arrived)
@@ -175,6 +184,8 @@ class WorkerApi:
         )
         if director.has_work:
             self._on_heard()
+        if message.membership >= 0 and (order := self._membership(message.membership)):
+            answer = msgspec.structs.replace(answer, membership=order)
         if message.managers_epoch != fence.epoch and (managers := self._managers()):
             # Workers keep the list, so that a replacement of all managers strands none of them.
             return msgspec.structs.replace(answer, managers=managers)

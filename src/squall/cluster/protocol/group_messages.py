@@ -47,6 +47,8 @@ class MemberNote(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Its wall clock, to be compared with the others' (R10)."""
     region: str = ""
     """Where it is, as its flags say: members of one region are lost together."""
+    datagrams: int = 0
+    """The port at which it receives datagrams; 0: it takes no part in membership."""
 
 
 class MemberView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 
 from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
+from squall.cluster.protocol.membership.order import MembershipOrder
 from squall.cluster.protocol.read_facts import ReadFacts
 from squall.cluster.protocol.submission import Submission
 from squall.cluster.protocol.views import (
@@ -129,6 +130,8 @@ class SessionRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     list."""
     relay: bool = False
     """The sender cannot reach the primary: the receiver relays this to it."""
+    membership: int = -1
+    """The version of the membership order that it has, 0: none yet; -1: it takes no part."""
 
 
 class JobBrief(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -244,6 +247,8 @@ class SessionAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     managers: list[str] = []
     """host:port of all managers of the group in this epoch; empty: nothing new, or one of them is
     not known here yet."""
+    membership: MembershipOrder | None = None
+    """None: nothing new."""
 
 
 @message(104, MessageClass.CONTROL)
@@ -470,6 +475,8 @@ class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Of a gate: where it is."""
     same_name: str = ""
     """Of a manager or a gate: that another running process has its name, and where."""
+    membership: str = ""
+    """Of a silent or suspected node: one line that says which members hear it."""
 
 
 @message(152, MessageClass.DATA, size=SizeClass.BULK, senders=FROM_CLIENT)

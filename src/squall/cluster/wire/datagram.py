@@ -33,6 +33,7 @@ from squall.cluster.wire.errors import (
     BadFrame,
     DecodeError,
     MessageTooLarge,
+    NotAdmitted,
     SealBroken,
     UnknownType,
 )
@@ -44,6 +45,11 @@ from squall.runtime.interfaces import Address, BootId, DatagramSocket, Network
 DATAGRAM_MAX = 1_200
 LANES_KEPT = 16_384
 """Destinations whose lane is kept; a forgotten destination gets a new lane."""
+
+UNPROVEN_BURST = 1_024
+UNPROVEN_PER_S = 256.0
+"""Datagrams of senders that have proved nothing: as many at once, then per second. Each costs a key
+derivation per accepted secret. A whole datacenter that starts sends one each."""
 
 _HEAD = Struct(">BBBBHIQ")
 _NONCE_AT = 6
@@ -94,8 +100,11 @@ class DatagramSeal:
         clear = head + self._boot
         return clear + cipher.encrypt(head[_NONCE_AT:], body, clear)
 
-    def open(self, data: bytes, address: Address) -> tuple[Any, Sender]:
-        """Raises `BadFrame`, `SealBroken`, `UnknownType` or `DecodeError`; drop it then."""
+    def open(
+        self, data: bytes, address: Address, may_derive: Callable[[], bool] = lambda: True
+    ) -> tuple[Any, Sender]:
+        """Raises `BadFrame`, `SealBroken`, `NotAdmitted`, `UnknownType` or `DecodeError`; drop it
+        then. `may_derive` is asked for the datagram of a sender that no known key opens."""
         if len(data) < _HEAD.size + TAG_SIZE:
             raise BadFrame("too short")
         version, _, role_number, boot_size, number, lane, sequence = _HEAD.unpack_from(data)
@@ -108,7 +117,13 @@ class DatagramSeal:
         except UnicodeDecodeError:
             raise BadFrame("not a boot id") from None
         body, _ = self._keyring.datagrams.open(
-            role, "", boot, data[_NONCE_AT : _HEAD.size], data[body_at:], data[:body_at]
+            role,
+            "",
+            boot,
+            data[_NONCE_AT : _HEAD.size],
+            data[body_at:],
+            data[:body_at],
+            may_derive=may_derive,
         )
         if not self._keyring.datagram_replays.accept((role, boot, lane), sequence):
             raise Replayed("a datagram was sent again")
@@ -141,6 +156,26 @@ class Forbidden(BadFrame):
     pass
 
 
+class UnprovenQuota:
+    """Admits datagrams whose sender has proved nothing: a token bucket for all of them together,
+    because their addresses may be forged."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._tokens = float(UNPROVEN_BURST)
+        self._at = now()
+
+    def admit(self) -> bool:
+        now = self._now()
+        gained = max(now - self._at, 0.0) * UNPROVEN_PER_S
+        self._tokens = min(self._tokens + gained, float(UNPROVEN_BURST))
+        self._at = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
 class SealedDatagrams:
     """A bound socket that sends and receives messages of the catalogue."""
 
@@ -149,12 +184,19 @@ class SealedDatagrams:
         keyring: Keyring,
         counters: WireCounters,
         on_message: Callable[[Any, Sender], None],
+        *,
+        now: Callable[[], float],
         catalogue: Catalogue = CATALOGUE,
     ) -> None:
+        """`now` reads the node's clock, for the quota of senders that have proved nothing."""
         self._seal = DatagramSeal(keyring, catalogue)
         self._counters = counters
         self._on_message = on_message
+        self._quota = UnprovenQuota(now)
         self._socket: DatagramSocket | None = None
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        """Of datagrams that were opened."""
 
     @property
     def room(self) -> int:
@@ -172,8 +214,10 @@ class SealedDatagrams:
     def send(self, message: msgspec.Struct, to: Address, receiver: Role = Role.NODE) -> None:
         """Best effort. Raises `MessageTooLarge` for a message that fits no datagram."""
         if self._socket is not None:
-            self._socket.send(self._seal.seal(message, to, receiver), to)
+            sealed = self._seal.seal(message, to, receiver)
+            self._socket.send(sealed, to)
             self._counters.frames_sent += 1
+            self.bytes_sent += len(sealed)
 
     def on_datagram(self, data: bytes, sender: Address) -> None:
         counters = self._counters
@@ -181,9 +225,11 @@ class SealedDatagrams:
             counters.oversized += 1
             return
         try:
-            message, who = self._seal.open(data, sender)
+            message, who = self._seal.open(data, sender, self._quota.admit)
         except Replayed:
             counters.replay += 1
+        except NotAdmitted:
+            counters.shed += 1
         except SealBroken:
             counters.bad_seal += 1
         except Forbidden:
@@ -196,6 +242,7 @@ class SealedDatagrams:
             counters.decode_error += 1
         else:
             counters.frames_received += 1
+            self.bytes_received += len(data)
             self._on_message(message, who)
 
     def close(self) -> None:

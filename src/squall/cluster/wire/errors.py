@@ -4,6 +4,7 @@
     ├── FrameTooLarge         a peer announced more bytes than its connection may carry
     ├── BadFrame              bytes that no Squall node sends
     ├── SealBroken            a frame that was not sealed with the expected key
+    ├── NotAdmitted           too many frames of senders that have proved nothing
     ├── MessageTooLarge       a message of ours exceeds the size class of its type
     ├── UnknownType           a type number, or a class, that the catalogue does not have
     ├── DecodeError           a body that does not fit its type; names the field
@@ -41,6 +42,10 @@ class BadFrame(WireError):
 
 
 class SealBroken(WireError):
+    pass
+
+
+class NotAdmitted(WireError):
     pass
 
 

@@ -54,6 +54,8 @@ class WorkerOptions:
     members: int = 1
     """The number of managers: the timers of a group of one are longer."""
     drain_s: float = DRAIN_TIMEOUT_S
+    membership: bool = True
+    """It takes part if the managers say so."""
     metrics: Address | None = None
     version: str = ""
     log: LogSink | None = None
@@ -112,6 +114,7 @@ def run_worker(options: WorkerOptions) -> int:
             descriptors=descriptor_budget(),
             metrics=options.metrics,
             former=former_process(launched),
+            membership=options.membership,
             drain_s=options.drain_s,
             deliver_s=DELIVER_S,
         )

@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from squall.cluster.wire.errors import RemoteError, WireError
+import msgspec
+
+from squall.cluster.wire.errors import NotSent, RemoteError, WireError
 from squall.cluster.wire.header import MessageClass
 from squall.cluster.wire.links.handshake import Session
 from squall.cluster.wire.links.named_addresses import NamedAddresses
@@ -27,7 +29,7 @@ from squall.cluster.wire.links.switchboard import Switchboard
 from squall.cluster.wire.messages import ErrorCode
 from squall.runtime.addresses import address_in, shown_address
 from squall.runtime.backoff import Backoff
-from squall.runtime.interfaces import Address
+from squall.runtime.interfaces import Address, NodeId
 
 RETRY = Backoff(first_s=0.05, cap_s=1.0, jitter=0.5)
 """Tries of a session request. They begin fast, because a lease runs, and never wait longer than
@@ -98,6 +100,15 @@ class ManagerLinks:
             peer = self._peers[address] = Peer(self._board, address)
             peer.start()
         return peer
+
+    def send_to(self, node: NodeId, message: msgspec.Struct) -> None:
+        """Sends over the control link to that manager, if there is one. Raises WireError."""
+        for peer in self._peers.values():
+            session = peer.control.session
+            if session is not None and session.peer.node == node:
+                peer.send(message)
+                return
+        raise NotSent(f"there is no link to {node}")
 
     async def reach_any(self) -> dict[str, Exception]:
         """Dials all managers without a link and turns to the first that answers, the current one

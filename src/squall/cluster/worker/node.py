@@ -37,6 +37,7 @@ from squall.cluster.worker.attempts import Attempts
 from squall.cluster.worker.data_directory import LeftRecord, WorkerDirectory
 from squall.cluster.worker.deliveries import Deliveries
 from squall.cluster.worker.manager_links import ManagerLinks, addresses_in, admit_all
+from squall.cluster.worker.membership import WorkerMembership
 from squall.cluster.worker.session import WorkerSession
 from squall.cluster.worker.settings import WorkerSettings
 from squall.cluster.worker.share_host import Machine, ShareHost
@@ -134,6 +135,7 @@ class WorkerNode:
         )
         self.registry = Registry()
         self._add_metrics()
+        self._membership = self._take_part() if settings.membership else None
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Runs until `stop`. Raises `SquallError` if the managers refuse this worker, or its data
@@ -157,12 +159,25 @@ class WorkerNode:
         finally:
             await metrics.close()
             await self._host.close()
+            if self._membership is not None:
+                await self._membership.close()
             await self._links.close()
             lock.release()
             if self._owns_tasks:
                 await self._tasks.shutdown(1.0)
 
     # Start.
+
+    def _take_part(self) -> WorkerMembership:
+        return WorkerMembership(
+            self._runtime,
+            self._board,
+            self._links,
+            self.session,
+            self._log,
+            self.registry,
+            self._settings.cores,
+        )
 
     async def _open(self) -> None:
         """Ends what a former boot left running and adopts its records (R6)."""
@@ -353,6 +368,8 @@ class WorkerNode:
                 self.session.managers_epoch = answer.epoch
                 await self._links.learn(addresses_in(answer.managers))
                 await self._directory.store_managers(answer.managers)
+            if self._membership is not None:
+                await self._membership.answered(answer.membership)
 
     def _offer_now(self) -> None:
         self._tasks.start("offer", self._deliveries.offer_records())
@@ -388,6 +405,8 @@ class WorkerNode:
         while self.session.live and clock.now() < until:
             waits_s = await self._last_turn(until)
             await self._rest(min(waits_s, max(until - clock.now(), 0.0)), asyncio.Event())
+        if self._membership is not None:
+            self._membership.leave()
         until = clock.now() + self._settings.deliver_s
         self._attempts.perform(self.session.stop_all(clock.now(), DRAINED))
         self._log.info("worker_stops", live=self.session.live, held=len(self.session.held))

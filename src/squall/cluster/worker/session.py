@@ -191,6 +191,9 @@ class WorkerSession:
         self.interval_s = timers.session_interval_s
         # The epoch whose list of managers this boot has; -1: none yet.
         self.managers_epoch = -1
+        # The version of the membership order that this boot follows; 0: none yet, -1: it takes no
+        # part.
+        self.membership_version = -1
         self.telemetry_interval_s = 1.0
         # The primary needs nothing of this worker any more.
         self.drained = False
@@ -234,6 +237,7 @@ class WorkerSession:
             load=load,
             attempts=statuses,
             managers_epoch=self.managers_epoch,
+            membership=self.membership_version,
         )
 
     def _status(self, key: AttemptKey, held: HeldAttempt, now: float) -> AttemptStatus:

@@ -37,6 +37,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long requests to managers may take on the network between them."""
     former: FormerProcess | None = None
     """The main process that this one replaces, if a launcher saw its end."""
+    membership: bool = False
+    """It takes part in membership if the managers say so."""
     drain_s: float = 0.0
     """How long a stop lets running shares go on, unless other workers continue them."""
     deliver_s: float = 8.0

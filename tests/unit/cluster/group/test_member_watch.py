@@ -23,6 +23,7 @@ class Told:
         self.texts: list[str] = []
         self.link = self
         self.peer_host = host
+        self.local_host = "10.0.0.9"
 
     def send(self, message: msgspec.Struct) -> None:
         assert isinstance(message, NameInUse)

@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from squall.cluster.wire.counters import WireCounters
-from squall.cluster.wire.datagram import DATAGRAM_MAX, SealedDatagrams, Sender
+from squall.cluster.wire.datagram import (
+    DATAGRAM_MAX,
+    UNPROVEN_BURST,
+    UNPROVEN_PER_S,
+    SealedDatagrams,
+    Sender,
+)
 from squall.cluster.wire.errors import MessageTooLarge, SealBroken
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.certificate_claims import certificate_claims
@@ -34,9 +40,14 @@ class Party:
     def __init__(self, network: FakeNetwork, name: str, **settings: Any) -> None:
         self.got: list[tuple[Any, Sender]] = []
         self.counters = WireCounters()
+        self.at = 0.0
         keyring = board(network, name, **settings).keyring
         self.datagrams = SealedDatagrams(
-            keyring, self.counters, lambda m, who: self.got.append((m, who)), TEST_CATALOGUE
+            keyring,
+            self.counters,
+            lambda m, who: self.got.append((m, who)),
+            now=lambda: self.at,
+            catalogue=TEST_CATALOGUE,
         )
         self.network = network
 
@@ -265,3 +276,42 @@ def test_the_name_in_a_clients_claim_is_its_principal() -> None:
     assert certificate_claims(["URI:squall:client:alice"], peer) == ""
     assert certificate_claims(["URI:squall:client"], peer) == ""
     assert "as client alice" in certificate_claims(["URI:squall:client:bob"], peer)
+
+
+def test_a_flood_of_unknown_senders_costs_a_bounded_number_of_key_derivations() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        stranger = await Party(network, "s", secrets=Secrets.of_node("another secret 16")).bind()
+        one, other = await Party(network, "a").bind(), await Party(network, "b").bind()
+        one.datagrams.send(Beat(0), other.datagrams.address)
+        await turns()
+        for number in range(UNPROVEN_BURST + 50):
+            stranger.datagrams.send(Beat(number), ("nowhere", 1))
+        for data in network.datagrams_sent[1:]:
+            other.datagrams.on_datagram(data, ("host", 9))
+        assert other.counters.bad_seal == UNPROVEN_BURST - 1
+        assert other.counters.shed == 51
+        # A sender that has proved itself is heard in the middle of it, a new one after a moment.
+        one.datagrams.send(Beat(1), other.datagrams.address)
+        newcomer = await Party(network, "n").bind()
+        newcomer.datagrams.send(Beat(2), other.datagrams.address)
+        await turns()
+        assert other.messages == [Beat(0), Beat(1)]
+        other.at += 1.0 / UNPROVEN_PER_S
+        newcomer.datagrams.send(Beat(3), other.datagrams.address)
+        await turns()
+        assert other.messages == [Beat(0), Beat(1), Beat(3)]
+
+    run(main())
+
+
+def test_bytes_are_counted_on_both_sides() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        one, other = await Party(network, "a").bind(), await Party(network, "b").bind()
+        one.datagrams.send(Beat(1), other.datagrams.address)
+        await turns()
+        sent = len(network.datagrams_sent[0])
+        assert (one.datagrams.bytes_sent, other.datagrams.bytes_received) == (sent, sent)
+
+    run(main())

@@ -64,7 +64,7 @@ class Views(Generic[Job]):
     """For a list of jobs."""
     nodes: Callable[[str], Awaitable[NodeList]]
     """Of the datacenter with this name, or of this group if it is empty."""
-    why: Callable[[Job], tuple[list[str], list[str]]]
+    why: Callable[[Job], Awaitable[tuple[list[str], list[str]]]]
     """What a job waits for, and its events."""
     detailed: Callable[[Job], JobView]
     """For one job."""
@@ -132,7 +132,7 @@ class JobRequests(Generic[Job]):
         self.limit("asks", incoming)
         read = await self._committer.read()
         job = self.job(message.job)
-        lines, happened = self._views.why(job)
+        lines, happened = await self._views.why(job)
         if job.history and not happened:
             happened = await self._stored_events(job)
         return Explanation(lines, happened, read)

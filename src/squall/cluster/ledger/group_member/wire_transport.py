@@ -84,6 +84,13 @@ class WireTransport:
         except WireError:
             self.undelivered += 1
 
+    def tell(self, to: NodeId, message: msgspec.Struct) -> None:
+        """Sends `message` to one node. Raises WireError."""
+        peer = self._peers.get(to)
+        if peer is None:
+            raise NotSent(f"no link to {to}")
+        peer.send(message)
+
     def broadcast(self, message: msgspec.Struct) -> None:
         """Sends `message` to every connected node."""
         for peer in self._peers.values():

@@ -22,6 +22,8 @@ from squall.cluster.manager.primary.placement import profile_of
 from squall.cluster.manager.primary.volatile_state import VolatileState
 from squall.cluster.manager.results.committed_parts import applied
 from squall.cluster.manager.sessions.time_limits import standstills
+from squall.cluster.membership.effects import State
+from squall.cluster.membership.job_liveness import NodeStatus, status_for_job
 from squall.cluster.protocol.messages import Counters, JobView, NodeView, WorkerLoad, WorkflowView
 from squall.engine.load_change import change_line
 from squall.reporting.number_format import plural
@@ -161,6 +163,22 @@ def silent_lines(state: VolatileState, job: JobRecord) -> list[str]:
                 "its shares are lost"
             )
     return lines
+
+
+def doubted_workers(state: VolatileState, job: JobRecord) -> list[str]:
+    """The workers of a job that respond to neither membership nor their sessions as they should."""
+    nodes = {attempt.node for _, attempt in state.tables.live_of(job.job)}
+    workers = [state.tables.workers[node] for node in sorted(nodes) if node in state.tables.workers]
+    return [each.node for each in workers if not _status_for_job(state, each).takes_new_work]
+
+
+def _status_for_job(state: VolatileState, worker: WorkerRecord) -> NodeStatus:
+    return status_for_job(
+        State.SUSPECT if state.is_suspect(worker) else None,
+        _heard_s(worker, state),
+        suspect_after_s=state.silence_allowed_s,
+        dead_after_s=state.timers.lost_after_s,
+    )
 
 
 def _workflow_view(job: JobRecord, workflow: WorkflowRecord) -> WorkflowView:

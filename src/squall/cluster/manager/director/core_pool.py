@@ -1,9 +1,10 @@
 """Gives free cores to waiting jobs.
 
 One command at a time gives out cores, so that no two plans count the same core. A worker may
-get work when it was heard lately, is not draining, and did not just refuse the same job. A
-worker that stands still gets none while there are others (`worker_health`), and one whose
-machine is loaded comes after the others.
+get work when it was heard lately, is not draining, and did not just refuse the same job. One that
+membership suspects gets none until its next session. A worker that stands still gets none while
+there are others (`worker_health`); one whose machine is loaded, or which is suspected although
+its sessions arrive, comes after the others.
 """
 
 from __future__ import annotations
@@ -47,12 +48,16 @@ def usable_pool(state: VolatileState, job: JobRecord) -> CorePool:
 
 
 def _pool(state: VolatileState, workers: list[WorkerRecord]) -> CorePool:
-    loaded = [worker.node for worker in workers if state.is_loaded(worker)]
+    loaded = [w.node for w in workers if state.is_loaded(w) or state.is_suspect(w)]
     return pool_of(state.tables, workers, offered(state, workers), loaded)
 
 
 def usable(state: VolatileState) -> list[WorkerRecord]:
-    found = [w for w in state.tables.workers.values() if state.is_present(w) and not w.draining]
+    found = [
+        worker
+        for worker in state.tables.workers.values()
+        if state.is_present(worker) and not worker.draining and not state.is_doubted(worker)
+    ]
     return sorted(found, key=lambda worker: worker.node)
 
 

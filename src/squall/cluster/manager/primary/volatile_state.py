@@ -223,6 +223,10 @@ class VolatileState:
     # How many times longer than usual workers wait between two reports: overload control.
     pace: float = 1.0
 
+    # Since when membership suspects this boot of a worker, on this member's clock; None: it does
+    # not. Advice for placement only: leases and losses never read it (R5).
+    suspected_since: Callable[[str, str], float | None] = lambda node, boot: None
+
     # When jobs began to wait without a usable worker; infinity if none waits.
     no_workers_since: float = math.inf
 
@@ -333,13 +337,25 @@ class VolatileState:
 
     def is_present(self, worker: WorkerRecord) -> bool:
         """A session or the registration was heard lately: the worker may be given work."""
-        if worker.gone:
-            return False
+        return not worker.gone and self.now - self._heard(worker) <= self.silence_allowed_s
+
+    def is_doubted(self, worker: WorkerRecord) -> bool:
+        """Membership suspects it, and no session since then shows that it lives: it gets no new
+        work. A session clears it, so datagrams that a firewall drops keep no worker idle."""
+        since = self.suspected_since(worker.node, worker.boot)
+        return since is not None and self._heard(worker) <= since
+
+    def _heard(self, worker: WorkerRecord) -> float:
+        """When its last session or registration arrived."""
         heard = self.at(worker.since_ms)
         known = self.workers.get(worker.node)
         if known is not None and known.boot == worker.boot:
             heard = max(heard, known.heard)
-        return self.now - heard <= self._silence_allowed_s()
+        return heard
+
+    def is_suspect(self, worker: WorkerRecord) -> bool:
+        """Membership suspects it, whatever its sessions say: others come first."""
+        return self.suspected_since(worker.node, worker.boot) is not None
 
     def is_loaded(self, worker: WorkerRecord) -> bool:
         """Its machine has little left, by its last session: others come first."""
@@ -353,7 +369,7 @@ class VolatileState:
     @property
     def judges_from(self) -> float:
         """Before this moment no worker is called silent or late."""
-        return self.awake_since + self._silence_allowed_s()
+        return self.awake_since + self.silence_allowed_s
 
     def woke(self) -> None:
         self.awake_since = self.now
@@ -361,7 +377,9 @@ class VolatileState:
             if job.executed_at is not None:
                 job.executed_at = self.now
 
-    def _silence_allowed_s(self) -> float:
+    @property
+    def silence_allowed_s(self) -> float:
+        """A worker that is silent for longer is not present."""
         # Two sessions may be lost and the third one late by a second.
         return 3.0 * self.interval_s() + 1.0
 

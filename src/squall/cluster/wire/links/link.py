@@ -143,6 +143,11 @@ class Link:
         """Where the other end is, by the connection; "" once that is closed."""
         return self._connection.peer[0] if self._connection is not None else ""
 
+    @property
+    def local_host(self) -> str:
+        """The address of this node that the connection uses; "" once that is closed."""
+        return self._connection.local[0] if self._connection is not None else ""
+
     def on_open(self, connection: Connection) -> None:
         self._connection = connection
         claims = self._claims

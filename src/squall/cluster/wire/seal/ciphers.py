@@ -12,11 +12,12 @@ the key of its sender's boot and checked against a replay window.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from squall.cluster.wire.errors import SealBroken
+from squall.cluster.wire.errors import NotAdmitted, SealBroken
 from squall.cluster.wire.header import (
     HEADER_SIZE,
     LAYOUT_VERSION,
@@ -108,9 +109,18 @@ class BootCiphers:
         return self._cipher(secrets[0], boot), secrets[0]
 
     def open(
-        self, role: Role, name: str, boot: BootId, nonce: bytes, sealed: bytes, clear: bytes
+        self,
+        role: Role,
+        name: str,
+        boot: BootId,
+        nonce: bytes,
+        sealed: bytes,
+        clear: bytes,
+        *,
+        may_derive: Callable[[], bool] = lambda: True,
     ) -> tuple[bytes, bytes]:
-        """The body, and the role secret that sealed it."""
+        """The body, and the role secret that sealed it. `may_derive` is asked before keys are
+        derived for what no known key opens; if it says no, `NotAdmitted` is raised."""
         sender = (role, name, boot)
         known = self._proven.get(sender)
         if known is not None:
@@ -122,6 +132,8 @@ class BootCiphers:
             else:
                 self._proven.move_to_end(sender)
                 return body, secret
+        if not may_derive():
+            raise NotAdmitted("too many frames of unknown senders")
         for secret in self._secrets.for_role(role, name):
             cipher = self._cipher(secret, boot)
             try:

@@ -69,10 +69,13 @@ def api(
     async def nodes(datacenter: str) -> NodeList:
         return NodeList("dc", node_views(tables))
 
+    async def why(job: Any) -> tuple[list[str], list[str]]:
+        return [], []
+
     views = Views(
         lambda job: job_view(tables, job, bench.group_ms),
         nodes,
-        lambda job: ([], []),
+        why,
         lambda job: detailed_view(
             job_view(tables, job, bench.group_ms), tables, job, bench.director.state
         ),

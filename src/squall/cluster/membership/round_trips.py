@@ -1,8 +1,8 @@
-"""The round trip to a datacenter: a smoothed estimate with its deviation.
+"""The round trip to a member or a datacenter: a smoothed estimate with its deviation.
 
 The median of the last three samples removes a single late answer; mean and deviation follow it as
-TCP's do. A score takes the upper bound, mean plus deviation: a far datacenter whose answers vary is
-no better than one that is always as far as its worst answers.
+TCP's do. Time limits and scores take the upper bound, mean plus deviation: a far datacenter whose
+answers vary is no better than one that is always as far as its worst answers.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""One core whose peers are played by the test: `one_member`."""

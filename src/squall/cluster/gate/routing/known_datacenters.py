@@ -17,10 +17,10 @@ from squall.cluster.gate.routing.cool_down import CoolDown
 from squall.cluster.gate.routing.health import Health, HealthFinding, HealthState
 from squall.cluster.gate.routing.reachability import CorrelationGuard, Reach, Reachability
 from squall.cluster.gate.routing.report_order import replaces
-from squall.cluster.membership.round_trips import RoundTripEstimate
 from squall.cluster.gate.routing.scores import DatacenterStatus
 from squall.cluster.gate.routing.settings import RoutingSettings
 from squall.cluster.gate.routing.unreported_cores import UnreportedCores
+from squall.cluster.membership.round_trips import RoundTripEstimate
 from squall.cluster.protocol.gates.federation_messages import DatacenterState
 from squall.cluster.protocol.views import DatacenterView
 

@@ -6,9 +6,9 @@ from squall.cluster.gate.routing.choice import RoutingRequest, choose
 from squall.cluster.gate.routing.health import Health
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
 from squall.cluster.gate.routing.report_order import replaces
-from squall.cluster.membership.round_trips import RoundTripEstimate
 from squall.cluster.gate.routing.scores import load_factor
 from squall.cluster.gate.routing.settings import RoutingSettings, fast
+from squall.cluster.membership.round_trips import RoundTripEstimate
 from tests.unit.cluster.gate.lab import report, status
 
 SETTINGS = RoutingSettings()

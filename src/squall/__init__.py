@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     )
     from squall.api.http import HTTP2Response, HTTP3Response, HTTPResponse
     from squall.api.metrics import Counter, Gauge, Rate, Sample
-    from squall.api.protocols.amqp import AMQPResponse, RabbitMQResponse
+    from squall.api.protocols.brokers.amqp import AMQPResponse, RabbitMQResponse
+    from squall.api.protocols.brokers.kafka import KafkaResponse
+    from squall.api.protocols.brokers.messages import ReceivedMessage
+    from squall.api.protocols.brokers.mqtt import MQTTResponse
+    from squall.api.protocols.brokers.nats import NATSResponse
     from squall.api.protocols.browser import PageResult
     from squall.api.protocols.graphql import GraphQLError, GraphQLResponse, GraphQLSubscription
     from squall.api.protocols.grpc import GRPCResponse, GRPCStream
-    from squall.api.protocols.kafka import KafkaResponse
-    from squall.api.protocols.messages import ReceivedMessage
     from squall.api.protocols.mongodb import MongoDBResponse
-    from squall.api.protocols.mqtt import MQTTResponse
-    from squall.api.protocols.nats import NATSResponse
     from squall.api.protocols.proto import Proto
     from squall.api.protocols.redis import RedisResponse
     from squall.api.protocols.smtp import SMTPResult
@@ -78,11 +78,11 @@ _HOMES = {
     "squall.api.hooks": "All Provide Use action check depends metric state step then",
     "squall.api.http": "HTTP2Response HTTP3Response HTTPResponse",
     "squall.api.metrics": "Counter Gauge Rate Sample",
-    "squall.api.protocols.amqp": "AMQPResponse RabbitMQResponse",
-    "squall.api.protocols.kafka": "KafkaResponse",
-    "squall.api.protocols.messages": "ReceivedMessage",
-    "squall.api.protocols.mqtt": "MQTTResponse",
-    "squall.api.protocols.nats": "NATSResponse",
+    "squall.api.protocols.brokers.amqp": "AMQPResponse RabbitMQResponse",
+    "squall.api.protocols.brokers.kafka": "KafkaResponse",
+    "squall.api.protocols.brokers.messages": "ReceivedMessage",
+    "squall.api.protocols.brokers.mqtt": "MQTTResponse",
+    "squall.api.protocols.brokers.nats": "NATSResponse",
     "squall.api.protocols.proto": "Proto",
     "squall.api.protocols.mongodb": "MongoDBResponse",
     "squall.api.protocols.sql": "MySQLResponse PostgresResponse",

@@ -12,7 +12,7 @@ from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.protocols.response import ProtocolResponse
 from squall.clients import registry
 from squall.clients.calls.address import PreparedAddress
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.calls.library import Library, LibraryCalls, LibraryConnection
 from squall.clients.calls.probe import Probe
 from squall.clients.http import Exchange, HTTPClient, HTTPShared
@@ -74,7 +74,7 @@ class LineClient:
         return Probe("Lines 1.0", await self.ask(url, "hello"), ["all is well"])
 
 
-async def _open(opening: Opening) -> Any:
+async def _open(opening: LibraryOpening) -> Any:
     return await asyncio.open_connection(opening.host, opening.port, ssl=opening.tls)
 
 

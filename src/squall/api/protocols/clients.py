@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from squall.api.http import HTTP2Verbs, HTTP3Verbs, HTTPVerbs
 
 if TYPE_CHECKING:
-    from squall.api.protocols.amqp import AMQPVerbs
+    from squall.api.protocols.brokers.amqp import AMQPVerbs
+    from squall.api.protocols.brokers.kafka import KafkaVerbs
+    from squall.api.protocols.brokers.mqtt import MQTTVerbs
+    from squall.api.protocols.brokers.nats import NATSVerbs
     from squall.api.protocols.browser import BrowserVerbs
     from squall.api.protocols.graphql import GraphQLVerbs
     from squall.api.protocols.grpc import GRPCVerbs
-    from squall.api.protocols.kafka import KafkaVerbs
     from squall.api.protocols.mongodb import MongoDBVerbs
-    from squall.api.protocols.mqtt import MQTTVerbs
-    from squall.api.protocols.nats import NATSVerbs
     from squall.api.protocols.redis import RedisVerbs
     from squall.api.protocols.smtp import SMTPVerbs
     from squall.api.protocols.sql import MySQLResponse, PostgresResponse, SQLVerbs

@@ -27,13 +27,13 @@ from aiormq.exceptions import (
 from pamqp import commands as spec
 
 from squall.api.errors import CallError
-from squall.api.protocols.amqp import AMQPResponse
-from squall.api.protocols.messages import ReceivedMessage
+from squall.api.protocols.brokers.amqp import AMQPResponse
+from squall.api.protocols.brokers.messages import ReceivedMessage
 from squall.clients.brokers.headers import arrived, as_text, stamped
 from squall.clients.brokers.inbox import Inbox
 from squall.clients.brokers.user_calls import BrokerError, UserCalls, silence
-from squall.clients.calls.arrivals import Opening
-from squall.clients.calls.library import Answer, Library
+from squall.clients.calls.arrivals import LibraryOpening
+from squall.clients.calls.library import Library, LibraryAnswer
 from squall.clients.calls.payload import payload_of
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
@@ -56,7 +56,7 @@ class _Refusal(str):
 class _Streams(TransportFactory):
     """Opens the connection and keeps its end that can be cut off."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: LibraryOpening) -> None:
         self._opening = opening
         self.writer: asyncio.StreamWriter | None = None
 
@@ -77,7 +77,7 @@ class _Streams(TransportFactory):
 class AMQPConnection:
     """A connection with its channels and consumers."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: LibraryOpening) -> None:
         self.arrivals = opening.arrivals
         self._streams = _Streams(opening)
         self.connection: Any = aiormq.Connection(
@@ -176,7 +176,7 @@ def reason_of_refusal(error: BaseException) -> str:
     return texts[-1] if texts else str(getattr(error, "reason", "")) or type(error).__name__
 
 
-async def _open(opening: Opening) -> AMQPConnection:
+async def _open(opening: LibraryOpening) -> AMQPConnection:
     connection = AMQPConnection(opening)
     await connection.connect()
     return connection
@@ -378,7 +378,7 @@ class AMQPClient:
         sent: int = 0,
         *,
         subscribes: bool = False,
-    ) -> Answer[Any]:
+    ) -> LibraryAnswer[Any]:
         """The value of the answer is a `_Refusal` if the broker did not do what it was asked."""
 
         async def answered(connection: AMQPConnection) -> Any:
@@ -391,7 +391,9 @@ class AMQPClient:
             url, operation, answered, timeout=timeout, sent=sent, subscribes=subscribes
         )
 
-    def _done(self, answer: Answer[Any], queue: str, sent: int = 0, **fields: Any) -> AMQPResponse:
+    def _done(
+        self, answer: LibraryAnswer[Any], queue: str, sent: int = 0, **fields: Any
+    ) -> AMQPResponse:
         error = str(answer.value) if isinstance(answer.value, _Refusal) else ""
         made: dict[str, Any] = {
             "error": error,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from time import perf_counter, time_ns
 from typing import Any
 
-from squall.api.protocols.messages import SENT_HEADER
+from squall.api.protocols.brokers.messages import SENT_HEADER
 from squall.clients.calls.arrivals import Arrivals
 
 

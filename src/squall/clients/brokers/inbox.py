@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from squall.api.errors import CallError
-from squall.api.protocols.messages import ReceivedMessage
+from squall.api.protocols.brokers.messages import ReceivedMessage
 
 # A step that subscribes and does not receive must not fill the memory.
 MOST_UNREAD = 100_000

@@ -20,12 +20,12 @@ from aiokafka import (  # pyright: ignore[reportMissingTypeStubs]
 from aiokafka import errors as kafka_errors  # pyright: ignore[reportMissingTypeStubs]
 
 from squall.api.errors import CallError
-from squall.api.protocols.kafka import KafkaResponse
-from squall.api.protocols.messages import SENT_HEADER, ReceivedMessage
+from squall.api.protocols.brokers.kafka import KafkaResponse
+from squall.api.protocols.brokers.messages import SENT_HEADER, ReceivedMessage
 from squall.clients.brokers.headers import arrived, as_text
 from squall.clients.brokers.user_calls import BrokerError, silence
-from squall.clients.calls.arrivals import Arrivals, Opening
-from squall.clients.calls.library import Answer, Library, LibraryCalls
+from squall.clients.calls.arrivals import Arrivals, LibraryOpening
+from squall.clients.calls.library import Library, LibraryAnswer, LibraryCalls
 from squall.clients.calls.payload import payload_of
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
@@ -49,7 +49,7 @@ _OF_NETWORK = (
 class KafkaProducer:
     """The producer of an address."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: LibraryOpening) -> None:
         query = opening.address.query
         acks, compression = query.get("acks", "all"), query.get("compression")
         if acks not in _ACKS:
@@ -80,7 +80,7 @@ class KafkaProducer:
 class KafkaConsumer:
     """A consumer of one topic."""
 
-    def __init__(self, opening: Opening, topic: str, group: str | None, start: str) -> None:
+    def __init__(self, opening: LibraryOpening, topic: str, group: str | None, start: str) -> None:
         self.topic = topic
         self.arrivals: Arrivals = opening.arrivals
         self._group = group
@@ -144,7 +144,7 @@ def _received(record: Any, at: float) -> ReceivedMessage:
     )
 
 
-def _common(opening: Opening) -> dict[str, Any]:
+def _common(opening: LibraryOpening) -> dict[str, Any]:
     """What producers and consumers are made with."""
     address = opening.address
     unknown = address.query.keys() - _SETTINGS
@@ -187,7 +187,7 @@ def _told(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-async def _open_producer(opening: Opening) -> KafkaProducer:
+async def _open_producer(opening: LibraryOpening) -> KafkaProducer:
     made = KafkaProducer(opening)
     try:
         await made.producer.start()
@@ -295,7 +295,7 @@ class KafkaClient:
         found = self._consumers.get(key)
         if found is None:
 
-            async def opened(opening: Opening) -> KafkaConsumer:
+            async def opened(opening: LibraryOpening) -> KafkaConsumer:
                 made = KafkaConsumer(opening, topic, group, start)
                 try:
                     await made.begin()
@@ -325,7 +325,7 @@ class KafkaClient:
         return Probe("Kafka", self._done(answer, "", "", 0), sorted(answer.value))
 
     def _done(
-        self, answer: Answer[Any], error: str, topic: str, sent: int, **fields: Any
+        self, answer: LibraryAnswer[Any], error: str, topic: str, sent: int, **fields: Any
     ) -> KafkaResponse:
         made: dict[str, Any] = {
             "error": error,

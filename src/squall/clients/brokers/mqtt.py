@@ -25,13 +25,13 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from squall.api.errors import CallError
-from squall.api.protocols.messages import ReceivedMessage
-from squall.api.protocols.mqtt import MQTTResponse
+from squall.api.protocols.brokers.messages import ReceivedMessage
+from squall.api.protocols.brokers.mqtt import MQTTResponse
 from squall.clients.brokers.headers import arrived, as_text, stamped
 from squall.clients.brokers.inbox import Inbox
 from squall.clients.brokers.user_calls import UserCalls, WaitingTasks, silence
-from squall.clients.calls.arrivals import Arrivals, Opening
-from squall.clients.calls.library import Answer, Library
+from squall.clients.calls.arrivals import Arrivals, LibraryOpening
+from squall.clients.calls.library import Library, LibraryAnswer
 from squall.clients.calls.payload import payload_of
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
@@ -130,7 +130,7 @@ class _Client(aiomqtt.Client):
 class MQTTConnection:
     """A connection with its subscriptions."""
 
-    def __init__(self, opening: Opening, vu_index: int) -> None:
+    def __init__(self, opening: LibraryOpening, vu_index: int) -> None:
         query = opening.address.query
         version = query.get("version", "5")
         if version not in _VERSIONS:
@@ -153,7 +153,7 @@ class MQTTConnection:
             timeout=math.inf,
         )
 
-    async def connect(self, opening: Opening) -> None:
+    async def connect(self, opening: LibraryOpening) -> None:
         sock: Any = await connected_socket(opening)
         self.client.use(_NotingSocket(sock, self.arrivals))
         try:
@@ -221,7 +221,7 @@ def _plain_filter(pattern: str) -> str:
     return pattern.split("/", 2)[2] if pattern.startswith("$share/") else pattern
 
 
-async def connected_socket(opening: Opening) -> socket.socket:
+async def connected_socket(opening: LibraryOpening) -> socket.socket:
     """A socket that is connected, and has made its TLS handshake."""
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in opening.ip else socket.AF_INET
@@ -293,7 +293,7 @@ class MQTTClient:
         )
         self._calls = UserCalls(http, "mqtt", library)
 
-    async def _open(self, opening: Opening) -> MQTTConnection:
+    async def _open(self, opening: LibraryOpening) -> MQTTConnection:
         connection = MQTTConnection(opening, self._vu_index)
         await connection.connect(opening)
         return connection
@@ -381,7 +381,9 @@ class MQTTClient:
         answer = await self._calls.call(url, "CONNECT", perform)
         return Probe(answer.value, self._done(answer, "", 0))
 
-    def _done(self, answer: Answer[Any], error: str, sent: int, **fields: Any) -> MQTTResponse:
+    def _done(
+        self, answer: LibraryAnswer[Any], error: str, sent: int, **fields: Any
+    ) -> MQTTResponse:
         made: dict[str, Any] = {
             "error": error,
             "bytes_sent": sent,

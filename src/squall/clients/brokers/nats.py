@@ -18,13 +18,13 @@ from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 
 from squall.api.errors import CallError
-from squall.api.protocols.messages import ReceivedMessage
-from squall.api.protocols.nats import NATSResponse
+from squall.api.protocols.brokers.messages import ReceivedMessage
+from squall.api.protocols.brokers.nats import NATSResponse
 from squall.clients.brokers.headers import arrived, as_text, stamped
 from squall.clients.brokers.inbox import Inbox
 from squall.clients.brokers.user_calls import UserCalls, WaitingTasks, silence
-from squall.clients.calls.arrivals import Arrivals, Opening
-from squall.clients.calls.library import Answer, Library
+from squall.clients.calls.arrivals import Arrivals, LibraryOpening
+from squall.clients.calls.library import Library, LibraryAnswer
 from squall.clients.calls.payload import payload_of
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
@@ -44,7 +44,7 @@ _BUFFER_BYTES = 1 << 16
 class _Transport(TcpTransport):
     """Connects once, before the library's own loop, which would repeat what fails."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: LibraryOpening) -> None:
         super().__init__()
         self._opening = opening
         self.is_tls = False
@@ -69,7 +69,7 @@ class _Transport(TcpTransport):
 class NATSConnection:
     """A connection with its subscriptions."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: LibraryOpening) -> None:
         self.arrivals: Arrivals = opening.arrivals
         self.waiting = WaitingTasks()
         self.transport = _Transport(opening)
@@ -79,7 +79,7 @@ class NATSConnection:
         self.inboxes: dict[tuple[str, str], Inbox] = {}
         self.error: Exception | None = None
 
-    async def connect(self, opening: Opening) -> None:
+    async def connect(self, opening: LibraryOpening) -> None:
         address = opening.address
         shown = f"[{opening.host}]" if ":" in opening.host else opening.host
         url = f"nats://{shown}:{opening.port}"
@@ -164,7 +164,7 @@ def reason_of_error(error: BaseException) -> str:
     return str(error).strip() or type(error).__name__
 
 
-async def _open(opening: Opening) -> NATSConnection:
+async def _open(opening: LibraryOpening) -> NATSConnection:
     connection = NATSConnection(opening)
     await connection.connect(opening)
     return connection
@@ -271,7 +271,7 @@ class NATSClient:
         headers: Mapping[str, str] | None,
         stamp: bool,
         timeout: str | float | None,  # noqa: ASYNC109
-    ) -> Answer[Msg | str]:
+    ) -> LibraryAnswer[Msg | str]:
         async def perform(connection: NATSConnection) -> Msg | str:
             sent: Any = stamped(headers, stamp)
             made = connection.client.request(subject, data, _NO_LIMIT_S, headers=sent)
@@ -333,7 +333,9 @@ class NATSClient:
         answer = await self._calls.call(url, "PING", perform)
         return Probe(f"NATS {answer.value}", self._done(answer, "", 0))
 
-    def _done(self, answer: Answer[Any], error: str, sent: int, **fields: Any) -> NATSResponse:
+    def _done(
+        self, answer: LibraryAnswer[Any], error: str, sent: int, **fields: Any
+    ) -> NATSResponse:
         made: dict[str, Any] = {
             "error": error,
             "bytes_sent": sent,

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from squall.api.errors import CallError, TransportError
 from squall.clients.calls.address import PreparedAddress
-from squall.clients.calls.library import Answer, Library, LibraryCalls, LibraryConnection
+from squall.clients.calls.library import Library, LibraryAnswer, LibraryCalls, LibraryConnection
 from squall.clients.http.client import HTTPClient
 
 L = TypeVar("L")
@@ -50,7 +50,7 @@ class UserCalls(Generic[L]):
         timeout: str | float | None = None,  # noqa: ASYNC109
         sent: int = 0,
         subscribes: bool = False,
-    ) -> Answer[T]:
+    ) -> LibraryAnswer[T]:
         """Performs one call; one that `subscribes` needs a connection that stays."""
         calls = self._calls
         if not self._keeps:

@@ -47,7 +47,7 @@ class Arrivals:
         self.counters.bytes_received += size
 
 
-class Opening:
+class LibraryOpening:
     """What a client needs to open a connection. `host` is the name, for TLS; the loop connects to
     `ip` instead. A library that does not connect through the loop takes `ip` itself."""
 
@@ -83,7 +83,7 @@ class Opening:
         return self.shared.origins.override(host, port) or host
 
 
-_opening: ContextVar[Opening | None] = ContextVar("_opening", default=None)
+_opening: ContextVar[LibraryOpening | None] = ContextVar("_opening", default=None)
 
 
 class ArrivalLoop(uvloop.Loop):
@@ -97,7 +97,7 @@ class ArrivalLoop(uvloop.Loop):
 
     async def _noted_connection(
         self,
-        opening: Opening,
+        opening: LibraryOpening,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: str | None = None,
         port: int | None = None,

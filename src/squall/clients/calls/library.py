@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from squall.api.errors import CallError, TransportError
 from squall.clients.calls.address import PreparedAddress
-from squall.clients.calls.arrivals import Arrivals, Opening
+from squall.clients.calls.arrivals import Arrivals, LibraryOpening
 from squall.clients.calls.connections import Connections
 from squall.clients.http.failure_reasons import connect_reason, reason_of, timeout_reason
 
@@ -37,7 +37,7 @@ _GOODBYE_S = 0.4
 class Library(Generic[L]):
     """How to use the connections of a library."""
 
-    open: Callable[[Opening], Awaitable[L]]
+    open: Callable[[LibraryOpening], Awaitable[L]]
     """Connects and logs in."""
     abort: Callable[[L], object]
     """Closes at once and waits for nothing."""
@@ -70,7 +70,7 @@ class Stamps(NamedTuple):
     connect_s: float
 
 
-class Answer(NamedTuple, Generic[T]):
+class LibraryAnswer(NamedTuple, Generic[T]):
     """How a call ended: `Response(*answer.stamps, bytes_received=answer.received, ...)`."""
 
     stamps: Stamps
@@ -97,7 +97,7 @@ class LibraryConnection(Generic[L]):
     )
 
     def __init__(
-        self, shared: HTTPShared, library: Library[L], connection: L, opening: Opening
+        self, shared: HTTPShared, library: Library[L], connection: L, opening: LibraryOpening
     ) -> None:
         self._shared = shared
         self._library = library
@@ -220,7 +220,7 @@ class LibraryCalls(Generic[L]):
         *,
         timeout: str | float | None = None,  # noqa: ASYNC109
         sent: int = 0,
-    ) -> Answer[T]:
+    ) -> LibraryAnswer[T]:
         """Performs one call on a connection of the user. `sent` are the bytes of its payload."""
         limit_s = self._connections.limit_s(timeout)
         held = await self._take(self._connections.address_of(url), operation, limit_s)
@@ -251,7 +251,7 @@ class LibraryCalls(Generic[L]):
         *,
         timeout: str | float | None = None,  # noqa: ASYNC109
         sent: int = 0,
-    ) -> Answer[T]:
+    ) -> LibraryAnswer[T]:
         """Performs one call on a connection that was taken. After an exception, drop it."""
         limit_s = self._connections.limit_s(timeout)
         answer = await self._perform(held, operation, perform, limit_s, 0.0, sent)
@@ -358,7 +358,7 @@ class LibraryCalls(Generic[L]):
 
     async def _open(self, address: PreparedAddress, limit_s: float) -> LibraryConnection[L]:
         shared, library = self.shared, self._library
-        opening = Opening(shared, address, self.http.vu_index, self.counters)
+        opening = LibraryOpening(shared, address, self.http.vu_index, self.counters)
         limiter = shared.limiter
         if (turn := limiter.queue()) is not None:
             try:
@@ -398,7 +398,7 @@ class LibraryCalls(Generic[L]):
         limit_s: float,
         spent_s: float,
         sent: int,
-    ) -> Answer[T]:
+    ) -> LibraryAnswer[T]:
         shared, counters = self.shared, self.counters
         arrivals = held.arrivals
         task = asyncio.current_task()
@@ -427,7 +427,7 @@ class LibraryCalls(Generic[L]):
         first_byte = ended if multiplexes else (arrivals.first or ended)
         source = CallText(held.address.shown, operation)
         stamps = Stamps(source, started, first_byte, ended, held.connect_s)
-        return Answer(stamps, value, arrivals.received - received)
+        return LibraryAnswer(stamps, value, arrivals.received - received)
 
     def _ended(
         self,

@@ -17,7 +17,7 @@ from aioftp.common import SSLSessionBoundContext
 from aioftp.errors import StatusCodeError
 
 from squall.api.errors import TransportError
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.http.shared import NO_ALPN
 
 _ANONYMOUS = ("anonymous", "squall@")
@@ -48,7 +48,7 @@ class DataConnection(NamedTuple):
 class FTPSession(aioftp.Client):
     """A client of aioftp that opens its connections itself."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: LibraryOpening) -> None:
         super().__init__(ssl=opening.tls)
         self.login_s = 0.0
         self._opening = opening
@@ -226,7 +226,7 @@ class FTPSession(aioftp.Client):
         return found._replace(names=tuple(names))
 
 
-async def open_session(opening: Opening) -> FTPSession:
+async def open_session(opening: LibraryOpening) -> FTPSession:
     """Connects and logs in, as "anonymous" if the address has no user."""
     address = opening.address
     session = FTPSession(opening)

@@ -148,8 +148,12 @@ class HTTPShared:
     copy them.
     """
 
+    on_named: Callable[[str, HTTPResponse | TransportError], None] | None = None
+    on_exchange: Callable[[Exchange], None] | None = None
     # Whether each request carries the header `traceparent`.
     traces = False
+    siblings = False
+    closed = False
 
     def __init__(
         self,
@@ -200,9 +204,6 @@ class HTTPShared:
         self.counters = HTTPCounters()
         self.counters_by_protocol = {"http": self.counters}
         self.dns_samples = array("d")
-        self.on_named: Callable[[str, HTTPResponse | TransportError], None] | None = None
-        self.on_exchange: Callable[[Exchange], None] | None = None
-        self.siblings = self.closed = False
         # A request that begins later than this asks `allows` first (an execution lease).
         self.limit = [inf]
         self.allows: Callable[[float], bool] = _always

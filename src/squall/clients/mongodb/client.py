@@ -20,7 +20,7 @@ from squall.api.protocols.mongodb import (
     MongoDBResponse,
     UpdateOptions,
 )
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.calls.library import Library, LibraryCalls
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
@@ -35,7 +35,7 @@ _OF_FIND = {
 }
 
 
-async def _open(opening: Opening) -> MongoDBSession:
+async def _open(opening: LibraryOpening) -> MongoDBSession:
     address = opening.address
     tls = tls_of(opening)
     transport, protocol = await asyncio.get_running_loop().create_connection(

@@ -10,15 +10,21 @@ from asyncmy.connection import Connection
 
 from squall.api.errors import TransportError
 from squall.api.protocols.sql import MySQLResponse
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.calls.library import Library
 from squall.clients.http.client import HTTPClient
-from squall.clients.mysql.session import LOST, MySQLSession, SessionLost, is_of_server, reason_of
+from squall.clients.mysql.session import (
+    LOST,
+    MySQLSession,
+    MySQLSessionLost,
+    is_of_server,
+    reason_of,
+)
 from squall.clients.sql import DatabaseKind, SQLClient
 from squall.clients.sql.tls_option import tls_of
 
 
-async def _open(opening: Opening) -> MySQLSession:
+async def _open(opening: LibraryOpening) -> MySQLSession:
     address = opening.address
     options: dict[str, Any] = {
         "host": opening.host,
@@ -40,7 +46,7 @@ async def _open(opening: Opening) -> MySQLSession:
             raise error.__cause__ from None
         if is_of_server(error):
             raise TransportError(f"{reason_of(error)}: {address.origin.where}") from None
-        raise SessionLost(str(error)) from None
+        raise MySQLSessionLost(str(error)) from None
     return MySQLSession(connection, opening, options)
 
 

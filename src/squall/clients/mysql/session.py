@@ -11,7 +11,7 @@ from asyncmy.connection import Connection
 from asyncmy.constants import ER
 
 from squall.api.errors import CallError
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.sql.statement_cancel import start_cancel
 from squall.clients.sql.statements import SQLOutcome, Statement, changed, refused
 
@@ -26,11 +26,11 @@ _NAMES = {
 }
 
 
-class SessionLost(ConnectionError):
+class MySQLSessionLost(ConnectionError):
     """The server or the network ended the connection."""
 
 
-LOST = (OSError, SessionLost)
+LOST = (OSError, MySQLSessionLost)
 
 
 class MySQLSession:
@@ -46,7 +46,7 @@ class MySQLSession:
         "statements",
     )
 
-    def __init__(self, connection: Any, opening: Opening, options: dict[str, Any]) -> None:
+    def __init__(self, connection: Any, opening: LibraryOpening, options: dict[str, Any]) -> None:
         self.connection = connection
         self._opening = opening
         self._options = options
@@ -142,7 +142,7 @@ class MySQLSession:
             return refusal(error)
         if isinstance(error, _OF_AUTHOR):
             raise CallError(str(error.args[-1] if error.args else error)) from None
-        raise SessionLost(str(error)) from None
+        raise MySQLSessionLost(str(error)) from None
 
     async def close(self) -> None:
         await self.connection.ensure_closed()

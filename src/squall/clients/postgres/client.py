@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from squall.api.errors import TransportError
 from squall.api.protocols.sql import PostgresResponse
-from squall.clients.calls.arrivals import Opening, noting
+from squall.clients.calls.arrivals import LibraryOpening, noting
 from squall.clients.calls.library import Library
 from squall.clients.http.client import HTTPClient
 from squall.clients.postgres.session import LOST, PostgresSession, asyncpg, reason_of
@@ -15,7 +15,7 @@ from squall.clients.sql import DatabaseKind, SQLClient
 from squall.clients.sql.tls_option import tls_of
 
 
-async def _open(opening: Opening) -> PostgresSession:
+async def _open(opening: LibraryOpening) -> PostgresSession:
     address = opening.address
     tls = tls_of(opening)
     try:

@@ -11,7 +11,7 @@ from squall.api.protocols.smtp import SendOptions, SMTPResult
 from squall.clients.calls.library import Library, LibraryCalls
 from squall.clients.calls.probe import Probe
 from squall.clients.http.failure_reasons import reason_of
-from squall.clients.smtp.connection import MailConnection, MailOutcome, SessionLost
+from squall.clients.smtp.connection import MailConnection, MailOutcome, SMTPSessionLost
 from squall.clients.smtp.login import open_session
 from squall.clients.smtp.message import PreparedEmail, email_of
 
@@ -88,7 +88,7 @@ class SMTPClient:
 
 
 def _why(error: BaseException) -> str:
-    return str(error) if isinstance(error, SessionLost) else reason_of(error)
+    return str(error) if isinstance(error, SMTPSessionLost) else reason_of(error)
 
 
 _LIBRARY: Library[MailConnection] = Library(
@@ -96,6 +96,6 @@ _LIBRARY: Library[MailConnection] = Library(
     abort=MailConnection.abort,
     close=MailConnection.close,
     is_open=lambda session: not session.lost,
-    lost=(SessionLost,),
+    lost=(SMTPSessionLost,),
     reason=_why,
 )

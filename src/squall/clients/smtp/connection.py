@@ -24,7 +24,7 @@ _GO_ON, _CLOSING = 354, 421
 _MOST_ANSWER_BYTES = 64 * 1024
 
 
-class SessionLost(Exception):
+class SMTPSessionLost(Exception):
     """The session ended while it was needed; the text says why."""
 
 
@@ -76,7 +76,7 @@ class MailConnection(asyncio.Protocol):
         transport.set_protocol(self)
 
     def send(self, mail: PreparedEmail) -> asyncio.Future[MailOutcome]:
-        """Sends a mail. The future has the outcome, or raises `SessionLost`."""
+        """Sends a mail. The future has the outcome, or raises `SMTPSessionLost`."""
         self._mail = mail
         commands = self._commands
         if self._needs_reset:
@@ -98,7 +98,7 @@ class MailConnection(asyncio.Protocol):
         self._accepted = self._bytes_sent = 0
         self._refused, self._decided = {}, None
         if self.lost:
-            future.set_exception(SessionLost(self.lost))
+            future.set_exception(SMTPSessionLost(self.lost))
         else:
             self._send_commands()
         return future
@@ -128,7 +128,7 @@ class MailConnection(asyncio.Protocol):
         self._future = leaving = asyncio.get_running_loop().create_future()
         self.lost = "client closed"
         self.transport.write(b"QUIT\r\n")
-        with suppress(SessionLost):
+        with suppress(SMTPSessionLost):
             await leaving
 
     def abort(self) -> None:
@@ -209,7 +209,7 @@ class MailConnection(asyncio.Protocol):
         self._awaited.clear()
         future, self._future = self._future, None
         if future is not None and not future.done():
-            future.set_exception(SessionLost(self.lost))
+            future.set_exception(SMTPSessionLost(self.lost))
         self.transport.abort()
 
 

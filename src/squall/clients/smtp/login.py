@@ -17,9 +17,9 @@ from aiosmtplib import (
 )
 
 from squall.api.errors import CallError, TransportError
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.http.shared import NO_ALPN
-from squall.clients.smtp.connection import MailConnection, SessionLost, short_answer
+from squall.clients.smtp.connection import MailConnection, SMTPSessionLost, short_answer
 
 _STARTTLS = {"": None, "required": True, "never": False}
 # RFC 5321, 4.1.1.1: the client's name, or its address in brackets.
@@ -27,7 +27,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
 _NO_NAME = "[127.0.0.1]"
 
 
-async def open_session(opening: Opening) -> MailConnection:
+async def open_session(opening: LibraryOpening) -> MailConnection:
     """Connects and logs in with the user of the address, if it has one."""
     wanted = opening.address.query.get("starttls", "")
     if wanted not in _STARTTLS:
@@ -51,10 +51,10 @@ async def open_session(opening: Opening) -> MailConnection:
         cause = error.__cause__
         if isinstance(cause, OSError) and not isinstance(cause, SMTPException):
             raise cause from None
-        raise SessionLost("connection closed before a response") from error
+        raise SMTPSessionLost("connection closed before a response") from error
     except SMTPServerDisconnected as error:
         smtp.close()
-        raise SessionLost("connection closed before a response") from error
+        raise SMTPSessionLost("connection closed before a response") from error
     except SMTPResponseException as error:
         smtp.close()
         raise _refused("login" if opening.address.user else "EHLO", error) from error
@@ -63,7 +63,7 @@ async def open_session(opening: Opening) -> MailConnection:
         raise
 
 
-async def _session(smtp: SMTP, opening: Opening, starttls: bool | None) -> MailConnection:
+async def _session(smtp: SMTP, opening: LibraryOpening, starttls: bool | None) -> MailConnection:
     began = perf_counter()
     await smtp.connect()
     connected = perf_counter()
@@ -86,7 +86,7 @@ async def _session(smtp: SMTP, opening: Opening, starttls: bool | None) -> MailC
         await smtp.login(address.user, address.password)
     transport = smtp.transport
     if transport is None or transport.is_closing():
-        raise SessionLost("connection closed before a response")
+        raise SMTPSessionLost("connection closed before a response")
     session = MailConnection(
         cast(asyncio.Transport, transport), opening.arrivals, dict(smtp.esmtp_extensions)
     )

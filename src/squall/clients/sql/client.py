@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from squall.api.arguments import SQL, URL
 from squall.api.protocols.sql import SQLOptions, SQLTransaction
-from squall.clients.calls.library import Answer, Library, LibraryCalls, LibraryConnection
+from squall.clients.calls.library import Library, LibraryAnswer, LibraryCalls, LibraryConnection
 from squall.clients.calls.payload import shown
 from squall.clients.calls.probe import Probe
 from squall.clients.http.client import HTTPClient
@@ -162,7 +162,9 @@ class SQLClient:
             raise
         calls.give_back(held)
 
-    def _response(self, text: str, answer: Answer[SQLOutcome], prepare_s: float = 0.0) -> Any:
+    def _response(
+        self, text: str, answer: LibraryAnswer[SQLOutcome], prepare_s: float = 0.0
+    ) -> Any:
         rows, columns, count, last_id, error, code, message = answer.value
         return self._calls.done(
             self._kind.response(

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 
 from squall.api.errors import CallError
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.http.shared import NO_ALPN
 
 # As the databases' own clients call it.
@@ -18,7 +18,7 @@ _ON = (
 )
 
 
-def tls_of(opening: Opening) -> ssl.SSLContext | None:
+def tls_of(opening: LibraryOpening) -> ssl.SSLContext | None:
     """The context to connect with; None for a connection in clear."""
     wanted = _wanted(opening.address.query)
     return opening.shared.tls_context(NO_ALPN) if wanted or opening.tls else None

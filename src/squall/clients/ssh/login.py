@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import asyncssh
 
 from squall.api.errors import CallError, TransportError
-from squall.clients.calls.arrivals import Opening
+from squall.clients.calls.arrivals import LibraryOpening
 
 _KNOWN_HOSTS = Path(".ssh") / "known_hosts"
 
@@ -48,7 +48,7 @@ class SSHSession:
         await self.connection.wait_closed()
 
 
-async def open_session(opening: Opening, identity: SSHIdentity, *, sftp: bool) -> SSHSession:
+async def open_session(opening: LibraryOpening, identity: SSHIdentity, *, sftp: bool) -> SSHSession:
     """Connects and logs in. Raises a `TransportError` that says what was refused."""
     address = opening.address
     if not address.user:
@@ -86,7 +86,7 @@ async def open_session(opening: Opening, identity: SSHIdentity, *, sftp: bool) -
     return session
 
 
-def refusal(error: BaseException, opening: Opening) -> str:
+def refusal(error: BaseException, opening: LibraryOpening) -> str:
     if isinstance(error, asyncssh.HostKeyNotVerifiable):
         return (
             f"host key of {opening.host} is not known; name a file with known_hosts=, "
@@ -106,7 +106,7 @@ def lost_reason(error: BaseException) -> str:
     return str(error).lower() or type(error).__name__
 
 
-def _known_hosts(opening: Opening, identity: SSHIdentity) -> Any:
+def _known_hosts(opening: LibraryOpening, identity: SSHIdentity) -> Any:
     if not opening.shared.verify:
         return None
     text = identity.known_hosts

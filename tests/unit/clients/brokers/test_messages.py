@@ -8,7 +8,7 @@ from time import perf_counter, time_ns
 import pytest
 
 from squall.api.errors import CallError
-from squall.api.protocols.messages import SENT_HEADER, ReceivedMessage
+from squall.api.protocols.brokers.messages import SENT_HEADER, ReceivedMessage
 from squall.clients.brokers import inbox as inbox_module
 from squall.clients.brokers.headers import as_text, stamped
 from squall.clients.brokers.inbox import Inbox

@@ -384,6 +384,8 @@ KINDS_TAKEN = {
     "Protobuf": {"bytes", "dict"},
     "Query": set[str](),
     "Mutation": set[str](),
+    "SQL": set[str](),
+    "Document": {"dict"},
     "Directory": set[str](),
     "FileGlob": set[str](),
     "Email": set[str](),

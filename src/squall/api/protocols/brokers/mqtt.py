@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, Protocol
 
 from squall.api.arguments import URL, Data
-from squall.api.protocols.messages import BrokerResponse
+from squall.api.protocols.brokers.messages import BrokerResponse
 
 
 class MQTTResponse(BrokerResponse, eq=False, gc=False):

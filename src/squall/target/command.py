@@ -270,7 +270,8 @@ def _start_worker(
     given += ["--control-dir", directory, "--secret", options.secret, "--exit-with-stdin"]
     # Its standard input is a pipe from this process, so it ends even if this one is killed.
     return subprocess.Popen(
-        [sys.executable, "-m", "squall.target", *given],
+        # -P: modules in the working directory must not hide those of Squall and Python.
+        [sys.executable, "-P", "-m", "squall.target", *given],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

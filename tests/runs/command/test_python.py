@@ -49,15 +49,17 @@ def python(command: CommandLab, *words: str) -> subprocess.CompletedProcess[str]
     )
 
 
-SHOP_CLASS = "the class of shop.py"
+SHOP_CLASS = ("shop", "Shop")
+"""A module of the folder and its class."""
 
 
 def run_here(command: CommandLab, what: Any, **options: Any) -> Result:
     """`squall.run` in this process, with core threads."""
     with in_process(command.folder), contextlib.chdir(command.folder):
         sys.path.insert(0, str(command.folder))
-        if what is SHOP_CLASS:
-            what = importlib.import_module("shop").Shop
+        if isinstance(what, tuple):
+            module, name = what
+            what = getattr(importlib.import_module(module), name)
         return squall.run(what, **options)
 
 
@@ -75,6 +77,62 @@ def test_a_class_a_path_and_a_url_can_be_run(
         result.step("hmoe")
     assert capsys.readouterr() == ("", "")
     assert command.target.counts()["paths"] == {"/": 10, "/x": 3}
+
+
+def test_each_workflow_has_a_load_of_its_own(command: CommandLab) -> None:
+    command.write(
+        f"{textwrap.dedent(SHOP)}{textwrap.dedent(SHOP).replace('Shop', 'Blog')}".replace(
+            "HOST", command.target.url
+        ),
+        "both.py",
+    )
+    load = {"Shop": {"iterations": 3}, "Blog": {"vus": 1, "iterations": 5}}
+    result = run_here(command, "both.py", workers=1, load=load)
+    made = {each.name: each.iteration.count for each in result.workflows}
+    assert made == {"Shop": 3, "Blog": 5}
+    for wrong, said in (
+        ({"Shpo": {"vus": 1}}, 'no workflow "Shpo"; did you mean "Shop"|known: Shop, Blog'),
+        ({"Shop": {"vos": 1}}, 'load of Shop has no "vos"; known: vus'),
+        ({"Shop": 5}, "load of Shop=5 is not a mapping"),
+        (5, "load=5 is not a mapping"),
+    ):
+        with pytest.raises(squall.SquallError, match=said):
+            run_here(command, "both.py", workers=1, load=wrong)
+    assert command.target.counts()["total"] == 8
+
+
+def test_a_class_whose_state_goes_to_another_runs_alone(command: CommandLab) -> None:
+    command.write(
+        f"""
+        class Buy(Workflow):
+            host = "{command.target.url}"
+            iterations = 2
+
+            @step()
+            async def order(self, url: URL = "/order") -> HTTPResponse:
+                {GET}
+
+            @state("Audit")
+            def number(self) -> Provide[int]:
+                return 7
+
+        @depends("Buy")
+        class Audit(Workflow):
+            host = "{command.target.url}"
+            iterations = 3
+
+            @step()
+            async def look(self, number: int = 0) -> HTTPResponse:
+                return await self.client.http.get(f"/audit/{{number}}")
+        """,
+        "audit.py",
+    )
+    assert run_here(command, ("audit", "Buy"), workers=1).passed
+    assert command.load("audit.py", "--only", "Buy").code == 0
+    assert command.load("audit.py", "--skip", "Buy").code == 0
+    assert command.target.counts()["paths"] == {"/order": 4, "/audit/0": 3}
+    assert command.load("audit.py", "--only", "Audit").code == 0
+    assert command.target.counts()["paths"] == {"/order": 6, "/audit/0": 3, "/audit/7": 3}
 
 
 def test_a_run_inside_a_running_loop_works(command: CommandLab) -> None:

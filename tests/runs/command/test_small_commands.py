@@ -86,6 +86,55 @@ def test_explain_tells_mistakes_like_a_run(command: CommandLab) -> None:
     assert ended.err.startswith("flow.py:2  A: has no steps")
 
 
+def test_explain_checks_the_thresholds(command: CommandLab) -> None:
+    flow = command.write(
+        """
+        class A(Workflow):
+            thresholds = [
+                "eu: home.p(99) < 1s",
+                "http_req_duration: p(95) < 500",
+            ]
+
+            @step()
+            async def home(self, url: URL = "http://127.0.0.1/") -> HTTPResponse:
+                return await self.client.http.get(url)
+        """
+    )
+    assert command.squall("explain", flow).code == 0
+    ended = command.squall("explain", flow, "--threshold", "hoem.p(99) < 1s")
+    assert ended.code == 104
+    assert ended.err.startswith('threshold "hoem.p(99) < 1s", column 1: no step')
+    (command.folder / flow).write_text(
+        (command.folder / flow).read_text().replace("(95) < 500", "(95) < 5 parsecs")
+    )
+    ended = command.squall("explain", flow)
+    assert ended.code == 104
+    assert ended.err.startswith('flow.py:5  A: threshold "http_req_duration: p(95) < 5 parsecs"')
+
+
+def test_files_of_the_working_directory_hide_no_module_of_a_run(command: CommandLab) -> None:
+    # `resource` is imported by every core process, and not before it.
+    command.write("raise RuntimeError('hides a module of Python')\n", "resource.py")
+    command.write("ITERATIONS = 3\n", "helper.py")
+    (command.folder / "flows").mkdir()
+    flow = command.write(
+        """
+        from helper import ITERATIONS
+
+        class A(Workflow):
+            iterations = ITERATIONS
+
+            @step()
+            async def home(self, url: URL = "http://127.0.0.1/") -> HTTPResponse:
+                return await self.client.http.get(url)
+        """,
+        "flows/flow.py",
+    )
+    ended = command.process("explain", flow)
+    assert ended.code == 0, ended.err
+    assert "3 iterations" in ended.out
+
+
 def test_ping_shows_status_address_timings_and_body(command: CommandLab) -> None:
     ended = command.squall("ping", f"{command.target.url}/")
     assert ended.code == 0

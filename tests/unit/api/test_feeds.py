@@ -55,6 +55,13 @@ def test_csv_of_spreadsheets_is_read(tmp_path: Path) -> None:
     assert rows == [User("da, vinci", 67), User("two\r\nlines", 1)]
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_csv_has_the_delimiter_that_the_feed_names(delimiter: str, tmp_path: Path) -> None:
+    text = f"name{delimiter}age\n\"a,b\"{delimiter}36\n"
+    (tmp_path / "users.csv").write_text(text, encoding="utf-8")
+    assert Feed("users.csv", User, delimiter=delimiter).load(tmp_path) == [User("a,b", 36)]
+
+
 def test_json_and_json_lines_are_read(tmp_path: Path) -> None:
     write(tmp_path, "a.json", '[{"sku": 1}, {"sku": 2, "title": "b"}]')
     write(tmp_path, "a.jsonl", '{"sku": 1}\n\n{"sku": 2, "title": "b"}\n')

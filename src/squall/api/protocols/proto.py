@@ -72,7 +72,7 @@ class Proto:
             # process that it runs in.
             done = subprocess.run(
                 [
-                    *(sys.executable, "-m", "grpc_tools.protoc"),
+                    *(sys.executable, "-P", "-m", "grpc_tools.protoc"),
                     *[f"-I{base_dir / each}" for each in self.include],
                     *("--include_imports", f"--descriptor_set_out={out}"),
                     str(base_dir / self.path),

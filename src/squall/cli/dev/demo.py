@@ -58,7 +58,8 @@ def _typed_command() -> str:
 def running_target() -> Generator[str]:
     """The address of a target that runs until the block is left."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "squall", "target", "--port", "0", "--exit-with-stdin"],
+        # -P: modules in the working directory must not hide those of Squall and Python.
+        [sys.executable, "-P", "-m", "squall", "target", "--port", "0", "--exit-with-stdin"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -32,7 +32,8 @@ class NodeProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "squall", *self.words],
+                # -P: modules in the working directory must not hide those of Squall and Python.
+                [sys.executable, "-P", "-m", "squall", *self.words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

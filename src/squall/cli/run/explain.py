@@ -17,6 +17,7 @@ from squall.reporting.number_format import data_size, length, plural
 from squall.reporting.text.explain import planned_length_s, render_explain
 from squall.reporting.text.standard_streams import print_or_drop
 from squall.stats.manifest import FileManifest
+from squall.stats.thresholds.binding import bind_all, named_datacenters
 
 DEFAULT_AGENTS = 3
 
@@ -27,6 +28,8 @@ def execute(arguments: Namespace) -> int:
         raise UsageError("--agents needs a store: add --store URL")
     agents = _agents(arguments.agents)
     manifest = asyncio.run(load_manifest(options))
+    # The run may name datacenters that this command does not know.
+    bind_all(manifest, options.thresholds, named_datacenters(manifest, options.thresholds))
     limit = raise_descriptor_limit()
     print_or_drop(render_explain(manifest, cores=worker_count(options), descriptor_limit=limit))
     if arguments.store:

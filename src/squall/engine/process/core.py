@@ -176,7 +176,8 @@ class CoreProcess:
         os.environ.update(options.env)
         os.environ.update(options.secrets)
         os.environ[LOADING] = "1"
-        for entry in message.search_path:
+        # Modules of the working directory can be imported, but hide no others: they come last.
+        for entry in (*message.search_path, os.getcwd()):
             if entry not in sys.path:
                 sys.path.append(entry)
         self._output.install()

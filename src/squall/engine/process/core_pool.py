@@ -88,8 +88,8 @@ class CoreHandle:
         """Starts the process that talks over its end of the socket pair."""
         hosting = self._hosting
         command = [
-            sys.executable,
-            "-m",
+            # -P: modules in the working directory must not hide those of Squall and Python.
+            *(sys.executable, "-P", "-m"),
             "squall.engine.process.core",
             str(self.index),
             str(theirs.fileno()),

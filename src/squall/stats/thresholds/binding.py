@@ -31,6 +31,7 @@ from squall.stats.manifest import (
 from squall.stats.thresholds.grammar import (
     Threshold,
     did_you_mean,
+    name_before_colon,
     parse_threshold,
     scope_hint,
     threshold_error,
@@ -185,6 +186,13 @@ def bind_all(
         builtin = bind(parse_threshold(BUILTIN_TEXT), manifest)
         bound.append(msgspec.structs.replace(builtin, builtin=True))
     return bound
+
+
+def named_datacenters(manifest: FileManifest, extra: Sequence[str] = ()) -> set[str]:
+    """The names before a colon that are no metric: for a plan whose datacenters are not known."""
+    metrics = {metric.name for workflow in manifest.workflows for metric in workflow.metrics}
+    texts = chain(extra, *(workflow.thresholds for workflow in manifest.workflows))
+    return {name_before_colon(text) for text in texts} - metrics - _K6.keys() - {""}
 
 
 def _with_lines(workflow: WorkflowManifest) -> Iterator[tuple[str, int]]:

@@ -222,6 +222,12 @@ def _scope(reader: _Reader, scopes: Collection[str]) -> str:
     return ""
 
 
+def name_before_colon(text: str) -> str:
+    """The datacenter, or the metric of the k6 form, that a threshold begins with; "" without."""
+    head = _SCOPE.match(text)
+    return "" if head is None else head.group(1)
+
+
 def scope_hint(scopes: Collection[str]) -> str:
     """Ends an error about an unknown datacenter."""
     if scopes:

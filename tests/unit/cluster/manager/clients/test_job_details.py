@@ -64,6 +64,7 @@ async def test_status_has_layers_priorities_workers_and_counts() -> None:
     clients = api(bench)
     view = (await clients.requests.get_job(GetJob(job), by("ann"))).view
     warm, load = view.workflows
+    assert (view.state, view.exit_code) == ("running", None)
     assert (warm.layer, load.layer, load.priority) == (0, 1, "auto")
     assert warm.workers == [] and load.workers == ["w1", "w2"]
     assert warm.counters is not None and load.counters is not None

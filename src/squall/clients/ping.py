@@ -23,7 +23,7 @@ from squall.clients.http.shared import Exchange, HTTPShared
 from squall.clients.registry import SCHEMES, grpc_reflection, make_client
 
 if TYPE_CHECKING:
-    from squall.clients.calls.probe import Probe
+    from squall.clients.calls.probe import PingAnswer
     from squall.clients.websocket import WebsocketClient
     from squall.clients.websocket.session import OpenSession
 
@@ -152,7 +152,7 @@ async def _probed(address: PreparedAddress, http: HTTPClient) -> PingResult:
     # As the engine does in a run.
     sweeper = asyncio.ensure_future(_sweep(http.shared))
     try:
-        probe: Probe = await client.probe(address)
+        probe: PingAnswer = await client.probe(address)
     finally:
         sweeper.cancel()
         # Its connections say goodbye, as those of a user do.

@@ -14,7 +14,7 @@ from squall.clients import registry
 from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.calls.library import Library, LibraryCalls, LibraryConnection
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http import Exchange, HTTPClient, HTTPShared
 from squall.clients.ping import ping
 from tests.services.http.lab.servers import Peer, on_uvloop, prepared, serve, swept
@@ -70,8 +70,8 @@ class LineClient:
                 raise EOFError
             return answer.decode().strip()
 
-    async def probe(self, url: Any) -> Probe:
-        return Probe("Lines 1.0", await self.ask(url, "hello"), ["all is well"])
+    async def probe(self, url: Any) -> PingAnswer:
+        return PingAnswer("Lines 1.0", await self.ask(url, "hello"), ["all is well"])
 
 
 async def _open(opening: LibraryOpening) -> Any:

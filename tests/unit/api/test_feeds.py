@@ -57,7 +57,7 @@ def test_csv_of_spreadsheets_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_csv_has_the_delimiter_that_the_feed_names(delimiter: str, tmp_path: Path) -> None:
-    text = f"name{delimiter}age\n\"a,b\"{delimiter}36\n"
+    text = f'name{delimiter}age\n"a,b"{delimiter}36\n'
     (tmp_path / "users.csv").write_text(text, encoding="utf-8")
     assert Feed("users.csv", User, delimiter=delimiter).load(tmp_path) == [User("a,b", 36)]
 

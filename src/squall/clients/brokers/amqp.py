@@ -35,7 +35,7 @@ from squall.clients.brokers.user_calls import BrokerError, UserCalls, silence
 from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.calls.library import Library, LibraryAnswer
 from squall.clients.calls.payload import payload_of
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.client import HTTPClient
 
 _PERSISTENT, _TRANSIENT = 2, 1
@@ -358,7 +358,7 @@ class AMQPClient:
         answer = await self._call(url, f"DELETE {queue}", perform, timeout)
         return self._done(answer, queue, waiting=_count(answer.value))
 
-    async def probe(self, url: Any) -> Probe:
+    async def probe(self, url: Any) -> PingAnswer:
         """Opens a channel."""
 
         async def perform(connection: AMQPConnection) -> str:
@@ -367,7 +367,7 @@ class AMQPClient:
             return f"{told.get('product', 'AMQP 0-9-1')} {told.get('version', '')}".strip()
 
         answer = await self._call(url, "OPEN CHANNEL", perform, None)
-        return Probe(str(answer.value), self._done(answer, ""))
+        return PingAnswer(str(answer.value), self._done(answer, ""))
 
     async def _call(
         self,

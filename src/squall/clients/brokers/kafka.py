@@ -27,7 +27,7 @@ from squall.clients.brokers.user_calls import BrokerError, silence
 from squall.clients.calls.arrivals import Arrivals, LibraryOpening
 from squall.clients.calls.library import Library, LibraryAnswer, LibraryCalls
 from squall.clients.calls.payload import payload_of
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.shared import NO_ALPN
 
@@ -314,7 +314,7 @@ class KafkaClient:
             self._consumers[key] = found
         return found
 
-    async def probe(self, url: Any) -> Probe:
+    async def probe(self, url: Any) -> PingAnswer:
         """Asks which brokers there are."""
 
         async def perform(connection: KafkaProducer) -> list[str]:
@@ -322,7 +322,7 @@ class KafkaClient:
             return [f"broker {each.nodeId}: {each.host}:{each.port}" for each in cluster.brokers()]
 
         answer = await self._producers.call(url, "METADATA", perform)
-        return Probe("Kafka", self._done(answer, "", "", 0), sorted(answer.value))
+        return PingAnswer("Kafka", self._done(answer, "", "", 0), sorted(answer.value))
 
     def _done(
         self, answer: LibraryAnswer[Any], error: str, topic: str, sent: int, **fields: Any

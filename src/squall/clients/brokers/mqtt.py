@@ -33,7 +33,7 @@ from squall.clients.brokers.user_calls import UserCalls, WaitingTasks, silence
 from squall.clients.calls.arrivals import Arrivals, LibraryOpening
 from squall.clients.calls.library import Library, LibraryAnswer
 from squall.clients.calls.payload import payload_of
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.failure_reasons import reason_of
 
@@ -372,14 +372,14 @@ class MQTTClient:
         self._calls.counters.messages_received += len(answer.value)
         return self._done(answer, "", 0, messages=answer.value)
 
-    async def probe(self, url: Any) -> Probe:
+    async def probe(self, url: Any) -> PingAnswer:
         """Connects and logs in; the protocol has no question to ask."""
 
         async def perform(connection: MQTTConnection) -> str:
             return "MQTT 5" if connection.has_headers else "MQTT 3.1.1"
 
         answer = await self._calls.call(url, "CONNECT", perform)
-        return Probe(answer.value, self._done(answer, "", 0))
+        return PingAnswer(answer.value, self._done(answer, "", 0))
 
     def _done(
         self, answer: LibraryAnswer[Any], error: str, sent: int, **fields: Any

@@ -26,7 +26,7 @@ from squall.clients.brokers.user_calls import UserCalls, WaitingTasks, silence
 from squall.clients.calls.arrivals import Arrivals, LibraryOpening
 from squall.clients.calls.library import Library, LibraryAnswer
 from squall.clients.calls.payload import payload_of
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.client import HTTPClient
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.http.shared import NO_ALPN
@@ -322,7 +322,7 @@ class NATSClient:
         self._calls.counters.messages_received += len(answer.value)
         return self._done(answer, "", 0, messages=answer.value)
 
-    async def probe(self, url: Any) -> Probe:
+    async def probe(self, url: Any) -> PingAnswer:
         """Asks for nothing: a PING."""
 
         async def perform(connection: NATSConnection) -> str:
@@ -331,7 +331,7 @@ class NATSClient:
             return f"{version.major}.{version.minor}.{version.patch}"
 
         answer = await self._calls.call(url, "PING", perform)
-        return Probe(f"NATS {answer.value}", self._done(answer, "", 0))
+        return PingAnswer(f"NATS {answer.value}", self._done(answer, "", 0))
 
     def _done(
         self, answer: LibraryAnswer[Any], error: str, sent: int, **fields: Any

@@ -27,7 +27,7 @@ To add a client:
                return self._calls.done(response)
 
            async def probe(self, url):
-               return Probe("PostgreSQL 15.1", await self.query(url, "SELECT 1"))
+               return PingAnswer("PostgreSQL 15.1", await self.query(url, "SELECT 1"))
 
    `_open(opening)` connects: `opening.host` and `port` (the loop redirects them to the resolved
    address and notes arrivals), `opening.tls` (a context or None), `opening.address.user`,

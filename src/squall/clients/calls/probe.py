@@ -8,7 +8,7 @@ from squall.api.protocols.response import ProtocolResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class PingAnswer:
     """The answer to a small question; `server` is like "Redis 7.0.15"."""
 
     server: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from squall.api.arguments import URL, File
 from squall.api.protocols.transfers import FTPOptions, FTPResult
 from squall.clients.calls.library import Library, LibraryCalls
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.ftp.session import FTPOutcome, FTPSession, open_session
 from squall.clients.shared.sent_files import content_of, remote_path
 
@@ -52,10 +52,10 @@ class FTPClient:
         path = remote_path(path)
         return await self._call(url, "DELE", path, options, lambda ftp: ftp.delete(path))
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Connects, logs in and asks for nothing."""
         result = await self._call(url, "NOOP", "", {}, lambda ftp: ftp.ask("NOOP"))
-        return Probe("FTP", result)
+        return PingAnswer("FTP", result)
 
     async def _call(
         self,

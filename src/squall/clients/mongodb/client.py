@@ -22,7 +22,7 @@ from squall.api.protocols.mongodb import (
 )
 from squall.clients.calls.arrivals import LibraryOpening
 from squall.clients.calls.library import Library, LibraryCalls
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.client import HTTPClient
 from squall.clients.mongodb.documents import PreparedBSON, plain
 from squall.clients.mongodb.session import LOST, MongoDBSession, greet, reason_of
@@ -141,11 +141,11 @@ class MongoDBClient:
             raise CallError("a command is a dict whose first name is that of the command")
         return await self._run(url, dict(cast("Mapping[str, Any]", given)), options)
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Asks the server for its version."""
         response = await self.command(url, {"buildInfo": 1})
         version = response.reply.get("version", "")
-        return Probe(f"MongoDB {version}".strip(), response)
+        return PingAnswer(f"MongoDB {version}".strip(), response)
 
     async def _run(self, url: URL, command: dict[str, Any], options: Any) -> MongoDBResponse:
         name = next(iter(command))

@@ -14,7 +14,7 @@ from squall.api.errors import CallError
 from squall.api.protocols.redis import RedisResponse, Word
 from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.connections import Connections
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.redis.connection import (
     CommandConnection,
     RedisCall,
@@ -125,13 +125,13 @@ class RedisClient:
     def publish(self, url: URL, channel: Word, message: Word) -> Reply:
         return self._command(url, ("PUBLISH", channel, message))
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         response = await self.call(url, "INFO", "server")
         found: dict[str, str] = {}
         for line in response.text.splitlines():
             name, _, value = line.partition(":")
             found[name] = value
-        return Probe(f"Redis {found.get('redis_version', '')}".strip(), response)
+        return PingAnswer(f"Redis {found.get('redis_version', '')}".strip(), response)
 
     async def _command(
         self,

@@ -9,7 +9,7 @@ from squall.api.arguments import URL, Email
 from squall.api.errors import CallError
 from squall.api.protocols.smtp import SendOptions, SMTPResult
 from squall.clients.calls.library import Library, LibraryCalls
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.failure_reasons import reason_of
 from squall.clients.smtp.connection import MailConnection, MailOutcome, SMTPSessionLost
 from squall.clients.smtp.login import open_session
@@ -46,7 +46,7 @@ class SMTPClient:
             url, f"MAIL FROM:<{mail.sender}>", lambda session: session.send(mail), timeout
         )
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Connects, logs in and asks for nothing."""
         extensions: list[str] = []
 
@@ -55,7 +55,7 @@ class SMTPClient:
             return session.noop()
 
         result = await self._call(url, "NOOP", ask, None)
-        return Probe("SMTP", result, [f"extensions: {', '.join(extensions) or 'none'}"])
+        return PingAnswer("SMTP", result, [f"extensions: {', '.join(extensions) or 'none'}"])
 
     async def _call(
         self,

@@ -17,7 +17,7 @@ from squall.api.arguments import SQL, URL
 from squall.api.protocols.sql import SQLOptions, SQLTransaction
 from squall.clients.calls.library import Library, LibraryAnswer, LibraryCalls, LibraryConnection
 from squall.clients.calls.payload import shown
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.client import HTTPClient
 from squall.clients.sql.statements import PreparedSQL, SQLOutcome, SQLSession, Statement, text_of
 
@@ -105,13 +105,13 @@ class SQLClient:
     ) -> AbstractAsyncContextManager[SQLTransaction[Any]]:
         return self._transaction(url, options)
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Asks the server for one row."""
         operation = "SELECT 1"
         held = await self._calls.take(url, operation)
         try:
             response = await self.run(held, QUERY, operation, (), {})
-            return Probe(self._kind.server(held.connection), response)
+            return PingAnswer(self._kind.server(held.connection), response)
         finally:
             self._calls.drop(held)
 

@@ -15,7 +15,7 @@ import asyncssh
 from squall.api.arguments import URL, File
 from squall.api.protocols.transfers import SCPResult, SFTPResult, SSHOptions
 from squall.clients.calls.library import Library, LibraryCalls
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.shared.sent_files import content_of, remote_path
 from squall.clients.ssh import scp, sftp
 from squall.clients.ssh.login import SSHIdentity, SSHSession, lost_reason, open_session
@@ -179,7 +179,7 @@ class SFTPClient:
             SFTPResult, url, "REMOVE", path, options, lambda session: sftp.remove(session, path)
         )
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Logs in and asks for the path of the login."""
         servers: list[str] = []
 
@@ -188,7 +188,7 @@ class SFTPClient:
             return sftp.login_path(session)
 
         result = await self._ssh.call(SFTPResult, url, "REALPATH", ".", {}, ask)
-        return Probe(f"SFTP {servers[0]}", result, [f"directory: {result.message}"])
+        return PingAnswer(f"SFTP {servers[0]}", result, [f"directory: {result.message}"])
 
 
 class SCPClient:
@@ -222,7 +222,7 @@ class SCPClient:
             len(content),
         )
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Logs in and runs a command that does nothing."""
         servers: list[str] = []
 
@@ -231,4 +231,4 @@ class SCPClient:
             return scp.probe(session)
 
         result = await self._ssh.call(SCPResult, url, "RUN", "true", {}, ask)
-        return Probe(f"SSH {servers[0]}", result)
+        return PingAnswer(f"SSH {servers[0]}", result)

@@ -15,7 +15,7 @@ from squall.api.protocols.tcp import LengthPrefix, TCPResponse, Until
 from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.connections import Connections
 from squall.clients.calls.payload import SentData, payload_of
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.body import PreparedBody
 from squall.clients.http.connect import Dial, dial
 from squall.clients.http.shared import NO_ALPN
@@ -139,7 +139,7 @@ class TCPClient:
             response.error = f"expected {wanted[:60]!r}"
         return self._connections.done(response)
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Connects; a server may wait for bytes that only it knows."""
         address = self._connections.address_of(url)
         conn = await self._connections.take(address, "connect", self._http.timeout_s)
@@ -149,7 +149,7 @@ class TCPClient:
         response = TCPResponse(
             SentData(address, "connect", b""), now, now, now, conn.connect_s, exchanges=0
         )
-        return Probe(f"connected ({version.version()})" if version else "connected", response)
+        return PingAnswer(f"connected ({version.version()})" if version else "connected", response)
 
     async def _received(
         self,

@@ -16,7 +16,7 @@ from squall.api.protocols.udp import UDPResponse
 from squall.clients.calls.address import PreparedAddress
 from squall.clients.calls.connections import Connections
 from squall.clients.calls.payload import SentData, payload_of
-from squall.clients.calls.probe import Probe
+from squall.clients.calls.probe import PingAnswer
 from squall.clients.http.body import PreparedBody
 from squall.clients.http.failure_reasons import connect_reason
 from squall.clients.udp.endpoint import UDPEndpoint
@@ -136,14 +136,14 @@ class UDPClient:
         self._connections.give_back(endpoint)
         return self._connections.done(response)
 
-    async def probe(self, url: URL) -> Probe:
+    async def probe(self, url: URL) -> PingAnswer:
         """Sends an empty datagram. Few servers answer it, but the machine of the server reports a
         port where nothing listens."""
         response = await self.exchange(url, b"", timeout="0.5s")
         if response.lost:
             response.error = ""
-            return Probe("sent", response, ["no answer to an empty datagram, and no refusal"])
-        return Probe("answered", response)
+            return PingAnswer("sent", response, ["no answer to an empty datagram, and no refusal"])
+        return PingAnswer("answered", response)
 
     async def _taken(self, url: Any, verb: str, data: bytes) -> UDPEndpoint:
         connections = self._connections

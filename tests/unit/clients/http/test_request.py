@@ -164,12 +164,15 @@ def test_files_are_multipart_and_relative_to_the_authors_file(tmp_path: Path) ->
 def test_a_file_in_memory_has_a_name_and_a_type() -> None:
     request = sent("POST", "/f", files={"report": ("a.csv", "user\n1\n", "text/csv")})
     boundary = lines(request)["Content-Type"].partition("; boundary=")[2]
-    assert request.body == (
-        f"--{boundary}\r\n"
-        'Content-Disposition: form-data; name="report"; filename="a.csv"\r\n'
-        "Content-Type: text/csv\r\n\r\n"
-        f"user\n1\n\r\n--{boundary}--\r\n"
-    ).encode()
+    assert (
+        request.body
+        == (
+            f"--{boundary}\r\n"
+            'Content-Disposition: form-data; name="report"; filename="a.csv"\r\n'
+            "Content-Type: text/csv\r\n\r\n"
+            f"user\n1\n\r\n--{boundary}--\r\n"
+        ).encode()
+    )
 
 
 def test_a_file_is_a_body_with_its_type(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from squall.engine.run_options import RunOptions
 
 HEADER = (
     "from squall import (URL, Auth, Cookies, Counter, CustomResult, Data, "
-    "Directory, Email, Feed, File, FileGlob, Form, Gauge, Headers, HTTPResponse, Mutation, "
-    "Params, Proto, Protobuf, Provide, Query, Rate, Resource, "
+    "SQL, Directory, Document, Email, Feed, File, FileGlob, Form, Gauge, Headers, HTTPResponse, "
+    "Mutation, Params, Proto, Protobuf, Provide, Query, Rate, Resource, "
     "Sample, Timed, Use, Workflow, action, bearer, check, depends, env, metric, state, step, "
     "then)\n"
 )

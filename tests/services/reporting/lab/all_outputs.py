@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from tests.lab.databases import DatabaseServer
 from tests.lab.outputs import (
     ENDS_WITHIN_S,
     RecordingServer,
@@ -27,7 +28,6 @@ from tests.lab.outputs import (
 )
 from tests.lab.ports import free_ports
 from tests.lab.prometheus_server import PrometheusServer, prometheus_server
-from tests.services.reporting.lab.databases import DatabaseServer
 
 Totals = dict[tuple[str, str, str], float]
 

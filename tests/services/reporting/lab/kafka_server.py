@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.lab.databases import missing
 from tests.services.coordination.lab.s3_servers import SEAWEEDFS
-from tests.services.reporting.lab.databases import missing
 from tests.services.reporting.lab.http_recorder import HTTPAnswer, http_server
 
 PORT = 9093

@@ -19,11 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from squall.api.reporting import LiveRun
 from squall.reporting.outputs.registry import KINDS
+from tests.lab.databases import missing
 from tests.lab.outputs import step_totals, wait_for
 from tests.lab.ports import free_ports
 from tests.lab.programs import ROOT
 from tests.services.reporting.lab.contract import one_run
-from tests.services.reporting.lab.databases import missing
 from tests.services.reporting.lab.document import NASTY
 
 pytestmark = pytest.mark.nightly

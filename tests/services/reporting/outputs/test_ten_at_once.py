@@ -10,10 +10,10 @@ import pytest
 from squall.engine.load import drivers
 from squall.reporting.outputs.live import delivery
 from tests.cluster.lab.nodes import cluster
+from tests.lab.databases import DatabaseServer
 from tests.lab.target import TargetHandle
 from tests.runs.lab.command import CommandLab
 from tests.services.reporting.lab.all_outputs import Servers, TenOutputs, servers
-from tests.services.reporting.lab.databases import DatabaseServer
 from tests.services.reporting.lab.kafka_server import kafka_server
 
 SHOP = """

@@ -2,7 +2,7 @@
 
 Deadlines are on the group's clock, so that they survive a change of primary (R10). A job is
 stuck when no step was executed for `stuck_s` while load is planned; a job that waits for
-cores is not stuck.
+cores, or only for the records of shares that have ended, is not stuck.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ def _stop(state: VolatileState, job: JobRecord, text: str) -> None:
 
 
 def _stuck(state: VolatileState, job: JobRecord) -> float:
-    running = [w for w in job.workflows if w.running and plans_load(state, job, w)]
+    running = [
+        w
+        for w in job.workflows
+        if w.running and plans_load(state, job, w) and _executes(state, job, w)
+    ]
     known = state.job(job.job)
     if not running:
         known.executed_at = None
@@ -61,6 +65,18 @@ def _stuck(state: VolatileState, job: JobRecord) -> float:
         _stop(state, job, f"{text}; {causes[0]}{more}" if causes else text)
         return state.now + 1.0
     return known.executed_at + longest_s
+
+
+def _executes(state: VolatileState, job: JobRecord, workflow: WorkflowRecord) -> bool:
+    """Whether a share of it may still execute steps. Shares that made all their iterations have
+    ended before the plan; their records may be slow to arrive, which has a time limit of its
+    own."""
+    statuses = [
+        state.status(key, attempt.node, attempt.boot)
+        for key, attempt in state.tables.live_of(job.job, workflow.name)
+    ]
+    # None are live while lost shares wait to be refilled: that may take too long.
+    return not statuses or any(each is None or each.phase != "ended" for each in statuses)
 
 
 def standstills(state: VolatileState, job: JobRecord) -> list[tuple[str, str]]:

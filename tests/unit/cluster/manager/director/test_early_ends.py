@@ -8,6 +8,7 @@ import pytest
 from squall.cluster.datacenter.commands import AdjustLoad, ExtendJob
 from squall.cluster.group.job_deadlines import extension_cap_ms
 from squall.cluster.manager.clients.job_views import job_view, why
+from squall.cluster.manager.primary.effects import TakeRecord
 from squall.cluster.protocol.job_keys import AttemptKey, JobId, ShareKey
 from squall.cluster.protocol.messages import AttemptStatus, SessionAnswer
 from tests.fakes.datacenter import FAST, Bench, ModelWorker, workflow
@@ -183,6 +184,22 @@ def test_load_that_executes_nothing_is_stuck_and_waiting_for_cores_is_not() -> N
     bench.workers["w1"].idle = True
     record = bench.finish(second, FAST.stuck_s + 10)
     assert record.state == "timeout" and record.reason.startswith("stuck")
+
+
+def test_a_job_that_waits_for_the_records_of_shares_that_made_all_iterations_is_not_stuck() -> None:
+    bench = Bench(w1=1)
+    job = bench.submit(workflow("Load", vus=1, duration_s=200))
+    bench.run(2)
+    # The link over which the record is pulled does not come up.
+    bench.hold = lambda effect: isinstance(effect, TakeRecord)
+    for model in bench.workers["w1"].held.values():
+        model.done = True
+    bench.run(FAST.stuck_s + 5)
+    assert bench.job(job).state == "running" and bench.held_effects
+    bench.hold = lambda effect: False
+    for effect in bench.held_effects:
+        bench.do(effect)
+    assert bench.finish(job, 10).state == "completed"
 
 
 def test_a_paused_job_is_not_stuck_and_its_wish_reaches_the_workers() -> None:

@@ -36,7 +36,7 @@ To add a client:
    `TransportError`: the connection is dropped and the iteration ends. `take`, `on` and `give_back`
    hold a connection over several calls. `Library(multiplexes=True)` has one connection of the
    process for all users, such as a producer.
-4. A codec of its own makes a `ProtocolConnection` with `squall.clients.http.connect.dial` and keeps
+4. A codec of its own makes a `DialedConnection` with `squall.clients.http.connect.dial` and keeps
    it in `Connections`. It counts `sent`, `replies`, `failed` and `cancelled` itself, asks
    `may_send` before each call, and ends each with `done` or `failed`.
 5. Tests, a page and an example; the extra and its package in `pyproject.toml`.

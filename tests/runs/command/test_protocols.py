@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import ssl
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import trustme
@@ -158,8 +160,10 @@ def test_a_result_of_another_protocol_is_named(command: CommandLab) -> None:
 def test_a_missing_package_is_found_before_the_run(
     command: CommandLab, monkeypatch: pytest.MonkeyPatch, text: str, package: str, extra: str
 ) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(name=package)
+    def missing(name: str) -> ModuleType:
+        if name == f"squall.clients.{extra}":
+            raise ModuleNotFoundError(name=package)
+        return import_module(name)
 
     monkeypatch.setattr(registry, "import_module", missing)
     ended = command.load(command.write(text), "--host", command.target.url)

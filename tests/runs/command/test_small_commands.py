@@ -151,7 +151,7 @@ def test_ping_shows_status_address_timings_and_body(command: CommandLab) -> None
     [
         ("http://127.0.0.1:1/", 1, "http://127.0.0.1:1/: connection refused"),
         ("http://no-such-host.invalid/", 1, "name does not resolve: no-such-host.invalid"),
-        ("ftp://127.0.0.1/", 104, "must start with http:// or https://"),
+        ("gopher://127.0.0.1/", 104, "must start with http:// or https://"),
     ],
 )
 def test_ping_says_in_one_line_why_there_is_no_answer(

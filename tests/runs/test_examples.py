@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.lab.brokers import rabbitmq, running_kafka, running_mosquitto, running_nats
+from tests.lab.brokers import Broker, rabbitmq, running_kafka, running_mosquitto, running_nats
 from tests.lab.databases import mariadb_database, on_mysql, on_postgres, postgres_database
 from tests.lab.echo_server import running_echo_server
 from tests.lab.ftp_server import running_ftp_server
@@ -219,16 +219,42 @@ def test_rabbitmq_orders(command: CommandLab) -> None:
     check_latencies(ended, 20)
 
 
-def test_kafka_orders(command: CommandLab) -> None:
+@pytest.fixture(scope="module")
+def kafka() -> Generator[Broker]:
     with running_kafka() as broker:
-        words = ["-i", "Orders=20", "-d", "Reader=1s", "-e", f"KAFKA_URL={broker.url}"]
-        ended = command.load("kafka_orders.py", *words)
+        yield broker
+
+
+def test_kafka_orders(command: CommandLab, kafka: Broker) -> None:
+    words = ["-i", "Orders=20", "-d", "Reader=1s", "-e", f"KAFKA_URL={kafka.url}"]
+    ended = command.load("kafka_orders.py", *words)
     assert ended.code == 0, ended.err + ended.out
     orders, reader = ended.document["workflows"]
     assert orders["requests"]["sent"] == orders["iteration"]["ok"] == 20
     assert reader["steps"][0]["ok"] > 0
     read = next(m for m in ended.document["metrics"] if m["name"] == "read")
     assert read["sum"] == 20
+
+
+def test_order_journey(command: CommandLab, kafka: Broker) -> None:
+    with postgres_database() as database, running_websocket_server() as news:
+        words = ["--host", command.target.url, "-u", "5", "-i", "20"]
+        for name, url in (("DATABASE", database), ("KAFKA_URL", kafka.url), ("NEWS", news.url)):
+            words += ["-e", f"{name}={url}/echo" if name == "NEWS" else f"{name}={url}"]
+        ended = command.load("order_journey.py", *words)
+        # What is received without a question is a message, not a request.
+        command.check_passed(ended, 3 * 20)
+        assert news.messages == {"/echo": 20}
+    assert command.target.counts()["paths"] == {"/login": 20}
+    (journey,) = ended.document["workflows"]
+    protocols = {row["name"]: row["protocol"] for row in journey["steps"]}
+    assert protocols == {
+        "log_in": "http",
+        "stock": "postgres",
+        "publish": "kafka",
+        "news": "websocket",
+    }
+    assert ended.document["checks"][0]["failed"] == 0
 
 
 def check_latencies(ended: Ended, count: int) -> None:

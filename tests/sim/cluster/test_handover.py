@@ -11,6 +11,7 @@ from lab.scenarios.campaign import run_campaign
 JOBS = min(os.cpu_count() or 1, 8)
 HANDOVER_SEEDS = 60
 GATES_SEEDS = 2
+SHORT_GATES_SEEDS = 100
 
 
 @pytest.mark.timeout(400)
@@ -26,6 +27,17 @@ def test_jobs_of_several_datacenters_end_once_with_exact_sums() -> None:
     result = run_campaign("gates", range(1, GATES_SEEDS + 1), jobs=JOBS)
     assert [(failed.seed, failed.failure) for failed in result.failures] == []
     assert result.tally["jobs completed"] >= GATES_SEEDS
+
+
+@pytest.mark.timeout(600)
+def test_short_worlds_of_gates_are_clean() -> None:
+    """Most of what goes wrong does so while a job is accepted, started or taken back: many short
+    worlds find more than a few long ones."""
+    seeds = range(1, SHORT_GATES_SEEDS + 1)
+    result = run_campaign("gates", seeds, jobs=JOBS, parameters={"seconds": "6", "jobs": "2"})
+    assert [(failed.seed, failed.failure) for failed in result.failures] == []
+    assert result.tally["jobs completed"] > SHORT_GATES_SEEDS
+    assert result.tally["jobs cancelled"] > 0
 
 
 @pytest.mark.nightly

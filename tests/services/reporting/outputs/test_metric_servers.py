@@ -1,11 +1,13 @@
 """Live outputs against the servers themselves: InfluxDB with its listeners for UDP and Graphite,
-and a Pushgateway. Each holds the totals of the results document."""
+a Pushgateway, and Netdata. Each holds the totals of the results document."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import shutil
+import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -18,6 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from squall.api.reporting import LiveRun
+from squall.reporting.outputs.live.lines.statsd import path_part
 from squall.reporting.outputs.registry import KINDS
 from tests.lab.databases import missing
 from tests.lab.outputs import step_totals, wait_for
@@ -51,7 +54,8 @@ def feed(kind: str, target: str) -> None:
 
 @contextmanager
 def running(program: str, *words: str) -> Iterator[None]:
-    found = shutil.which(program)
+    # Debian's netdata is in a folder that is not on everybody's path.
+    found = shutil.which(program) or shutil.which(f"/usr/sbin/{program}")
     if found is None:
         missing(f"{program} is not installed")
     process = subprocess.Popen(
@@ -165,3 +169,67 @@ def test_a_pushgateway() -> None:
         if sample.labels["run"] == RUN.id
     }
     assert found == step_totals(document())
+
+
+class Netdata:
+    """Its web interface, and its StatsD server; nothing of the machine is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.statsd = free_ports(2)
+        self.file = folder / "netdata.conf"
+        names = ("config", "cache", "lib", "log")
+        for name in names:
+            (folder / name).mkdir()
+        (folder / "config" / ".opt-out-from-anonymous-statistics").touch()
+        collectors = ("timex", "idlejitter", "tc", "proc", "diskspace", "cgroups", "apps")
+        off = ("enable running new plugins", "netdata monitoring", *collectors)
+        self.file.write_text(
+            "[directories]\n"
+            + "".join(f"{name} = {folder / name}\n" for name in names)
+            + f"home = {folder}\n[global]\nrun as user = {getpass.getuser()}\n"
+            "[db]\nmode = ram\n[ml]\nenabled = no\n[health]\nenabled = no\n"
+            f"[web]\nbind to = 127.0.0.1:{self.port}\n"
+            f"[statsd]\nbind to = udp:127.0.0.1:{self.statsd}\n[plugins]\n"
+            + "".join(f"{name} = no\n" for name in off)
+        )
+
+    def charts(self) -> dict[str, Any]:
+        found = fetched(f"http://127.0.0.1:{self.port}/api/v1/charts")
+        return json.loads(found or b'{"charts": {}}')["charts"]
+
+    def values(self, chart: str) -> list[float]:
+        """One for each second; the newest comes first."""
+        words = urllib.parse.urlencode({"chart": chart, "after": -600})
+        found = fetched(f"http://127.0.0.1:{self.port}/api/v1/data?{words}")
+        rows = json.loads(found or b'{"data": []}')["data"]
+        return [row[1] for row in rows if row[1] is not None]
+
+    def answers(self) -> bool:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.sendto(b"probe:1|c\n", ("127.0.0.1", self.statsd))
+        return any("probe" in name for name in self.charts())
+
+
+def test_netdata(tmp_path: Path) -> None:
+    server = Netdata(tmp_path)
+    with running("netdata", "-D", "-c", str(server.file)):
+        wait_for(server.answers, "the start of netdata")
+        feed("netdata", f"127.0.0.1:{server.statsd}")
+        totals = {key: count for key, count in step_totals(document()).items() if count}
+        # Netdata's names have small letters, and its counters are rates of a second.
+        wanted = {
+            "statsd_squall.executions."
+            + ".".join(path_part(each) for each in (RUN.id, *key)).lower()
+            + "_counter": count
+            for key, count in totals.items()
+        }
+
+        def found() -> dict[str, int]:
+            return {
+                name: round(sum(server.values(name)))
+                for name in server.charts()
+                if name.startswith("statsd_squall.executions.")
+            }
+
+        wait_for(lambda: found() == wanted, "the totals in Netdata's counters")
+        assert server.values("statsd_squall.elapsed.01j9z4_gauge")[0] == document()["elapsed_s"]

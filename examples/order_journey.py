@@ -1,7 +1,7 @@
 """One journey over four systems: log in over HTTP, look in PostgreSQL, publish to Kafka, and hear
 of it over a WebSocket. The summary shows the times of each step beside each other.
 
-`squall run order_journey.py --host http://HOST -e DATABASE=... -e KAFKA_URL=... -e NEWS=...`
+`squall run order_journey.py -e DATABASE=... -e KAFKA_URL=... -e NEWS=...`
 """
 
 from squall import (

@@ -195,3 +195,25 @@ async def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path, name: 
         await store.now_ms()
     assert not isinstance(refused.value, StoreUnavailableError)
     await store.close()
+
+
+async def test_many_that_open_a_new_file_at_the_same_moment_all_get_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier = threading.Barrier(3)
+    connect = SqliteStore._connect  # pyright: ignore[reportPrivateUsage]
+
+    def connect_together(store: SqliteStore) -> sqlite3.Connection:
+        connection = connect(store)
+        barrier.wait(60.0)
+        return connection
+
+    monkeypatch.setattr(SqliteStore, "_connect", connect_together)
+    for number in range(100):
+        stores = [
+            SqliteStore(tmp_path / f"{number}.db", RealClock(), random.Random(n)) for n in range(3)
+        ]
+        found = await asyncio.gather(*(store.get("state/x") for store in stores))
+        assert found == [(None,)] * 3
+        for store in stores:
+            await store.close()

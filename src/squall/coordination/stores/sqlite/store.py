@@ -251,7 +251,7 @@ class SqliteStore:
             raise StoreError(f"{self.url} cannot be used: {what}") from error
         db = self._connect()
         try:
-            db.execute("PRAGMA journal_mode=WAL")
+            self._use_wal(db)
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("BEGIN IMMEDIATE")
             tables.create_tables(db)
@@ -264,6 +264,22 @@ class SqliteStore:
             raise
         self._connection = db
         return db
+
+    def _use_wal(self, db: sqlite3.Connection) -> None:
+        """If several processes open a new file at the same moment, SQLite refuses all but one: the
+        switch to WAL does not wait as a transaction does. So this waits for a transaction of its
+        own and tries again."""
+        until = self._clock.now() + BUSY_S
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or self._clock.now() >= until:
+                    raise
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("ROLLBACK")
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Generator
@@ -29,8 +30,26 @@ class FileServer:
         self.folder = folder
         self.port = 0
         self.connections = 0
-        self.logins: Counter[str] = Counter()
-        self.files: Counter[str] = Counter()
+        self.thread: threading.Thread | None = None
+        self.turns = 0
+        self.counted_logins: Counter[str] = Counter()
+        self.counted_files: Counter[str] = Counter()
+
+    @property
+    def logins(self) -> Counter[str]:
+        self._end_turn()
+        return self.counted_logins
+
+    @property
+    def files(self) -> Counter[str]:
+        self._end_turn()
+        return self.counted_files
+
+    def _end_turn(self) -> None:
+        """The package reports what it did after it has answered, in the same turn of its loop."""
+        wanted = self.turns + 2
+        while self.turns < wanted and self.thread is not None and self.thread.is_alive():
+            time.sleep(0.002)
 
     @property
     def url(self) -> str:
@@ -54,23 +73,23 @@ def running_ftp_server(
             server.connections += 1
 
         def on_login(self, username: str) -> None:
-            server.logins[username] += 1
+            server.counted_logins[username] += 1
 
         def on_login_failed(self, username: str, password: str) -> None:
-            server.logins["refused"] += 1
+            server.counted_logins["refused"] += 1
 
         def on_file_sent(self, file: str) -> None:
-            server.files["sent"] += 1
+            server.counted_files["sent"] += 1
 
         def on_file_received(self, file: str) -> None:
-            server.files["received"] += 1
+            server.counted_files["received"] += 1
 
         def ftp_DELE(self, path: str) -> Any:
-            server.files["deleted"] += 1
+            server.counted_files["deleted"] += 1
             return super().ftp_DELE(path)
 
         def ftp_MLSD(self, path: str) -> Any:
-            server.files["listed"] += 1
+            server.counted_files["listed"] += 1
             return super().ftp_MLSD(path)
 
     Handler.authorizer = DummyAuthorizer()
@@ -87,9 +106,10 @@ def running_ftp_server(
     def serve() -> None:
         while not stopped.is_set():
             loop.loop(timeout=0.02, blocking=False)
+            server.turns += 1
         made.close_all()
 
-    thread = threading.Thread(target=serve, daemon=True)
+    server.thread = thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         yield server

@@ -79,7 +79,7 @@ class WebPage:
 
     @contextmanager
     def closed_at_the_end(self) -> Generator[None]:
-        """Closes the page, also when the run fails; open pages are told why."""
+        """Closes the page, also when the run fails; open pages then show the reason."""
         try:
             yield
         except BaseException as error:

@@ -145,8 +145,8 @@ class GroupWatch:
                 self.reach(name, address)
 
     def _is_first(self, node: str, note: MemberNote, incoming: Incoming, now: float) -> bool:
-        """Whether the note is from the process that has the name: that which was heard first, while
-        it is heard. Both processes are told that there are two."""
+        """Whether the note is from the process that owns the name: the first one that was heard, as
+        long as it is heard. Both processes learn that there are two."""
         boot, before = str(incoming.peer.boot), self.heard.get(node)
         other = self._others.get(node)
         is_first = before is None or before.boot == boot or now - before.at > TAKES_OVER_S

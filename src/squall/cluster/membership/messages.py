@@ -73,8 +73,8 @@ class PeerRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @message(230, MessageClass.CONTROL, size=SizeClass.DATAGRAM, senders=MEMBERS)
 class Ping(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Asks `target` for an `Ack` with the same `seq`. With an empty `target`, whoever receives
-    it."""
+    """Asks `target` for an `Ack` with the same `seq`. If `target` is empty, every receiver
+    answers."""
 
     seq: int
     sender: PeerRecord

@@ -163,8 +163,8 @@ class PeerTable:
 
 
 class Ring:
-    """A shuffled round over nodes. It is shuffled anew after each round, and a new node enters at a
-    random place, so that the time between two probes of one node is at most two rounds."""
+    """A shuffled round over nodes. Each round has a new order, and a new node enters at a random
+    place, so that the time between two probes of one node is at most two rounds."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

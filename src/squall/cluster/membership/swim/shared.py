@@ -98,9 +98,9 @@ class Shared:
     def gossip_for(
         self, receiver: KnownPeer | None, *, beside: int = 0, correct: bool = True
     ) -> tuple[PeerRecord, ...]:
-        """The records for a message. A receiver that this member holds for suspect or ended is told
-        so first (the buddy system of Lifeguard): it must refute as soon as it can. `beside`: bytes
-        of variable fields but the sender's record."""
+        """The records for a message. If this member suspects the receiver or has seen it end, that
+        record comes first (the buddy system of Lifeguard), so that the receiver refutes it as soon
+        as it can. `beside`: bytes of variable fields other than the sender's record."""
         first = None
         if correct and receiver is not None and receiver.record.status is not PeerStatus.ALIVE:
             first = receiver.record

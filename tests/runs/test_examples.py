@@ -226,7 +226,7 @@ def kafka() -> Generator[Broker]:
 
 
 def test_kafka_orders(command: CommandLab, kafka: Broker) -> None:
-    words = ["-i", "Orders=20", "-d", "Reader=1s", "-e", f"KAFKA_URL={kafka.url}"]
+    words = ["-i", "Orders=20", "-d", "Reader=4s", "-e", f"KAFKA_URL={kafka.url}"]
     ended = command.load("kafka_orders.py", *words)
     assert ended.code == 0, ended.err + ended.out
     orders, reader = ended.document["workflows"]

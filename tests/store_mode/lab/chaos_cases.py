@@ -267,7 +267,7 @@ def _judged(
         # The agents work again without an operator's help.
         lab.wait_ready()
     elif fault.abandons:
-        found += _told(ended, "no agent answers", target, work.execution_lease_s)
+        found += _told(ended, "ends when the leases expire", target, work.execution_lease_s)
     elif not ended.results.exists():
         found.append(f"no results document; exit code {ended.code}: {ended.err.strip()[-400:]}")
     evidence = Evidence(

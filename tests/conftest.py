@@ -25,6 +25,8 @@ settings.load_profile("squall")
 # every command that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# `nohup` does the same with the end of the terminal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _TESTS = Path(__file__).resolve().parent
 STORE_CONTRACT = _TESTS / "services" / "coordination" / "stores"

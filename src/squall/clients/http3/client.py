@@ -11,7 +11,7 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from squall.api.arguments import URL
-from squall.api.errors import TransportError
+from squall.api.errors import CallError, ConfigError, TransportError
 from squall.api.http import BodyOptions, CallOptions, HTTP3Response, HTTP3Verbs
 from squall.clients.http.call import build
 from squall.clients.http.client import HTTPClient, checked_method, refuse_body
@@ -43,6 +43,14 @@ class HTTP3Client:
         self._counters = self._http3.counters
         self._connector = HTTP3Connector(self._http3, http.vu_index)
         http.companions = (*http.companions, self)
+
+    @staticmethod
+    async def start(shared: HTTPShared) -> None:
+        """Does before the run what else the first call would do: it holds the loop for 50 ms."""
+        try:
+            HTTP3Shared.of(shared).warm_up()
+        except CallError as error:
+            raise ConfigError(error.reason) from error
 
     async def get(self, url: URL, **options: Unpack[CallOptions]) -> HTTP3Response:
         http = self._http

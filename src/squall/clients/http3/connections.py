@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnection
 
 from squall.api.errors import CallError, TransportError
 from squall.clients.http.connect import Dial, dial
@@ -96,6 +97,12 @@ class HTTP3Shared:
             certificate_chain=known.certificate_chain,
             private_key=known.private_key,
         )
+
+    def warm_up(self) -> None:
+        """Reads the authorities and makes a connection that is never sent anywhere: the library
+        loads parts of itself with the first one."""
+        self._settings = settings = self._read_settings()
+        QuicConnection(configuration=settings).connect(("127.0.0.1", 443), now=0.0)
 
     def _read_settings(self) -> QuicConfiguration:
         shared = self.shared

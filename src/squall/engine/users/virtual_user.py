@@ -104,10 +104,11 @@ async def start_clients(plan: WorkflowPlan, http: HTTPShared, spec: ShareSpec) -
     users = spec.users if spec.profile.is_open else spec.users_max
     for protocol in _used(plan):
         client = client_class(protocol)
-        if hasattr(client, "start"):
-            with _named(plan, protocol):
+        with _named(plan, protocol):
+            if hasattr(client, "check"):
                 # The shares of this machine, as far as a process of it knows.
                 client.check(users, min(spec.shares, os.cpu_count() or 1))
+            if hasattr(client, "start"):
                 await client.start(http)
 
 

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 from squall.cluster.settings_tree import Settings
+from tests.lab.syntax_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
@@ -47,11 +48,6 @@ def modules() -> dict[str, Path]:
         parts = path.relative_to(SOURCE).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 # Modules.
@@ -167,7 +163,7 @@ def readers() -> dict[str, set[Path]]:
     """The modules that read an attribute, by its name."""
     found: dict[str, set[Path]] = {}
     for path in modules().values():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(tree_of(path)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 found.setdefault(node.attr, set()).add(path)
     return found
@@ -180,7 +176,7 @@ def reads(name: str, defined_in: Path) -> bool:
 
 def methods_that_read(name: str, section: type, defined_in: Path) -> Iterator[str]:
     """Methods of a section that use the value; its own checks do not count."""
-    for node in ast.walk(tree_of(defined_in)):
+    for node in nodes_of(tree_of(defined_in)):
         if isinstance(node, ast.ClassDef) and node.name == section.__name__:
             for method in node.body:
                 if not isinstance(method, ast.FunctionDef) or method.name.startswith("__"):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.syntax_trees import nodes_of, paused_collector, tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FOLDERS = ("src", "lab", "tests", "examples", "bench", "deploy", "docs", ".ci")
@@ -143,7 +145,7 @@ def layer_of(path: Path) -> str:
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and first name of every absolute import, also of those inside functions."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name.partition(".")[0]
@@ -152,7 +154,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def long_functions(path: Path, tree: ast.Module) -> Iterator[Finding]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > LINES_IN_FUNCTION:
@@ -180,7 +182,7 @@ def touches_the_world(path: Path, tree: ast.Module) -> Iterator[Finding]:
     for line, name in imports(tree):
         if name in WORLD_MODULES and name not in exempt:
             yield line, f"imports {name}: ask the runtime"
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Call(func=ast.Name(id="open")):
                 yield node.lineno, "opens a file: ask runtime.disk"
@@ -215,7 +217,7 @@ def missing_docstrings(path: Path, tree: ast.Module) -> Iterator[Finding]:
 
 def docstrings_without_a_subject(path: Path, tree: ast.Module) -> Iterator[Finding]:
     """ "Of one member." says whose it is, not what it is."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         ) and (ast.get_docstring(node) or "").startswith("Of "):
@@ -225,7 +227,7 @@ def docstrings_without_a_subject(path: Path, tree: ast.Module) -> Iterator[Findi
 def stray_prints(path: Path, tree: ast.Module) -> Iterator[Finding]:
     if not path.is_relative_to(ROOT / "src") or layer_of(path) in MAY_PRINT:
         return
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Call(func=ast.Name(id="print")):
                 yield node.lineno, "prints; only commands and the target server may"
@@ -251,10 +253,11 @@ RULES: tuple[Rule, ...] = (
 def findings_by_rule() -> dict[str, list[tuple[Path, int, str]]]:
     """Parses each file once for all rules."""
     found: dict[str, list[tuple[Path, int, str]]] = {rule.__name__: [] for rule in RULES}
-    for path in python_files():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for rule in RULES:
-            found[rule.__name__] += [(path, line, what) for line, what in rule(path, tree)]
+    with paused_collector():
+        for path in python_files():
+            tree = tree_of(path)
+            for rule in RULES:
+                found[rule.__name__] += [(path, line, what) for line, what in rule(path, tree)]
     return found
 
 
@@ -349,7 +352,7 @@ def test_every_folder_explains_itself() -> None:
         path.parent.relative_to(ROOT).as_posix()
         for folder in ("src", "lab")
         for path in (ROOT / folder).rglob("__init__.py")
-        if len(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "") < 40
+        if len(ast.get_docstring(tree_of(path)) or "") < 40
     ]
     assert silent == []
 
@@ -369,7 +372,7 @@ def test_one_class_name_means_one_thing() -> None:
         node.name
         for path in python_files()
         if path.is_relative_to(ROOT / "src")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     repeated = {name for name, count in counted.items() if count > 1}
@@ -377,12 +380,13 @@ def test_one_class_name_means_one_thing() -> None:
 
 
 def imported_tests(tree: ast.Module) -> Iterator[Finding]:
-    for node in ast.walk(tree):
-        names: list[str] = []
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or "", *(alias.name for alias in node.names)]
+        else:
+            continue
         if any(part.startswith("test_") for name in names for part in name.split(".")):
             yield node.lineno, "imports a test module: move what they share into a lab"
 
@@ -392,7 +396,7 @@ def test_no_module_of_the_tests_imports_a_test_module() -> None:
         (path, line, what)
         for path in python_files()
         if path.is_relative_to(ROOT / "tests")
-        for line, what in imported_tests(ast.parse(path.read_text(encoding="utf-8")))
+        for line, what in imported_tests(tree_of(path))
     ]
     assert not findings, listed(findings)
 

@@ -355,10 +355,12 @@ def test_a_far_member_with_jitter_and_loss_is_not_suspected_falsely() -> None:
     [
         pytest.param(LAN, 40, 5, 6.0, 10.0, id="lan"),
         pytest.param(FAST, 40, 5, 3.0, 3.0, id="fast"),
-        pytest.param(LAN, 100, 60, 6.0, 10.0, id="lan-100", marks=pytest.mark.nightly),
+        # One crash in a hundred waits long for its first probe: it takes hundreds to know a p99.
+        pytest.param(LAN, 100, 300, 6.0, 10.0, id="lan-100", marks=pytest.mark.nightly),
         pytest.param(FAST, 100, 60, 3.0, 3.0, id="fast-100", marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.timeout(1200)
 def test_a_crash_is_known_by_all_in_time(
     parameters: Parameters, members: int, crashes: int, median_s: float, most_s: float
 ) -> None:

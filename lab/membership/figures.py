@@ -22,6 +22,8 @@ from squall.cluster.membership.parameters import FAST, LAN
 
 PROTOCOLS = ("squall", "squall, fast", "plain SWIM")
 SIZES = (3, 10, 100, 500)
+CRASHES = {3: 100, 10: 100, 100: 500, 500: 30}
+"""By members. The goal is about 100: one crash in a hundred needs a sample of hundreds."""
 PAUSED = (1, 2, 4, 8, 16, 32)
 LOSSES = (0.0, 0.01, 0.05, 0.20)
 SLOW_TURN_S = 0.1
@@ -103,7 +105,7 @@ class Tables:
             "protocol | members | first detection p50 / p99, s | known by all p50 / p99, s",
             crash_cell,
             [
-                (protocol, members, max(int((30 if members > 100 else 100) * self._share), 10))
+                (protocol, members, max(int(CRASHES[members] * self._share), 10))
                 for protocol in PROTOCOLS
                 for members in SIZES
             ],

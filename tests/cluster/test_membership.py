@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from squall.cluster.wire.seal.secrets import worker_credential
 from tests.cluster.lab.group import until
 from tests.cluster.lab.members import member_states, members, transitions, view_in_log
-from tests.cluster.lab.nodes import Cluster
+from tests.cluster.lab.nodes import SECRET, Cluster
 from tests.lab.machine import factor
 from tests.lab.target import TargetHandle
 
@@ -63,6 +64,36 @@ def test_the_command_lists_the_members_with_who_hears_them(dc: Cluster) -> None:
         ["w1", "worker"],
         ["w2", "worker"],
     ]
+
+
+class BoundWorkers(Cluster):
+    """Each worker has a credential that only its own name can use."""
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        given = super().environment_of(name)
+        if not name.startswith("w"):
+            return given
+        credential = self.folder / f"{name}.credential"
+        credential.touch(mode=0o600)
+        credential.write_text(worker_credential(SECRET, name))
+        return given | {"SQUALL_SECRET_FILE": str(credential)}
+
+
+def test_workers_with_credentials_of_their_own_are_members(
+    tmp_path: Path, cluster_target: TargetHandle
+) -> None:
+    with BoundWorkers(tmp_path, cluster_target) as made:
+        until(sees(made, ALIVE), "all hear each other")
+
+        def heard_by() -> dict[str, list[str]]:
+            return {row.name: row.heard_by for row in members(made).members}
+
+        # The workers hear each other, not only the manager.
+        everyone = {"m1": ["w1", "w2"], "w1": ["m1", "w2"], "w2": ["m1", "w1"]}
+        until(lambda: heard_by() == everyone, "each hears the others")
+        made.kill("w2")
+        until(sees(made, ALIVE | {"w2": "dead"}), "the death is known")
+        assert all("membership_off" not in node.said() for node in made.nodes.values())
 
 
 @pytest.mark.nightly

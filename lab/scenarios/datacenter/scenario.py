@@ -143,18 +143,20 @@ async def manager(runtime: Runtime, lab: DatacenterLab, machine: Datacenter | No
 async def worker(runtime: Runtime, lab: DatacenterLab, name: str = "") -> None:
     """Runs a worker under the name of its machine, or under another name."""
     tasks = TaskRunner(runtime.clock, runtime.random)
+    named = cast("Runtime", NamedRuntime(runtime, name)) if name else lab.named(runtime)
+    # Where workers are members, each has a credential for its own name alone.
+    bound_to = named.node if lab.membership else ""
     settings = WorkerSettings(
         datacenter=lab.datacenter,
         managers=tuple((name, PORT) for name in lab.members),
         cores=2,
-        secrets=Secrets.of_credential(worker_credential(SECRET)),
+        secrets=Secrets.of_credential(worker_credential(SECRET, bound_to)),
         cluster=CLUSTER,
         timers=lab.timers,
         membership=lab.membership,
     )
     host = lab.make_host(lab.engine, runtime)
     machine = ModelMachine(lab.world, runtime.node)
-    named = cast("Runtime", NamedRuntime(runtime, name)) if name else lab.named(runtime)
     node = WorkerNode(named, host, machine, settings, tasks=tasks, log=lab.log(runtime))
     await with_tasks(tasks, node.run(asyncio.Event()))
 

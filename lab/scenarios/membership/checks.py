@@ -47,6 +47,10 @@ class ObserverChecks:
         if known is None and effect.before is not None:
             # A tombstone that was heard of before the member itself is taken in without a report.
             check(effect.before in (State.DEAD, State.LEFT), f"{what}, reported without a begin")
+        elif known is State.DEAD and effect.before is None:
+            # Another boot outranked it and nothing was kept of it. It runs all the same, and
+            # outranks the other one in turn: two processes have one name.
+            check(member.incarnation > incarnation, f"{what} again, with an old incarnation")
         else:
             check(known is effect.before, f"{what}, but {known} was reported last")
         check(effect.after in ALLOWED[effect.before], f"{what} is no transition")

@@ -278,6 +278,7 @@ def _presence(
         wire.registry,
         role=MemberRole.MANAGER if role == "manager" else MemberRole.GATE,
         settings=plan.settings,
+        keys=plan.secrets.membership_keys(wire.group),
         advertised=lambda: wire.advertised,
         nodes=nodes,
         leads=lambda: ledger.is_primary,

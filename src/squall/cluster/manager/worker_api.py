@@ -184,7 +184,9 @@ class WorkerApi:
         )
         if director.has_work:
             self._on_heard()
-        if message.membership >= 0 and (order := self._membership(message.membership)):
+        # A boot that is not registered gets no key of membership.
+        takes_part = message.membership >= 0 and not answer.register
+        if takes_part and (order := self._membership(message.membership)):
             answer = msgspec.structs.replace(answer, membership=order)
         if message.managers_epoch != fence.epoch and (managers := self._managers()):
             # Workers keep the list, so that a replacement of all managers strands none of them.

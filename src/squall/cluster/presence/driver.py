@@ -1,7 +1,7 @@
 """Drives one member of SWIM: its socket and timer, and what becomes of the core's effects.
 
-Without UDP, or with a credential that shares no secret with the other workers, the node takes no
-part: one line in its log says so, and nothing else changes.
+Without UDP, or without the group's keys, the node takes no part: one line in its log says so, and
+nothing else changes.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ LATE_S = 0.1
 the process the answers come before the time-outs, whatever the order of the event loop."""
 READ_FIRST_S = 0.02
 ENDS = "this node stops"
+NO_KEYS = "its manager sent no key for datagrams: it runs an older version"
 DATAGRAMS = (Ping, PingReq, Ack, Nack, Gossip)
 
 SendToNode = Callable[[NodeId, Sync], None]
@@ -91,8 +92,9 @@ class MembershipDriver:
         # The UDP port; 0: none is bound.
         self.port = 0
         # Why this boot can take no part; "" as long as it can.
-        self.impossible = self._without_secret()
-        self._said_so = False
+        self.impossible = ""
+        # Why it is off, as the log says it.
+        self._said = ""
         self._seeds: tuple[Address, ...] = ()
         self._embedded = b""
         self._parameters = LAN
@@ -129,12 +131,6 @@ class MembershipDriver:
         """How long it takes part."""
         return self._clock.now() - self._began
 
-    def _without_secret(self) -> str:
-        name = self._keyring.identity.name
-        if self._keyring.identity.role is Role.WORKER and name:
-            return f"its credential is for {name} alone, and members share a secret"
-        return ""
-
     # Start and end.
 
     async def bind(self, address: Address) -> bool:
@@ -147,9 +143,7 @@ class MembershipDriver:
             except OSError as error:
                 self.impossible = f"no UDP at {address[0]}:{address[1]}: {error}"
         if self.impossible:
-            if not self._said_so:
-                self._said_so = True
-                self._log.warning("membership_off", reason=self.impossible)
+            self._warn(self.impossible)
             return False
         self.port = self.datagrams.address[1]
         return True
@@ -160,6 +154,11 @@ class MembershipDriver:
         if not order.is_on:
             self.stop("there are more nodes than max_nodes, or it is switched off")
             return
+        if not order.keys:
+            self.stop(NO_KEYS)
+            self._warn(NO_KEYS)
+            return
+        self.datagrams.set_membership_keys(order.keys)
         parameters = parameters_of(order)
         if self.core is not None and parameters != self._parameters:
             self.stop("it begins again with other intervals")
@@ -191,7 +190,14 @@ class MembershipDriver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._said = reason
         self._log.info("membership_off", reason=reason)
+
+    def _warn(self, reason: str) -> None:
+        """Logs once why it takes no part."""
+        if reason != self._said:
+            self._said = reason
+            self._log.warning("membership_off", reason=reason)
 
     def leave(self) -> None:
         """Tells the others that this boot ends in order. It goes on until `close`."""
@@ -207,7 +213,7 @@ class MembershipDriver:
         self.datagrams.close()
         self.port = 0
         # The node around it may ask for it once more before it has ended.
-        self.impossible, self._said_so = ENDS, True
+        self.impossible = self._said = ENDS
 
     # What the node around it says.
 
@@ -247,8 +253,8 @@ class MembershipDriver:
         if not isinstance(message, DATAGRAMS):
             return
         record = message.sender
-        # The seal proves the boot. To a worker all datagrams are sealed with the workers' secret,
-        # so only the other nodes can also check the role.
+        # All hold the membership keys, so a worker could seal with the boot of another worker, and
+        # pose as a manager to workers. It cannot speak to a node as a node.
         is_node = self._keyring.identity.role is Role.NODE
         if record.boot != sender.boot or (is_node and record.role.secret is not sender.role):
             return

@@ -10,10 +10,11 @@
       10     8   sequence in the lane, second part of the nonce
       18         boot id, then the sealed body with its tag
 
-The key is that of the sender's boot. A lane is one destination of one sender, so its
-sequences have no gaps and the whole replay window is usable. A malformed datagram is counted
-and dropped. A datagram may reach another node than it was sent to, and one that was recorded
-before the receiver's restart is accepted once more: its message must be harmless when
+The key is that of the sender's boot. Nodes use the secret of their role among themselves. What a
+worker sends or receives is sealed with a membership key of its group. A lane is one destination of
+one sender, so its sequences have no gaps and the whole replay window is usable. A malformed
+datagram is counted and dropped. A datagram may reach another node than it was sent to, and one that
+was recorded before the receiver's restart is accepted once more: its message must be harmless when
 repeated.
 """
 
@@ -57,9 +58,10 @@ _ROLES = {int(role): role for role in Role}
 
 
 class Sender(NamedTuple):
-    """The sender of a datagram: its boot is proved, and that it holds the role's secret.
+    """The sender of a datagram. It has proved that it holds a secret of the role.
 
-    A node seals datagrams to a worker with the worker's secret."""
+    The nodes and all workers of a group hold the same ones for WORKER, so each of them could use
+    the boot of another."""
 
     role: Role
     boot: BootId
@@ -75,6 +77,10 @@ class DatagramSeal:
         self._boot = keyring.identity.boot.encode()
         self._ciphers: dict[Role, AESGCM] = {}
         self._lanes: OrderedDict[tuple[Address, Role], list[int]] = OrderedDict()
+
+    def set_membership_keys(self, keys: tuple[bytes, ...]) -> None:
+        if self._keyring.set_membership_keys(keys):
+            self._ciphers.clear()
 
     @property
     def room(self) -> int:
@@ -130,8 +136,8 @@ class DatagramSeal:
         row = self._catalogue.by_number.get(number)
         if row is None:
             raise UnknownType(f"type {number}")
-        # A node sends to a worker with the worker's secret, so only nodes can check the sender's
-        # role.
+        # A node sends to a worker with a membership key, as workers do, so only nodes can check the
+        # sender's role.
         if self._keyring.identity.role is Role.NODE and role not in row.senders:
             raise Forbidden(f"a {role.label} may not send {row.name}")
         return self._catalogue.decode(row, body), Sender(role, boot, address)
@@ -207,6 +213,10 @@ class SealedDatagrams:
         if self._socket is None:
             raise BadFrame("these datagrams are not bound")
         return self._socket.address
+
+    def set_membership_keys(self, keys: tuple[bytes, ...]) -> None:
+        """The keys of datagrams to and among workers from now on, the sending one first."""
+        self._seal.set_membership_keys(keys)
 
     async def bind(self, network: Network, address: Address) -> None:
         self._socket = await network.bind_datagrams(address, self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lab.scenarios.membership.checks import ObserverChecks
@@ -161,8 +161,17 @@ class Played:
                 pass
 
 
+OUTRANKS_IN_TURN = [
+    ("hear", record("a", ALIVE, 0), "a"),
+    ("answer", 0, False),
+    ("boot", record("a", ALIVE, 1), "2"),
+    ("hear", record("a", ALIVE, 2), "a"),
+]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=30))
+@example(OUTRANKS_IN_TURN)
 def test_whatever_peers_say_every_transition_follows_from_the_last(
     played: list[tuple[object, ...]],
 ) -> None:

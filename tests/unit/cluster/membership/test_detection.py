@@ -118,6 +118,14 @@ def test_confirmations_shorten_a_suspicion_and_never_postpone_it() -> None:
         assert seconds == pytest.approx(longest - share * (longest - shortest), abs=0.2)
 
 
+def test_a_suspicion_of_two_minutes_lasts_two_minutes() -> None:
+    slow = replace(LAN, suspicion_mult=20.0)
+    assert slow.suspicion_max_s(6) == 120.0
+    member = group(silent="a", parameters=slow)
+    run_until(member, "a", State.SUSPECT, 20.0)
+    assert run_until(member, "a", State.DEAD, 200.0) == pytest.approx(120.0, abs=0.2)
+
+
 def test_two_members_wait_the_shortest_time() -> None:
     member = OneMember()
     member.confirm("a")

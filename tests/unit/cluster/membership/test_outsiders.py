@@ -107,6 +107,16 @@ def test_a_peer_that_only_gossip_named_is_forgotten_without_a_suspicion(role: Me
     assert member.state("ghost") is State.UNCONFIRMED, "its own word does"
 
 
+def test_a_peer_that_gossip_named_too_early_is_alive_as_soon_as_it_begins() -> None:
+    member = OneMember()
+    member.confirm("b")
+    member.hear(record("late"), by="b")
+    member.run(60.0)
+    member.confirm("late")
+    member.run(2 * CONFIRMATIONS[MemberRole.MANAGER].total_s)
+    assert [after for _, _, after, _ in member.steps("late")] == [State.UNCONFIRMED, State.ALIVE]
+
+
 def test_a_peer_that_is_heard_but_does_not_answer_stays_unconfirmed() -> None:
     member = OneMember()
     for _ in range(100):

@@ -5,6 +5,7 @@ where they cannot.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,12 +14,14 @@ import msgspec
 from squall.cluster.membership.messages import Gossip, MemberRole, Sync
 from squall.cluster.presence.driver import MembershipDriver
 from squall.cluster.protocol.membership.order import OFF, MembershipOrder, order_of
+from squall.cluster.protocol.messages import SessionAnswer
 from squall.cluster.wire.catalogue import CATALOGUE
 from squall.cluster.wire.counters import WireCounters
 from squall.cluster.wire.datagram import DatagramSeal
 from squall.cluster.wire.errors import NotSent
 from squall.cluster.wire.links.dispatch import Handlers
 from squall.cluster.wire.roles import Role
+from squall.cluster.wire.seal.keyring import Keyring
 from squall.cluster.wire.seal.secrets import Secrets, worker_credential
 from squall.runtime.interfaces import Address, NodeId
 from squall.runtime.log import Log, MemorySink
@@ -27,6 +30,8 @@ from tests.fakes.wire import SECRET, FakeNetwork, board, run, turns
 
 FAST = MembershipSettings(probe_interval_s=0.2, probe_timeout_s=0.06)
 WORKER = Secrets.of_credential(worker_credential(SECRET))
+KEYS = Secrets.of_node(SECRET).membership_keys("dc")
+OTHER_KEYS = Secrets.of_node("another secret 16").membership_keys("dc")
 KNOWN_S = 3.0
 DEAD_S = 5.0
 
@@ -51,6 +56,7 @@ class Member:
         self, network: FakeNetwork, name: str, *, boot: str = "", secrets: Secrets | None = None
     ) -> None:
         made = board(network, name, boot=boot, secrets=secrets)
+        self.network = network
         self.clock = JumpingClock()
         runtime = cast("Any", made.runtime)
         runtime.clock = self.clock
@@ -82,8 +88,11 @@ class Member:
 
     async def join(self, *seeds: Address) -> Address:
         assert await self.driver.bind((self.name, 0))
-        self.driver.follow(order_of(FAST, "fast", seeds), self.name)
+        self.follow(seeds)
         return self.name, self.driver.port
+
+    def follow(self, seeds: Sequence[Address], keys: tuple[bytes, ...] = KEYS) -> None:
+        self.driver.follow(order_of(FAST, "fast", seeds, keys), self.name)
 
     def kill(self) -> None:
         self.driver.stop("killed")
@@ -180,7 +189,7 @@ def test_a_boot_that_another_one_sealed_is_not_believed() -> None:
         m1, w1, w2 = await three(network)
         stranger = board(network, "s", secrets=WORKER).keyring
         record = _records(network, w2)[0]
-        seal = DatagramSeal(stranger)
+        seal = sealing(stranger)
         to = (m1.name, m1.driver.port)
         forged = Gossip(
             sender=msgspec.structs.replace(record, incarnation=record.incarnation + 9), gossip=()
@@ -194,9 +203,15 @@ def test_a_boot_that_another_one_sealed_is_not_believed() -> None:
     run(main())
 
 
+def sealing(keyring: Keyring) -> DatagramSeal:
+    seal = DatagramSeal(keyring)
+    seal.set_membership_keys(KEYS)
+    return seal
+
+
 def _records(network: FakeNetwork, member: Member) -> list[Any]:
     """What the member says of itself in what it sent."""
-    seal = DatagramSeal(board(network, "reader").keyring)
+    seal = sealing(board(network, "reader").keyring)
     found: list[Any] = []
     for data in network.datagrams_sent:
         try:
@@ -214,7 +229,7 @@ def test_a_worker_cannot_speak_as_a_manager() -> None:
         network = FakeNetwork()
         m1, w1, w2 = await three(network)
         record = _records(network, w1)[0]
-        seal = DatagramSeal(w1.keyring)
+        seal = sealing(w1.keyring)
         to = (m1.name, m1.driver.port)
         grown = msgspec.structs.replace(record, role=MemberRole.MANAGER, incarnation=99)
         m1.driver.datagrams.on_datagram(seal.seal(Gossip(grown, ()), to, Role.NODE), ("w1", 1))
@@ -234,7 +249,7 @@ def test_without_udp_it_is_one_line_and_no_failure() -> None:
         member = Member(NoDatagrams(), "m1")
         assert not await member.driver.bind(("m1", 0))
         assert not await member.driver.bind(("m1", 0)) and member.driver.impossible
-        member.driver.follow(order_of(FAST, "fast", ()), "m1")
+        member.follow(())
         assert not member.driver.is_on and member.driver.members() == []
         assert member.sink.events() == ["membership_off"]
         await member.driver.close()
@@ -242,12 +257,66 @@ def test_without_udp_it_is_one_line_and_no_failure() -> None:
     run(main())
 
 
-def test_a_worker_with_a_credential_of_its_own_takes_no_part() -> None:
+def test_workers_with_credentials_of_their_own_take_part() -> None:
     async def main() -> None:
-        bound = Secrets.of_credential(worker_credential(SECRET, "w1"))
-        member = Member(FakeNetwork(), "w1", secrets=bound)
-        assert not await member.driver.bind(("w1", 0))
-        assert "credential is for w1" in member.driver.impossible
+        network = FakeNetwork()
+        m1 = Member(network, "m1")
+        seed = await m1.join()
+        bound = [Secrets.of_credential(worker_credential(SECRET, name)) for name in ("w1", "w2")]
+        w1, w2 = (Member(network, each.name, secrets=each) for each in bound)
+        for each in (w1, w2):
+            await each.join(seed)
+        await asyncio.sleep(KNOWN_S)
+        assert m1.states() == {"w1": "alive", "w2": "alive"}
+        assert w1.states() == {"m1": "alive", "w2": "alive"}
+        await closed(m1, w1, w2)
+
+    run(main())
+
+
+def test_a_worker_with_another_key_gets_no_answer() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        m1, w1, w2 = await three(network)
+        stranger = Member(network, "w3", secrets=WORKER)
+        assert await stranger.driver.bind(("w3", 0))
+        seeds = [("m1", m1.driver.port), ("w1", w1.driver.port)]
+        stranger.follow(seeds, OTHER_KEYS)
+        broken = m1.counters.bad_seal
+        await asyncio.sleep(KNOWN_S)
+        assert m1.counters.bad_seal > broken
+        assert stranger.counters.frames_received == 0 and stranger.states() == {}
+        assert "w3" not in m1.states() and "w3" not in w1.states()
+        # Its worker's credential is the genuine one: what counts are the keys.
+        stranger.follow(seeds)
+        await asyncio.sleep(KNOWN_S)
+        assert m1.states()["w3"] == stranger.states()["m1"] == "alive"
+        await closed(m1, w1, w2, stranger)
+
+    run(main())
+
+
+def test_no_member_is_suspected_while_the_keys_change() -> None:
+    async def main() -> None:
+        everyone = await three(FakeNetwork())
+        m1 = everyone[0]
+        seeds = [("m1", m1.driver.port)]
+        steps = [(*KEYS, *OTHER_KEYS), (*OTHER_KEYS, *KEYS), OTHER_KEYS]
+        for keys in steps:
+            # Workers learn of it some time after their managers, and one after another.
+            for each in everyone:
+                each.follow(() if each is m1 else seeds, keys)
+                await asyncio.sleep(1.0)
+        await asyncio.sleep(KNOWN_S)
+        assert m1.states() == {"w1": "alive", "w2": "alive"}
+        for each in everyone:
+            assert each.events("member_suspect", "member_dead") == []
+            assert each.counters.bad_seal == 0
+        late = Member(m1.network, "w3", secrets=WORKER)
+        await late.join(*seeds)
+        await asyncio.sleep(KNOWN_S)
+        assert "w3" not in m1.states() and late.states() == {}, "the former key opens nothing"
+        await closed(*everyone, late)
 
     run(main())
 
@@ -272,7 +341,7 @@ def test_an_error_inside_ends_membership_and_nothing_else() -> None:
         await asyncio.sleep(1.0)
         assert not m1.driver.is_on and "division" in m1.driver.impossible
         assert m1.sink.events().count("membership_failed") == 1
-        m1.driver.follow(order_of(FAST, "fast", ()), "m1")
+        m1.follow(())
         assert not m1.driver.is_on
         await closed(m1, w1, w2)
 
@@ -280,12 +349,19 @@ def test_an_error_inside_ends_membership_and_nothing_else() -> None:
 
 
 def test_an_order_has_another_version_only_if_it_says_something_else() -> None:
-    one = order_of(FAST, "fast", [("a", 1), ("b", 2)])
-    assert one == order_of(FAST, "fast", [("b", 2), ("a", 1)])
+    one = order_of(FAST, "fast", [("a", 1), ("b", 2)], KEYS)
+    assert one == order_of(FAST, "fast", [("b", 2), ("a", 1)], KEYS)
     assert one.version not in (0, OFF.version)
     others: list[MembershipOrder] = [
-        order_of(FAST, "fast", [("a", 1)]),
-        order_of(FAST, "lan", [("a", 1), ("b", 2)]),
-        order_of(MembershipSettings(), "fast", [("a", 1), ("b", 2)]),
+        order_of(FAST, "fast", [("a", 1)], KEYS),
+        order_of(FAST, "lan", [("a", 1), ("b", 2)], KEYS),
+        order_of(MembershipSettings(), "fast", [("a", 1), ("b", 2)], KEYS),
+        order_of(FAST, "fast", [("a", 1), ("b", 2)], OTHER_KEYS),
     ]
-    assert len({each.version for each in (one, *others)}) == 4
+    assert len({each.version for each in (one, *others)}) == 5
+
+
+def test_an_order_does_not_show_its_keys() -> None:
+    order = order_of(FAST, "fast", [], (b"the key",))
+    answer = SessionAnswer(epoch=1, view=1, committed=1, sequence=1, membership=order)
+    assert "the key" not in f"{order} {answer!r}"

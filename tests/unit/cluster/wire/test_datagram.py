@@ -35,9 +35,18 @@ from tests.fakes.wire import (
     turns,
 )
 
+KEYS = Secrets.of_node(SECRET).membership_keys("dc")
+
 
 class Party:
-    def __init__(self, network: FakeNetwork, name: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        network: FakeNetwork,
+        name: str,
+        *,
+        keys: tuple[bytes, ...] = KEYS,
+        **settings: Any,
+    ) -> None:
         self.got: list[tuple[Any, Sender]] = []
         self.counters = WireCounters()
         self.at = 0.0
@@ -49,6 +58,7 @@ class Party:
             now=lambda: self.at,
             catalogue=TEST_CATALOGUE,
         )
+        self.datagrams.set_membership_keys(keys)
         self.network = network
 
     async def bind(self) -> Party:
@@ -181,9 +191,10 @@ def test_nodes_and_workers_understand_each_other_and_workers_themselves() -> Non
     async def main() -> None:
         network = FakeNetwork()
         worker = Secrets.of_credential(worker_credential(SECRET))
+        bound = Secrets.of_credential(worker_credential(SECRET, "w2"))
         node = await Party(network, "n").bind()
         one = await Party(network, "w1", secrets=worker).bind()
-        two = await Party(network, "w2", secrets=worker).bind()
+        two = await Party(network, "w2", secrets=bound).bind()
         node.datagrams.send(Beat(1), one.datagrams.address, Role.WORKER)
         one.datagrams.send(Beat(2), node.datagrams.address, Role.NODE)
         one.datagrams.send(Beat(3), two.datagrams.address, Role.WORKER)
@@ -194,11 +205,60 @@ def test_nodes_and_workers_understand_each_other_and_workers_themselves() -> Non
     run(main())
 
 
+NEWER = Secrets.of_node("the newer secret!").membership_keys("dc")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(NEWER, id="of another secret"),
+        pytest.param(Secrets.of_node(SECRET).membership_keys("other"), id="of another datacenter"),
+        pytest.param(Secrets.of_node(SECRET).for_role(Role.WORKER), id="the workers' credential"),
+    ],
+)
+def test_a_worker_with_another_key_is_counted_and_dropped(keys: tuple[bytes, ...]) -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        worker = Secrets.of_credential(worker_credential(SECRET))
+        node = await Party(network, "n").bind()
+        stranger = await Party(network, "w", secrets=worker, keys=keys).bind()
+        stranger.datagrams.send(Beat(1), node.datagrams.address)
+        node.datagrams.send(Beat(2), stranger.datagrams.address, Role.WORKER)
+        await turns()
+        assert node.messages == stranger.messages == []
+        assert (node.counters.bad_seal, stranger.counters.bad_seal) == (1, 1)
+
+    run(main())
+
+
+def test_a_former_key_opens_nothing_even_of_a_known_sender() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        worker = Secrets.of_credential(worker_credential(SECRET))
+        node = await Party(network, "n").bind()
+        one = await Party(network, "w", secrets=worker).bind()
+
+        async def sent(number: int) -> list[Any]:
+            one.datagrams.send(Beat(number), node.datagrams.address)
+            await turns()
+            return node.messages
+
+        assert await sent(1) == [Beat(1)]
+        node.datagrams.set_membership_keys((*NEWER, *KEYS))
+        assert await sent(2) == [Beat(1), Beat(2)]
+        node.datagrams.set_membership_keys(NEWER)
+        assert await sent(3) == [Beat(1), Beat(2)]
+        one.datagrams.set_membership_keys(NEWER)
+        assert await sent(4) == [Beat(1), Beat(2), Beat(4)]
+
+    run(main())
+
+
 def test_a_worker_cannot_send_as_a_node() -> None:
     async def main() -> None:
         network = FakeNetwork()
         genuine = Secrets.of_credential(worker_credential(SECRET))
-        forged = Forged(Role.NODE, "", genuine.for_role(Role.WORKER))
+        forged = Forged(Role.NODE, "", [*genuine.for_role(Role.WORKER), *KEYS])
         forger = await Party(network, "w", secrets=forged).bind()
         node = await Party(network, "n").bind()
         forger.datagrams.send(Beat(1), node.datagrams.address)

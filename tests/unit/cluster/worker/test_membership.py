@@ -19,7 +19,8 @@ from squall.runtime.metrics import Registry
 from squall.settings.shared_sections import MembershipSettings
 from tests.fakes.wire import SECRET, FakeNetwork, board, run
 
-ORDER = order_of(MembershipSettings(), "lan", [("10.0.0.1", 7400)])
+KEYS = Secrets.of_node(SECRET).membership_keys("dc")
+ORDER = order_of(MembershipSettings(), "lan", [("10.0.0.1", 7400)], KEYS)
 
 
 class Worker:
@@ -34,12 +35,13 @@ class Worker:
         )
         links.current.control.link = self.link
         self.links = links
+        self.sink = MemorySink()
         self.membership = WorkerMembership(
             made.runtime,
             made,
             cast("Any", links),
             self.session,
-            Log(MemorySink(), made.runtime.clock),
+            Log(self.sink, made.runtime.clock),
             Registry(),
             4,
         )
@@ -58,15 +60,31 @@ def test_a_session_without_membership_says_nothing_of_it() -> None:
     assert WorkerSession("w1", "b1", 1, timers("fast", 1)).request(1.0, 1.0).membership == -1
 
 
-def test_it_asks_follows_and_says_which_order_it_has() -> None:
+@pytest.mark.parametrize("bound_to", ["", "w1"])
+def test_it_asks_follows_and_says_which_order_it_has(bound_to: str) -> None:
     async def main() -> None:
-        worker = Worker()
+        worker = Worker(name=bound_to)
         assert worker.asked == 0
         await worker.membership.follow(ORDER)
         assert worker.asked == ORDER.version and worker.driver.is_on
         assert worker.driver.identity.address[0] == "10.0.0.4"
         await worker.membership.follow(OFF)
         assert worker.asked == OFF.version and not worker.driver.is_on
+        await worker.membership.close()
+
+    run(main())
+
+
+def test_without_keys_it_stays_out_until_its_managers_send_some() -> None:
+    async def main() -> None:
+        worker = Worker()
+        older = order_of(MembershipSettings(), "lan", ORDER.seeds, ())
+        for _ in range(2):
+            await worker.membership.follow(older)
+        assert worker.asked == older.version and not worker.driver.is_on
+        assert worker.sink.events() == ["membership_off"]
+        await worker.membership.follow(ORDER)
+        assert worker.asked == ORDER.version and worker.driver.is_on
         await worker.membership.close()
 
     run(main())
@@ -88,10 +106,9 @@ class NoDatagrams(FakeNetwork):
         raise OSError("not supported")
 
 
-@pytest.mark.parametrize("worker", [{"name": "w1"}, {"network": NoDatagrams()}])
-def test_one_that_cannot_take_part_asks_no_more(worker: dict[str, Any]) -> None:
+def test_one_that_cannot_take_part_asks_no_more() -> None:
     async def main() -> None:
-        made = Worker(**worker)
+        made = Worker(network=NoDatagrams())
         await made.membership.follow(ORDER)
         assert made.asked == -1 and not made.driver.is_on
         await made.membership.close()

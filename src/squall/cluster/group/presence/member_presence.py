@@ -7,7 +7,7 @@ membership is off on all of them: the tables grow with the number, and beyond it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from squall.cluster.group.member_watch import GroupWatch
 from squall.cluster.membership.messages import MemberRole, Sync
@@ -46,18 +46,20 @@ class MemberPresence:
         *,
         role: MemberRole,
         settings: Settings,
+        keys: tuple[bytes, ...],
         advertised: Callable[[], Address],
         nodes: Callable[[], int],
         leads: Callable[[], bool],
         takes_part: bool,
     ) -> None:
-        """`nodes` returns how many nodes could take part; `takes_part`: this one may. `leads`: it
-        leads its group now."""
+        """`keys` are the membership keys of the group. `nodes` returns how many nodes could take
+        part; `takes_part`: this one may. `leads`: it leads its group now."""
         self._leads = leads
         self._board = board
         self._endpoint = endpoint
         self._watch = watch
         self._settings = settings
+        self._keys = keys
         self._advertised = advertised
         self._nodes = nodes
         self._order = OFF
@@ -102,11 +104,13 @@ class MemberPresence:
             return
         others = [(each.host, each.note.datagrams) for each in self._watch.heard.values()]
         seeds = [(at, port) for at, port in others if at and port]
-        profile = self._settings.timers.profile
-        self.driver.follow(order_of(self._settings.membership, profile, seeds), host)
+        self.driver.follow(self._order_for(seeds), host)
         self.driver.say("leads" if self._leads() else "follows")
-        own = (host, self.driver.port)
-        self._order = order_of(self._settings.membership, profile, [*seeds, own])
+        self._order = self._order_for([*seeds, (host, self.driver.port)])
+
+    def _order_for(self, seeds: Sequence[Address]) -> MembershipOrder:
+        settings = self._settings
+        return order_of(settings.membership, settings.timers.profile, seeds, self._keys)
 
     def _host(self) -> str:
         """Where others reach this node: as the flags say if that is a number, otherwise as the

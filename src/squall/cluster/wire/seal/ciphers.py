@@ -27,7 +27,7 @@ from squall.cluster.wire.header import (
     pack_frame_header,
 )
 from squall.cluster.wire.roles import Role
-from squall.cluster.wire.seal.secrets import Secrets, derive
+from squall.cluster.wire.seal.secrets import RoleSecrets, derive
 from squall.runtime.interfaces import BootId
 
 NONCE_SIZE = 16
@@ -90,7 +90,7 @@ class BootCiphers:
     """Ciphers by sender's boot; only those of authenticated senders are kept."""
 
     def __init__(
-        self, secrets: Secrets, cluster: str, purpose: str, *, ciphers_max: int = CIPHERS_MAX
+        self, secrets: RoleSecrets, cluster: str, purpose: str, *, ciphers_max: int = CIPHERS_MAX
     ) -> None:
         self._secrets = secrets
         self._cluster = cluster
@@ -146,6 +146,10 @@ class BootCiphers:
                 self._proven.popitem(last=False)
             return body, secret
         raise SealBroken("not sealed with a secret of this cluster")
+
+    def forget(self) -> None:
+        """Forgets all senders, so that secrets which are accepted no more open nothing."""
+        self._proven.clear()
 
     def _cipher(self, secret: bytes, boot: BootId) -> AESGCM:
         return AESGCM(derive(secret, salt=b"", info=(self._cluster, self._purpose, boot)))

@@ -16,7 +16,7 @@ from squall.api.errors import ConfigError
 from squall.cluster.wire.roles import Role
 from squall.cluster.wire.seal.ciphers import NONCE_SIZE, BootCiphers, SessionSeal
 from squall.cluster.wire.seal.replay import ReplayGuard
-from squall.cluster.wire.seal.secrets import Secrets, derive, key_name
+from squall.cluster.wire.seal.secrets import DatagramSecrets, Secrets, derive, key_name
 from squall.runtime.interfaces import BootId, NodeId
 
 BOOT_ID_MAX_BYTES = 64
@@ -58,7 +58,8 @@ class Keyring:
         self.identity = Identity(secrets.role, node, boot, secrets.name, secrets.operator)
         self.cluster = cluster
         self.hellos = BootCiphers(secrets, cluster, "hello")
-        self.datagrams = BootCiphers(secrets, cluster, "datagram")
+        self._datagram_secrets = DatagramSecrets(secrets)
+        self.datagrams = BootCiphers(self._datagram_secrets, cluster, "datagram")
         self.hello_replays = ReplayGuard()
         self.datagram_replays = ReplayGuard()
         self._entropy = entropy
@@ -67,6 +68,15 @@ class Keyring:
 
     def fresh_nonce(self) -> bytes:
         return self._entropy(NONCE_SIZE)
+
+    def set_membership_keys(self, keys: tuple[bytes, ...]) -> bool:
+        """Uses these keys for datagrams to and among workers, the sending one first. True: they are
+        others than before."""
+        if keys == self._datagram_secrets.membership_keys:
+            return False
+        self._datagram_secrets.membership_keys = keys
+        self.datagrams.forget()
+        return True
 
     def next_hello(self) -> int:
         sequence = self._hellos_sent

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
+from typing import Protocol
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -28,6 +29,19 @@ OPERATOR = "operator"
 _OPERATOR_MARK = f":{OPERATOR}"
 KEY_SIZE = 32
 _CREDENTIAL = "squall1"
+
+
+class RoleSecrets(Protocol):
+    """What keys are derived from."""
+
+    @property
+    def role(self) -> Role:
+        """The role of the process that has them."""
+        ...
+
+    def for_role(self, role: Role, name: str = "") -> tuple[bytes, ...]:
+        """The role's secrets, the sending one first; none if this process has none."""
+        ...
 
 
 class Secrets:
@@ -83,6 +97,33 @@ class Secrets:
             if not name:
                 self._derived[role, name] = known
         return known
+
+    def membership_keys(self, group: str) -> tuple[bytes, ...]:
+        """The keys of the datagrams between a group's nodes and its workers, one for each accepted
+        secret. Only a node can make them. No other key follows from them."""
+        if self.role is not Role.NODE:
+            return ()
+        info = ("squall membership key", group)
+        return tuple(derive(secret, salt=b"", info=info) for secret in self._secrets)
+
+
+class DatagramSecrets:
+    """The secrets of one process's datagrams: between nodes those of their role, to and among
+    workers the membership keys of their group.
+
+    A worker's credential is of no use here: one that is bound to a name is shared with nobody but
+    the nodes. The nodes give all workers the membership keys."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self.membership_keys: tuple[bytes, ...] = ()
+
+    @property
+    def role(self) -> Role:
+        return self._secrets.role
+
+    def for_role(self, role: Role, name: str = "") -> tuple[bytes, ...]:
+        return self.membership_keys if role is Role.WORKER else self._secrets.for_role(role, name)
 
 
 def check_secret(secret: str) -> None:

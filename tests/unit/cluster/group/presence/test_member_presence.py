@@ -23,6 +23,7 @@ from squall.runtime.metrics import Registry
 from squall.settings.shared_sections import MembershipSettings
 from tests.fakes.wire import FakeNetwork, board, run
 
+KEYS = (b"the newer key", b"the former key")
 SOME = MembershipSettings(max_nodes=10)
 
 
@@ -50,6 +51,7 @@ class Manager:
             Registry(),
             role=MemberRole.MANAGER,
             settings=msgspec.structs.replace(Settings(), membership=settings),
+            keys=KEYS,
             advertised=lambda: advertised,
             nodes=lambda: self.nodes,
             leads=lambda: True,

@@ -64,6 +64,26 @@ def test_a_client_or_worker_has_no_secret_but_its_own() -> None:
         assert holder.for_role(role, name) == ()
 
 
+def test_a_membership_key_is_none_of_the_other_secrets_and_of_one_group() -> None:
+    node = Secrets.of_node(SECRET)
+    keys = node.membership_keys("c/dc")
+    others = [node.for_role(role)[0] for role in Role]
+    others += node.membership_keys("c/other") + node.membership_keys("other/dc")
+    assert len({*keys, *others}) == len(keys) + len(others)
+    assert keys == Secrets.of_node(SECRET).membership_keys("c/dc")
+
+
+def test_only_a_node_makes_membership_keys_and_one_for_each_accepted_secret() -> None:
+    for credential in (worker_credential(SECRET), worker_credential(SECRET, "w1")):
+        assert Secrets.of_credential(credential).membership_keys("c/dc") == ()
+    old, new = Secrets.of_node("the former secret"), Secrets.of_node(SECRET)
+    both = Secrets.of_node(SECRET, ["the former secret"])
+    assert both.membership_keys("c/dc") == (
+        *new.membership_keys("c/dc"),
+        *old.membership_keys("c/dc"),
+    )
+
+
 def test_the_sending_secret_comes_first() -> None:
     old, new = Secrets.of_node("the former secret"), Secrets.of_node(SECRET)
     both = Secrets.of_node(SECRET, ["the former secret"])

@@ -120,7 +120,7 @@ def assign(
 
 
 def _is_assigned(job: GateJobRecord, choices: Iterable[PartChoice]) -> bool:
-    """The command is a repeat: each part has had exactly this try."""
+    """Whether the command is a repeat: each part has had exactly this try."""
     return all(
         0 <= each.part < len(job.parts)
         and any(

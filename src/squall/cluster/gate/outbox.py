@@ -127,7 +127,7 @@ class GateOutbox:
         return None
 
     def failed(self, order: PartOrder, now: float) -> None:
-        """No answer came: the order may have arrived or not."""
+        """Notes that no answer came. The order may have arrived all the same, so it is repeated."""
         self._sending.failed(order.tag, now)
 
     def next_due(self) -> float:

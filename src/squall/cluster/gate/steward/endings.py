@@ -1,4 +1,4 @@
-"""The end of jobs: deadlines, parts whose datacenter is gone, the result, the terminal state."""
+"""Ends jobs: deadlines, parts of a lost datacenter, the result, the terminal state."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def check_deadline(state: StewardState, job: GateJobRecord) -> float:
 
 
 def check_losses(state: StewardState, job: GateJobRecord) -> float:
-    """Gives up started parts whose datacenter is unreachable: at once if the job says so, else when
-    it was waited for (R15: Lost(e)). Returns the moment of the next check."""
+    """Gives up started parts whose datacenter is unreachable (R15: Lost(e)): at once if the job
+    says so, else after the wait for it. Returns the moment of the next check."""
     check_at = math.inf
     targets = job.submission.targets
     drops = targets.on_loss == "drop" if targets else False
@@ -58,8 +58,8 @@ def check_losses(state: StewardState, job: GateJobRecord) -> float:
 
 
 def _waited_s(state: StewardState, job: GateJobRecord, tried: PartTry) -> float:
-    """How long a silent datacenter was waited for. Its part may go on to the end of its plan: what
-    it does until then, it can deliver later."""
+    """How long the gates have waited for a silent datacenter. Its part may go on to the end of its
+    plan, and the datacenter can deliver that work later."""
     end_ms = job.started_ms + longest_run_ms(job.submission.manifest, PLAN_ALONE)
     end_ms += job.extension_ms
     if job.stop:

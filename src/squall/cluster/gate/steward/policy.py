@@ -44,7 +44,7 @@ SWEEP_AGAIN_S = 0.5
 
 
 class Steward:
-    """Decides for one period of leading. A member that leads again makes a new one."""
+    """Decides while this member is primary, for one term; the next term has a new `Steward`."""
 
     def __init__(
         self,
@@ -106,11 +106,11 @@ class Steward:
         self.state.submit(f"stop {job}", StopJob(job=job, kind="aborted", reason=text))
 
     def fail_job(self, job: JobId, error: Exception) -> None:
-        """An effect of the job raised what it never should."""
+        """Fails a job after one of its effects raised an error that it should never raise."""
         self.state.fail_job(job, error)
 
     def waits_for(self, job: JobId) -> str:
-        """Why a job is in the queue of the gates; "" if it is not known to wait."""
+        """Why a job waits in the queue of the gates; "" if the steward knows of no wait."""
         known = self.state.jobs.get(job)
         return known.waits_for if known is not None else ""
 

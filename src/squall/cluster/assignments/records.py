@@ -90,6 +90,8 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GateJobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job of the gates, from its submission until its datacenters have forgotten it."""
+
     job: JobId
     op: int
     principal: str

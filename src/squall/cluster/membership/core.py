@@ -165,6 +165,7 @@ class MembershipCore:
 
     def _exit(self) -> list[Effect]:
         shared = self._shared
+        # The gossip timer runs only while records wait: a calm group sends probes alone.
         if len(shared.queue) and not self._gossip_due:
             self._gossip_due = True
             interval = shared.parameters.gossip_interval_s
@@ -180,6 +181,7 @@ class MembershipCore:
         if not self._own_record.is_leaving:
             self._probes.next_of_round()
             self._suspicions.watch_isolation()
+        # A member that distrusts itself probes more rarely (Lifeguard): it accuses fewer peers.
         shared.timers.at(shared.now + interval * shared.health.multiplier, self._probe_round)
 
     def _gossip(self) -> None:
@@ -211,6 +213,7 @@ class MembershipCore:
         if peer is not None and peer.record.boot == sender.boot:
             self._heard(peer, message)
         else:
+            # A message of a boot that another one replaced says nothing about the present boot.
             peer = None
         if not isinstance(message, Sync):
             for record in message.gossip:
@@ -277,6 +280,7 @@ class MembershipCore:
         """Notes that a peer was confirmed or came back."""
         table = self._shared.table
         self._probes.ring.add(peer.node)
+        # The first peer of a member that has just joined: one comparison shows it the whole group.
         if len(table.present) == 1 and not table.dead:
             self._anti_entropy.compare_with(peer)
         elif peer.attempts == 0 or table.dead:

@@ -63,6 +63,8 @@ class KnownDatacenter:
     ) -> None:
         """`rtt_ms` is None if the answer was late or the link was being dialled."""
         if self.reach.state is Reachability.UNREACHABLE:
+            # The health from before the silence says nothing now, so the next report counts at
+            # once instead of after `steady_s`.
             self._health.forget()
         self.reach.answered(now)
         self._trouble = ""
@@ -72,6 +74,7 @@ class KnownDatacenter:
         if not replaces(state, self.report, age_s, self._settings.stale_s):
             return
         self.report = state
+        # The time of the question, not of the answer: the report is at least as new as that.
         self._reported_at = asked_at
         if state.managers:
             self._learned = tuple(state.managers)

@@ -64,6 +64,8 @@ def _waited_s(state: StewardState, job: GateJobRecord, tried: PartTry) -> float:
     end_ms += job.extension_ms
     if job.stop:
         end_ms = min(end_ms, job.stop_ms)
+    # Both must have lasted so long: the time since the plan's end, and the silence of the
+    # datacenter. One that fell silent after a long run still gets the whole wait.
     return min((state.group_ms - end_ms) / 1000.0, state.silent_s(tried.datacenter))
 
 
@@ -75,6 +77,8 @@ def _running(job: GateJobRecord) -> Iterator[tuple[PartRecord, PartTry]]:
 
 def _lose(state: StewardState, job: GateJobRecord, part: PartRecord, tried: PartTry) -> None:
     stored = state.job(job.job).lost.get(part.index)
+    # The record is durable before a command names it (R9). A new primary does not know of a stored
+    # record and stores it again, which is harmless.
     if stored is None:
         tag = f"cut {job.job} {part.index}"
         state.ask(

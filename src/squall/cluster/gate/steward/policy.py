@@ -80,6 +80,7 @@ class Steward:
         self._datacenters = dict(datacenters)
         self._queue_at = now
         self._sweep_at = now
+        # A new term checks every job once: it has not seen the changes before it.
         machine.take_changed()
         self.state.dirty = dict.fromkeys(machine.tables.jobs)
 
@@ -146,6 +147,7 @@ class Steward:
 
     def _time(self, now: float, group_ms: int) -> None:
         self.state.now = max(self.state.now, now)
+        # Never behind the entries that were applied: their times are deadlines and waits here.
         self.state.group_ms = max(self.state.group_ms, group_ms, self.state.tables.group_ms)
 
     def _back(self, tag: str, now: float | None, *, ok: bool) -> None:
@@ -195,6 +197,7 @@ class Steward:
             checks.append(check_start(state, job))
         check_at = min(checks)
         if math.isfinite(check_at):
+            # At least a moment away: a check that is due and changes nothing must not spin.
             state.due[name] = max(check_at, state.now + 0.01)
         else:
             state.due.pop(name, None)

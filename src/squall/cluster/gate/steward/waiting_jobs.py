@@ -39,14 +39,18 @@ def check_start(state: StewardState, job: GateJobRecord) -> float:
         text = f"{final[0].current.datacenter} refused its part: {final[0].current.reason}"
         return _fail(state, job, text, final[0].current.exit_code)
     if any(needs_datacenter(part) for part in job.parts):
+        # `assign_waiting` finds a datacenter first; its command makes this job due again.
         return math.inf
     tries = [part.current for part in job.parts if part.current is not None]
     if all(each.state == "ready" for each in tries):
+        # The deadline of a job without a timeout: without one, a datacenter that never reports the
+        # end of its part would keep the job open for ever.
         run_ms = longest_run_ms(job.submission.manifest, PLAN_TIMERS)
         run_ms += round(state.timers.deadline_margin_s * 1000)
         handovers = tuple(each.handover for each in tries)
         command = StartParts(job=job.job, handovers=handovers, run_ms=run_ms)
         state.submit(f"start {job.job}", command)
+        # The outcome of the command causes the next check; the second is only the fallback.
         return state.now + 1.0
     hold_ms = round(state.timers.hold_s * 1000)
     # A new primary gives datacenters the time to answer it.
@@ -98,6 +102,8 @@ def assign_waiting(state: StewardState) -> float:
 def _assign(state: StewardState, job: GateJobRecord, claimed: set[str]) -> float:
     known, timers = state.job(job.job), state.timers
     if job.holds:
+        # Each return to the queue doubles the wait: a job whose parts are never ready together must
+        # not keep reserving cores that other jobs could use.
         at = state.at(job.queued_ms + round(timers.again_s(job.holds) * 1000))
         if at > state.now:
             return at
@@ -119,6 +125,7 @@ def _assign(state: StewardState, job: GateJobRecord, claimed: set[str]) -> float
         wanted = {*taken, *(name for name, _ in answer.datacenters)}
         tickets = state.tables.tickets
         busy = [n for n in sorted(wanted) if tickets.get(n, job.job) != job.job or n in claimed]
+        # A job that waits for tickets claims its datacenters too, so no later job overtakes it.
         claimed |= wanted
         if busy:
             known.waits_for = f"another job of several datacenters is prepared in {', '.join(busy)}"

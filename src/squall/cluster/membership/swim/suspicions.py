@@ -66,6 +66,7 @@ class Suspicions:
         if suspicion is None:
             return
         began = suspicion.evidence_at is None
+        # The newest failure counts: a message of the peer after it cancels the evidence (C61).
         suspicion.evidence_at = shared.now
         if began:
             self._ping_again(peer, suspicion)
@@ -128,6 +129,7 @@ class Suspicions:
         shared.timers.at(deadline, lambda: self._due(peer, suspicion))
 
     def _due(self, peer: KnownPeer, suspicion: Suspicion) -> None:
+        # Timers are never cancelled: the suspicion may be refuted, or have another deadline now.
         if peer.suspicion is suspicion and suspicion.deadline <= self._shared.now:
             self._expire(peer, suspicion)
 
@@ -160,6 +162,8 @@ class Suspicions:
             suspicion.was_due = True
             shared.timers.at(shared.now + wait, lambda: self._due(peer, suspicion))
             return
+        # More than half of the group is silent: this member is probably the one cut off, and its
+        # verdicts would be wrong. The hold is bounded, so that a real mass failure is reported.
         hold_until = suspicion.started + shared.parameters.isolation_hold_s
         if shared.now < hold_until and self.watch_isolation():
             shared.counters.deaths_held += 1

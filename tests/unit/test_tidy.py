@@ -53,7 +53,7 @@ BANNED_MODULES = {
 # shrinks: say whose it is (`StepRecord`, `WorkSlot`).
 AMBIGUOUS_CLASSES = {
     *("Admission", "BlobHeld", "Checkpoints", "CorePool", "Counter", "Fence", "Fetch", "Gauge"),
-    *("HandOver", "Head", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind", "Level"),
+    *("HandOver", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind", "Level"),
     *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Recovered", "Refusal"),
     *("Role", "ScheduleRunner", "Sender", "Shop", "Status", "Timers"),
 }

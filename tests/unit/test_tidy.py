@@ -54,7 +54,7 @@ BANNED_MODULES = {
 AMBIGUOUS_CLASSES = {
     *("Admission", "BlobHeld", "Checkpoints", "CorePool", "Counter", "Fence", "Fetch", "Gauge"),
     *("HandOver", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind", "Level"),
-    *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Recovered", "Refusal"),
+    *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Refusal"),
     *("Role", "ScheduleRunner", "Sender", "Shop", "Status", "Timers"),
 }
 BANNED_WORDS = re.compile(r"\b(TODO|FIXME|XXX|[Ff]or now)\b")

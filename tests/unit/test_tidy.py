@@ -55,7 +55,7 @@ AMBIGUOUS_CLASSES = {
     *("Admission", "BlobHeld", "Checkpoints", "CorePool", "Counter", "Fence", "Fetch", "Gauge"),
     *("HandOver", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind", "Level"),
     *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Refusal"),
-    *("Role", "ScheduleRunner", "Sender", "Shop", "Status", "Timers"),
+    *("Role", "ScheduleRunner", "Sender", "Shop", "Timers"),
 }
 BANNED_WORDS = re.compile(r"\b(TODO|FIXME|XXX|[Ff]or now)\b")
 BANNED_EVERYWHERE = {"pickle", "cPickle", "cloudpickle", "dill", "shelve"}

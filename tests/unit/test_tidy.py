@@ -52,7 +52,7 @@ BANNED_MODULES = {
 # Names of classes that several modules define, each with a meaning of its own. The table only
 # shrinks: say whose it is (`StepRecord`, `WorkSlot`).
 AMBIGUOUS_CLASSES = {
-    *("Admission", "BlobHeld", "Checkpoints", "CorePool", "Counter", "Fence", "Fetch", "Gauge"),
+    *("Admission", "BlobHeld", "Checkpoints", "Counter", "Fence", "Fetch", "Gauge"),
     *("HandOver", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind", "Level"),
     *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Refusal"),
     *("Role", "ScheduleRunner", "Sender", "Shop", "Timers"),

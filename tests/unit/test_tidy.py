@@ -53,7 +53,7 @@ BANNED_MODULES = {
 # shrinks: say whose it is (`StepRecord`, `WorkSlot`).
 AMBIGUOUS_CLASSES = {
     *("Admission", "BlobHeld", "Checkpoints", "Counter", "Fence", "Fetch", "Gauge"),
-    *("HandOver", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind", "Level"),
+    *("HandOver", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind"),
     *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Refusal"),
     *("Role", "ScheduleRunner", "Sender", "Shop", "Timers"),
 }

@@ -1,8 +1,8 @@
 """Many pure cores on one queue of events: a network that loses and delays, nodes that stop.
 
-A node's process is a loop that takes what has arrived, then its timers, as asyncio does. A stopped
-process takes nothing; its kernel keeps up to `BUFFER_MAX` datagrams. A slow one takes its events at
-the next turn of its loop.
+A node's process is a loop that handles arrived datagrams, then due timers, as asyncio does. A
+stopped process handles none; its kernel keeps up to `BUFFER_MAX` datagrams. A slow process handles
+its events at the next turn of its loop.
 """
 
 from __future__ import annotations
@@ -117,14 +117,15 @@ class EventQueue:
         node.is_paused = True
 
     def resume(self, node: SimulatedNode) -> None:
-        """What the kernel kept is taken first, then the timers (the order of an asyncio turn)."""
+        """Continues a stopped process: first the datagrams that the kernel kept, then the timers
+        (the order of an asyncio turn)."""
         if not node.is_paused:
             return
         node.is_paused = False
         self._turn(node)
 
     def tell(self, node: SimulatedNode, event: Event) -> None:
-        """An event of the node's own driver."""
+        """Gives a node's core an event of its own driver."""
         self.carry_out(node, node.core.handle(event, self.now))
 
     # The network.
@@ -205,7 +206,7 @@ class EventQueue:
             self._watch(node)
 
     def carry_out(self, node: SimulatedNode, effects: list[Effect]) -> None:
-        """Does what a core wants done."""
+        """Carries out the effects of a core."""
         for effect in effects:
             if isinstance(effect, SendDatagram):
                 self._send(node, effect.to, effect.message)

@@ -1,7 +1,7 @@
 """`python -m lab.membership.figures`: the tables of docs/membership.md.
 
-Squall's core and plain SWIM with memberlist's LAN parameters run in the same light simulator. Every
-figure follows from its seed. `--quick` takes a tenth of the samples, and a table's name runs that
+Squall's core and plain SWIM with memberlist's LAN parameters run in the same light simulator. A
+seed determines every figure. `--quick` takes a tenth of the samples; a table's name runs that
 table alone.
 """
 
@@ -142,7 +142,7 @@ class Tables:
             print(f"{protocol} | all | {total}", flush=True)
 
     def traffic(self) -> None:
-        """What a node of a calm group sends."""
+        """The traffic of a node in a calm group."""
         self._table(
             "protocol | members | messages a second | bytes a second",
             traffic_cell,
@@ -155,7 +155,7 @@ class Tables:
         )
 
     def heal(self) -> None:
-        """From the end of a 50/50 partition until all hold all for alive."""
+        """The time from the end of a 50/50 partition until all members see all others alive."""
         seeds = max(int(5 * self._share), 2)
         self._table(
             "protocol | members | partition, s | healed after median / longest, s",
@@ -184,7 +184,7 @@ class Tables:
             print(" | ".join([*map(str, shown), text]), flush=True)
 
     def _run(self, cell: Callable[..., T], rows: Sequence[tuple[object, ...]]) -> Iterator[T]:
-        """Each result as soon as those before it are there."""
+        """Yields the results in order, each as soon as it and those before it are ready."""
         futures = [self._pool.submit(cell, *row) for row in rows]
         yield from (future.result() for future in futures)
 

@@ -24,7 +24,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass
 class Deaths:
-    """Collects who held whom for dead, and when."""
+    """Collects which member declared which one dead, and when."""
 
     declared: list[tuple[float, SimulatedNode, str]] = field(
         default_factory=list[tuple[float, SimulatedNode, str]]
@@ -36,7 +36,7 @@ class Deaths:
     """Also by gossip."""
 
     def of(self, victim: SimulatedNode) -> dict[int, float]:
-        """When each observer took a node for dead."""
+        """When each observer declared a node dead."""
         return {id(node): when for when, node, dead in self.held if dead == victim.name}
 
     def take(self, node: SimulatedNode, changed: PeerChanged, now: float) -> None:
@@ -168,7 +168,7 @@ class TrafficRate:
 
 
 def traffic(make: Make, members: int, seconds: float, seed: int) -> TrafficRate:
-    """What a node of a calm group sends in a second."""
+    """The traffic of a node in a calm group, per second."""
     queue = EventQueue(Random(f"traffic {members} {seed}"), counts_bytes=True)
     fill(queue, make, members)
     queue.run(10.0)

@@ -1,4 +1,4 @@
-"""SWIM without Lifeguard, with memberlist's LAN parameters: what Squall's core is compared with.
+"""SWIM without Lifeguard, with memberlist's LAN parameters: the baseline for Squall's core.
 
 It follows the paper (Das, Gupta, Motivala 2002) with the additions that memberlist makes for every
 profile: gossip of its own beside the piggyback, push and pull of the whole state, gossip to members

@@ -54,10 +54,10 @@ BANNED_MODULES = {
 # Names of classes that several modules define, each with a meaning of its own. The table only
 # shrinks: say whose it is (`StepRecord`, `WorkSlot`).
 AMBIGUOUS_CLASSES = {
-    *("Admission", "BlobHeld", "Checkpoints", "CorePool", "Counter", "Fence", "Fetch", "Gauge"),
-    *("HandOver", "Head", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind", "Level"),
-    *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Recovered", "Refusal"),
-    *("Role", "ScheduleRunner", "Sender", "Shop", "Status", "Step", "Timers"),
+    *("Admission", "BlobHeld", "Checkpoints", "Counter", "Fence", "Fetch", "Gauge"),
+    *("HandOver", "Histogram", "Housekeeping", "JobRecord", "Keyring", "Kind"),
+    *("Listener", "Log", "Member", "OutcomeUnknown", "Prepare", "Profile", "Refusal"),
+    *("Role", "ScheduleRunner", "Sender", "Shop", "Timers"),
 }
 BANNED_WORDS = re.compile(r"\b(TODO|FIXME|XXX|[Ff]or now)\b")
 BANNED_EVERYWHERE = {"pickle", "cPickle", "cloudpickle", "dill", "shelve"}

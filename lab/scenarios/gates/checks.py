@@ -32,7 +32,7 @@ def gate_job_of(job: str) -> JobId:
 
 @dataclass
 class GatesWatch:
-    """What the checks of one run know."""
+    """The observations of one run, and the checks on them."""
 
     world: World
     # Every boot of every gate.
@@ -113,7 +113,7 @@ class GatesTarget(ModelTarget):
 
 
 class GatesHost(ModelHost):
-    """Tells the checks what its worker prepares."""
+    """An attempt host that reports to the checks what its worker prepares."""
 
     def __init__(self, engine: ModelEngine, runtime: Runtime, watch: GatesWatch) -> None:
         super().__init__(engine, runtime)

@@ -95,8 +95,8 @@ async def client(
     cancel_after_s: float | None,
     addresses: tuple[str, ...] = GATES,
 ) -> None:
-    """Submits until the job is accepted, and follows it to its result. A manager that is asked
-    names the gates, as soon as it knows them."""
+    """Submits until the job is accepted, and follows it to its result. A manager redirects the
+    client to the gates as soon as it knows them."""
     tasks = TaskRunner(runtime.clock, runtime.random)
     me = ClusterClient(
         runtime,
@@ -212,7 +212,7 @@ async def cut_off_datacenters(lab: GatesLab, draw: random.Random) -> None:
 
 
 def left_over(lab: GatesLab) -> list[str]:
-    """What is reserved or not forgotten although all jobs are over."""
+    """Lists reservations and handovers that remain although all jobs are over."""
     found: list[str] = []
     for name, each in lab.datacenters.items():
         for node in each.managers.values():

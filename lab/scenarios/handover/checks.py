@@ -1,7 +1,7 @@
 """Watches both logs from outside, and fails the run when the handover breaks a promise (R15).
 
-It sees every command when it is committed, in all groups at once, as no node can. It never trusts
-the tables that it judges for what happened before: it keeps its own record.
+Unlike any node, it sees the commands of all groups when they are committed. It never trusts the
+tables that it judges: it keeps its own record of past commands.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class HandoverChecks:
                     self.lost.add((id(group), str(job.job), part.index))
 
     def _finished(self, group: GroupModel[Any], job: GateJobRecord) -> None:
-        """The result counts each part once: by what its current try left."""
+        """The result counts each part once: by the outcome of its current try."""
         for part in job.parts:
             tried = part.current
             if tried is None or not tried.result:
@@ -182,7 +182,7 @@ class HandoverChecks:
         self.disowned.add(key)
 
     def _remember(self, tables: Any, name: str, command: Any) -> None:
-        """What must never be created from now on."""
+        """Notes the handovers that no group may create from now on."""
         job, number = str(command.gate_job), int(command.handover)
         record = tables.gated.get(command.gate_job)
         if isinstance(command, commands.ForgetGated):

@@ -1,6 +1,6 @@
-"""Runs the local jobs of a datacenter: places them, loads, starts, ends and concludes them by the
-commands that a director submits, with one worker and one workflow. A share runs from the commit of
-its start to the commit of its end.
+"""Models the execution of a datacenter's jobs: it places, loads, starts, ends and concludes them
+with the commands that a director submits, on one worker and one workflow. A share runs from the
+commit of its start to the commit of its end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A control group as its users see it: one committed log, one primary at a time, and primaries
-that were replaced and do not know it yet.
+"""A control group as its users see it: one committed log, one primary at a time, and former
+primaries that do not yet know that they were replaced.
 
-A command of a former primary is not committed. What a primary had under way when it was replaced
-is in the log up to some point and lost after it, as the log of a replicated group is a prefix.
+A command of a former primary is not committed. Of the commands that a primary had under way when it
+was replaced, a prefix is in the log and the rest is lost, as in a replicated log.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Committed = Callable[["GroupModel[Any]", Any, CommandOutcome], None]
 
 
 class Term(Generic[M]):
-    """One period of leading. Its state is that of its member, which falls behind once another one
-    leads."""
+    """One member's term as primary. Its state is the member's own, which falls behind once another
+    member leads."""
 
     def __init__(self, group: GroupModel[M], machine: M, fence: Fence) -> None:
         self.group = group
@@ -90,7 +90,8 @@ class GroupModel(Generic[M]):
         return self.term
 
     def depose(self) -> None:
-        """The primary is gone or cut off. Its member keeps its state and does not know it yet."""
+        """Removes the primary, which crashed or is cut off. It keeps its state and does not know
+        that it was replaced."""
         if self.term is None:
             return
         self.term = None

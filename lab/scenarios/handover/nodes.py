@@ -1,7 +1,7 @@
 """The primaries of both sides: the product's steward and outboxes on a model of a log.
 
 `GatePrimary` and `DatacenterPrimary` live for one term. They act on the state of their own member,
-so one that was replaced and does not know it goes on sending what it last knew.
+so a primary that does not know of its replacement keeps sending from its old state.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def lost_result(job: str, part: int) -> str:
 
 
 class HandoverWorld(Protocol):
-    """What the primaries need of the scenario."""
+    """The parts of the scenario that the primaries use."""
 
     timeline: Timeline
     network: LossyNetwork
@@ -168,7 +168,7 @@ class GatePrimary:
         self._answer(answering, None, reply)
 
     def _answer(self, answering: Answering, outcome: CommandOutcome | None, reply: Reply) -> None:
-        """Runs the handler to its next commit, or to its answer. One that failed ends it."""
+        """Runs the handler to its next commit or to its answer. A failed commit ends it."""
         try:
             awaited = answering.send(outcome)
         except StopIteration as ended:

@@ -220,7 +220,7 @@ class Handover:
         self.timeline.after(self.random.uniform(0.1, away_s), lead)
 
     def _zombie(self, term: Term[Any] | None) -> None:
-        """The former primary learns some time later that it was replaced."""
+        """Lets a former primary act for some time before it learns that it was replaced."""
 
         def end() -> None:
             if term is not None:
@@ -420,7 +420,7 @@ class Handover:
         self.timeline.after(1.0, self.watch_time)
 
     def left_over(self) -> list[str]:
-        """What is not over yet."""
+        """Lists what is not over yet."""
         tables = self.gates.machine.tables
         found = [f"{key} has no job" for key in sorted(self.waiting)]
         found += [f"{name} is {tables.jobs[name].state}" for name in sorted(tables.active)]

@@ -1,4 +1,4 @@
-"""What must hold of every observer, at every moment."""
+"""The rules that every observer must keep at every moment."""
 
 # pyright: reportPrivateUsage=false
 

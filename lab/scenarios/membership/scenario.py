@@ -1,9 +1,9 @@
-"""Three to nine members under faults: every observer's rules always, the right view afterwards.
+"""Three to nine members under faults: each observer keeps its rules, and ends with the right view.
 
-A third of the seeds let a part of the members lose the others for longer than any suspicion;
-another third stop an observer that suspects a member, which refutes unheard. After the faults every
-member must hold every other one for alive, in its present boot; then one crashes for good, one
-restarts within a second and one leaves, and every other member must see just that.
+In a third of the seeds two parts of the group lose each other for longer than any suspicion. In
+another third an observer suspects a member and stops, so it misses the refutation. After the faults
+every member must see every other one alive, in its present boot. Then one member crashes for good,
+one restarts within a second and one leaves, and all others must see exactly that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KNOWN_S = 20.0
 
 
 class MembershipLab:
-    """The drivers of a run, and what is true of their nodes."""
+    """The drivers of a run, and the true state of their nodes."""
 
     def __init__(self, world: World, swarm: Swarm, names: list[str]) -> None:
         self.world = world
@@ -68,7 +68,7 @@ class MembershipLab:
         await driver.run(runtime)
 
     async def look(self) -> None:
-        """Notes who does not run and which links are closed."""
+        """Notes which nodes do not run and which links are closed."""
         world = self.world
         while True:
             running = set(world.running())
@@ -112,7 +112,7 @@ class MembershipLab:
         )
 
     def suspects(self, observer: str, node: str) -> bool:
-        """By a probe of its own."""
+        """Whether the member suspects the node by a probe of its own."""
         changes = [it for it in self.histories[observer] if it.member.node == node]
         return (
             bool(changes)
@@ -165,7 +165,8 @@ async def scenario(world: World) -> None:
 
 
 async def _lose_each_other(lab: MembershipLab, some: list[str]) -> None:
-    """Both sides have the time to declare the other dead, even while they hold deaths back."""
+    """Cuts the group in two for long enough that each side declares the other dead, even while it
+    delays deaths."""
     others = [name for name in lab.names if name not in some]
     mend = lab.world.partition(some, others)
     await asyncio.sleep(lab.world.parameter("partition", 100))
@@ -197,7 +198,7 @@ async def _stop_an_observer(lab: MembershipLab, target: str) -> None:
 
 
 async def _agree(lab: MembershipLab) -> None:
-    """After the faults, everybody holds everybody for alive."""
+    """Checks that after the faults every member sees every other one alive."""
     try:
         await lab.world.eventually(
             lambda: lab.agree(State.ALIVE, lab.names, lab.names),

@@ -1,10 +1,10 @@
 """Who may see the page and who may control the run. Pure but for making tokens.
 
-- Every request must name this machine as its host: a page of a stranger whose name was pointed to
-  this address (DNS rebinding) is refused.
-- Data and control are requests that no other site can make: a request that a browser marks as
-  cross-site, or whose origin is another, is refused. No cookie is ever set.
-- On a loopback address everyone on this machine may look; elsewhere looking needs a token.
+- Every request must name this machine as its host. This stops DNS rebinding: a foreign page whose
+  domain points to this address.
+- No other site can make requests for data or control: a request that a browser marks as cross-site,
+  or that has another origin, is refused. The page never sets a cookie.
+- On a loopback address every user of this machine may view; elsewhere viewing needs a token.
 - Control needs the control token in a header, which a form of another site cannot send.
 """
 
@@ -70,7 +70,7 @@ class Access:
     view_token: str = field(default_factory=_new_token, repr=False)
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
-        """Why a request is refused whatever it asks for; None if it may go on."""
+        """Why a request is refused whatever its route is; None if it may go on."""
         host = headers.get("host", "")
         if not self._is_own_name(_without_port(host)):
             return Refusal(403, "this page is not served under that name")
@@ -86,7 +86,8 @@ class Access:
         return None
 
     def role(self, headers: Mapping[str, str], key: str = "") -> Role:
-        """`key` comes from the address of a link, which is seen by others: it never controls."""
+        """The role of a request. `key` comes from the address of a link, which others can see, so
+        it never grants control."""
         token = headers.get(TOKEN_HEADER, "")
         if _same(token, self.control_token):
             return "control"

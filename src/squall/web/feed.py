@@ -1,8 +1,8 @@
-"""What the viewers of one run get: its history so far, then each second, line and change.
+"""Sends the viewers of one run its history, then each second, line and change.
 
-All of it belongs to the event loop of the server. Nothing here waits for a viewer: each has a
-bounded queue, and one that falls behind is cut off and comes back for the whole history. What is
-kept is bounded too: the older half of the points is thinned when they exceed a size.
+All of it runs in the event loop of the server. It never waits for a viewer: each has a bounded
+queue. A viewer that falls behind is cut off; its browser reconnects and gets the whole history. The
+history is bounded too: when the points exceed a size, the older half is thinned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True)
 class PageControls:
-    """What a viewer with the control token may do. Each raises `SquallError` if it is refused."""
+    """The changes that a viewer with the control token may make. Each raises `SquallError` if it is
+    refused."""
 
     change: Callable[[LoadChange], Awaitable[None]]
     multiply: Callable[[float, str], Awaitable[None]]
@@ -55,7 +56,7 @@ class FinishedRun:
 
 
 class TooManyViewers(Exception):
-    """Another viewer would be one too many."""
+    """The run has as many viewers as allowed."""
 
 
 class RunFeed:
@@ -103,7 +104,7 @@ class RunFeed:
         self._publish("second", b'{"point":' + point + b',"now":' + self._latest + b"}")
 
     def log(self, text: str) -> None:
-        """Adds lines; they are sent together, and beyond a rate only counted."""
+        """Adds lines. They are sent together; above a rate they are only counted."""
         for line in text.splitlines() or [""]:
             shown = one_line(line[:LOG_LINE_CHARS])
             self._log.append(shown)
@@ -115,12 +116,12 @@ class RunFeed:
             self._flush = asyncio.get_running_loop().call_later(FLUSH_S, self._send_log)
 
     def notice(self, text: str) -> None:
-        """What viewers wait for: `stopping`."""
+        """Sets what viewers wait for, such as `stopping`."""
         self._notice = text
         self._publish("notice", _encode(text))
 
     def end(self, finished: FinishedRun | None, reason: str = "") -> None:
-        """The last event. Viewers load the report and leave."""
+        """Sends the last event, after which viewers load the report and leave."""
         self._send_log()
         self.finished, self.is_over, self.controls = finished, True, None
         self._notice = reason
@@ -139,8 +140,8 @@ class RunFeed:
             self._drop(queue)
 
     async def events(self, *, may_control: bool, key: str) -> AsyncGenerator[bytes]:
-        """Server-sent events for one viewer, until it leaves or falls behind. `key` is what its
-        links need to be let in."""
+        """Server-sent events for one viewer, until it leaves or falls behind. `key` admits the
+        requests of the page's links."""
         if len(self._queues) >= VIEWERS_MAX:
             raise TooManyViewers
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_EVENTS)
@@ -216,7 +217,7 @@ class RunFeed:
                 self._drop(queue)
 
     def _drop(self, queue: asyncio.Queue[bytes | None]) -> None:
-        """Ends the stream of a viewer, which has no room for another event."""
+        """Ends the stream of a viewer whose queue is full."""
         self._queues.discard(queue)
         while not queue.empty():
             queue.get_nowait()
@@ -229,7 +230,7 @@ class RunFeed:
 
 
 def manifest_entry(manifest: FileManifest, processes: int) -> dict[str, Any]:
-    """What the page shows of a file."""
+    """The data about an author's file that the page shows."""
     from squall.engine.load.profile import describe
 
     return {

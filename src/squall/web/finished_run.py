@@ -1,4 +1,4 @@
-"""What a page shows of a run that is over, from its outcome."""
+"""Makes the data that a page shows of a finished run from its outcome."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The jobs of a cluster as `squall web` lists them: what runs and waits, and how past ones went.
+"""The jobs of a cluster as `squall web` lists them: running, waiting and past ones with results.
 
-The list is asked for at most once a second, however many look. The result of a job never changes,
-so each is read once, one after the other, the newest first.
+It asks the cluster for the list at most once a second, whatever the number of viewers. The result
+of a job never changes, so it reads each once, one after the other, the newest first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRESH_S = 1.0
 
 
 class ListedJobs:
-    """What is known of the jobs of one cluster."""
+    """The known jobs of one cluster and their results."""
 
     def __init__(self, client: ClusterClient, clock: Clock) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class ListedJobs:
         self._reading: asyncio.Task[None] | None = None
 
     async def entries(self) -> list[dict[str, Any]]:
-        """The newest first. Raises `SquallError` if the cluster does not answer."""
+        """All jobs, the newest first. Raises `SquallError` if the cluster does not answer."""
         async with self._asking:
             if self._clock.now() - self._asked_at >= FRESH_S:
                 self._jobs = await self._client.jobs(JOBS_SHOWN)
@@ -79,7 +79,7 @@ class ListedJobs:
 
 
 def result_entry(outcome: RunOutcome) -> dict[str, Any]:
-    """What the history shows of a result. The percentile is that of the first test's iterations."""
+    """The history's entry for a result. The percentile is that of the first test's iterations."""
     test = next((w for w in outcome.manifest.workflows if w.is_test), None)
     entry: dict[str, Any] = {
         "verdict": outcome.verdict.state,

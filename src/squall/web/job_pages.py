@@ -1,7 +1,7 @@
-"""The pages of the jobs of a cluster: each is followed while somebody looks at it.
+"""The pages of the jobs of a cluster: follows each job while it has viewers.
 
-A job is followed from the first viewer until a minute after the last one left, however many look
-at it. The client repeats its requests itself when a manager is lost.
+It follows a job once, from its first viewer until a minute after the last one left. The cluster's
+client repeats its requests itself when a manager is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Followed:
 
 
 class TooManyJobs(SquallError):
-    """More jobs are looked at than this page follows."""
+    """Viewers have opened more jobs than this page follows."""
 
 
 class JobPages:
@@ -50,7 +50,7 @@ class JobPages:
 
     async def feed_of(self, job: str) -> RunFeed:
         """The feed of a job, which is followed from now on. Raises `SquallError` if there is no
-        such job, or too many are looked at."""
+        such job, or if too many jobs are open."""
         known = self._followed.get(job)
         if known is None:
             view = await self._client.status(JobId(job))

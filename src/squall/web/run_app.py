@@ -45,7 +45,7 @@ FeedOf = Callable[[Request], Awaitable[RunFeed]]
 
 
 class HttpError(Exception):
-    """An answer that is one line."""
+    """A refused request: its status and a one-line answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -53,7 +53,7 @@ class HttpError(Exception):
 
 
 class ChangeBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change: a `LoadChange`, or a factor for what is there."""
+    """The body of a change: a `LoadChange`, or a factor for the present load."""
 
     workflow: str = ""
     paused: bool | None = None
@@ -70,7 +70,7 @@ class StopBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def guarded(app: ASGIApp, access: Access) -> ASGIApp:
-    """Answers what `access` refuses, adds the security headers, and notes the caller's role."""
+    """Refuses what `access` does not allow, adds the security headers, notes the caller's role."""
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -196,7 +196,7 @@ def run_routes(prefix: str, feed_of: FeedOf) -> list[Route]:
 
 
 def _end_routes(prefix: str, feed_of: FeedOf) -> list[Route]:
-    """What there is once the run is over."""
+    """The routes that have content once the run is over."""
 
     async def report(request: Request) -> Response:
         need(request, "view")
@@ -231,7 +231,7 @@ def _end_routes(prefix: str, feed_of: FeedOf) -> list[Route]:
 
 
 def comparison(before: bytes, after: bytes) -> str:
-    """What `squall compare` says. Raises `HttpError` if the earlier document cannot be read."""
+    """The text of `squall compare`. Raises `HttpError` if the earlier document cannot be read."""
     from squall.reporting.compare.changes import compare
     from squall.reporting.compare.text import render_comparison
     from squall.reporting.document.read import results_of

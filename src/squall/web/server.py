@@ -29,7 +29,7 @@ STOP_S = 5.0
 
 
 class BoundPage:
-    """A listening socket and the access rules of what will be served there."""
+    """A listening socket and the access rules of the page on it."""
 
     def __init__(self, listener: socket.socket, host: str) -> None:
         self.listener = listener
@@ -39,13 +39,13 @@ class BoundPage:
 
     @property
     def address(self) -> str:
-        """With which a browser on this machine reaches it."""
+        """The address at which a browser on this machine reaches the page."""
         name = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
         return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/"
 
     @property
     def control_address(self) -> str:
-        """The token is behind `#`, so browsers never send it in an address."""
+        """The address with the control token, which stands behind `#`: browsers never send that."""
         return f"{self.address}#token={self.access.control_token}"
 
     @property
@@ -98,7 +98,7 @@ class PageServer:
     """One application in one thread, from `start` to `stop`."""
 
     def __init__(self, bound: BoundPage, make_app: Callable[[], ASGIApp]) -> None:
-        """`make_app` is called in the thread: it may import what takes long."""
+        """The thread calls `make_app`, whose imports may take long."""
         self.bound = bound
         self._make_app = make_app
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -117,7 +117,7 @@ class PageServer:
             raise SquallError(f"the page cannot be served: {self._error}") from self._error
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Calls a function in the loop of the server, soon. A server that is gone needs no news."""
+        """Schedules a function in the loop of the server. Does nothing if the server is gone."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(function, *arguments)

@@ -94,7 +94,7 @@ def _finish(parser: Parser, *, store: bool = True) -> None:
 
 def _add_nodes(parser: Parser) -> None:
     parser.add_argument(
-        "--dc", metavar="NAME", help="asked of a gate: list the nodes of this datacenter"
+        "--dc", metavar="NAME", help="with a gate in --to: list the nodes of this datacenter"
     )
     _finish(parser)
 
@@ -104,7 +104,7 @@ def _add_members(parser: Parser) -> None:
         "address", nargs="?", metavar="HOST:PORT", help="the node to ask; the same as --to"
     )
     parser.add_argument(
-        "--dc", metavar="NAME", help="asked of a gate: the members of this datacenter"
+        "--dc", metavar="NAME", help="with a gate in --to: list the members of this datacenter"
     )
     _finish(parser, store=False)
 

@@ -26,7 +26,12 @@ from squall.api.errors import ConfigError, ExitCode, SquallError, UsageError
 from squall.coordination.coordinator import Coordinator
 from squall.coordination.members.cleanup import CleanupReport, clean_up
 from squall.coordination.members.housekeeping import differing_secret
-from squall.coordination.operations.inspect import Member, Status, list_members, read_status
+from squall.coordination.operations.inspect import (
+    Member,
+    NamespaceStatus,
+    list_members,
+    read_status,
+)
 from squall.coordination.plugin import CoordinatorPlugin
 from squall.coordination.records import keys
 from squall.coordination.secrets.sources import ENV_NAME, generate_secret
@@ -284,7 +289,7 @@ def _show_members(members: list[Member], *, as_json: bool) -> int:
     return 0
 
 
-def _show_status(status: Status, *, as_json: bool) -> int:
+def _show_status(status: NamespaceStatus, *, as_json: bool) -> int:
     if as_json:
         return print_json(status)
     leader = status.leader

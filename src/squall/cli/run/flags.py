@@ -149,30 +149,31 @@ def _add_destination(parser: Parser) -> None:
     group.add_argument(
         "--split",
         metavar="DC=PART,...",
-        help="with --to eu=HOST:PORT,us=HOST:PORT: their parts of the load, eu=60%%,us=40%%; "
-        "default equal",
+        help="with --to eu=HOST:PORT,us=HOST:PORT: the datacenters' parts of the load, "
+        "eu=60%%,us=40%%; default: equal parts",
     )
     group.add_argument(
         "--dc",
         metavar="DC=PART,...",
-        help="of the gate in --to: eu=60%%,us=40%%; eu,us in equal parts; any:2 of its choice",
+        help="with --to GATE: the datacenters and their parts, eu=60%%,us=40%%; eu,us for equal "
+        "parts; any:2 for two that the gate chooses",
     )
     group.add_argument(
         "--dc-fallback",
         nargs="?",
         const="any",
         metavar="DC,...",
-        help="a part whose datacenter cannot run it may move to these, or to any other",
+        help="move a part that its datacenter cannot run to one of these, or to any other",
     )
     group.add_argument(
         "--on-dc-loss",
         choices=("wait", "drop"),
-        help="when the gates lose a datacenter that runs: wait for it (default), or drop its part",
+        help="if the gates lose a datacenter in the run: wait for it (default), or drop its part",
     )
     group.add_argument(
         "--direct",
         action="store_true",
-        help="to a datacenter that takes its jobs from gates, when none of them lives",
+        help="bypass the gates: submit to one datacenter itself, if no gate is alive",
     )
     group.add_argument("--key", metavar="KEY", help="submit once: the same key gives the same job")
     group.add_argument(

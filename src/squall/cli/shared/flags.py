@@ -34,7 +34,7 @@ def add_launcher(parser: Parser) -> None:
     parser.add_argument(
         "--no-launcher",
         action="store_true",
-        help="run in one process, which nothing starts again after kill -9",
+        help="run in one process; after kill -9 it is not started again",
     )
 
 

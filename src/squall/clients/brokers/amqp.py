@@ -48,13 +48,13 @@ _CONFIRMED, _UNCONFIRMED, _COMMANDS = ("confirmed",), ("unconfirmed",), ("comman
 
 
 class _Refusal(str):
-    """What the broker did not do, as the error of a response."""
+    """A refusal of the broker, which becomes the error of a response."""
 
     __slots__ = ()
 
 
 class _Streams(TransportFactory):
-    """Opens the connection and keeps its end that can be cut off."""
+    """Opens the connection and keeps its transport, so that `abort` can cut it off."""
 
     def __init__(self, opening: LibraryOpening) -> None:
         self._opening = opening
@@ -167,7 +167,7 @@ def received(message: DeliveredMessage, at: float) -> ReceivedMessage:
 
 
 def reason_of_refusal(error: BaseException) -> str:
-    """Like "NOT_FOUND - no queue 'x' in vhost '/'", in the words of the broker."""
+    """The broker's own text, like "NOT_FOUND - no queue 'x' in vhost '/'"."""
     if isinstance(error, PublishError):
         return f"returned: {error.args[0]}" if error.args else "returned"
     if isinstance(error, DeliveryError):
@@ -409,7 +409,7 @@ def _count(value: Any) -> int:
 
 
 def _refusal(connection: AMQPConnection, error: BaseException) -> _Refusal:
-    """What the broker did not do; raises what is no refusal."""
+    """The broker's refusal in an error; raises an error that is none."""
     if isinstance(error, asyncio.CancelledError):
         # The library cancels what waits on a connection that it lost.
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""What is sent with a message and known of a received one: headers, and the time of arrival."""
+"""Headers of sent and received messages, and the time of arrival."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def stamped(headers: Mapping[str, Any] | None, stamp: bool) -> Mapping[str, Any]
 
 
 def arrived(arrivals: Arrivals) -> float:
-    """When a message came that the library hands over now. Only the loop of a core process notes
-    arrivals."""
+    """When the message arrived that the library hands over now. Only the loop of a core process
+    notes arrivals; elsewhere it is the present time."""
     return arrivals.last or perf_counter()
 
 

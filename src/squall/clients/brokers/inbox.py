@@ -59,7 +59,7 @@ class Inbox:
         return [self._messages.popleft() for _ in range(count)]
 
     def fault(self) -> str:
-        """What a call reports that finds messages missing; empty if none is."""
+        """The fault that a call reports if messages are missing; empty if none are."""
         if not self.dropped:
             return ""
         self.dropped = 0

@@ -145,7 +145,7 @@ def _received(record: Any, at: float) -> ReceivedMessage:
 
 
 def _common(opening: LibraryOpening) -> dict[str, Any]:
-    """What producers and consumers are made with."""
+    """The options that producers and consumers share."""
     address = opening.address
     unknown = address.query.keys() - _SETTINGS
     if unknown:
@@ -337,7 +337,7 @@ class KafkaClient:
 
 
 async def _answered(future: Any) -> Any:
-    """What the broker says of a message, or its refusal."""
+    """The broker's acknowledgement of a message, or its refusal."""
     try:
         return await future
     except (*_OF_NETWORK, kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError):

@@ -98,7 +98,7 @@ class _Client(aiomqtt.Client):
             self._unacknowledged.pop(info.mid, None)
 
     def end(self) -> None:
-        """Closes at once. The library stops to watch the socket and ends its task."""
+        """Closes at once. The library stops watching the socket and ends its task."""
         self._client._sock_close()  # pyright: ignore[reportPrivateUsage]
 
     def _on_message(self, client: Any, userdata: Any, message: Any) -> None:
@@ -190,7 +190,7 @@ class MQTTConnection:
                 inbox.put(received)
 
     async def inbox(self, topic: str, qos: int) -> Inbox | str:
-        """That of a subscription, which is made if there is none; the reason of a refusal."""
+        """The inbox of a subscription, which it makes if there is none, or the broker's refusal."""
         inbox = self.inboxes.get(topic)
         if inbox is None:
             # Retained messages may come before the acknowledgement.

@@ -42,7 +42,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class _Transport(TcpTransport):
-    """Connects once, before the library's own loop, which would repeat what fails."""
+    """Connects once, before the library's own loop, which would retry a failed connect."""
 
     def __init__(self, opening: LibraryOpening) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class NATSConnection:
             await pong
 
     async def inbox(self, subject: str, queue: str) -> Inbox:
-        """That of a subscription, which is made if there is none."""
+        """The inbox of a subscription, which it makes if there is none."""
         inbox = self.inboxes.get((subject, queue))
         if inbox is None:
             inbox = Inbox()
@@ -227,7 +227,7 @@ class NATSClient:
         stamp: bool,
         timeout: str | float | None,  # noqa: ASYNC109
     ) -> NATSResponse:
-        """A stream answers what it stored, as to a request."""
+        """Publishes as a request, which the stream answers once it has stored the message."""
         answer = await self._request(url, f"PUB {subject}", subject, data, headers, stamp, timeout)
         if isinstance(answer.value, str):
             error = "no stream has this subject" if answer.value == _NO_RESPONDERS else answer.value
@@ -323,7 +323,7 @@ class NATSClient:
         return self._done(answer, "", 0, messages=answer.value)
 
     async def probe(self, url: Any) -> PingAnswer:
-        """Asks for nothing: a PING."""
+        """Sends a PING."""
 
         async def perform(connection: NATSConnection) -> str:
             await _answered(connection, connection.client.flush(_NO_LIMIT_S))
@@ -346,7 +346,7 @@ class NATSClient:
 
 
 async def _answered(connection: NATSConnection, made: Awaitable[T]) -> T | str:
-    """What it returns, or the error that leaves the connection as it was."""
+    """The result, or the error if it leaves the connection usable."""
     try:
         return await connection.waiting.on(made)
     except nats.errors.NoRespondersError:

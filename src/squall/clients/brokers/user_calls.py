@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class BrokerError(Exception):
-    """A connection was lost or refused, in the words under which it is counted."""
+    """A connection was lost or refused; the text is the reason under which it is counted."""
 
 
 class UserCalls(Generic[L]):
@@ -136,7 +136,7 @@ class WaitingTasks:
 
 
 def silence(*loggers: str) -> None:
-    """What a library logs about a lost broker, a line per connection and try, is counted as a
-    failure by its reason instead."""
+    """Silences a library that logs one line per connection and try about a lost broker: the results
+    count these failures by their reason."""
     for name in loggers:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

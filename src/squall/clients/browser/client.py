@@ -221,7 +221,7 @@ class BrowserClient:
             self._end(context.close())
 
     def _end(self, ending: Awaitable[None]) -> None:
-        """Closes something beside the user; the task must not vanish before it has ended."""
+        """Closes something in a task of its own, and keeps a reference until the task has ended."""
 
         async def ended() -> None:
             try:

@@ -144,7 +144,7 @@ def check_memory(users: int, processes: int) -> None:
 def free_memory(
     *, meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Bytes that this machine or container can still give; None if it does not say."""
+    """The bytes of memory that this machine or container has free; None if unknown."""
     known: list[int] = []
     for line in _read(meminfo).splitlines():
         name, _, value = line.partition(":")
@@ -157,7 +157,7 @@ def free_memory(
 
 
 def _resolutions(shared: HTTPShared) -> list[str]:
-    """`--resolve` as Chromium has it."""
+    """`--resolve` in the form that Chromium expects."""
     rules = [
         f"MAP {host}:{port} {address}" for (host, port), address in shared.origins.overrides.items()
     ]
@@ -172,7 +172,7 @@ def _read(path: Path) -> str:
 
 
 class BrowserUse:
-    """That a share uses the browser. It is among the live connections of the share, and ends with
+    """One share's use of the browser. It is among the live connections of the share and ends with
     them."""
 
     def __init__(self, shared: HTTPShared) -> None:

@@ -1,4 +1,4 @@
-"""Short, stable reasons for what a browser could not do."""
+"""Short, stable reasons for the failures of a browser."""
 
 from __future__ import annotations
 

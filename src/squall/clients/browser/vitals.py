@@ -1,4 +1,4 @@
-"""Asks a page how it loaded: what the browser measured while it did."""
+"""Reads from a page what the browser measured while it loaded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads the address of a server that is not HTTP: `redis://user:password@host:port/path?query`.
 
-Messages do not show an address as it was written, because it may have a password; `shown`
-is what results, logs and `--once` have.
+An address may have a password, so messages never quote it: results, logs and `--once` show
+`shown`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Notes when bytes arrive on the connections of libraries, which tell only when their task runs.
+"""Notes when bytes arrive on the connections of libraries, which only know when their task runs.
 
 Among 64 busy users a task runs 200 us after its answer came. Core processes run on an
-`ArrivalLoop`: a connection that is opened inside `opening.connecting()` gets a protocol around the
-library's, which reads the clock. The loop also connects to the address that was resolved before the
+`ArrivalLoop`: inside `opening.connecting()` it wraps the library's protocol in one that reads the
+clock. The loop also connects to the address that was resolved before the
 run.
 """
 
@@ -133,7 +133,7 @@ def noting(inner: Any, arrivals: Arrivals) -> asyncio.BaseProtocol:
 
 
 class _Noting(asyncio.Protocol):
-    """Stands between a transport and a library's protocol."""
+    """Passes the calls of a transport on to a library's protocol, and notes when bytes came."""
 
     def __init__(self, inner: Any, arrivals: Arrivals) -> None:
         came, receive = arrivals.came, inner.data_received

@@ -154,7 +154,7 @@ class Connections(Generic[C]):
         return await self._open(address, limit_s)
 
     def give_back(self, conn: C) -> None:
-        """Takes back a connection on which nothing is under way."""
+        """Returns a connection on which no call is under way."""
         if self.keeps and self.free is None and conn.is_open and not self.shared.closed:
             self.free = conn
             return
@@ -251,8 +251,8 @@ class Connections(Generic[C]):
 
 
 class _Pool(Generic[C]):
-    """At most so many connections to one address, for all users of a share. Calls that find none
-    free are served in order."""
+    """A bounded number of connections to one address, for all users of a share. Calls that find
+    none free wait in order."""
 
     __slots__ = ("_idle", "_most", "_opened", "_waiting")
 

@@ -54,7 +54,7 @@ class Library(Generic[L]):
 
 
 class CallText(NamedTuple):
-    """What was asked, for messages."""
+    """The text of a call, for messages."""
 
     address: str
     operation: str

@@ -1,4 +1,4 @@
-"""What a client tells `squall ping`."""
+"""The answer of a client to `squall ping`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class FTPClient:
         return await self._call(url, "DELE", path, options, lambda ftp: ftp.delete(path))
 
     async def probe(self, url: URL) -> PingAnswer:
-        """Connects, logs in and asks for nothing."""
+        """Connects and logs in, without a further command."""
         result = await self._call(url, "NOOP", "", {}, lambda ftp: ftp.ask("NOOP"))
         return PingAnswer("FTP", result)
 

@@ -1,7 +1,7 @@
 """A control connection that is logged in, and what one call does on it.
 
 A refusal of the server is a value, an `FTPOutcome`. A data connection goes to the address of the
-control connection, whatever the server says: behind a router it names an address of its own.
+control connection, whatever the server says: behind a router it names an internal address.
 """
 
 from __future__ import annotations
@@ -264,5 +264,5 @@ def _text(info: Any) -> str:
 
 
 def _has_unread(reader: asyncio.StreamReader) -> bool:
-    """Whether bytes wait that nobody asked for."""
+    """Whether unrequested bytes wait in the buffer."""
     return bool(getattr(reader, "_buffer", b""))

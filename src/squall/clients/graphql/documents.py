@@ -42,8 +42,8 @@ class PreparedDocument(Prepared):
         hashed: bool = False,
         whole: bool = True,
     ) -> bytes:
-        """The JSON of a request; `hashed` names the document by its hash, too, and without `whole`
-        by nothing else."""
+        """The JSON of a request. With `hashed` it names the document by its hash; without `whole`
+        it leaves the document out."""
         key = (operation, hashed, whole)
         known = self.bodies.get(key)
         if known is None:
@@ -74,7 +74,7 @@ _known: dict[str, PreparedDocument] = {}
 
 
 def document_of(value: Any) -> PreparedDocument:
-    """Raises a `CallError` that says where a text is no GraphQL."""
+    """Parses a document. Raises a `CallError` that names the place of a syntax error."""
     if isinstance(value, PreparedDocument):
         return value
     if not isinstance(value, str):

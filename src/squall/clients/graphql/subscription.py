@@ -91,7 +91,7 @@ class Subscription:
         return self._iterate()
 
     async def leave(self) -> None:
-        """Ends the operation, unless the server did."""
+        """Ends the operation, unless the server has ended it."""
         if not self._complete:
             self._complete = True
             if cast(OpenSession, self._session).is_open:

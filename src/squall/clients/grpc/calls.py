@@ -1,4 +1,4 @@
-"""What all calls of a method with the same options share: the header block, the types."""
+"""The data that all calls of a method with the same options share: header block and types."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def metadata_fields(given: Any) -> tuple[Field, ...]:
 
 
 def accepted_codes(names: Any) -> frozenset[int]:
-    """Raises a `CallError` that names what is no status."""
+    """The status names that count as success. Raises a `CallError` for an unknown one."""
     if isinstance(names, str):
         names = [names]
     found: set[int] = set()

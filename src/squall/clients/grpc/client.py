@@ -179,7 +179,7 @@ class GRPCClient:
     # Calls.
 
     def _call(self, url: Any, options: Any) -> tuple[MethodCall, float]:
-        """What is called, and the limit in seconds."""
+        """The prepared call and its limit in seconds."""
         http, shared = self._http, self._shared
         timeout_s = http.timeout_s if http.siblings else http.own_timeout_s
         metadata = compression = expect = None
@@ -395,8 +395,8 @@ class GRPCClient:
             response.shown = call.text + call.shown(bodies)
 
     def _lost(self, error: Unanswered) -> TransportError:
-        """What a call raises that is not repeated. Made here: a frame that holds the error which it
-        raises would keep itself alive."""
+        """The error of a call that is not repeated. A function of its own makes it, because a frame
+        that holds the error which it raises would keep itself alive."""
         self._counters.failed += 1
         return TransportError(error.reason, started=error.started, ended=error.ended)
 

@@ -15,7 +15,7 @@ ENCODINGS = ",".join(("identity", *_WINDOWS))
 
 
 class FramingError(ValueError):
-    """The peer sent what is no message."""
+    """The peer sent bytes that are no valid message."""
 
 
 def framed(message: bytes, encoding: str = "") -> bytes:

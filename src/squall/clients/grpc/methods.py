@@ -1,6 +1,6 @@
-"""What is known of methods: the types of their messages, from `.proto` files and generated modules.
+"""The types of methods, from `.proto` files and generated modules.
 
-A method that is not known can still be called: with messages or bytes, and with `reply_as`.
+An unknown method can still be called: with messages or bytes, and with `reply_as`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class PreparedProtobuf(Prepared):
 
 
 def protobuf_of(value: Any) -> PreparedProtobuf:
-    """A dict is encoded when its method is known; everything else can be checked now."""
+    """Prepares a message. A dict is encoded only when its method is known; everything else is
+    checked now."""
     if not isinstance(value, Mapping):
         encoded(value, None, "")
     return PreparedProtobuf(value)

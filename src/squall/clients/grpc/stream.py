@@ -1,4 +1,4 @@
-"""Calls with many messages: what arrives is stamped and counted message by message.
+"""Calls with many messages: stamps and counts each message that arrives.
 
 A `Collector` keeps all replies of a call. An `OpenStream` hands each to the author's code; its
 waiting `receive` is in the `live` set of the share, whose sweep ends it when its time is up.
@@ -220,7 +220,7 @@ class OpenStream:
             raise CallError("this stream is finished: no further message can be sent")
 
     def _answer(self) -> HTTP2Response:
-        """The end of the call; raises why it has no status."""
+        """The end of the call; raises an error if the call ended without a status."""
         try:
             return self._end.result()
         except TransportError as error:

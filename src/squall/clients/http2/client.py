@@ -215,8 +215,8 @@ class HTTP2Client:
             raise
 
     def _lost(self, request: Request, peer: str, error: Unanswered) -> TransportError:
-        """What a call raises that is not repeated. Made here: a frame that holds the error which it
-        raises would keep itself alive."""
+        """The error of a call that is not repeated. A function of its own makes it, because a frame
+        that holds the error which it raises would keep itself alive."""
         self._counters.failed += 1
         failure = TransportError(error.reason, started=error.started, ended=error.ended)
         self._failed(request, peer, failure)

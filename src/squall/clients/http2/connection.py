@@ -1,12 +1,14 @@
 """An HTTP/2 connection: sends requests as streams, stamps and delivers their responses.
 
-Stamps are taken when bytes arrive, not when the waiting task runs. What concerns one stream
-(a reset, a malformed head, a timeout) ends that stream; what breaks the framing or the header table
-ends the connection, and every open stream fails with its reason.
+Stamps are taken when bytes arrive, not when the waiting task runs. A fault of one stream (a reset,
+a malformed head, a timeout) ends that stream. A fault of the framing or of the header table ends
+the connection, and every open stream fails with its reason.
 
-Invariants: a stream is in `streams` exactly as long as its id may still get frames that matter;
-`consumed` bytes of the peer's connection window are given back before they exceed half of it;
-no frame of a body is sent beyond either window.
+Invariants: a stream is in `streams` exactly as long as its id may still get frames that matter.
+The connection window, in which the server sends, is refilled once more than half of it is used
+(`_consumed`). A stream's window is larger than any response may be, so it needs no refill, except
+where a listener reads a body that may have no end. No frame of a request's body exceeds the window
+of its stream or of the connection.
 """
 
 from __future__ import annotations
@@ -183,9 +185,9 @@ class HTTP2Connection(asyncio.Protocol):
             send_body(self, stream)
 
     def write(self, data: bytes) -> None:
-        """Writes at once where one exchange runs at a time; joins what the streams of one turn of
-        the loop send, because each write costs a system call or a TLS record. Answers that came
-        together have requests that follow together."""
+        """Writes at once while one exchange runs. With more, it joins what the streams send in one
+        turn of the loop, because each write costs a system call or a TLS record: answers that
+        arrive together wake users that send their next requests together."""
         self.counters.bytes_sent += len(data)
         if self._out:
             self._out.append(data)
@@ -334,7 +336,8 @@ class HTTP2Connection(asyncio.Protocol):
     def _heard(
         self, stream: Stream, listener: StreamListener, flags: int, payload: bytes, now: float
     ) -> None:
-        """Hands a part of a body on. It may go on for ever, so its own window is refilled, too."""
+        """Gives a part of a body to the listener. Such a body may have no end, so the stream's own
+        window is refilled, too."""
         stream.size += len(payload)
         if stream.size > frames.WINDOW >> 1:
             self.write(frames.window_update(stream.id, stream.size))
@@ -346,7 +349,7 @@ class HTTP2Connection(asyncio.Protocol):
             self._deliver(stream, now)
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Frames that carry no part of a response. Unknown kinds are ignored (RFC 9113, 4.1)."""
+        """Handles frames that carry no part of a response. Ignores unknown ones (RFC 9113, 4.1)."""
         fault = frames.control_fault(kind, flags, stream_id, payload)
         if fault is not None:
             self._break(*fault)
@@ -484,8 +487,8 @@ class HTTP2Connection(asyncio.Protocol):
             self._wake()
 
     def cancel(self, stream: Stream, code: int) -> None:
-        """Tells the peer that nobody waits for the stream any more. A peer that has been silent
-        since the stream began is not asked again: it may never answer on this connection."""
+        """Resets a stream whose call has ended here. If the peer has been silent since the stream
+        began, the connection gets no further request: it may never answer."""
         if self.streams.get(stream.id) is not stream:
             return
         self.write(frames.reset(stream.id, code))
@@ -495,7 +498,7 @@ class HTTP2Connection(asyncio.Protocol):
         self._close_if_done()
 
     def _check_closed(self, stream_id: int) -> None:
-        """Frames of a stream that is over are ignored; others name a stream that never was."""
+        """Ignores a frame of a stream that is over; ends the connection for one that never was."""
         if stream_id >= self.next_id or not stream_id & 1:
             self._break(frames.PROTOCOL_ERROR, "a frame of a stream that was never opened")
 

@@ -1,8 +1,8 @@
 """Finds or opens the connection of a call, by the connection policy of the workflow.
 
 A user has one connection per origin, and calls that run at the same time are streams of it. With
-`connections = "shared"`, `streams` users have one connection together; with `"request"` each call
-has its own. A call waits while the peer allows no further stream.
+`connections = "shared"`, `streams` users share one connection; with `"request"` each call has its
+own. A call waits while the peer allows no further stream.
 """
 
 from __future__ import annotations

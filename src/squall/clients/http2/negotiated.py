@@ -130,8 +130,8 @@ class NegotiatingClient(HTTPClient):
         return await exchange(http, request, timeout_s, spent_s)
 
     async def _asked(self, request: Request, timeout_s: float, spent_s: float) -> bool:
-        """Opens the first connection to an origin and keeps it for the call that needs it. Calls of
-        other users meanwhile ask for themselves."""
+        """Opens the first connection to an origin and keeps it for the call that needs it. Other
+        users that call it meanwhile open connections of their own."""
         origin, shared = request.origin, self.shared
         try:
             conn = await dial(

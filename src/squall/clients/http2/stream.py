@@ -32,7 +32,7 @@ class Refused(Unanswered):
 
 
 class StreamListener(Protocol):
-    """Takes the body of an answer as it comes, and learns when a part of the request has left."""
+    """Receives the body of an answer part by part; `on_sent` reports that data was sent."""
 
     def on_data(self, payload: bytes, now: float) -> str:
         """Returns why the exchange must end, empty if it goes on."""
@@ -87,8 +87,8 @@ class Stream:
 
     @property
     def may_differ(self) -> bool:
-        """Whether a length in the head speaks of a body that is not sent (RFC 9110, 8.6), or that
-        was handed on."""
+        """Whether the length in the head may differ from the body received: the body is not sent
+        (RFC 9110, 8.6), or a listener got it."""
         assert self.head is not None
         is_bare = self.source.method == "HEAD" or self.head.status in (204, 304)
         return is_bare or self.listener is not None

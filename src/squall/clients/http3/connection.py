@@ -1,8 +1,8 @@
 """An HTTP/3 connection: sends requests as streams, stamps and delivers their responses.
 
 `qh3` decides what the datagrams contain; this module moves them. Stamps are taken when datagrams
-arrive, not when the waiting task runs. What concerns one stream (a reset, a timeout) ends that
-stream; the end of the connection fails every open stream with its reason.
+arrive, not when the waiting task runs. A fault of one stream (a reset, a timeout) ends that stream;
+the end of the connection fails every open stream with its reason.
 
 A turn of the loop sends once: responses wake their users, who send their next requests, and
 `_transmit` runs after them, so acknowledgments and requests share datagrams.
@@ -335,8 +335,8 @@ class HTTP3Connection(asyncio.DatagramProtocol):
         self.shared.live.discard(stream)
 
     def cancel(self, stream: HTTP3Stream) -> None:
-        """Asks the peer to stop a stream that nobody waits for any more. A peer that has been
-        silent since the stream began is not asked again: it may never answer."""
+        """Asks the peer to stop a stream whose call has ended here. If the peer has been silent
+        since the stream began, the connection gets no further request: it may never answer."""
         if self.streams.get(stream.id) is not stream:
             return
         self._drop(stream)

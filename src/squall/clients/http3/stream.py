@@ -56,7 +56,7 @@ class HTTP3Stream:
 
     @property
     def has_no_body(self) -> bool:
-        """Whether a length in the head speaks of a body that is not sent (RFC 9110, 8.6)."""
+        """Whether the length in the head is that of a body that is not sent (RFC 9110, 8.6)."""
         assert self.head is not None
         return self.source.method == "HEAD" or self.head.status in (204, 304)
 

@@ -179,7 +179,7 @@ class MongoDBClient:
 
 
 def _listed(documents: Any) -> list[Any]:
-    """What is one document or a list, as a list."""
+    """One document or a list of them, as a list."""
     given = plain(documents)
     if isinstance(given, Mapping | RawBSONDocument):
         return [given]

@@ -14,7 +14,7 @@ from squall.api.errors import CallError
 
 
 class PreparedBSON(Prepared):
-    """A document, or a list of them. `encoded` stands in commands instead of it."""
+    """A document, or a list of them. Commands carry `encoded` in its place."""
 
     __slots__ = ("encoded",)
 
@@ -24,7 +24,7 @@ class PreparedBSON(Prepared):
 
 
 def document_of(value: Any) -> PreparedBSON:
-    """Raises a `CallError` for what is no document."""
+    """Prepares a document. Raises a `CallError` for any other value."""
     if isinstance(value, PreparedBSON):
         return value
     if isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def document_of(value: Any) -> PreparedBSON:
 
 
 def plain(document: Any) -> Any:
-    """What a command has for a prepared or plain document."""
+    """The part of a command that stands for a prepared or plain document."""
     return document.encoded if document.__class__ is PreparedBSON else document
 
 

@@ -1,7 +1,7 @@
 """A connection to MongoDB: pymongo's, without its search for servers, its pool and its retries.
 
-pymongo greets the server, logs in, encodes and decodes. A load test must see every failure, so
-nothing is repeated here, and each connection belongs to one call at a time.
+pymongo greets the server, logs in, encodes and decodes. A load test must see every failure, so the
+session never retries, and each connection belongs to one call at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _NAMES = {11000: "DuplicateKey", 11001: "DuplicateKey", 121: "DocumentValidation
 
 
 class CommandAnswer(NamedTuple):
-    """`commands` is how many it took; `code` is empty unless the server refused one."""
+    """The server's answer. `commands` is the number of commands sent; `code` is empty unless the
+    server refused one."""
 
     reply: Mapping[str, Any]
     rows: list[dict[str, Any]]

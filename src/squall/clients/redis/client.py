@@ -140,7 +140,7 @@ class RedisClient:
         timeout: str | float | None = None,  # noqa: ASYNC109
         read: Callable[[RedisResponse], None] | None = None,
     ) -> RedisResponse:
-        """Sends one command, or the list of those of a pipeline, which `read` looks at."""
+        """Sends one command, or the commands of a pipeline; `read` makes the response."""
         count, data = 1, b""
         if read is None:
             data = packed(commands)
@@ -202,7 +202,7 @@ def _first_error(replies: list[Any]) -> str:
 
 
 def _read_pipeline(response: RedisResponse) -> None:
-    """One command has its reply alone; several have a list."""
+    """The reply of one command, or the list of the replies of several."""
     if response.exchanges == 1:
         response.value = [response.value]
     else:

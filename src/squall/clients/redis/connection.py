@@ -241,7 +241,7 @@ class CommandConnection(asyncio.Protocol):
             future.set_exception(TransportError(reason, started=self.started, ended=now))
 
     def fail(self, reason: str, now: float) -> None:
-        """Ends the waiting call and the connection: later replies could not be told apart."""
+        """Ends the waiting call and the connection: a later reply could belong to any call."""
         self._end(reason, now)
         self.abort()
 

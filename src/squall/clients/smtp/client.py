@@ -47,7 +47,7 @@ class SMTPClient:
         )
 
     async def probe(self, url: URL) -> PingAnswer:
-        """Connects, logs in and asks for nothing."""
+        """Connects and logs in, without a further command."""
         extensions: list[str] = []
 
         def ask(session: MailConnection) -> Awaitable[MailOutcome]:

@@ -1,4 +1,4 @@
-"""One mail after the other on a connection that is logged in.
+"""Sends one mail after the other on a connection that is logged in.
 
 aiosmtplib connects, negotiates TLS and logs in; then this protocol takes over the transport. It
 writes the commands of a mail at once where the server offers PIPELINING (RFC 2920), and one by one
@@ -25,11 +25,11 @@ _MOST_ANSWER_BYTES = 64 * 1024
 
 
 class SMTPSessionLost(Exception):
-    """The session ended while it was needed; the text says why."""
+    """The session ended before the mail was sent; the text says why."""
 
 
 class MailOutcome(NamedTuple):
-    """How the server answered a mail. `command` is the one whose answer decided."""
+    """The server's answer to a mail. `command` is the one that it refused, or the last one."""
 
     command: str
     code: int
@@ -192,7 +192,7 @@ class MailConnection(asyncio.Protocol):
             self._awaited.append((_EMPTY, ""))
 
     def _refuse(self, command: str, code: int, message: str) -> None:
-        """The mail will not be sent. Later refusals only follow from the first one."""
+        """Notes that the server refused the mail. Later refusals only follow from the first one."""
         self._commands.clear()
         if self._decided is None:
             self._decided = (command, code, message)
@@ -214,7 +214,7 @@ class MailConnection(asyncio.Protocol):
 
 
 def short_answer(answer: str) -> str:
-    """The "550 5.1.1" of "550 5.1.1 no such user": what is the same for every mail."""
+    """The codes of an answer, "550 5.1.1" of "550 5.1.1 no such user": the text differs by mail."""
     code, _, rest = answer.partition(" ")
     enhanced = rest.split(maxsplit=1)[0] if rest.strip() else ""
     parts = enhanced.split(".")

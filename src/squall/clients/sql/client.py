@@ -28,7 +28,7 @@ QUERY, SCRIPT, MANY = "query", "execute", "many"
 
 @dataclass(frozen=True)
 class DatabaseKind:
-    """What the databases differ in."""
+    """What one database has of its own: how to connect, and its responses."""
 
     protocol: str
     library: Library[Any]
@@ -217,8 +217,8 @@ class OpenTransaction:
 
 
 class _FirstUse:
-    """The first use of a statement on a connection, which prepares it. The time for that is taken
-    out of the latency."""
+    """The first use of a statement on a connection, which prepares it. Its latency leaves out the
+    time of the preparation."""
 
     __slots__ = ("_held", "_how", "_text", "_values", "prepare_s")
 

@@ -1,4 +1,4 @@
-"""Ends statements on the server whose callers wait no longer."""
+"""Cancels statements on the server whose calls have ended here."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from squall.clients.calls.payload import shown
 
 
 class PreparedSQL(Prepared):
-    """The text of a statement, without the indentation of the file. Connections keep what they
-    prepared under it."""
+    """The text of a statement, without the indentation of the file. Connections find their prepared
+    statement by it."""
 
     __slots__ = ("_sources", "text")
 
@@ -33,7 +33,7 @@ class PreparedSQL(Prepared):
 
 
 def sql_of(value: Any) -> PreparedSQL:
-    """Raises a `CallError` for what is no statement."""
+    """Prepares a statement. Raises a `CallError` for any other value."""
     if isinstance(value, PreparedSQL):
         return value
     if not isinstance(value, str):

@@ -130,7 +130,8 @@ class SSEConnection(asyncio.Protocol):
         self.abort()
 
     def _end(self) -> None:
-        """The response is over, or the connection: a stream that ended, or no stream at all."""
+        """Ends the call when the response or the connection is over: the stream ended, or there was
+        none."""
         if self._status == NO_CONTENT:
             self._finish()
         elif self._is_stream:
@@ -163,7 +164,8 @@ class SSEConnection(asyncio.Protocol):
             self._lose(TransportError("connection closed before a response"))
 
     def fail(self, reason: str, now: float) -> None:
-        """Ends the stream: in time, if it has only a time, else with a failure."""
+        """Ends the stream when its time is up: a success if the call asked only for a time, else a
+        failure."""
         if self.ends_by_time and reason.startswith("timeout after") and self._is_stream:
             self._finish()
         else:

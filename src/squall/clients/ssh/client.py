@@ -1,7 +1,7 @@
 """The clients of one virtual user for files over SSH: `self.client.sftp` and `self.client.scp`.
 
-Each has connections of its own. A key or a file of known hosts belongs to the connection: a call
-with others goes over another one.
+Each has connections of its own. A key or a file of known hosts belongs to a connection: a call with
+another key uses another connection.
 """
 
 from __future__ import annotations

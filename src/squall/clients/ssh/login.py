@@ -1,7 +1,7 @@
 """Opens SSH connections: key exchange, the check of the host key, and the login.
 
-Nothing of the machine is used but its file of known hosts: neither its SSH configuration, nor keys,
-nor an agent. A test would run differently on another machine.
+Of the machine's own files it reads only the known hosts: no SSH configuration, no keys, no agent.
+With those, a test would run differently on another machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KNOWN_HOSTS = Path(".ssh") / "known_hosts"
 
 
 class SSHIdentity(NamedTuple):
-    """How to log in, beside the user and password of the address, and whom to trust."""
+    """How to log in, besides the user and password of the address, and which hosts to trust."""
 
     key: str
     """A private key as text; empty if there is none."""

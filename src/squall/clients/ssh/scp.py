@@ -23,7 +23,7 @@ _NAME = "file"
 
 
 class _CopyRefused(Exception):
-    """The server does not go on; `code` is 1 (this file) or 2 (fatal)."""
+    """The server refused the copy; `code` is 1 (this file) or 2 (fatal)."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -121,7 +121,7 @@ async def _refuse(process: Any, mark: bytes) -> None:
 
 
 def _refusal(error: _CopyRefused, path: str) -> TransferOutcome:
-    """Failures are counted without the path, which stands before the reason or behind it."""
+    """The reason without the path, which stands before or behind it: results count by reason."""
     message = str(error)
     parts = [part.strip() for part in message.split(":")]
     reasons = [part for part in parts if part not in ("", "scp") and not part.endswith(path)]

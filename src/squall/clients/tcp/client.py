@@ -140,7 +140,7 @@ class TCPClient:
         return self._connections.done(response)
 
     async def probe(self, url: URL) -> PingAnswer:
-        """Connects; a server may wait for bytes that only it knows."""
+        """Connects, and sends nothing: only the author knows which bytes the server understands."""
         address = self._connections.address_of(url)
         conn = await self._connections.take(address, "connect", self._http.timeout_s)
         now = perf_counter()
@@ -191,7 +191,7 @@ class TCPClient:
     async def _awaited(
         self, conn: TCPConnection, future: asyncio.Future[TCPResponse], call: SentData
     ) -> TCPResponse:
-        """Waits for what counts as no request."""
+        """Waits for something that does not count as a request."""
         try:
             return await future
         except BaseException as error:

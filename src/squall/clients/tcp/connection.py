@@ -284,7 +284,7 @@ class TCPConnection(asyncio.Protocol):
 
 def prefixed(buffer: bytearray, prefix: LengthPrefix, most_bytes: int) -> tuple[int, int]:
     """Where the content behind a length begins and ends; the end is -1 if it is not all here.
-    Raises a `ValueError` for a length that cannot be."""
+    Raises a `ValueError` for an impossible length."""
     size = prefix.size
     if len(buffer) < size:
         return 0, -1

@@ -1,7 +1,7 @@
 """The UDP client of one virtual user: `self.client.udp`.
 
-`exchange` counts as a request, and one whose answer does not come as failed; `send` and `receive`
-count messages only.
+`exchange` counts as a request, which fails if no answer comes; `send` and `receive` count messages
+only.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class UDPClient:
         return self._connections.done(response)
 
     async def probe(self, url: URL) -> PingAnswer:
-        """Sends an empty datagram. Few servers answer it, but the machine of the server reports a
-        port where nothing listens."""
+        """Sends an empty datagram. Few servers answer it, but the server's machine reports a closed
+        port."""
         response = await self.exchange(url, b"", timeout="0.5s")
         if response.lost:
             response.error = ""

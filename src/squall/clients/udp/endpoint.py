@@ -1,7 +1,7 @@
 """A connected UDP socket: datagrams out, and those that the server sends back.
 
-The loop watches the socket itself: that is cheaper than a datagram transport. A connected socket
-reports a port where nothing listens. Arrival is stamped when the datagram is read.
+The loop watches the socket itself, which is cheaper than a datagram transport. A connected socket
+reports a closed port. Arrival is stamped when the datagram is read.
 """
 
 from __future__ import annotations

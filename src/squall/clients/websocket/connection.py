@@ -1,7 +1,8 @@
 """A WebSocket connection: the upgrade, then frames in both directions.
 
-States: upgrading -> open -> closing (we said goodbye) -> gone. Arrival is stamped when bytes come,
-not when the waiting task runs. A message that nobody waits for is kept in `unread`.
+States: upgrading -> open -> closing (this side sent a close frame) -> gone. Arrival is stamped when
+bytes come, not when the waiting task runs. A message without a waiting call is kept in `unread`.
+A close frame of the server becomes the reason with which waiting and later calls fail.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class WebsocketConnection(asyncio.Protocol):
     def wait(
         self, kinds: tuple[int, ...], timeout_s: float, spent_s: float = 0.0
     ) -> asyncio.Future[Arrival]:
-        """What the caller awaits: the next frame of one of these kinds. `started` begins here, when
-        `spent_s` of the limit are used up already."""
+        """Returns the future of the next frame of one of these kinds. The call starts here, with
+        `spent_s` of its limit used already."""
         self.future = future = asyncio.get_running_loop().create_future()
         self._awaited = kinds
         self.timeout_s = timeout_s
@@ -177,7 +178,7 @@ class WebsocketConnection(asyncio.Protocol):
         return rest
 
     def _refusal(self, head: ResponseHead) -> str:
-        """Why the answer is no upgrade; empty if it is one (RFC 6455, 4.1)."""
+        """Why the answer did not accept the upgrade; empty if it did (RFC 6455, 4.1)."""
         headers = head.headers
         if head.status != 101:
             line = head.received.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")[2]

@@ -37,8 +37,8 @@ _MOST_KEPT = 1024
 
 
 class FrameError(ValueError):
-    """The peer broke the protocol; `code` says how, in the numbers of a close frame. `before` are
-    the messages that came with the fault, before it."""
+    """The peer broke the protocol; `code` is the close code that says how. `before` has the
+    messages that were complete before the fault."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(what)

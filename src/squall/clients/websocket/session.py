@@ -164,7 +164,7 @@ class OpenSession:
         self.connection.close()
 
     def leave(self) -> None:
-        """Says goodbye and waits for nothing."""
+        """Sends a close frame and does not wait for the server's."""
         goodbye = self.connection.say_goodbye(frames.NORMAL, "")
         if goodbye is not None:
             goodbye.cancel()

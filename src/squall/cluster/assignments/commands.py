@@ -47,7 +47,7 @@ class KnowDatacenters(
 
 
 class PartChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The datacenter that is to have a part."""
+    """The datacenter that gets a part."""
 
     part: int
     datacenter: str
@@ -101,7 +101,7 @@ class PartFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReportParts(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """Accepted(e), Refused(e), Result(e) and what lies between, as datacenters reported it."""
+    """Accepted(e), Refused(e), Result(e) and the progress between, as datacenters report it."""
 
     reports: tuple[PartFacts, ...]
 
@@ -117,16 +117,16 @@ class StartParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class QueueAgain(msgspec.Struct, frozen=True, kw_only=True, tag="again"):
-    """A part was not ready in time: the others give their reservations back (Cancel of every
-    try), and the job waits in the gates' queue."""
+    """A part was not ready in time: cancels every try of the job, so that the other datacenters
+    free their cores, and returns the job to the gates' queue."""
 
     job: JobId
     reason: str
 
 
 class LosePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="lost"):
-    """Lost(e): the gates do not wait for the result of a started part any more. It counts by
-    their own record of it."""
+    """Lost(e): the gates stop waiting for the result of a started part and count their own record
+    of it instead."""
 
     job: JobId
     part: int
@@ -137,14 +137,14 @@ class LosePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class PartLoad(msgspec.Struct, frozen=True, array_like=True):
-    """The load that one part is to make after an adjustment; None: unchanged."""
+    """The load of one part after an adjustment; None: unchanged."""
 
     rate_per_s: float | None = None
     vus: int | None = None
 
 
 class AdjustParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="adjust"):
-    """Changes the load of workflows; the primary gate has apportioned it to the parts."""
+    """Changes the load of workflows, as the primary gate divided it among the parts."""
 
     job: JobId
     workflows: tuple[str, ...]
@@ -159,7 +159,7 @@ class AdjustParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class ForgetTries(msgspec.Struct, frozen=True, kw_only=True, tag="forgotten"):
-    """Datacenters acknowledged that they forgot a job, as (job, datacenter)."""
+    """Records which datacenters acknowledged that they forgot a job, as (job, datacenter)."""
 
     forgotten: tuple[tuple[JobId, str], ...]
 

@@ -251,8 +251,8 @@ def lead_jobs(tables: AssignmentTables, command: LeadJobs) -> CommandOutcome:
 
 
 def part_over(job: GateJobRecord, part: PartRecord) -> bool:
-    """Nothing more comes from a part. A part that was never started makes no load, so the end of
-    its job does not wait for the datacenter to say so; its cancellation is driven on."""
+    """Whether the gates expect nothing more from a part. A part that never started makes no load,
+    so the end of its job does not wait for the datacenter's report; its cancellation goes on."""
     tried = part.current
     if tried is None or tried.state in (*WAITING, "cancelled"):
         return bool(job.stop)
@@ -277,7 +277,7 @@ def finish_job(tables: AssignmentTables, command: FinishJob) -> CommandOutcome:
 
 
 def _end(tables: AssignmentTables, job: GateJobRecord, command: FinishJob) -> None:
-    """Ends a job. Its tries stay, for the datacenters that still have to settle and forget them."""
+    """Ends a job. Its tries stay until their datacenters have settled and forgotten them."""
     cancel_parts(tables, job.job, "cancelled", "the job is over", now=True)
     job = tables.jobs[job.job]
     tables.put_job(
@@ -315,7 +315,7 @@ def purge(tables: AssignmentTables, command: Purge) -> CommandOutcome:
 
 
 def may_purge(tables: AssignmentTables, job: GateJobRecord, *, early: bool = False) -> bool:
-    """A job leaves after its retention, and not before all datacenters have forgotten it: its
+    """A job is removed after its retention, but not before all datacenters have forgotten it: its
     cancellations are driven from its record. A datacenter that never comes back delays this by a
     day at most; should it come back later, its reports are answered with "not known", which ends
     its part."""
@@ -337,8 +337,8 @@ def fail_job(tables: AssignmentTables, command: FailJob) -> CommandOutcome:
 
 
 def broken(tables: AssignmentTables, name: JobId, text: str) -> None:
-    """A job invariant does not hold: fails that job, the same on every member (R3). What its
-    datacenters run of it is cancelled."""
+    """Fails a job whose invariant does not hold, the same way on every member (R3), and cancels
+    its parts in their datacenters."""
     tables.alarms = (*tables.alarms, f"{name}: {text}")[-16:]
     job = tables.jobs.get(name)
     if job is None or job.over:

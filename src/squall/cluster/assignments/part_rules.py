@@ -120,7 +120,7 @@ def assign(
 
 
 def _is_assigned(job: GateJobRecord, choices: Iterable[PartChoice]) -> bool:
-    """The command is a repeat: each part has had exactly this try."""
+    """Whether the command is a repeat: each part has had exactly this try."""
     return all(
         0 <= each.part < len(job.parts)
         and any(
@@ -144,11 +144,13 @@ def _report(tables: AssignmentTables, facts: PartFacts) -> bool:
     if job is None or found is None:
         return False
     part, tried = found
+    # Datacenters repeat reports and may reorder them: only a newer revision changes anything.
     if tried.settled or facts.revision <= tried.revision:
         return False
     after = replace(tried, revision=facts.revision)
     if facts.state in OVER:
         after = _over(tables, job, part, after, facts)
+    # A late "ready" must not take a started or lost try back to waiting.
     elif facts.state in ("accepted", "ready") and tried.state in WAITING:
         ready_ms = tables.group_ms if facts.state == "ready" else 0
         after = replace(after, state=facts.state, ready_ms=ready_ms)
@@ -199,6 +201,7 @@ def start_parts(tables: AssignmentTables, command: StartParts) -> CommandOutcome
     if job is None or job.over or job.stop:
         return Rejected(text=f"job {command.job} is over, being stopped or unknown")
     current = tuple(part.current.handover if part.current else 0 for part in job.parts)
+    # The steward decided on an earlier state: a part may have moved to a new try since.
     if current != tuple(command.handovers):
         return Rejected(text=f"job {job.job}: these are not the current tries")
     if job.started_ms:
@@ -245,6 +248,8 @@ def lose_part(tables: AssignmentTables, command: LosePart) -> CommandOutcome:
         return Accepted(job=job.job, changed=False)
     if tried.state != "started":
         return Rejected(text=f"part {command.part} is {tried.state}: only a started part is lost")
+    # Cancel is recorded with the loss: a datacenter that comes back ends its part at once, because
+    # the part counts by the gates' record from now on.
     lost = replace(
         tried,
         state="lost",

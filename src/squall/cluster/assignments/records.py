@@ -70,7 +70,7 @@ class PartTry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def waits(self) -> bool:
-        """It may still start."""
+        """Whether the part may still start."""
         return self.state in WAITING and not self.cancel
 
 
@@ -90,6 +90,8 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GateJobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job of the gates, from its submission until its datacenters have forgotten it."""
+
     job: JobId
     op: int
     principal: str
@@ -137,13 +139,13 @@ class GateJobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def reserves(self) -> bool:
-        """It waits in datacenters for the start of all its parts."""
+        """Whether the job holds cores in datacenters while it waits for the start of all parts."""
         return not (self.started_ms or self.stop or self.over) and any(
             part.current is not None and part.current.waits for part in self.parts
         )
 
     def adjusted_by(self, request_id: str) -> int:
-        """The number of the adjustment that a request has made; 0: none that is known."""
+        """The number of the adjustment that a request made; 0 if no such request is known."""
         for event in self.adjustments:
             if request_id and event.request_id == request_id:
                 return event.adjust_seq

@@ -136,7 +136,7 @@ class Assignments:
 
 
 def jobs_of(command: GateCommand) -> list[JobId]:
-    """The jobs that a command names or changes."""
+    """Returns the jobs that a command names or changes."""
     match command:
         case commands.ReportParts():
             return list(dict.fromkeys(facts.job for facts in command.reports))

@@ -65,7 +65,7 @@ class AssignmentTables:
         return HandoverNumber(max(numbers, default=0) + 1)
 
     def is_copied(self, job: JobId) -> bool:
-        """Another group created the job, and this one was made from a copy of its log."""
+        """Whether another group created the job, and this group began with a copy of its log."""
         return bool(self.former) and not job.startswith(f"{self.group}-")
 
     # Writing.
@@ -122,9 +122,9 @@ class AssignmentTables:
 
 
 def reserved_in(job: GateJobRecord) -> list[str]:
-    """The datacenters for which a job holds a ticket: a job of several parts waits in all of them
-    for its start, and two such jobs in two datacenters could wait for each other. A job of one part
-    waits for nothing but its datacenter, and needs none."""
+    """The datacenters for which a job holds a ticket. A job of several parts waits in all of them
+    for its start, and without tickets two such jobs could wait for each other in two datacenters.
+    A job of one part waits for its own datacenter alone, so it needs no ticket."""
     if len(job.parts) < 2 or not job.reserves:
         return []
     return [part.current.datacenter for part in job.parts if part.current and part.current.waits]

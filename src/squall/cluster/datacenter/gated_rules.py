@@ -53,6 +53,7 @@ def accept_job(tables: Tables, command: AcceptJob) -> CommandOutcome:
     record = _fenced(tables, command.gate_job, command.handover, command.fence)
     known = record.find(command.handover)
     if record.closed or known is not None:
+        # A repeated order: the manager answers with what was decided the first time.
         return Accepted(job=known.job if known else JobId(""), changed=False)
     if command.handover < record.highest:
         # A later handover is known, so the gates have cancelled this one.
@@ -89,10 +90,13 @@ def start_held(tables: Tables, command: StartHeld) -> CommandOutcome:
     tried = record.find(command.handover) if record is not None else None
     job = tables.jobs.get(tried.job) if tried is not None else None
     if record is None or tried is None or job is None:
+        # A start never creates a job (R15): it may be late, after a cancellation or a recovery.
         return Accepted(changed=False)
     record = _fenced(tables, command.gate_job, command.handover, command.fence)
     if tried.state not in ("accepted", "ready") or job.stop or job.over:
+        # A repeat, or the job is being stopped: a stop wins over a start.
         return Accepted(job=job.job, changed=False)
+    # The limit counts from here: if no gate ever comes back, the datacenter ends its part itself.
     deadline_ms = tables.group_ms + command.timeout_ms if command.timeout_ms > 0 else 0
     tables.put_job(
         replace(
@@ -120,6 +124,7 @@ def ready_held(tables: Tables, command: ReadyHeld) -> CommandOutcome:
             return Rejected(text=f"{loaded.workflow} is not placed")
         for share, number in enumerate(loaded.attempts):
             last = tables.last(ShareKey(job.job, workflow.name, share))
+            # A worker may have been lost after it loaded the code: its share must load again.
             if last is None or last.number != number or last.state != "live":
                 return Rejected(text=f"{workflow.name}: attempt {number} is not current")
     if tried.state != "accepted":
@@ -215,6 +220,7 @@ def mark_delivered(tables: Tables, command: MarkDelivered) -> CommandOutcome:
     if record is None or tried is None or tried.delivered >= command.revision:
         return Accepted(changed=False)
     if not _is_led_by(tables, record, command.group):
+        # An answer of gates that a recovery replaced: the new ones may not have the report.
         return Rejected(text=f"the gates {command.group} were replaced")
     tried = replace(tried, delivered=min(command.revision, tried.revision))
     _put(tables, record, tried)
@@ -336,6 +342,7 @@ def try_of(tables: Tables, job: JobRecord | None) -> GatedTry | None:
 
 def _ended(job: JobRecord, tried: GatedTry) -> GatedTry:
     after = replace(tried, revision=tried.revision + 1, reason=job.reason, exit_code=job.exit_code)
+    # A held job never started, so no load of it counts, whatever ended it.
     if not job.held:
         return replace(
             after, state="ended", outcome=job.state, result=job.result, result_size=job.result_size

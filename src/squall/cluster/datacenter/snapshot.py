@@ -27,7 +27,7 @@ from squall.cluster.protocol.job_keys import JobId, ShareKey
 ROWS_PER_SLICE = 64
 
 
-class Head(msgspec.Struct, frozen=True, tag="head"):
+class SnapshotHead(msgspec.Struct, frozen=True, tag="head"):
     group: str
     lease_ms: int
     group_ms: int
@@ -79,7 +79,7 @@ class GatesRow(msgspec.Struct, frozen=True, array_like=True, tag="gates"):
 Row = WorkerRow | JobRow | AttemptsRow | SlotRow | KeyRow | EventsRow | GatedRow | GatesRow
 
 _encode = msgspec.msgpack.Encoder().encode
-_head = msgspec.msgpack.Decoder(Head)
+_head = msgspec.msgpack.Decoder(SnapshotHead)
 _rows = msgspec.msgpack.Decoder(list[Row])
 
 
@@ -87,7 +87,7 @@ class TablesCapture:
     """A `squall.cluster.ledger.interface.Capture`."""
 
     def __init__(self, tables: Tables) -> None:
-        self._head = Head(
+        self._head = SnapshotHead(
             tables.group,
             tables.lease_ms,
             tables.group_ms,

@@ -19,8 +19,8 @@ from squall.runtime.interfaces import Address
 
 
 class DatacenterLinks:
-    """The managers of all datacenters. Two datacenters whose flags name the same manager share its
-    links: a manager has one link of a kind for each process."""
+    """Links to the managers of all datacenters. Two datacenters whose flags name the same manager
+    share its links, because a process has one link of each kind to a manager."""
 
     def __init__(self, board: Switchboard, known: KnownDatacenters) -> None:
         self._board = board
@@ -50,7 +50,7 @@ class DatacenterLinks:
             return self.linked(datacenter)
 
     def trouble(self, datacenter: str) -> str:
-        """Why there is no link, of the first manager that has a reason."""
+        """Why there is no link: the reason of the first manager that has one."""
         for peer in self.peers(datacenter):
             if peer.last_error is not None:
                 return f"{shown_address(peer.address)}: {peer.last_error}"

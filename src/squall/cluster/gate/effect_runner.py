@@ -1,8 +1,8 @@
 """Carries out the effects of the steward: submits, stores, merges; then reports back.
 
-Every effect is a task of its own and may fail; the steward asks for it again. The outcome goes to
-the steward that asked: one that is made when this member leads again must not take it for the
-outcome of its own effect.
+Every effect is a task of its own. If it fails, the steward asks for it again. The outcome goes only
+to the steward that asked: a member that leads again has a new steward, which must not take the
+outcome of an earlier effect for its own.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class StewardEffects:
             await self._clock.sleep(ACTIVATION_POLL_S)
 
     async def _store_lost_part(self, steward: Steward, effect: StoreLostPart) -> None:
-        """The leader of the job has the reports of the part, unless it died with them."""
+        """Stores the reports that the job's leader has of the part; a leader that died took them
+        with it."""
         job = self._machine.tables.jobs[effect.job]
         key = AttemptKey(effect.job, "", effect.part, Attempt(int(effect.handover)))
         cut: Cut | None = await self._leaders.ask_leader(job, AskCut(key))

@@ -5,7 +5,7 @@
     Steward ──► StewardEffects                                     decisions, effects (primary)
     GateOutbox ──► OrderDriver ──► datacenters                     orders (primary)
     DatacenterProber ──► KnownDatacenters ──► DatacenterRouter     where a part may go
-    GateJobLeader                                                  what is shown of running jobs
+    GateJobLeader                                                  live numbers of running jobs
 
 The node sets the order of the steps: open the log, listen, lead when the log says so, drive steward
 and outbox whenever something changed. When the log fails the node ends, and its supervisor starts
@@ -375,7 +375,7 @@ class GateNode:
         self._wake.set()
 
     def _gate_fence(self, fence: Fence) -> GateFence:
-        """What tells managers one term of this gate from all others."""
+        """The fence by which managers tell this term of the gate from all other terms."""
         tables = self.machine.tables
         return GateFence(tables.group, fence.epoch, fence.view, tables.former)
 
@@ -415,7 +415,7 @@ class GateNode:
                 pass
 
     def _drive_once(self) -> float:
-        """Returns how long nothing is due."""
+        """Drives steward and outbox once; returns the seconds until something is due."""
         steward, outbox = self.steward, self._outbox
         if steward is None or outbox is None:
             return IDLE_S
@@ -430,7 +430,7 @@ class GateNode:
         return min(max(due - self._clock.now(), 0.0), IDLE_S)
 
     def _end_job(self, job: JobId, text: str) -> bool:
-        """A threshold ends a job; False: this member does not lead the group."""
+        """Ends a job for a threshold; False if this member does not lead the group."""
         if self.steward is None or not self._ledger.is_primary:
             return False
         self.steward.abort(job, text)
@@ -448,7 +448,7 @@ class GateNode:
     # What other parts read.
 
     async def _ask_datacenter(self, datacenter: str, message: msgspec.Struct) -> Any:
-        """The answer of a datacenter's primary. Raises WireError."""
+        """Asks the primary of a datacenter and returns its answer. Raises WireError."""
         found = await self._links.any_link(datacenter, ASK_S)
         if not found:
             raise WireError(f"no manager of {datacenter} can be reached")

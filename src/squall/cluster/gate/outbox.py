@@ -110,11 +110,14 @@ class GateOutbox:
         if isinstance(message, AnnounceGates) or isinstance(answer, GatesKnown):
             self._sending.answered(order.tag, now)
             return None
+        # The end of a cancelled part comes as a report. Cancel is repeated until then, because a
+        # datacenter that lost its state after this answer would otherwise report nothing.
         again_s = REMIND_S if isinstance(message, CancelPart) else float("inf")
         self._sending.answered(order.tag, now, again_s)
         if isinstance(message, ForgetPart):
             if answer.closed:
                 return ForgetTries(forgotten=((message.job, order.datacenter),))
+            # Something of the job still runs there, so the datacenter has not closed it yet.
             self._sending.answered(order.tag, now, REMIND_S)
             return None
         gone = answer.closed or answer.state == "unknown"
@@ -127,7 +130,7 @@ class GateOutbox:
         return None
 
     def failed(self, order: PartOrder, now: float) -> None:
-        """No answer came: the order may have arrived or not."""
+        """Notes that no answer came. The order may have arrived all the same, so it is repeated."""
         self._sending.failed(order.tag, now)
 
     def next_due(self) -> float:
@@ -177,6 +180,8 @@ class GateOutbox:
             return
         name = f"{job.job} {tried.datacenter} {tried.handover}"
         where = tried.datacenter
+        # Cancel replaces Accept and Start: a cancelled try needs neither, and the datacenter leaves
+        # a tombstone for an Accept that is still under way.
         if tried.cancel:
             yield (
                 f"cancel {name} {tried.cancel_now}",

@@ -59,8 +59,9 @@ class DatacenterProber:
             await self._clock.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Short while a datacenter that answers has not been usable yet: it is being set up, and
-        somebody waits for it. Only for a while: it may also have no workers for days."""
+        """The pause before the next probe. It is short while a datacenter answers and has never
+        been usable: an operator is setting it up and waits. After a while it is long again, because
+        a datacenter may have no workers for days."""
         settings, now = self._known.settings, self._clock.now()
         starting = any(each.is_starting for each in self._known)
         if starting and now - self._began < settings.unreachable_s:
@@ -150,7 +151,7 @@ class _Round:
 
 
 def _foreign(name: str, peer: Peer, state: DatacenterState) -> str:
-    """The address of a manager of another datacenter: a mistake in the flags."""
+    """The address of a manager that belongs to another datacenter: a mistake in the flags."""
     if state.datacenter == name:
         return ""
     host, port = peer.address

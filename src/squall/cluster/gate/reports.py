@@ -75,7 +75,7 @@ def is_known(machine: Assignments, report: PartReport) -> bool:
 
 
 def stored_report(machine: Assignments, report: PartReport) -> ReportParts | None:
-    """The command that stores a report; None: the log has it, or does not know the part."""
+    """The command that stores a report; None if the log has it or does not know the part."""
     job = machine.tables.jobs.get(report.job)
     found = job.find(report.datacenter, report.handover) if job is not None else None
     if found is None or found[1].settled or report.revision <= found[1].revision:

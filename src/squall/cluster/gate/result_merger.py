@@ -68,7 +68,7 @@ class ResultMerger:
 
 
 def not_run(job: GateJobRecord, status: JobState, reason: str) -> JobResult:
-    """The result of a job of which nothing ran."""
+    """The result of a job that never ran."""
     outcome: WorkflowStatus = _NOT_RUN.get(status, "interrupted")
     is_refused = status == "failed" and bool(job.exit_code)
     parts = JobParts(

@@ -1,4 +1,4 @@
-"""Answers the steward where the parts of a job go.
+"""Chooses datacenters for the parts of a job when the steward asks.
 
 It joins what the gate knows of its datacenters (`routing`) with the committed parts: a part that is
 assigned and not yet in a report takes cores, a refusal cools its datacenter down. Both come from
@@ -94,7 +94,7 @@ class DatacenterRouter:
         return choose(request, statuses, self._known.settings)
 
     def unknown(self, targets: Targets | None) -> str:
-        """One line about datacenters that a job names and nobody knows; "": there are none."""
+        """One line about datacenters that a job names and this gate does not know, or ""."""
         request = RoutingRequest(
             key="",
             weights=(targets or NO_TARGETS).weights,
@@ -112,7 +112,7 @@ class DatacenterRouter:
         return self._known[datacenter].finding(self._clock.now()).health is Health.UNREACHABLE
 
     def silent_s(self, datacenter: str) -> float:
-        """Seconds since the last answer that this gate got."""
+        """Seconds since the datacenter last answered this gate."""
         if datacenter not in self._known:
             return inf
         return self._known[datacenter].reach.silent_s(self._clock.now())
@@ -120,7 +120,7 @@ class DatacenterRouter:
     # The committed parts.
 
     def sync(self) -> None:
-        """Takes in what was committed since the last call."""
+        """Applies what the gates committed since the last call."""
         tables = self._tables()
         if tables.op == self._synced:
             return

@@ -38,7 +38,7 @@ class GateTimers(msgspec.Struct, frozen=True, kw_only=True):
     keys_kept_max: int = _JOBS.keys_kept_max
 
     def again_s(self, times: int) -> float:
-        """The wait after a job was turned away so many times."""
+        """The wait before the next try, after a job was refused `times` times."""
         return min(self.again_first_s * 2.0 ** min(max(times - 1, 0), 16), self.again_max_s)
 
 

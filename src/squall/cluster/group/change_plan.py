@@ -25,7 +25,7 @@ class NoSuchMember(ChangeRefused):
 
 
 @dataclass(frozen=True)
-class Step:
+class MemberStep:
     """The members that leave and join in one epoch."""
 
     gone: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def steps_of(
     added: Collection[str],
     storages: Mapping[str, str],
     role: str = "manager",
-) -> list[Step]:
+) -> list[MemberStep]:
     """The steps that lead to the requested members; none if the group has them already.
     `storages` are the storage ids that nodes reported: a member whose disk was wiped has a new
     one and must be replaced in a change of its own. A refusal calls the members by their `role`."""
@@ -62,32 +62,34 @@ def steps_of(
             f"{'add' if fresh else 'remove'} two in one command, or replace one"
         )
     if len(now) == 1 and len(fresh) == 2:
-        return [Step(added=tuple(sorted(fresh)))]
-    return [Step(added=(name,)) for name in sorted(fresh)] + [
-        Step(gone=(name,)) for name in sorted(leaving)
+        return [MemberStep(added=tuple(sorted(fresh)))]
+    return [MemberStep(added=(name,)) for name in sorted(fresh)] + [
+        MemberStep(gone=(name,)) for name in sorted(leaving)
     ]
 
 
 def _replacement(
     now: Mapping[str, str], gone: list[str], added: list[str], fresh: list[str], role: str
-) -> list[Step]:
+) -> list[MemberStep]:
     if len(gone) != 1 or len(added) != 1:
         raise ChangeRefused(f"{role}s are replaced one at a time")
     old, new = gone[0], added[0]
     if old == new:
         if old not in now:
             raise NoSuchMember(f"no {role} {old} in this group; squall group status lists them")
-        return [Step(gone=(old,), added=(new,))] if fresh else []
+        return [MemberStep(gone=(old,), added=(new,))] if fresh else []
     if old not in now:
         if new in now and not fresh:
             return []
         raise NoSuchMember(f"no {role} {old} in this group; squall group status lists them")
     if new in now:
         raise ChangeRefused(f"{new} is a member already; {old} can only be removed")
-    return [Step(gone=(old,), added=(new,))]
+    return [MemberStep(gone=(old,), added=(new,))]
 
 
-def after(members: Sequence[Member], step: Step, joining: Mapping[str, Member]) -> list[Member]:
+def after(
+    members: Sequence[Member], step: MemberStep, joining: Mapping[str, Member]
+) -> list[Member]:
     """The members of the next epoch. Raises KeyError if a joining member is unknown."""
     kept = [member for member in members if member.node not in step.gone]
     return sorted([*kept, *(joining[NodeId(name)] for name in step.added)])

@@ -1,9 +1,9 @@
-"""Network coordinates (Vivaldi): what the round trip to a member probably is that nobody measured.
+"""Network coordinates (Vivaldi): predict the round trip to a member that this one never pinged.
 
 Each member moves its own point after every measured round trip, by the difference between measured
 and predicted time. Distance = distance of the points + both heights; a height stands for the delay
 of a member's own access link. Times are seconds. A measured round trip always beats a predicted
-one; coordinates serve where there is none.
+one; coordinates serve only where there is no measurement.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Coordinate:
 
 
 def unpack(data: bytes) -> Coordinate | None:
-    """None for a point that no honest member has: it must not move anybody (CG-11)."""
+    """None for a point that no honest member sends: it must not move this member's (CG-11)."""
     try:
         *position, height, error, samples = _WIRE.unpack(data)
     except StructError:

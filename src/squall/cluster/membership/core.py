@@ -54,7 +54,7 @@ GAP_SHARE = 0.25
 
 
 class MembershipCore:
-    """Sees all members of one group of peers, and is seen by them."""
+    """One member of a group of peers: watches the others and answers their probes."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class MembershipCore:
         timers.at(now + parameters.sync_interval_s * rng.random(), self._compare)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Takes in one event."""
+        """Handles one event; returns the effects for the driver."""
         self._enter(now)
         match event:
             case Received(message):
@@ -106,7 +106,7 @@ class MembershipCore:
 
     def tick(self, now: float) -> list[Effect]:
         """Does what is due. A call long after `deadline()` means that this process stood still:
-        every open time limit then moves by the gap, and nobody is declared dead for it."""
+        every open time limit then moves by the gap, so no peer is declared dead because of it."""
         self._enter(now)
         for call in self._shared.timers.due(now):
             call()
@@ -165,6 +165,7 @@ class MembershipCore:
 
     def _exit(self) -> list[Effect]:
         shared = self._shared
+        # The gossip timer runs only while records wait: a calm group sends probes alone.
         if len(shared.queue) and not self._gossip_due:
             self._gossip_due = True
             interval = shared.parameters.gossip_interval_s
@@ -180,6 +181,7 @@ class MembershipCore:
         if not self._own_record.is_leaving:
             self._probes.next_of_round()
             self._suspicions.watch_isolation()
+        # A member that distrusts itself probes more rarely (Lifeguard): it accuses fewer peers.
         shared.timers.at(shared.now + interval * shared.health.multiplier, self._probe_round)
 
     def _gossip(self) -> None:
@@ -211,6 +213,7 @@ class MembershipCore:
         if peer is not None and peer.record.boot == sender.boot:
             self._heard(peer, message)
         else:
+            # A message of a boot that another one replaced says nothing about the present boot.
             peer = None
         if not isinstance(message, Sync):
             for record in message.gossip:
@@ -249,8 +252,9 @@ class MembershipCore:
         self._outsiders.ask_at_once(peer)
 
     def _answer(self, ping: Ping, peer: KnownPeer | None) -> None:
-        """Answers at once, in the call that took the ping in (MEMB-38). A sender that is outranked
-        hears by what, so that it can raise its incarnation."""
+        """Answers at once, in the call that received the ping (MEMB-38). If another boot of the
+        sender outranks it, the answer carries that record, so that the sender can raise its
+        incarnation."""
         shared = self._shared
         known: PeerRecord | None = None
         if peer is None:
@@ -273,9 +277,10 @@ class MembershipCore:
             shared.vivaldi.update(peer.coordinate, ping.rtt_s)
 
     def _present(self, peer: KnownPeer) -> None:
-        """A peer was confirmed, or came back."""
+        """Notes that a peer was confirmed or came back."""
         table = self._shared.table
         self._probes.ring.add(peer.node)
+        # The first peer of a member that has just joined: one comparison shows it the whole group.
         if len(table.present) == 1 and not table.dead:
             self._anti_entropy.compare_with(peer)
         elif peer.attempts == 0 or table.dead:

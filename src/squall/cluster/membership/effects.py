@@ -1,4 +1,4 @@
-"""What goes into the core and what comes out: events, effects, and the view of one member.
+"""The core's input and output: events, effects, and the view of one member.
 
 The driver carries out effects in order. `PeerChanged` effects are the callbacks: each transition of
 a member is reported exactly once, whether this member saw it or heard of it.
@@ -77,7 +77,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class SeedsChanged(msgspec.Struct, frozen=True):
-    """The whole new list of seeds."""
+    """Replaces the list of seeds."""
 
     seeds: tuple[Seed, ...]
 
@@ -89,7 +89,7 @@ class Embedded(msgspec.Struct, frozen=True):
 
 
 class LeaveRequested(msgspec.Struct, frozen=True):
-    """This member ends in order. The driver keeps it running for `leave_s`, then closes."""
+    """This member leaves on purpose. The driver keeps it running for `leave_s`, then closes."""
 
 
 Event = Received | SeedsChanged | Embedded | LeaveRequested
@@ -146,8 +146,8 @@ class NameTaken(msgspec.Struct, frozen=True):
 
 
 class ObserverIsolated(msgspec.Struct, frozen=True):
-    """A warning, and its end: more than half of the members fell silent at once, which is more
-    likely this member's own network. Deaths are held back for at most `isolation_hold_s`."""
+    """A warning, and later its end: more than half of the members fell silent at once. The likely
+    cause is this member's own network, so it delays deaths, by at most `isolation_hold_s`."""
 
     is_isolated: bool
     silent: int

@@ -20,7 +20,7 @@ class NodeStatus(StrEnum):
 
     @property
     def is_alive(self) -> bool:
-        """What runs there goes on; new work goes elsewhere while it is suspected."""
+        """Whether the node's running work goes on. A suspected node keeps it and gets no more."""
         return self not in (NodeStatus.DEAD_GLOBAL, NodeStatus.DEAD_JOB)
 
     @property

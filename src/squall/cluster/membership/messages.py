@@ -117,8 +117,8 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @message(233, MessageClass.CONTROL, size=SizeClass.DATAGRAM, senders=MEMBERS)
 class Nack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Answers a `PingReq` whose target was silent: the link to the asker works, so the silence is
-    not the asker's own fault."""
+    """Answers a `PingReq` whose target was silent. It proves that the requester's own network
+    works, so the failed probe does not lower the requester's health."""
 
     seq: int
     sender: PeerRecord

@@ -1,4 +1,4 @@
-"""Rules about records: which of two is newer, how large they are, which are refused."""
+"""The rules of records: which of two is newer, how large one is, which ones a member refuses."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class RoundTripEstimate:
     _recent: deque[float] = field(default_factory=lambda: deque[float](maxlen=MEDIAN_OF))
 
     def add(self, sample_ms: float) -> None:
-        """Takes in one measured round trip; a number that is none is ignored."""
+        """Adds one measured round trip; ignores a value that cannot be one."""
         if not math.isfinite(sample_ms) or sample_ms < 0:
             return
         self._recent.append(sample_ms)

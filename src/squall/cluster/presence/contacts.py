@@ -1,4 +1,4 @@
-"""Whom a member hears: its answer to others, and one list made of the answers of several."""
+"""Answers which members this one hears, and merges the answers of several members into a list."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def contact(view: PeerView) -> Contact:
 
 
 def _printable(said: bytes) -> str:
-    """Any member may say anything, and a terminal shows it."""
+    """Removes control characters: any member may send any text, and a terminal shows it."""
     text = said.decode(errors="replace")
     return "".join(character for character in text if character.isprintable())
 
 
 def own_row(driver: MembershipDriver) -> MemberRow:
-    """The answering member itself, which the others may hear or not."""
+    """The row of the answering member itself, whether or not the others hear it."""
     own = driver.identity
     return MemberRow(
         name=own.node,
@@ -97,7 +97,7 @@ def merged(own: MemberContacts, others: Sequence[MemberContacts], me: MemberRow)
 
 
 def _with_hears(row: MemberRow, hears: dict[str, bool], present: Container[str]) -> MemberRow:
-    """Members that are gone are not quoted: what they heard is from the time before."""
+    """Leaves out the answers of members that are gone: what they heard is out of date."""
     return msgspec.structs.replace(
         row,
         heard_by=sorted(name for name, does in hears.items() if does and name in present),

@@ -1,7 +1,7 @@
-"""Drives one member of SWIM: its socket and timer, and what becomes of the core's effects.
+"""Drives one member of SWIM: owns its socket and timer, and carries out the core's effects.
 
-Without UDP, or without the group's keys, the node takes no part: one line in its log says so, and
-nothing else changes.
+Without UDP, or without the group's keys, the node does not take part: it logs one line, and nothing
+else changes.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class MembershipDriver:
 
     @property
     def age_s(self) -> float:
-        """How long it takes part."""
+        """The seconds since this boot began to take part."""
         return self._clock.now() - self._began
 
     # Start and end.
@@ -149,8 +149,8 @@ class MembershipDriver:
         return True
 
     def follow(self, order: MembershipOrder, host: str) -> None:
-        """Begins, goes on with other seeds, or ends. `host` is where others reach this node: a
-        numeric address. The port must be bound."""
+        """Starts, continues with other seeds, or stops, as the order says. `host` is the numeric
+        address at which others reach this node. The port must be bound."""
         if not order.is_on:
             self.stop("there are more nodes than max_nodes, or it is switched off")
             return
@@ -181,7 +181,7 @@ class MembershipDriver:
         self._log.info("membership_on", address=f"{host}:{self.port}", seeds=len(seeds))
 
     def stop(self, reason: str) -> None:
-        """Ends at once, without telling the others."""
+        """Stops at once, without a message to the other members."""
         if self.core is None:
             return
         self.core = None
@@ -200,13 +200,13 @@ class MembershipDriver:
             self._log.warning("membership_off", reason=reason)
 
     def leave(self) -> None:
-        """Tells the others that this boot ends in order. It goes on until `close`."""
+        """Announces that this boot leaves on purpose. Membership goes on until `close`."""
         if self.core is not None and self._leaves_until is None:
             self._leaves_until = self._clock.now() + self._parameters.leave_s
             self._handle(LeaveRequested())
 
     async def close(self) -> None:
-        """Waits until what `leave` said has been sent often enough, then ends."""
+        """Waits until the announcement of `leave` was sent often enough, then stops."""
         if self._leaves_until is not None and self.core is not None:
             await self._clock.sleep(max(self._leaves_until - self._clock.now(), 0.0))
         self.stop(ENDS)
@@ -223,7 +223,7 @@ class MembershipDriver:
             self._handle(SeedsChanged(self._as_seeds(seeds)))
 
     def say(self, text: str) -> None:
-        """A few words that this member's probes and answers carry from now on, for people."""
+        """Sets the status text, for people, that this member's probes and answers carry."""
         state = text.encode()
         if state != self._embedded:
             self._embedded = state

@@ -1,4 +1,4 @@
-"""The log lines of membership: one per transition of a member that a person wants to know."""
+"""Logs membership: one line for each transition of a member that an operator wants to see."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TransitionLog:
                 pass
 
     def _changed(self, change: PeerChanged) -> None:
-        """A member that is heard for the first time is not worth a line of each other one."""
+        """Logs a transition. A first contact is not logged: every other member would repeat it."""
         log, member = self._log, change.member
         fields = {
             "member": member.node,

@@ -11,7 +11,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from squall.coordination.member_stats import FLAPPING_ADVICE
 from squall.coordination.members.housekeeping import NamespaceMeta, read_meta
 from squall.coordination.operations.findings import Finding, Verdict
-from squall.coordination.operations.inspect import Member, Status, list_members, read_status
+from squall.coordination.operations.inspect import (
+    Member,
+    NamespaceStatus,
+    list_members,
+    read_status,
+)
 from squall.coordination.options import Options
 from squall.coordination.queue.records import QueueKeys
 from squall.coordination.records import keys
@@ -71,7 +76,7 @@ async def examine(
     return found
 
 
-def _clock(status: Status, wall_s: float) -> Iterator[Finding]:
+def _clock(status: NamespaceStatus, wall_s: float) -> Iterator[Finding]:
     off_s = wall_s - status.now_ms / 1000.0
     text = f"this machine is {off_s:+.1f} s off the store"
     if abs(off_s) <= CLOCK_S:
@@ -81,7 +86,7 @@ def _clock(status: Status, wall_s: float) -> Iterator[Finding]:
         yield Finding(about="clock", verdict="doubtful", text=text, advice=advice)
 
 
-def _leader(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
+def _leader(status: NamespaceStatus, members: Sequence[Member]) -> Iterator[Finding]:
     leader = status.leader
     if leader is not None and leader.holds:
         text = (
@@ -106,7 +111,7 @@ def _leader(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
     )
 
 
-def _changes(status: Status) -> Iterator[Finding]:
+def _changes(status: NamespaceStatus) -> Iterator[Finding]:
     """More than five elections in the last ten minutes."""
     if status.leader is None:
         return
@@ -116,7 +121,7 @@ def _changes(status: Status) -> Iterator[Finding]:
         yield Finding(about="changes", verdict="doubtful", text=text, advice=FLAPPING_ADVICE)
 
 
-def _idle(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
+def _idle(status: NamespaceStatus, members: Sequence[Member]) -> Iterator[Finding]:
     """A member holds the lease, but does not do the work of a leader."""
     leader = status.leader
     if leader is None or not leader.holds:
@@ -141,7 +146,9 @@ def _idle(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
             yield Finding(about="work", verdict="doubtful", text=text, advice=advice)
 
 
-def _silence(status: Status, members: Sequence[Member], timing: Timing) -> Iterator[Finding]:
+def _silence(
+    status: NamespaceStatus, members: Sequence[Member], timing: Timing
+) -> Iterator[Finding]:
     """Silent members that are not declared dead."""
     silent = [each for each in members if each.health in ("stale", "warning", "critical")]
     if status.leader is None or not status.leader.holds:
@@ -165,7 +172,7 @@ def _some(members: Sequence[Member]) -> str:
     return ", ".join(each.member_id for each in members[:3])
 
 
-async def _deaths(store: GuardedStore, status: Status) -> AsyncIterator[Finding]:
+async def _deaths(store: GuardedStore, status: NamespaceStatus) -> AsyncIterator[Finding]:
     """Examines tombstones: members that were alive when declared dead, and missing cleanups."""
     page = await store.list("tombstone", limit=KEYS_CHECKED_MAX)
     ids = [keys.member_id_of(entry.key) for entry in page.entries]
@@ -194,7 +201,7 @@ async def _deaths(store: GuardedStore, status: Status) -> AsyncIterator[Finding]
         yield Finding(about="leftovers", verdict="doubtful", text=text, advice=advice)
 
 
-def _members(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
+def _members(status: NamespaceStatus, members: Sequence[Member]) -> Iterator[Finding]:
     shown = ", ".join(f"{number} {health}" for health, number in status.members.items())
     healthy = status.members.get("healthy", 0)
     if not members:
@@ -215,7 +222,7 @@ def _members(status: Status, members: Sequence[Member]) -> Iterator[Finding]:
 
 
 def _secret(
-    status: Status, members: Sequence[Member], meta: NamespaceMeta | None, production: bool
+    status: NamespaceStatus, members: Sequence[Member], meta: NamespaceMeta | None, production: bool
 ) -> Iterator[Finding]:
     if meta is None:
         yield Finding(about="environment", verdict="doubtful", text="no member ever registered")
@@ -263,7 +270,7 @@ async def _refused(store: GuardedStore, meta: NamespaceMeta | None) -> AsyncIter
         yield Finding(about="environment", verdict="bad", text=text, advice=advice)
 
 
-def _room(status: Status) -> Iterator[Finding]:
+def _room(status: NamespaceStatus) -> Iterator[Finding]:
     # As in the alert: records of work that was done say nothing about trouble.
     number = sum(count for kind, count in status.keys.items() if kind not in WORK_KINDS)
     verdict: Verdict = "good" if number <= KEYS_MAX else "doubtful"
@@ -278,7 +285,7 @@ def _room(status: Status) -> Iterator[Finding]:
     yield Finding(about="memory", verdict=verdict, text=text, advice=advice)
 
 
-async def _endless(store: GuardedStore, status: Status) -> AsyncIterator[Finding]:
+async def _endless(store: GuardedStore, status: NamespaceStatus) -> AsyncIterator[Finding]:
     """Finds records without an expiry, which nothing will ever remove."""
     endless: list[str] = []
     for kind in status.keys:
@@ -306,7 +313,7 @@ async def _queues(store: GuardedStore, queues: Sequence[str]) -> AsyncIterator[F
         yield Finding(about=f"queue {name}", verdict=verdict, text=text, advice=advice)
 
 
-def _cleanup(status: Status, production: bool) -> Iterator[Finding]:
+def _cleanup(status: NamespaceStatus, production: bool) -> Iterator[Finding]:
     report = status.cleanup
     advice = "run squall coord install cleanup --systemd, or keep a member running"
     if report is None:

@@ -72,7 +72,7 @@ class Leader(msgspec.Struct, frozen=True, kw_only=True):
     """How long ago the last elections were, the newest last."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class NamespaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An overview of one namespace."""
 
     store: str
@@ -87,14 +87,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     cleanup: CleanupReport | None
 
 
-async def read_status(store: GuardedStore) -> Status:
+async def read_status(store: GuardedStore) -> NamespaceStatus:
     healths: dict[str, int] = {}
     for member in await list_members(store):
         healths[member.health] = healths.get(member.health, 0) + 1
     used, limit = (
         await store.inner.memory() if isinstance(store.inner, MemoryReporter) else (None, None)
     )
-    return Status(
+    return NamespaceStatus(
         store=store.url,
         now_ms=await store.now_ms(),
         leader=await find_leader(store),

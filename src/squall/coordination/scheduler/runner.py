@@ -80,7 +80,6 @@ SLICE_S = 5.0
 SOON_S = 0.001
 # Between two checks of a job whose run has not ended, and of orders that cannot run yet.
 BUSY_S = 0.1
-# A schedule that no member touches for a year is forgotten.
 # How long runs may take to end when the term does.
 STOP_S = 5.0
 PAGE = 100

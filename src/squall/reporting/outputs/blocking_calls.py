@@ -1,7 +1,7 @@
-"""Runs calls of libraries that block, in threads that never keep the command from ending.
+"""Runs blocking calls of libraries in threads that never keep the command from ending.
 
-The threads of `asyncio.to_thread` are joined at the end of the process, so a backend that hangs
-would hang the command. These are not: after a timeout they are given up.
+The process joins the threads of `asyncio.to_thread` at its end, so a backend that hangs would hang
+the command. These threads are daemons: after a timeout the command gives them up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def in_thread(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """The result of the call. Its thread goes on if this is cancelled."""
+    """Returns the result of the call. The thread goes on if the caller is cancelled."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -1,10 +1,10 @@
 """Checks outputs before a run and delivers the results document to them after it.
 
-Every mistake about an output (an unknown kind, a place that cannot be written, a class that
-cannot be loaded or configured) is reported before the first request. Delivery never raises and
-never stops at a failure: outputs are independent, and if one fails and no JSON was written, the
-document is saved to a fallback place. This module imports little because it is imported before a
-run; the modules that render files are imported after it.
+Squall reports every mistake in an output (an unknown kind, a file that cannot be written, a class
+that cannot be loaded or configured) before the first request. Delivery never raises and never stops
+at a failure: outputs are independent, and if one fails and no JSON was written, the document is
+saved to a fallback file. A run imports this module before it starts, so it imports little; the
+modules that render files are imported after the run.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def deliver(
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Works inside a running loop too (`squall.run` in a notebook): in a thread then."""
+    """Runs a coroutine. Inside a running loop (`squall.run` in a notebook) it uses a thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -137,8 +137,8 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 async def _hand_over_all(
     document: dict[str, Any], due: Sequence[tuple[PreparedOutput, RunReporter]]
 ) -> list[BaseException | None]:
-    """The failure of each. Files are written one after the other; then all others get the document
-    at the same time, so that one that hangs delays no other."""
+    """Delivers to all outputs and returns the failure of each. Files are written one after the
+    other; then all others get the document at the same time, so that a slow one delays no other."""
     failures: list[BaseException | None] = [None] * len(due)
     others: list[int] = []
     for place, (output, reporter) in enumerate(due):

@@ -1,7 +1,7 @@
 """Outputs that are files: each renders the results document after the run and writes it whole.
 
-This module is imported before a run and imports little; the modules that render are imported
-after it.
+A run imports this module before it starts, so it imports little; the modules that render are
+imported after the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """JUnit XML, so that a CI system shows thresholds as tests.
 
-Each workflow is a suite with a case per threshold and one case `verdict`, which fails if the run
-is INVALID, because then no threshold means anything, or was interrupted. Thresholds over several
+Each workflow is a suite with a case per threshold and one case `verdict`. That case fails if the
+run was interrupted, or if it is INVALID and so no threshold means anything. Thresholds over several
 workflows are in a suite named after the file.
 """
 

@@ -1,7 +1,7 @@
-"""Imports the libraries of outputs when they are used. `registry` has found them before the run.
+"""Imports the libraries of outputs on first use; `registry` checks before the run that they exist.
 
-What these libraries log is not shown, unless the program that runs Squall asks for it by handlers
-of its own: a backend that does not answer is one line, which Squall writes.
+Squall silences the logs of these libraries unless the program that runs Squall has log handlers of
+its own: Squall itself prints one line for a backend that does not answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOGGERS = ("asyncio", "botocore", "grpc", "urllib3")
 
 
 def library(module: str) -> Any:
-    """The module, without types: few of these libraries have them."""
+    """Imports a module as `Any`, because few of these libraries have types."""
     for name in (module.partition(".")[0], *_LOGGERS):
         logger = logging.getLogger(name)
         if not logger.handlers:

@@ -1,7 +1,7 @@
 """Markdown for pull requests and CI summaries, always under 4 kB.
 
-One line with the outcome, the thresholds, the steps, and the whole summary folded away. What does
-not fit is cut from the end with a note; the first line always stays.
+It has one line with the outcome, then the thresholds, the steps, and the whole summary folded away.
+A text that is too long is cut at the end, with a note; the first line always stays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The failure of an output, in words for its user. The line that reports it names the output."""
+"""The failure of an output, as text for the user. The line that reports it names the output."""
 
 from __future__ import annotations
 
 
 class OutputError(Exception):
-    """Why an output did not take the results; no message has a secret in it."""
+    """An output could not deliver the results. The text never contains a secret."""

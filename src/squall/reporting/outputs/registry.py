@@ -47,7 +47,7 @@ class OutputKind:
 
     @property
     def is_live(self) -> bool:
-        """Whether it gets numbers while the run goes on; the others get the document after it."""
+        """Whether the output gets each second of the run; the others get the document after it."""
         return self.family == "live"
 
     def create(self, target: str, flag: str) -> CreatedOutput:

@@ -34,7 +34,7 @@ class Secret:
 
 @dataclasses.dataclass(frozen=True)
 class CreatedOutput:
-    """What a factory made from a target."""
+    """The object that a factory made from a target."""
 
     made: Any
     secrets: tuple[str, ...]
@@ -70,8 +70,8 @@ def wanted_config(factory: Callable[..., Any]) -> Any:
 
 
 def resolved(config: T) -> T:
-    """A configuration that was written in Python, with what `@FILE`, `env:NAME` and the variables
-    of its secrets stand for."""
+    """A configuration that was written in Python, with the values of `@FILE`, `env:NAME` and the
+    environment variables of its secrets."""
     changes: dict[str, Any] = {}
     for name, kind in _hints(type(config)).items():
         value, secret = getattr(config, name), _secret(kind)

@@ -72,7 +72,7 @@ def reporters_of_file(
 
 
 def prepared_reporter(name: str, reporter: RunReporter | LiveReporter) -> PreparedOutput:
-    """An output of an object that an author made."""
+    """The output of a reporter object that an author made."""
     secrets = getattr(reporter, "secrets", None)
     if not isinstance(secrets, tuple):
         secrets = secrets_in(getattr(reporter, "config", None))

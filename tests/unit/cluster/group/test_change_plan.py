@@ -6,7 +6,13 @@ from itertools import combinations
 
 import pytest
 
-from squall.cluster.group.change_plan import ChangeRefused, NoSuchMember, Step, after, steps_of
+from squall.cluster.group.change_plan import (
+    ChangeRefused,
+    MemberStep,
+    NoSuchMember,
+    after,
+    steps_of,
+)
 from squall.cluster.ledger.replica.types import Config, Member, StorageId, is_single_step
 from squall.runtime.interfaces import NodeId
 
@@ -26,7 +32,7 @@ def disks(*names: str) -> dict[str, str]:
 
 def test_one_takes_the_place_of_another_in_one_epoch() -> None:
     now = members("m1", "m2", "m3")
-    assert steps_of(now, ["m3"], ["m4"], disks("m4")) == [Step(("m3",), ("m4",))]
+    assert steps_of(now, ["m3"], ["m4"], disks("m4")) == [MemberStep(("m3",), ("m4",))]
 
 
 def test_a_wish_that_is_fulfilled_needs_nothing() -> None:
@@ -39,7 +45,7 @@ def test_a_wish_that_is_fulfilled_needs_nothing() -> None:
 
 def test_a_wiped_member_is_replaced_by_itself_and_a_sound_one_is_not() -> None:
     now = members("m1", "m2", "m3")
-    assert steps_of(now, ["m3"], ["m3"], disks("m3")) == [Step(("m3",), ("m3",))]
+    assert steps_of(now, ["m3"], ["m3"], disks("m3")) == [MemberStep(("m3",), ("m3",))]
     assert steps_of(now, ["m3"], ["m3"], {"m3": "disk of m3"}) == []
     with pytest.raises(ChangeRefused, match="another disk"):
         steps_of(now, [], ["m3"], disks("m3"))
@@ -73,20 +79,23 @@ def test_an_unknown_name_is_told_as_such() -> None:
 
 def test_from_one_to_three_is_one_epoch_and_to_five_are_two() -> None:
     assert steps_of(members("m1"), [], ["m3", "m2"], disks("m2", "m3")) == [
-        Step(added=("m2", "m3"))
+        MemberStep(added=("m2", "m3"))
     ]
     three = members("m1", "m2", "m3")
     assert steps_of(three, [], ["m5", "m4"], disks("m4", "m5")) == [
-        Step(added=("m4",)),
-        Step(added=("m5",)),
+        MemberStep(added=("m4",)),
+        MemberStep(added=("m5",)),
     ]
-    assert steps_of(three, ["m3", "m1"], [], {}) == [Step(gone=("m1",)), Step(gone=("m3",))]
+    assert steps_of(three, ["m3", "m1"], [], {}) == [
+        MemberStep(gone=("m1",)),
+        MemberStep(gone=("m3",)),
+    ]
 
 
 def test_a_change_that_was_cut_short_in_the_middle_goes_on() -> None:
     four = members("m1", "m2", "m3", "m4")
-    assert steps_of(four, [], ["m4", "m5"], disks("m5")) == [Step(added=("m5",))]
-    assert steps_of(four, ["m4", "m5"], [], {}) == [Step(gone=("m4",))]
+    assert steps_of(four, [], ["m4", "m5"], disks("m5")) == [MemberStep(added=("m5",))]
+    assert steps_of(four, ["m4", "m5"], [], {}) == [MemberStep(gone=("m4",))]
 
 
 def test_every_step_is_one_that_the_log_allows() -> None:

@@ -56,7 +56,7 @@ AskDatacenterNode = Callable[[str, msgspec.Struct], Awaitable[Any]]
 
 
 class GateClientApi:
-    """Handles the requests of clients that change something."""
+    """Handles the requests of clients that change the gates' state."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Lists the datacenters and the gates, or the nodes of one datacenter, for `squall nodes`.
 
-A gate has no list of all nodes: a hundred datacenters of a thousand workers fit no message. The
-datacenter that is asked for answers itself.
+A gate has no list of all nodes: the nodes of a hundred datacenters with a thousand workers each do
+not fit into one message. It passes the question about one datacenter on to that datacenter.
 """
 
 from __future__ import annotations

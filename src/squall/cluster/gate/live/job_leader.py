@@ -1,9 +1,9 @@
 """Merges the live numbers of the jobs that this gate leads, keeps their streams, and judges their
 thresholds each second.
 
-When a threshold ends a job it calls `on_abort`, and its owner takes that to the log. The result of
-a job is made from the results of its datacenters; only a datacenter that is lost counts by what is
-known of it here.
+When a threshold ends a job, the leader calls `on_abort`, and the node commits the abort. The result
+of a job is made from the results of its datacenters. Only for a lost datacenter does it use the
+reports that arrived here.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class GateJobLeader:
                 self._guarded(name, led, partial(self._show, name, led, totals, at))
 
     def _guarded(self, job: JobId, led: LedGateJob, show: Callable[[], None]) -> None:
-        """What is shown of one job ends neither the gate nor what is shown of the others."""
+        """Contains an error in the view of one job: the gate and the views of other jobs go on."""
         try:
             show()
         except Exception as error:

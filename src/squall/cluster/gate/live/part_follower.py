@@ -1,7 +1,8 @@
 """Follows one part of a job in its datacenter, as a client follows a job.
 
-The datacenter's leader of the job answers with what is new: its snapshot, events and lines, and the
-reports summed over its shares, from a cursor on. A follower without a cursor gets everything.
+The leader of the job in that datacenter answers with everything after the follower's cursor: its
+snapshot, events, lines, and the reports summed over its shares. A follower without a cursor gets
+everything.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ AskPart = Callable[[str, Follow], Awaitable[Followed]]
 
 
 class PartAsker:
-    """Asks the manager that leads a part's job, wherever in its datacenter that is; through another
-    manager if this gate has no link to it."""
+    """Asks the manager that leads a part's job in its datacenter, directly or, without a link to
+    it, through another manager."""
 
     def __init__(self, links: DatacenterLinks) -> None:
         self._links = links
@@ -76,7 +77,7 @@ class PartAsker:
 
 
 class PartFollower:
-    """One part at one handover."""
+    """Follows one part in one handover."""
 
     def __init__(
         self,

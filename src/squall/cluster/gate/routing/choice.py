@@ -231,7 +231,7 @@ class _Comparison:
 
 
 def _place_in_text(note: CandidateNote) -> tuple[bool, float, str]:
-    """The chosen one first, then the best scores, then those that could not be chosen."""
+    """Sort key: the chosen datacenter, then the best scores, then those that were filtered out."""
     score = note.score.total if note.score is not None else math.inf
     return note.outcome != CHOSEN, score, note.name
 

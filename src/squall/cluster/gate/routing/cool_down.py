@@ -1,7 +1,7 @@
-"""A datacenter that just refused a job is chosen less, for a while.
+"""Makes a datacenter that just refused a job a less likely choice for a while.
 
-Its score is multiplied by a factor that falls to 1 within `cool_down_s`. It is never excluded: the
-only datacenter that is left still gets the job.
+Its score is multiplied by a factor that falls to 1 within `cool_down_s`. The factor never excludes
+a datacenter: if it is the only one left, it still gets the job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Why a part of a job went where it did: plain data, and its text for people.
+"""Explains why a part of a job went to a datacenter: plain data, and its text for people.
 
-The text is made once, with the decision, and stored with the assignment: a gate that takes over
-later explains it with the numbers of that moment.
+The gate that decides makes the text and stores it with the assignment, so a gate that takes over
+later shows the numbers of that moment.
 """
 
 from __future__ import annotations

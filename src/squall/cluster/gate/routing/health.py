@@ -1,9 +1,10 @@
-"""How well a datacenter is, from its last report: healthy, busy, degraded, unhealthy, unreachable.
+"""The health of a datacenter by its last report: healthy, busy, degraded, unhealthy, unreachable.
 
-The first rule that applies decides. Busy is not a failure: it ends when jobs end. Degraded: it
-works, with less than a majority of something, or its state is not known for sure. Unhealthy: it
-cannot run a job. A worse state counts at once; a better one only after it lasted `steady_s`, or a
-datacenter would change with every job that ends.
+The first rule that applies decides. A busy datacenter is no failure: it becomes healthy when jobs
+end. A degraded one can run jobs, but less than a majority of its managers or workers is heard, or
+no manager leads, or its last report is old. An unhealthy one cannot run a job. A worse state counts
+at once. A better state counts only after it lasted `steady_s`; otherwise the health would change
+with every job that ends.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class KnownDatacenter:
 
     @property
     def is_starting(self) -> bool:
-        """It answers, or may soon, and could not run a job yet."""
+        """Whether it answers, or soon may, and has not been able to run a job yet."""
         silent = self.reach.state in (Reachability.SUSPECTED, Reachability.UNREACHABLE)
         return not silent and not self._health.was_usable
 
@@ -63,6 +63,8 @@ class KnownDatacenter:
     ) -> None:
         """`rtt_ms` is None if the answer was late or the link was being dialled."""
         if self.reach.state is Reachability.UNREACHABLE:
+            # The health from before the silence says nothing now, so the next report counts at
+            # once instead of after `steady_s`.
             self._health.forget()
         self.reach.answered(now)
         self._trouble = ""
@@ -72,6 +74,7 @@ class KnownDatacenter:
         if not replaces(state, self.report, age_s, self._settings.stale_s):
             return
         self.report = state
+        # The time of the question, not of the answer: the report is at least as new as that.
         self._reported_at = asked_at
         if state.managers:
             self._learned = tuple(state.managers)
@@ -196,7 +199,7 @@ class KnownDatacenters:
 
     @property
     def guard_holds(self) -> bool:
-        """Most datacenters fell silent together: the gate's own network is the likely cause."""
+        """Whether most datacenters fell silent together, likely by a fault of the own network."""
         return self._guard.holds
 
     def asked(self, name: str, now: float) -> None:
@@ -204,7 +207,7 @@ class KnownDatacenters:
         reach.asked_at = min(reach.asked_at, now)
 
     def missed(self, name: str, asked_at: float, now: float, trouble: str = "") -> None:
-        """`trouble` says why the probe was not answered, if that is known."""
+        """Notes a probe without an answer; `trouble` is the reason if it is known."""
         self._all[name].missed(asked_at, now, trouble)
 
     def check(self, now: float) -> list[HealthChange]:

@@ -56,7 +56,7 @@ class Reach:
         self.suspected_at = math.inf
 
     def missed(self, asked_at: float, now: float, settings: RoutingSettings) -> None:
-        """A probe sent at `asked_at` was not answered."""
+        """Counts a probe, sent at `asked_at`, that got no answer."""
         if asked_at < self.heard_at:
             # An answer to a later probe has arrived since: this one was lost alone.
             return
@@ -76,7 +76,7 @@ class Reach:
 
 
 class CorrelationGuard:
-    """Calls datacenters unreachable, unless most of them fell silent together."""
+    """Declares datacenters unreachable, unless most of them fell silent together."""
 
     def __init__(self, settings: RoutingSettings) -> None:
         self._settings = settings

@@ -1,9 +1,9 @@
-"""Which of two reports of a datacenter is the later one.
+"""Decides which of two reports of a datacenter is the later one.
 
 Reports of one group are ordered by (epoch, committed op): both only rise, also over a change of the
-primary. A report of the manager that leads comes before one of another manager at the same place,
-because only the leader knows which workers it hears. Reports of two groups have no order: the
-datacenter was set up again, or its log was recovered. Then the known one stays until it is stale.
+primary. At the same place the leading manager's report wins, because only the leader knows which
+workers it hears. Reports of two groups have no order: the datacenter was set up again, or its log
+was recovered. Then the gate keeps the report it has until that is stale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from squall.cluster.protocol.gates.federation_messages import DatacenterState
 def replaces(
     new: DatacenterState, known: DatacenterState | None, age_s: float, stale_s: float
 ) -> bool:
-    """Whether `new` is taken in; `known` is `age_s` old."""
+    """Whether `new` replaces `known`, which is `age_s` old."""
     if known is None or not known.group:
         # A manager whose group is not formed yet knows nothing that could be older.
         return True

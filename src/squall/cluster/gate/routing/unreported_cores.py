@@ -34,11 +34,12 @@ class UnreportedCores:
             self._parts[part] = (cores, min(before, now))
 
     def over(self, part: str) -> None:
-        """It was refused or cancelled, or it ended: it takes no core."""
+        """Removes a part that was refused or cancelled, or that ended: it takes no core."""
         self._parts.pop(part, None)
 
     def reported(self, asked_at: float) -> None:
-        """A report arrived that was asked for at `asked_at`: it counts what was placed by then."""
+        """Removes the parts that a report counts: those placed before `asked_at`, when the gate
+        asked for it."""
         counted = [
             part
             for part, (_, accepted_at) in self._parts.items()

@@ -1,4 +1,4 @@
-"""The end of jobs: deadlines, parts whose datacenter is gone, the result, the terminal state."""
+"""Ends jobs: deadlines, parts of a lost datacenter, the result, the terminal state."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def check_deadline(state: StewardState, job: GateJobRecord) -> float:
 
 
 def check_losses(state: StewardState, job: GateJobRecord) -> float:
-    """Gives up started parts whose datacenter is unreachable: at once if the job says so, else when
-    it was waited for (R15: Lost(e)). Returns the moment of the next check."""
+    """Gives up started parts whose datacenter is unreachable (R15: Lost(e)): at once if the job
+    says so, else after the wait for it. Returns the moment of the next check."""
     check_at = math.inf
     targets = job.submission.targets
     drops = targets.on_loss == "drop" if targets else False
@@ -58,12 +58,14 @@ def check_losses(state: StewardState, job: GateJobRecord) -> float:
 
 
 def _waited_s(state: StewardState, job: GateJobRecord, tried: PartTry) -> float:
-    """How long a silent datacenter was waited for. Its part may go on to the end of its plan: what
-    it does until then, it can deliver later."""
+    """How long the gates have waited for a silent datacenter. Its part may go on to the end of its
+    plan, and the datacenter can deliver that work later."""
     end_ms = job.started_ms + longest_run_ms(job.submission.manifest, PLAN_ALONE)
     end_ms += job.extension_ms
     if job.stop:
         end_ms = min(end_ms, job.stop_ms)
+    # Both must have lasted so long: the time since the plan's end, and the silence of the
+    # datacenter. One that fell silent after a long run still gets the whole wait.
     return min((state.group_ms - end_ms) / 1000.0, state.silent_s(tried.datacenter))
 
 
@@ -75,6 +77,8 @@ def _running(job: GateJobRecord) -> Iterator[tuple[PartRecord, PartTry]]:
 
 def _lose(state: StewardState, job: GateJobRecord, part: PartRecord, tried: PartTry) -> None:
     stored = state.job(job.job).lost.get(part.index)
+    # The record is durable before a command names it (R9). A new primary does not know of a stored
+    # record and stores it again, which is harmless.
     if stored is None:
         tag = f"cut {job.job} {part.index}"
         state.ask(

@@ -44,7 +44,7 @@ SWEEP_AGAIN_S = 0.5
 
 
 class Steward:
-    """Decides for one period of leading. A member that leads again makes a new one."""
+    """Decides while this member is primary, for one term; the next term has a new `Steward`."""
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Steward:
         self._datacenters = dict(datacenters)
         self._queue_at = now
         self._sweep_at = now
+        # A new term checks every job once: it has not seen the changes before it.
         machine.take_changed()
         self.state.dirty = dict.fromkeys(machine.tables.jobs)
 
@@ -106,11 +107,11 @@ class Steward:
         self.state.submit(f"stop {job}", StopJob(job=job, kind="aborted", reason=text))
 
     def fail_job(self, job: JobId, error: Exception) -> None:
-        """An effect of the job raised what it never should."""
+        """Fails a job after one of its effects raised an error that it should never raise."""
         self.state.fail_job(job, error)
 
     def waits_for(self, job: JobId) -> str:
-        """Why a job is in the queue of the gates; "" if it is not known to wait."""
+        """Why a job waits in the queue of the gates; "" if the steward knows of no wait."""
         known = self.state.jobs.get(job)
         return known.waits_for if known is not None else ""
 
@@ -146,6 +147,7 @@ class Steward:
 
     def _time(self, now: float, group_ms: int) -> None:
         self.state.now = max(self.state.now, now)
+        # Never behind the entries that were applied: their times are deadlines and waits here.
         self.state.group_ms = max(self.state.group_ms, group_ms, self.state.tables.group_ms)
 
     def _back(self, tag: str, now: float | None, *, ok: bool) -> None:
@@ -195,6 +197,7 @@ class Steward:
             checks.append(check_start(state, job))
         check_at = min(checks)
         if math.isfinite(check_at):
+            # At least a moment away: a check that is due and changes nothing must not spin.
             state.due[name] = max(check_at, state.now + 0.01)
         else:
             state.due.pop(name, None)

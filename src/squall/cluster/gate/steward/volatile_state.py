@@ -72,7 +72,7 @@ class VolatileGateJob:
 
 @dataclass
 class StewardState:
-    """The state of one period of leading."""
+    """The state of one term as primary."""
 
     machine: Assignments
     timers: GateTimers
@@ -107,7 +107,7 @@ class StewardState:
         return found
 
     def ask(self, effect: StewardEffect) -> bool:
-        """Asks for an effect unless it is under way or failed a moment ago."""
+        """Asks for an effect unless it is under way or waits for its retry."""
         if self.blocked.get(effect.tag, -math.inf) > self.now:
             return False
         self.blocked[effect.tag] = math.inf
@@ -118,14 +118,14 @@ class StewardState:
         return self.ask(SubmitCommand(tag, command))
 
     def fail_job(self, job: JobId, error: Exception) -> None:
-        """The rules of a job raised. Fails that job by a command, so that it ends the same on
-        every member, and the jobs beside it go on (R3)."""
+        """Fails a job whose rules raised. It does so by a command, so that the job ends alike on
+        every member, and the other jobs go on (R3)."""
         text = f"{type(error).__name__}: {error}"[:ERROR_MAX]
         if self.submit(f"fail {job}", FailJob(job=job, error=text)):
             self.on_broken(job, error)
 
     def returned(self, tag: str, *, ok: bool) -> None:
-        """The driver is done with an effect."""
+        """Notes that the driver has finished an effect."""
         if ok:
             self.blocked.pop(tag, None)
         else:

@@ -1,5 +1,5 @@
-"""Jobs that wait for their start: which datacenters get their parts, when all start, when the
-reservations are given back.
+"""Takes jobs from submission to start: assigns their parts to datacenters, starts all parts
+together, and releases reservations that waited too long.
 
 A job of several parts reserves in all its datacenters or in none, and starts when all are ready
 (R15). Jobs are served in the order of their creation: a job that waits for the tickets of its
@@ -25,28 +25,32 @@ PLAN_TIMERS = Timers()
 
 
 def needs_datacenter(part: PartRecord) -> bool:
-    """The part has no try that may still start."""
+    """Whether the part has no try that may still start."""
     return part.current is None or (
         not part.current.waits and part.current.state not in ("started", "ended", "lost")
     )
 
 
 def check_start(state: StewardState, job: GateJobRecord) -> float:
-    """Starts a job whose parts are all ready, or gives its reservations back in time. Returns the
-    moment of the next check."""
+    """Starts a job whose parts are all ready, or releases its reservations after the limit. Returns
+    the moment of the next check."""
     final = [p for p in job.parts if p.current is not None and p.current.is_final]
     if final and final[0].current is not None:
         text = f"{final[0].current.datacenter} refused its part: {final[0].current.reason}"
         return _fail(state, job, text, final[0].current.exit_code)
     if any(needs_datacenter(part) for part in job.parts):
+        # `assign_waiting` finds a datacenter first; its command makes this job due again.
         return math.inf
     tries = [part.current for part in job.parts if part.current is not None]
     if all(each.state == "ready" for each in tries):
+        # The deadline of a job without a timeout: without one, a datacenter that never reports the
+        # end of its part would keep the job open for ever.
         run_ms = longest_run_ms(job.submission.manifest, PLAN_TIMERS)
         run_ms += round(state.timers.deadline_margin_s * 1000)
         handovers = tuple(each.handover for each in tries)
         command = StartParts(job=job.job, handovers=handovers, run_ms=run_ms)
         state.submit(f"start {job.job}", command)
+        # The outcome of the command causes the next check; the second is only the fallback.
         return state.now + 1.0
     hold_ms = round(state.timers.hold_s * 1000)
     # A new primary gives datacenters the time to answer it.
@@ -98,6 +102,8 @@ def assign_waiting(state: StewardState) -> float:
 def _assign(state: StewardState, job: GateJobRecord, claimed: set[str]) -> float:
     known, timers = state.job(job.job), state.timers
     if job.holds:
+        # Each return to the queue doubles the wait: a job whose parts are never ready together must
+        # not keep reserving cores that other jobs could use.
         at = state.at(job.queued_ms + round(timers.again_s(job.holds) * 1000))
         if at > state.now:
             return at
@@ -119,6 +125,7 @@ def _assign(state: StewardState, job: GateJobRecord, claimed: set[str]) -> float
         wanted = {*taken, *(name for name, _ in answer.datacenters)}
         tickets = state.tables.tickets
         busy = [n for n in sorted(wanted) if tickets.get(n, job.job) != job.job or n in claimed]
+        # A job that waits for tickets claims its datacenters too, so no later job overtakes it.
         claimed |= wanted
         if busy:
             known.waits_for = f"another job of several datacenters is prepared in {', '.join(busy)}"
@@ -148,7 +155,7 @@ def _refusals(job: GateJobRecord) -> dict[str, str]:
 
 
 def _wait_for_route(state: StewardState, job: GateJobRecord, answer: RouteAnswer) -> float:
-    """No datacenter can run the job: it waits a while, then fails with the reason."""
+    """Keeps a job waiting that no datacenter can run; after a limit it fails with the reason."""
     known = state.job(job.job)
     known.waits_for = answer.reason
     known.unroutable_since = min(known.unroutable_since, state.now)
@@ -182,9 +189,9 @@ def _after_refusal(
 
 
 def _hold_until(state: StewardState, job: GateJobRecord, asked_at: float) -> float:
-    """A refused part is asked for again at `asked_at`. Parts that are ready give their cores back
-    now if less than half of their hold is left by then. Otherwise no other job could use these
-    cores, and the hold would end before the datacenter can answer, every time."""
+    """Decides how long ready parts keep their cores while a refused part waits for `asked_at`. If
+    less than half of their hold is left by then, they release the cores now. Otherwise no other job
+    could use the cores, and each time the hold would end before the datacenter can answer."""
     tries = [part.current for part in job.parts if part.current is not None]
     ready_ms = [each.ready_ms for each in tries if each.state == "ready"]
     if not ready_ms or asked_at <= state.at(min(ready_ms)) + state.timers.hold_s / 2.0:

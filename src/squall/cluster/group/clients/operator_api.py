@@ -15,8 +15,8 @@ from typing import Any, Literal
 from squall.api.errors import SquallError
 from squall.cluster.group.change_plan import (
     ChangeRefused,
+    MemberStep,
     NoSuchMember,
-    Step,
     after,
     steps_of,
 )
@@ -248,7 +248,7 @@ class OperatorApi:
             repeated=not steps,
         )
 
-    async def _step(self, ledger: GroupLedger, step: Step, added: dict[str, str]) -> None:
+    async def _step(self, ledger: GroupLedger, step: MemberStep, added: dict[str, str]) -> None:
         joining = await self._joining(ledger, step, added)
         members = after(_members(ledger), step, joining)
         nodes = ", ".join(member.node for member in members)
@@ -283,7 +283,7 @@ class OperatorApi:
             await self._clock.sleep(NOTE_S / 5)
 
     async def _joining(
-        self, ledger: GroupLedger, step: Step, added: dict[str, str]
+        self, ledger: GroupLedger, step: MemberStep, added: dict[str, str]
     ) -> dict[str, Member]:
         """The learners of this step: they hold the state, or soon do, and wait to be admitted."""
         until = self._clock.now() + JOIN_S

@@ -1,3 +1,3 @@
-"""Membership on a manager or gate: who takes part, and what is shown of it. Start with
-`member_presence`; `members_api` answers `squall members`, and explains silent nodes.
+"""Membership on a manager or gate: starts it, orders it from workers, answers `squall members`.
+Start with `member_presence`; `members_api` answers `squall members` and explains silent nodes.
 """

@@ -1,8 +1,9 @@
 """A manager's or gate's part in membership, and the order to its workers.
 
-The other members of the group are known by their notes, workers by their own datagrams. The UDP
-port has the number of the TCP port that the node listens at. With more nodes than `max_nodes`
-membership is off on all of them: the tables grow with the number, and beyond it nobody measured it.
+A member learns of its group's other members from their notes, and of workers from their datagrams.
+The UDP port has the number of the TCP port that the node listens on. With more nodes than
+`max_nodes`, membership is off on all of them: the tables grow with that number, and the limit is
+the largest number that was measured.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class MemberPresence:
             tasks.every("membership", every_s, self._tick, group="membership")
 
     async def _tick(self) -> None:
-        """Begins once the own address is known, and follows the members of the group."""
+        """Starts once this node knows its own address, and follows the members of the group."""
         if not self._is_possible:
             return
         count, most = self._nodes(), self._settings.membership.max_nodes
@@ -113,15 +114,16 @@ class MemberPresence:
         return order_of(settings.membership, settings.timers.profile, seeds, self._keys)
 
     def _host(self) -> str:
-        """Where others reach this node: as the flags say if that is a number, otherwise as the
-        links to other nodes show."""
+        """The address at which others reach this node: that of the flags if it is numeric, else the
+        one that its links to other nodes show."""
         for host, _ in (self._advertised(), self._endpoint.address):
             if is_numeric(host) and host not in NOWHERE:
                 return host
         return self._watch.own_host
 
     def order(self, version: int) -> MembershipOrder | None:
-        """What a worker with that version of the order must learn; None: nothing."""
+        """The order for a worker that has `version`; None if that is current or if the worker
+        cannot take part."""
         if version < 0 or version == self._order.version:
             return None
         if self._order is OFF and not self.off:

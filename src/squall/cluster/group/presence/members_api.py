@@ -1,7 +1,7 @@
 """Answers `squall members`, and explains nodes that are silent or suspected.
 
 The answering member asks the others of its group whom they hear, and each asks some of the workers
-that have a link to it. Whoever does not answer within half a second is left out.
+that have a link to it. The list leaves out nodes that do not answer within half a second.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class MembersApi:
         return rows, 1 + len(answers)
 
     async def _answers(self) -> list[MemberContacts]:
-        """What the others said at most a second ago."""
+        """The answers of the others, at most a second old."""
         now = self._clock.now()
         if self._cached is not None and now - self._cached[0] < CACHED_S:
             return self._cached[1]

@@ -37,7 +37,7 @@ from squall.cluster.ledger.wal.format import (
     FileHeader,
     encode_block,
 )
-from squall.cluster.ledger.wal.recovery import Recovered, begin, release
+from squall.cluster.ledger.wal.recovery import RecoveredLog, begin, release
 from squall.cluster.ledger.wal.segments import Hold, Segment, SegmentTable
 from squall.runtime.interfaces import Clock, Disk, File
 from squall.runtime.invariants import invariant
@@ -72,7 +72,7 @@ class Wal:
         directory: str,
         identity: bytes,
         settings: WalSettings,
-        recovered: Recovered,
+        recovered: RecoveredLog,
         file: File,
     ) -> None:
         self.directory = directory

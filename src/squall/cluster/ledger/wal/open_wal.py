@@ -8,7 +8,7 @@ from squall.cluster.ledger.wal.errors import Damage, WalDamaged
 from squall.cluster.ledger.wal.format import FileHeader
 from squall.cluster.ledger.wal.log import Wal
 from squall.cluster.ledger.wal.recovery import (
-    Recovered,
+    RecoveredLog,
     begin,
     recover,
     release,
@@ -63,7 +63,7 @@ async def open_wal(
 
 async def _first(
     disk: Disk, directory: str, identity: bytes, settings: WalSettings
-) -> tuple[Recovered, File]:
+) -> tuple[RecoveredLog, File]:
     header = FileHeader(identity, 1, 1, 1)
     segment, file = await begin(disk, directory, header, settings)
-    return Recovered(SegmentTable([segment]), 1, 1, 1), file
+    return RecoveredLog(SegmentTable([segment]), 1, 1, 1), file

@@ -32,7 +32,7 @@ from squall.runtime.interfaces import Disk, File
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """The result of recovery: the segments, the next positions, and figures for the log line."""
 
     table: SegmentTable
@@ -70,7 +70,7 @@ async def find_segments(disk: Disk, directory: str) -> list[tuple[Segment, FileH
 
 async def recover(
     disk: Disk, directory: str, identity: bytes, needed_from: int
-) -> tuple[Recovered, Scan] | None:
+) -> tuple[RecoveredLog, Scan] | None:
     """Scans the log without changing it; None if there are no segments. It skips segments that
     lie entirely below `needed_from`, because a checkpoint covers them."""
     found = await find_segments(disk, directory)
@@ -83,7 +83,7 @@ async def recover(
         if table.segments and not header.flags & RESET:
             _check_joint(table.active, segment)
         table.add(segment, reset=bool(header.flags & RESET))
-    total = Recovered(table, table.first_lsn, 0, 0, segments=len(table.segments))
+    total = RecoveredLog(table, table.first_lsn, 0, 0, segments=len(table.segments))
     scan = Scan(0, 0, 0)
     for index, segment in enumerate(table.segments):
         end_lsn = table.end_of(index)

@@ -20,8 +20,8 @@ from squall.cluster.manager.director.layers import is_exclusive, next_phase
 from squall.cluster.manager.director.worker_health import offered
 from squall.cluster.manager.primary.effects import StoreValues
 from squall.cluster.manager.primary.placement import (
-    CorePool,
     DoesNotFit,
+    FreeCores,
     extra_prepare_s,
     least_cores,
     place_phase,
@@ -43,11 +43,11 @@ VALUES_INLINE_MAX = 2048
 NO_WORKERS = "no worker is available to run it"
 
 
-def usable_pool(state: VolatileState, job: JobRecord) -> CorePool:
+def usable_pool(state: VolatileState, job: JobRecord) -> FreeCores:
     return _pool(state, [w for w in usable(state) if not _avoided(state, job, w)])
 
 
-def _pool(state: VolatileState, workers: list[WorkerRecord]) -> CorePool:
+def _pool(state: VolatileState, workers: list[WorkerRecord]) -> FreeCores:
     loaded = [w.node for w in workers if state.is_loaded(w) or state.is_suspect(w)]
     return pool_of(state.tables, workers, offered(state, workers), loaded)
 
@@ -63,7 +63,7 @@ def usable(state: VolatileState) -> list[WorkerRecord]:
 
 def waiting_jobs(state: VolatileState) -> list[WaitingJob]:
     """The queue, first job first."""
-    pools: dict[tuple[str, ...], CorePool] = {}
+    pools: dict[tuple[str, ...], FreeCores] = {}
     workers = usable(state)
     queue: list[WaitingJob] = []
     for name in state.tables.active:
@@ -81,7 +81,7 @@ def _waiting_job(
     state: VolatileState,
     job: JobRecord,
     workers: list[WorkerRecord],
-    pools: dict[tuple[str, ...], CorePool],
+    pools: dict[tuple[str, ...], FreeCores],
 ) -> WaitingJob | None:
     """The place of a job in the queue; None if it does not wait. `pools` are those of the jobs
     before it: most jobs may use the same workers."""

@@ -42,7 +42,7 @@ class WorkerCore(NamedTuple):
     slot: int
 
 
-class CorePool(NamedTuple):
+class FreeCores(NamedTuple):
     """The workers that may get work, with their free cores."""
 
     total: int
@@ -68,13 +68,13 @@ def pool_of(
     usable: Iterable[WorkerRecord],
     offered: Iterable[WorkerRecord] | None = None,
     loaded: Iterable[str] = (),
-) -> CorePool:
+) -> FreeCores:
     """`total` counts the cores of all `usable` workers; free cores are only those of `offered`
     (None: of all). `loaded` names workers that come after the others."""
     workers = [each for each in usable if not each.draining]
     giving = [each for each in (workers if offered is None else offered) if not each.draining]
     free = tuple((each, tuple(tables.free_slots(each))) for each in giving)
-    return CorePool(sum(each.cores for each in workers), free, frozenset(loaded))
+    return FreeCores(sum(each.cores for each in workers), free, frozenset(loaded))
 
 
 def profile_of(job: JobRecord, name: str) -> Profile:
@@ -85,7 +85,7 @@ def profile_of(job: JobRecord, name: str) -> Profile:
     return job.submission.manifest.workflow(name).profile
 
 
-def least_cores(workflows: Sequence[WorkflowManifest], pool: CorePool) -> int:
+def least_cores(workflows: Sequence[WorkflowManifest], pool: FreeCores) -> int:
     """The cores that a phase needs to begin: the minimum of each priority's range over the whole
     pool, and enough for the connections of its users."""
     least = 0
@@ -100,7 +100,7 @@ def least_cores(workflows: Sequence[WorkflowManifest], pool: CorePool) -> int:
     return max(1, min(least, pool.total))
 
 
-def take_cores(pool: CorePool, count: int) -> list[WorkerCore]:
+def take_cores(pool: FreeCores, count: int) -> list[WorkerCore]:
     """Takes free cores from all workers in turn: first those whose machines are not loaded, among
     them the worker that has most free cores."""
 
@@ -124,7 +124,7 @@ def place_phase(
     tables: Tables,
     job: JobRecord,
     workflows: Sequence[WorkflowManifest],
-    pool: CorePool,
+    pool: FreeCores,
     values: Mapping[str, tuple[str, int]],
 ) -> list[Placement]:
     """Places all workflows of a phase on the free cores of the pool. `values` names the blobs of
@@ -170,7 +170,7 @@ def extra_prepare_s(shares_by_core: Iterable[int]) -> float:
 
 
 def refill_core(
-    tables: Tables, job: JobRecord, pool: CorePool, share: ShareKey, taken: Sequence[WorkerCore]
+    tables: Tables, job: JobRecord, pool: FreeCores, share: ShareKey, taken: Sequence[WorkerCore]
 ) -> WorkerCore | None:
     """Chooses a core for the rest of a lost share. A worker that failed this share comes last, the
     more often the later; then free cores come before shared ones of the same job, workers that no
@@ -258,7 +258,7 @@ def fitted(workflow: WorkflowManifest, shares: int, descriptors: int) -> Profile
     return msgspec.structs.replace(profile, max_vus=most)
 
 
-def _cores_for_connections(workflow: WorkflowManifest, pool: CorePool) -> int:
+def _cores_for_connections(workflow: WorkflowManifest, pool: FreeCores) -> int:
     descriptors = [worker.descriptors for worker, _ in pool.free if worker.descriptors]
     if not descriptors:
         return 1

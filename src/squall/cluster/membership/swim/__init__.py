@@ -1,7 +1,7 @@
 """The parts of the core: each keeps one concern, and all share one `Shared` object.
 
-`transitions` alone changes the state of a peer. `probes` asks, `suspicions` waits for refutations,
-`outsiders` looks after those that are not present, `own_record` answers what is said of this member
-itself, `gossip_queue` and `anti_entropy` spread records. `core.MembershipCore` joins them; nothing
-else imports this folder.
+`transitions` alone changes the state of a peer. `probes` pings peers, `suspicions` counts the
+members that confirm a suspicion and waits for its refutation, `outsiders` probes peers that are not
+present, `own_record` refutes suspicions of this member, `gossip_queue` and `anti_entropy` spread
+records. `core.MembershipCore` joins them; nothing else imports this folder.
 """

@@ -1,4 +1,4 @@
-"""Comparison of whole views over the control link: what gossip lost comes through here.
+"""Compares whole views over the control link, so that records which gossip lost still arrive.
 
 Equal views exchange a digest and nothing else, so the traffic of a calm group does not grow with
 its size.
@@ -48,15 +48,15 @@ class AntiEntropy:
             self._send(peer.record, Sync(shared.own, self.digest()))
 
     def revived(self, peer: KnownPeer) -> None:
-        """A dead member answered: perhaps a partition is over, and each side holds the other for
-        dead. One comparison between the sides brings all of it across."""
+        """Reacts to an answer of a dead member: a partition may be over, and each side may hold the
+        other for dead. One comparison between the sides brings all records across."""
         shared = self._shared
         if shared.now >= self._next_revival:
             self._next_revival = shared.now + shared.parameters.probe_interval_s
             self.compare_with(peer)
 
     def received(self, sync: Sync) -> None:
-        """The sender's record is applied already."""
+        """Handles a `Sync`, whose sender's record the core has applied already."""
         shared = self._shared
         for record in sync.records:
             self._transitions.apply(record)
@@ -79,8 +79,8 @@ class AntiEntropy:
         return sum_of_all % 2**64
 
     def _records(self) -> Iterator[PeerRecord]:
-        """All that this member knows at first hand, and tombstones in the first half of their time:
-        an old one must not be handed on for ever."""
+        """The records of all confirmed members, and tombstones in the first half of their time:
+        otherwise members could hand an old tombstone round for ever."""
         shared = self._shared
         for peer in shared.table.present.values():
             yield peer.record
@@ -93,7 +93,8 @@ class AntiEntropy:
             self._shared.out.append(SendSync(to.node, to.address, sync))
 
     def _has_link(self, peer: KnownPeer) -> bool:
-        """Workers dial and are not dialled, so a worker is never asked."""
+        """Whether this member can open a link to the peer. It cannot to a worker: workers only
+        dial."""
         return peer.record.role is not MemberRole.WORKER
 
 

@@ -1,7 +1,8 @@
 """The records that this member still passes on, each a bounded number of times.
 
-Records that were sent least go first (C14); among equal ones refutations and suspicions, then
-ends. A newer record of a node replaces the older one, so the queue holds one record a member.
+The queue sends the records first that it sent least often (C14); among those, refutations and
+suspicions before ends. A newer record of a node replaces the older one, so the queue holds one
+record per member.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It rises only on evidence against this member itself: its loop was late, proxies that should have
 answered with a nack did not, or it had to refute a suspicion of itself. A probe that failed with
-all nacks in hand is the target's fault and counts nothing, so a mass failure slows nobody down
-(C10).
+all nacks in hand is the target's fault and does not count, so a mass failure does not slow down the
+members that survive it (C10).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Those that are not present: seeds that were never answered, unconfirmed peers, the dead.
+"""Probes the peers that are not present: silent seeds, unconfirmed peers, dead members.
 
-A seed is probed for ever. A peer that only gossip named is asked at once and then more rarely, and
-is forgotten without a suspicion if it never answers. A dead one is probed until its tombstone
+A seed is probed for ever. A peer that only gossip named is pinged at once and then more rarely, and
+is forgotten without a suspicion if it never answers. A dead member is probed until its tombstone
 ends, so that the two halves of a healed partition find each other (C6).
 """
 
@@ -68,14 +68,14 @@ class Outsiders:
                 state.node, state.attempts, state.since = record.node, 0, self._shared.now
 
     def ask_at_once(self, peer: KnownPeer) -> None:
-        """A peer was met or heard. Neither gossip about it nor its own message confirms it, only an
-        answer does (C3), so an unconfirmed one is asked now."""
+        """Pings a peer that this member just met or heard, if it is unconfirmed. Neither gossip
+        about a peer nor the peer's own message confirms it; only an answer does (C3)."""
         silence = self._shared.now - peer.asked_at
         if peer.state is State.UNCONFIRMED and silence >= self._shared.parameters.probe_interval_s:
             self._ask(peer)
 
     def look(self) -> None:
-        """Once per probe interval."""
+        """Sends the pings that are due; called once per probe interval."""
         shared = self._shared
         self._asked = 0
         for state in self._seeds:
@@ -132,7 +132,7 @@ class Outsiders:
         return intervals * shared.parameters.probe_interval_s * shared.rng.uniform(0.8, 1.2)
 
     def _probe_dead(self) -> None:
-        """The members share the work: each probes its part of the dead."""
+        """Probes this member's share of the dead; all members divide them."""
         shared = self._shared
         dead = shared.table.dead
         if not dead:

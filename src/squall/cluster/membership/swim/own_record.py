@@ -1,4 +1,4 @@
-"""What the others believe of this member, and its answer: refutation, a new boot, leaving."""
+"""This member's own record: refutes what others claim of it, replaces a former boot, leaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OwnRecord:
         """Whoever is talked to now should hear of the new record at once."""
 
     def heard(self, record: PeerRecord) -> None:
-        """A record about this member's name."""
+        """Handles a record about this member's name."""
         shared = self._shared
         own = shared.own
         if record.boot != own.boot:
@@ -35,7 +35,7 @@ class OwnRecord:
             self._raise_above(record.incarnation)
 
     def leave(self) -> None:
-        """Says good-bye to a few members at once; gossip carries it on."""
+        """Sends the LEFT record to a few members at once; gossip spreads it further."""
         shared = self._shared
         if self.is_leaving:
             return

@@ -21,8 +21,7 @@ REACH_KEPT_S = 60.0
 class Suspicion:
     """Why a peer is suspect, and until when it can refute.
 
-    `deadline` never grows by a confirmation: it is counted from `started`, whatever is known later
-    (MEMB-47)."""
+    A confirmation never moves `deadline` back: it is always computed from `started` (MEMB-47)."""
 
     started: float
     shortest_s: float
@@ -39,8 +38,8 @@ class Suspicion:
 
 @dataclass(slots=True, eq=False)
 class KnownPeer:
-    """One boot of one other member. `record.status` is what is passed on, `state` what this member
-    itself holds: a peer with an ALIVE record is UNCONFIRMED until it answers a ping."""
+    """One boot of one other member. `record.status` is what gossip passes on, `state` is this
+    member's own view: a peer with an ALIVE record is UNCONFIRMED until it answers a ping."""
 
     record: PeerRecord
     state: State
@@ -82,7 +81,7 @@ class KnownPeer:
         self.rtt.add(rtt_s * 1000.0)
 
     def note_reach(self, by: NodeId, now: float, *, reached: bool) -> None:
-        """Notes who reached it and who did not; the last word of each counts."""
+        """Notes whether a member reached the peer; the newest note of each member counts."""
         if self.reached_by is None or self.unreached_by is None:
             self.reached_by, self.unreached_by = {}, {}
         here, there = self.reached_by, self.unreached_by

@@ -1,4 +1,4 @@
-"""Probes: the round over all members, indirect probes through proxies, and those for others.
+"""Probes: the round over all members, indirect probes through proxies, pings as a proxy.
 
 A probe asks its target directly, then `indirect_probes` proxies ask it too. It has failed when
 neither has answered in time. Proxies answer in any case, with a nack if the target is silent: a
@@ -103,7 +103,7 @@ class PeerProbes:
         shared.timers.at(ends, lambda: self._end(sequence, probe, peer))
 
     def ping_suspect(self, peer: KnownPeer) -> None:
-        """Tells a suspect once more what is said of it."""
+        """Pings a suspect once more, with the suspicion in its gossip, so that it can refute."""
         self._ping_only(peer)
 
     def ping_unconfirmed(self, peer: KnownPeer) -> None:
@@ -124,7 +124,7 @@ class PeerProbes:
         )
 
     def _ping_only(self, peer: KnownPeer) -> None:
-        """A ping whose silence means nothing."""
+        """Sends a ping whose failure is no evidence against the peer."""
         shared = self._shared
         sequence, probe = self._ping(peer)
         probe.counts = False
@@ -181,7 +181,7 @@ class PeerProbes:
             shared.send(proxy.record.address, proxy.record.role, request)
 
     def _end(self, sequence: int, probe: Probe, peer: KnownPeer) -> None:
-        """The time of a whole probe is over."""
+        """Ends a probe whose time is over."""
         peer.probes -= 1
         if self._open.get(sequence) is not probe:
             return
@@ -194,8 +194,8 @@ class PeerProbes:
         self.on_failed(peer)
 
     def stood_still(self) -> None:
-        """Answers to open probes may have been lost while this process stood still: they are no
-        evidence, and their round trips no samples."""
+        """Discards open probes after this process stood still: their answers may be lost, so they
+        are no evidence, and their round trips are no samples."""
         for probe in self._open.values():
             probe.is_clean = False
             probe.counts = False
@@ -203,7 +203,7 @@ class PeerProbes:
     # Answers.
 
     def answered(self, ack: Ack) -> None:
-        """An `Ack` arrived; the records in it are applied already."""
+        """Handles an `Ack`, whose records the core has applied already."""
         shared = self._shared
         said = ack.reached or ack.sender
         seed = self._seeds.pop(ack.seq, None)
@@ -242,7 +242,7 @@ class PeerProbes:
             peer.note_reach(nack.sender.node, shared.now, reached=False)
 
     def _sample(self, peer: KnownPeer, rtt_s: float) -> None:
-        """A direct answer to one ping, by its sequence: the only kind of sample (CG-10)."""
+        """Adds the round trip of a direct answer to one ping: no other sample counts (CG-10)."""
         shared = self._shared
         rtt_s = min(max(rtt_s, 1e-6), shared.parameters.probe_interval_s)
         peer.add_round_trip(rtt_s)
@@ -252,7 +252,7 @@ class PeerProbes:
     # For others.
 
     def probe_for(self, request: PingReq) -> None:
-        """Pings the target of a `PingReq`, and answers whatever comes of it."""
+        """Pings the target of a `PingReq`; answers with an `Ack` or, if it is silent, a `Nack`."""
         shared = self._shared
         target = request.target
         asker = request.sender

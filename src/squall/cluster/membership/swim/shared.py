@@ -1,4 +1,4 @@
-"""What the parts of one member's core share: identity, time, table, queue, and the way out."""
+"""The state that the parts of one member's core share: identity, time, table, queue, effects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RTT_MIN_S = 0.001
 
 @dataclass
 class MembershipCounters:
-    """What happened at this member, for metrics."""
+    """Counts the events of this member, for metrics."""
 
     probes: int = 0
     probes_failed: int = 0

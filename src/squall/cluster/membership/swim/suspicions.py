@@ -1,8 +1,8 @@
-"""Suspicions: how long a peer has to refute, and what this member does meanwhile.
+"""Suspicions: how long a peer has to refute one, and what this member does meanwhile.
 
 A suspicion begins at its longest time. Each further suspector shortens it, counted from its start,
 so a confirmation never postpones it. This member declares a death only on evidence of its own: a
-probe of its own that failed, and no word from the peer since (C61). A member that only heard of
+probe of its own that failed, and no message since (C61). A member that only heard of
 the suspicion probes the peer itself before it declares anything.
 """
 
@@ -42,7 +42,7 @@ class Suspicions:
         self._isolated = False
 
     def suspected(self, peer: KnownPeer, by: tuple[NodeId, ...]) -> None:
-        """The peer became suspect, or further members suspect it."""
+        """Starts the suspicion of a peer, or confirms it: further members suspect the peer too."""
         suspicion = peer.suspicion
         for node in by:
             peer.note_reach(node, self._shared.now, reached=False)
@@ -58,7 +58,7 @@ class Suspicions:
                 self._schedule(peer, suspicion)
 
     def probe_failed(self, peer: KnownPeer) -> None:
-        """An own probe of the peer failed, directly and indirectly."""
+        """Takes the evidence of a failed probe: neither the peer nor a proxy answered in time."""
         shared = self._shared
         own = shared.identity.node
         self._transitions.suspect(peer, own)
@@ -66,6 +66,7 @@ class Suspicions:
         if suspicion is None:
             return
         began = suspicion.evidence_at is None
+        # The newest failure counts: a message of the peer after it cancels the evidence (C61).
         suspicion.evidence_at = shared.now
         if began:
             self._ping_again(peer, suspicion)
@@ -73,8 +74,8 @@ class Suspicions:
             self._expire(peer, suspicion)
 
     def stood_still(self, gap_s: float) -> None:
-        """This process was stopped: peers could not refute, so their time starts where it was, and
-        each gets the chance to answer once more."""
+        """Moves all suspicions by the time this process stood still. Peers could not reach it to
+        refute, so each keeps its remaining time and needs to fail a new probe."""
         shared = self._shared
         for peer in shared.table.suspects.values():
             suspicion = peer.suspicion
@@ -85,8 +86,8 @@ class Suspicions:
                 suspicion.was_due = False
 
     def watch_isolation(self) -> bool:
-        """More than half of the members fell silent at once: that is rather this member's own
-        network (ARCH-124)."""
+        """Whether more than half of the members fell silent at once, which is more likely a fault
+        of this member's own network (ARCH-124)."""
         shared = self._shared
         table = shared.table
         window = shared.parameters.suspicion_max_s(table.size)
@@ -128,6 +129,7 @@ class Suspicions:
         shared.timers.at(deadline, lambda: self._due(peer, suspicion))
 
     def _due(self, peer: KnownPeer, suspicion: Suspicion) -> None:
+        # Timers are never cancelled: the suspicion may be refuted, or have another deadline now.
         if peer.suspicion is suspicion and suspicion.deadline <= self._shared.now:
             self._expire(peer, suspicion)
 
@@ -136,7 +138,7 @@ class Suspicions:
             self._probes.ping_suspect(peer)
 
     def _ping_again(self, peer: KnownPeer, suspicion: Suspicion) -> None:
-        """Tells the suspect every half interval, until it refutes or its time is over."""
+        """Pings the suspect every half interval, until it refutes or its time is over."""
         shared = self._shared
         if peer.suspicion is not suspicion or suspicion.deadline <= shared.now:
             return
@@ -160,6 +162,8 @@ class Suspicions:
             suspicion.was_due = True
             shared.timers.at(shared.now + wait, lambda: self._due(peer, suspicion))
             return
+        # More than half of the group is silent: this member is probably the one cut off, and its
+        # verdicts would be wrong. The hold is bounded, so that a real mass failure is reported.
         hold_until = suspicion.started + shared.parameters.isolation_hold_s
         if shared.now < hold_until and self.watch_isolation():
             shared.counters.deaths_held += 1

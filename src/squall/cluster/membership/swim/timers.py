@@ -1,4 +1,4 @@
-"""The time limits of one member: a heap of calls, which a stop of the process moves as a whole."""
+"""The timers of one member: a heap of calls, all of which move when the process stood still."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every change of a member's state: from a record, an answered probe, or a suspicion that ran out.
+"""Makes every change of a member's state: after a record, an answered probe, an expired suspicion.
 
-One function per transition, and no other module places a peer: so each is reported once, ends the
-suspicion that it must end, and is passed on (C21).
+Each transition has one function, and no other module places a peer. So each is reported once, ends
+the suspicion that it must end, and is passed on (C21).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDED = {PeerStatus.DEAD: State.DEAD, PeerStatus.LEFT: State.LEFT}
 
 
 class Transitions:
-    """Applies records to the table. The calls are set once by the core."""
+    """Applies records to the table. The core sets the callbacks once."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -39,7 +39,7 @@ class Transitions:
         """A peer was confirmed, or came back from the dead."""
 
     def apply(self, record: PeerRecord, cause: Cause = Cause.GOSSIP) -> None:
-        """Takes in one record, from the member itself or from another one."""
+        """Applies one record, which the member itself or another one sent."""
         shared = self._shared
         if not records.is_acceptable(record):
             shared.counters.records_refused += 1
@@ -59,15 +59,16 @@ class Transitions:
             self._accept(peer, record, cause)
 
     def confirm(self, peer: KnownPeer) -> None:
-        """The peer answered a ping of this member (MEMB-5, C3). A peer that is known as suspect or
-        ended must refute that first."""
+        """Confirms a peer that answered a ping of this member (MEMB-5, C3). A peer that is suspect,
+        dead or gone must refute that first."""
         if peer.state is State.UNCONFIRMED and peer.record.status is PeerStatus.ALIVE:
             self._move(peer, State.ALIVE, Cause.PROBE)
             self._shared.queue.add(peer.record)
             self.on_present(peer)
 
     def suspect(self, peer: KnownPeer, by: NodeId) -> None:
-        """This member's own probe failed. Only a confirmed peer can be suspected (MEMB-10)."""
+        """Suspects a peer after a failed probe of `by`. Only a confirmed peer can be suspected
+        (MEMB-10)."""
         if peer.state is State.ALIVE:
             record = peer.record
             self._accept(
@@ -79,13 +80,13 @@ class Transitions:
             self._suspect_more(peer, (by,))
 
     def declare_dead(self, peer: KnownPeer) -> None:
-        """A suspicion ran out here."""
+        """Ends a peer whose suspicion expired at this member."""
         self._shared.counters.deaths_declared += 1
         ended = msgspec.structs.replace(peer.record, status=PeerStatus.DEAD, suspectors=())
         self._accept(peer, ended, Cause.PROBE)
 
     def forget(self, peer: KnownPeer) -> None:
-        """A tombstone was kept long enough, or the peer was never confirmed."""
+        """Removes a peer: its tombstone is old enough, or the peer was never confirmed."""
         now = self._shared.now
         if peer.state is State.UNCONFIRMED:
             kept = {node: it for node, it in self._refused.items() if it[1] > now}
@@ -96,8 +97,8 @@ class Transitions:
     # The cases of a record.
 
     def _meet(self, record: PeerRecord, cause: Cause) -> None:
-        """A member that nothing was known of. If it is already gone, only the tombstone is kept,
-        so that older records cannot bring it back (C62)."""
+        """Adds an unknown member. If it is already gone, the table keeps only its tombstone, so
+        that older records cannot bring it back (C62)."""
         shared = self._shared
         if cause is Cause.GOSSIP and self._was_refused(record):
             return
@@ -113,7 +114,7 @@ class Transitions:
         return self._shared.now < until and not records.is_newer(record, refused)
 
     def _restart(self, peer: KnownPeer, record: PeerRecord) -> None:
-        """Another boot has outranked the known one, which therefore ended: whatever ran in it is
+        """Replaces a boot by another one that outranks it. The known boot has ended: its work is
         gone, although the node is here (C5)."""
         shared = self._shared
         peer.suspicion = None
@@ -130,7 +131,7 @@ class Transitions:
             shared.queue.add(record)
 
     def _accept(self, peer: KnownPeer, record: PeerRecord, cause: Cause) -> None:
-        """A newer record of the same boot."""
+        """Applies a newer record of the same boot."""
         shared = self._shared
         peer.record = record
         if peer.state is State.UNCONFIRMED:
@@ -152,7 +153,7 @@ class Transitions:
             self._end(peer, record.status, cause)
 
     def _revive(self, peer: KnownPeer, cause: Cause) -> None:
-        """It refuted a suspicion, or its own death."""
+        """Returns a peer to ALIVE after it refuted a suspicion or its death."""
         peer.suspicion = None
         before = peer.state
         if before is not State.ALIVE:
@@ -161,7 +162,8 @@ class Transitions:
             self.on_present(peer)
 
     def _end(self, peer: KnownPeer, status: PeerStatus, cause: Cause) -> None:
-        """A member that is gone already, and came back and ended unnoticed, ends no second time."""
+        """Ends a peer. One that is gone already does not end a second time, even if it came back
+        and ended unnoticed."""
         counters = self._shared.counters
         if not peer.state.is_present:
             return
@@ -181,7 +183,8 @@ class Transitions:
         )
 
     def _suspect_more(self, peer: KnownPeer, by: tuple[NodeId, ...]) -> None:
-        """More members probed it in vain. News are passed on, repetitions are not."""
+        """Adds members whose probes failed too. New suspectors are passed on, repetitions are
+        not."""
         known = peer.record.suspectors
         fresh = tuple(node for node in by if node not in known)
         both = (known + fresh)[: records.SUSPECTORS_MAX]

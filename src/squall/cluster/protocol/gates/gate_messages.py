@@ -83,7 +83,7 @@ class CancelPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class WorkflowAdjustment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The load of a workflow that one datacenter is to make."""
+    """One datacenter's part of the load of a workflow, after a change."""
 
     workflow: str
     paused: bool = False
@@ -94,7 +94,7 @@ class WorkflowAdjustment(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
 
 @message(213, MessageClass.CONTROL)
 class AdjustPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The load and the extensions that a part is to have now; the highest `adjust_seq` wins."""
+    """Sets the load and the extensions of a part; the highest `adjust_seq` wins."""
 
     job: JobId
     datacenter: str

@@ -1,5 +1,5 @@
-"""Makes of one submission the parts that the datacenters of a job run, and of one change of its
-load the changes of the parts.
+"""Splits a submission into the parts that datacenters run, and a change of its load into changes of
+the parts.
 
 Pure; the client that splits a job itself and the gates use it alike.
 """

@@ -28,7 +28,7 @@ from squall.cluster.wire.header import BUDGET_MAX_MS, Kind, MessageClass
 from squall.cluster.wire.links.dispatch import Dispatcher
 from squall.cluster.wire.links.handshake import Session
 from squall.cluster.wire.links.link import Link
-from squall.cluster.wire.links.outbox import Level, Outbox, PutResult, QueuedMessage
+from squall.cluster.wire.links.outbox import Outbox, PutResult, QueuedMessage, QueueLevel
 from squall.cluster.wire.links.pending_calls import Call, Calls
 from squall.cluster.wire.links.switchboard import Switchboard
 from squall.cluster.wire.messages import ErrorAnswer
@@ -179,7 +179,7 @@ class Channel:
             if entry is None:
                 break
             self._post_queued(link, entry)
-        if self._outbox.level < Level.PAUSED:
+        if self._outbox.level < QueueLevel.PAUSED:
             link.resume_reading()
 
     def on_error(self, link: Link, error: Exception) -> None:
@@ -210,7 +210,7 @@ class Channel:
         certain = row.message_class != MessageClass.CONTROL
         if self._outbox.put(entry, certain=certain) is PutResult.CONTROL_FULL:
             self._control_full(link)
-        elif self._outbox.level >= Level.PAUSED:
+        elif self._outbox.level >= QueueLevel.PAUSED:
             # Answers to further requests would have no place.
             link.pause_reading()
 

@@ -88,7 +88,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HandshakeStep:
     """The result of a frame: bytes to send, and a session, a failure, or neither yet."""
 
     send: bytes = b""
@@ -125,13 +125,13 @@ class DiallerHandshake:
         self._nonce = keyring.fresh_nonce()
         self._secret = b""
 
-    def start(self) -> Step:
+    def start(self) -> HandshakeStep:
         mine = self._keyring.identity
         role = shared_role(mine.role, self._expects)
         try:
             cipher, self._secret = self._keyring.hellos.sending(role, mine.boot, mine.key_name)
         except SealBroken as error:
-            return Step(failure=HandshakeFailed(str(error)))
+            return HandshakeStep(failure=HandshakeFailed(str(error)))
         profile = self._profile
         hello = Hello(
             node=mine.node,
@@ -149,15 +149,15 @@ class DiallerHandshake:
         body = _encode(hello)
         head = _head(Kind.HELLO, self._keyring.next_hello(), clear, len(body))
         sealed = cipher.encrypt(head[-12:], body, head[PREFIX_SIZE:] + clear)
-        return Step(send=_whole(head, clear, sealed))
+        return HandshakeStep(send=_whole(head, clear, sealed))
 
-    def on_frame(self, frame: bytes) -> Step:
+    def on_frame(self, frame: bytes) -> HandshakeStep:
         if frame == BUSY_FRAME[PREFIX_SIZE:]:
-            return Step(failure=HandshakeFailed(BUSY, code=RefusalCode.BUSY))
+            return HandshakeStep(failure=HandshakeFailed(BUSY, code=RefusalCode.BUSY))
         try:
             kind, _, clear, said, sealed = _split(frame)
         except BadFrame:
-            return Step(failure=HandshakeFailed(WRONG_SECRET))
+            return HandshakeStep(failure=HandshakeFailed(WRONG_SECRET))
         mine = self._keyring.identity
         keys = SessionKeys(
             self._secret,
@@ -170,15 +170,15 @@ class DiallerHandshake:
         try:
             body = keys.welcome().decrypt(frame[NONCE_AT:HEADER_SIZE], sealed, clear)
             if kind == Kind.REFUSAL:
-                return Step(failure=_refused(_decode_refusal(body)))
+                return HandshakeStep(failure=_refused(_decode_refusal(body)))
             if kind != Kind.WELCOME:
-                return Step(failure=HandshakeFailed(WRONG_SECRET))
+                return HandshakeStep(failure=HandshakeFailed(WRONG_SECRET))
             welcome = _decode_welcome(body)
         except (InvalidTag, msgspec.DecodeError, RecursionError):
-            return Step(failure=HandshakeFailed(WRONG_SECRET))
+            return HandshakeStep(failure=HandshakeFailed(WRONG_SECRET))
         return self._judge(welcome, BootId(said.boot), keys)
 
-    def _judge(self, welcome: Welcome, boot: BootId, keys: SessionKeys) -> Step:
+    def _judge(self, welcome: Welcome, boot: BootId, keys: SessionKeys) -> HandshakeStep:
         profile = self._profile
         refusal = _objection(profile, welcome)
         if refusal is None and welcome.role != self._expects:
@@ -190,10 +190,10 @@ class DiallerHandshake:
         if refusal is None and (objection := self.objection_to(peer)):
             refusal = Refusal(RefusalCode.ROLE, objection)
         if refusal is not None:
-            return Step(failure=HandshakeFailed(refusal.text, code=refusal.code))
+            return HandshakeStep(failure=HandshakeFailed(refusal.text, code=refusal.code))
         session = _session(profile, welcome, peer, self._link, keys.of_dialler())
         confirm = session.seal.seal(MessageClass.CONTROL, Kind.CONFIRM, 0, 0, 0, b"")
-        return Step(send=b"".join(confirm), session=session)
+        return HandshakeStep(send=b"".join(confirm), session=session)
 
 
 class ListenerHandshake:
@@ -211,18 +211,18 @@ class ListenerHandshake:
         """The peer's first frame was sealed with the secret."""
         return self._session is not None
 
-    def start(self) -> Step:
-        return Step()
+    def start(self) -> HandshakeStep:
+        return HandshakeStep()
 
-    def on_frame(self, frame: bytes) -> Step:
+    def on_frame(self, frame: bytes) -> HandshakeStep:
         try:
             if self._session is None:
                 return self._on_hello(frame)
             return self._on_confirm(frame, self._session)
         except (BadFrame, SealBroken, msgspec.DecodeError, RecursionError) as error:
-            return Step(failure=HandshakeFailed(f"handshake failed: {error}"))
+            return HandshakeStep(failure=HandshakeFailed(f"handshake failed: {error}"))
 
-    def _on_hello(self, frame: bytes) -> Step:
+    def _on_hello(self, frame: bytes) -> HandshakeStep:
         kind, sequence, clear, said, sealed = _split(frame)
         if kind != Kind.HELLO or said.role not in _ROLES:
             raise BadFrame("not a hello")
@@ -252,13 +252,13 @@ class ListenerHandshake:
         if refusal is not None:
             answer = self._answer(Kind.REFUSAL, keys, nonce, _encode(refusal))
             failure = HandshakeFailed(f"refused: {refusal.text}", code=refusal.code)
-            return Step(send=answer, failure=failure)
+            return HandshakeStep(send=answer, failure=failure)
         self._session = _session(
             self._profile, hello, peer, LinkKind(hello.link), keys.of_listener()
         )
-        return Step(send=self._answer(Kind.WELCOME, keys, nonce, _encode(self._welcome())))
+        return HandshakeStep(send=self._answer(Kind.WELCOME, keys, nonce, _encode(self._welcome())))
 
-    def _on_confirm(self, frame: bytes, session: Session) -> Step:
+    def _on_confirm(self, frame: bytes, session: Session) -> HandshakeStep:
         if len(frame) < HEADER_SIZE + TAG_SIZE:
             raise BadFrame("too short")
         version, _, kind, _, _, _, sequence = unpack_header(frame)
@@ -266,7 +266,7 @@ class ListenerHandshake:
             raise BadFrame("not a confirmation")
         session.seal.open(frame)
         session.seal.received = 1
-        return Step(session=session)
+        return HandshakeStep(session=session)
 
     def _welcome(self) -> Welcome:
         mine, profile = self._keyring.identity, self._profile

@@ -116,21 +116,27 @@ class Link:
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_MAX, budget)
         self._connection: Connection | None = None
         self._out: list[bytes] = []
+        # A flush is scheduled, or the frames of the present chunk are being handled.
         self._flushing = False
         self._over = False
         self._error: Exception | None = None
+        # Whether an authentic frame of the present chunk of bytes has counted as a sign of life.
         self._stamped = True
         self._reading = True
         self._high_water = 0
         # The largest body that the peer takes on this link; known once it is established.
         self.body_max = 0
         self._heard_at = 0.0
+        # Since when the rest of a frame is missing; None between two frames.
         self._partial_since: float | None = None
+        # Whether frames other than pings passed since the last check, and when that was noticed.
         self._used = True
         self._used_by = 0.0
+        # Idle links are pinged rarely; the first frame makes the link busy again (`_use`).
         self._idle = False
         self._ping = 0
         self._ping_sent_at = 0.0
+        # While the peer takes no bytes: since when, and how many were unsent then.
         self._blocked_since = 0.0
         self._blocked_unsent = 0
         self._timer: asyncio.TimerHandle | None = None

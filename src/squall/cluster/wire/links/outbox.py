@@ -25,13 +25,13 @@ from squall.cluster.wire.limits import WireLimits
 from squall.runtime.invariants import invariant
 
 
-class Level(IntEnum):
+class QueueLevel(IntEnum):
     HEALTHY = 0
     PAUSED = 1
     OVERFLOW = 2
 
 
-_STARTS = ((0.95, Level.OVERFLOW), (0.85, Level.PAUSED))
+_STARTS = ((0.95, QueueLevel.OVERFLOW), (0.85, QueueLevel.PAUSED))
 _HYSTERESIS = 0.05
 # Messages of each class in one round, CONTROL first. Every class gets a turn, so TELEMETRY
 # is late under load but does not starve.
@@ -90,7 +90,7 @@ class Outbox:
         self._numbers = 0
         self._turn = 0
         self._turn_left = _TURNS[0]
-        self.level = Level.HEALTHY
+        self.level = QueueLevel.HEALTHY
         # Messages of all classes.
         self.waiting = 0
         # TELEMETRY that a newer message replaced.
@@ -104,7 +104,7 @@ class Outbox:
                 return PutResult.CONTROL_FULL
         else:
             telemetry = self._lanes[MessageClass.TELEMETRY]
-            if lane_number == MessageClass.TELEMETRY and self.level >= Level.OVERFLOW:
+            if lane_number == MessageClass.TELEMETRY and self.level >= QueueLevel.OVERFLOW:
                 self._drop_oldest_telemetry()
             while not certain and self._full(len(queued.body)):
                 if not telemetry:
@@ -190,8 +190,8 @@ class Outbox:
         self.level = level
 
 
-def _level_at(fill: float) -> Level:
+def _level_at(fill: float) -> QueueLevel:
     for start, level in _STARTS:
         if fill >= start:
             return level
-    return Level.HEALTHY
+    return QueueLevel.HEALTHY

@@ -1,6 +1,6 @@
-"""What the outputs to AWS share: where, and with which credentials.
+"""The configuration that all outputs to AWS share: region, endpoint, credentials.
 
-Without `access_key` the credentials come from where every program for AWS looks for them: the
+Without `access_key` the credentials come from the places that every AWS program searches: the
 environment, `~/.aws`, the role of the machine.
 """
 

@@ -1,7 +1,7 @@
-"""AWS Lambda by aiobotocore: calls a function of yours with the rows of the run.
+"""AWS Lambda by aiobotocore: calls the user's function with the rows of the run.
 
-The rows are sent in as many calls as their size needs, one after the other. Each event has the id
-of the run, its number and how many there are. A function that fails is a failed output.
+It sends the rows in as many calls as their size needs, one after the other. Each event has the id
+of the run, its own number and the number of all events. If the function fails, the output fails.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LambdaReporter(RunReporter):
 
 
 def split(rows: Sequence[str], most_bytes: int) -> list[list[str]]:
-    """The rows in parts of at most so many bytes; a larger row has a part of its own."""
+    """Splits the rows into parts of a bounded size; a larger row has a part of its own."""
     parts: list[list[str]] = []
     room = 0
     for row in rows:

@@ -1,7 +1,7 @@
 """BigQuery by google-cloud-bigquery: one table per table of the row model.
 
-The rows of an earlier delivery of the run are deleted, then those of this one are loaded, table by
-table, the row of the run last. Load jobs cost nothing; `DELETE` is why the project needs billing.
+It deletes the rows of an earlier delivery of the run, then loads the new ones, table by table, the
+row of the run last. Load jobs are free; `DELETE` is the reason why the project needs billing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bigtable by google-cloud-bigtable: one row per row, in one table with the family `squall`.
 
 The key of a row is `RUN#TABLE#POSITION`, so a run is one range. Each column of the row model is a
-cell with its value as JSON. What an earlier delivery had and this one lacks is deleted, and the
-row of the run is written last.
+cell with its value as JSON. It deletes the rows that only an earlier delivery had, and writes the
+row of the run last.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _mutate(place: Any, rows: list[Any]) -> None:
 
 @contextmanager
 def _emulator(endpoint: str) -> Generator[None]:
-    """The client speaks without TLS to what this variable names, and to nothing else."""
+    """Sets the variable while the client is made, which then speaks to this address without TLS."""
     name = "BIGTABLE_EMULATOR_HOST"
     before = os.environ.get(name)
     if endpoint:

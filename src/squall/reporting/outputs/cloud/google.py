@@ -1,6 +1,6 @@
-"""What the outputs to Google Cloud share: the project and its credentials.
+"""The configuration that all outputs to Google Cloud share: project and credentials.
 
-Without `credentials` they come from where every program for Google Cloud looks for them:
+Without `credentials` they come from the places that every Google Cloud program searches:
 `GOOGLE_APPLICATION_CREDENTIALS`, the login of `gcloud`, the account of the machine.
 """
 

@@ -1,7 +1,7 @@
 """The two objects of a run in an object store: the results document, and its rows as JSON lines.
 
-Their names have the id of the run, so the same run written twice is there once. The document is
-written last: a run that has one is complete.
+Their names have the id of the run, so a second delivery of the same run replaces the first. The
+document is written last: a run that has one is complete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Amazon Timestream for LiveAnalytics by aiobotocore: one record per row.
 
-A record is identified by its time and dimensions, and a later delivery has a higher version, so it
-replaces the former. Timestream deletes nothing: rows that only an earlier delivery had stay.
+Time and dimensions identify a record. A later delivery has a higher version, so it replaces the
+earlier one. Timestream cannot delete, so rows that only an earlier delivery had stay.
 """
 
 from __future__ import annotations

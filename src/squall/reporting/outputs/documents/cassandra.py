@@ -1,8 +1,8 @@
 """Cassandra and ScyllaDB by cassandra-driver: one table per table of the row model.
 
 The run is the partition key, so all rows of a run are in one partition per table. A row replaces
-the one of its place; rows beyond the last one of this delivery are deleted before the row of the
-run is written, which comes last.
+the earlier row with its number. Rows beyond the last one of this delivery are deleted, and the row
+of the run is written last.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class CassandraReporter(RunReporter):
         )
 
     def _migrate(self) -> None:
-        """Every statement may be repeated, so several writers may do it at the same time."""
+        """Creates and extends the tables. Every statement may be repeated, so several writers may
+        migrate at the same time."""
         execute = self._session.execute
         execute(
             f"CREATE TABLE IF NOT EXISTS {PREFIX}schema (name text PRIMARY KEY, version bigint)"

@@ -1,7 +1,7 @@
 """Azure Cosmos DB (API for NoSQL) by azure-cosmos: one item per row in one container.
 
-The run is the partition key. Items are written in batches, each of them whole or not at all; items
-of an earlier delivery that this one lacks are deleted before the item of the run is written.
+The run is the partition key. Each batch of items is written as a whole or not at all. Items that
+only an earlier delivery had are deleted, and the item of the run is written last.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kafka by aiokafka: one message per row, as JSON.
 
 The key of a message is the id of its row, so in a compacted topic a second delivery replaces the
-first. Rows that only the first one had stay: a reader trusts the last message, that of the run,
-which is sent after all others are acknowledged and says how many rows each table has.
+first. Rows that only the first one had stay. The message of the run comes last, after all others
+are acknowledged, and has the number of rows of each table, so a reader knows which rows count.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KafkaReporter(RunReporter):
                 waiting.append(await self._send(made))
 
     async def _send(self, made: dict[str, Any]) -> asyncio.Future[Any]:
-        """Returns as soon as the message is in a batch; the future is its acknowledgement."""
+        """Adds the message to a batch and returns; the future ends with its acknowledgement."""
         headers = [("schema", SCHEMA.encode()), ("table", made["table"].encode())]
         return await self._producer.send(
             self.config.topic, json.dumps(made).encode(), key=made["id"].encode(), headers=headers

@@ -1,7 +1,7 @@
 """MongoDB by pymongo: one collection per table of the row model.
 
-A row replaces the one with its id. Rows that an earlier delivery had and this one lacks are deleted
-before the row of the run is written, which comes last.
+A row replaces the one with its id. Rows that only an earlier delivery had are deleted, and the row
+of the run is written last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Redis: one hash per run, with a field for each table, and a sorted set of all runs.
 
-Both change in one transaction. The hash is replaced, so nothing of an earlier delivery is left.
+Both change in one transaction, which replaces the hash: no field of an earlier delivery is left.
 """
 
 from __future__ import annotations

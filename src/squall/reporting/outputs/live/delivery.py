@@ -1,9 +1,9 @@
 """Delivers the numbers of a running test to live outputs, each in a thread of its own.
 
-The process that runs a test only appends to a bounded queue, so a backend that is dead, slow or
-hanging costs it nothing. A thread for each output, with its own event loop: code that blocks there,
-also in a reporter of the author's, delays neither the run nor the other outputs. The threads are
-daemons, because one that hangs must not keep the command from exiting.
+The run only appends to a bounded queue, so a backend that is dead, slow or hangs costs it nothing.
+Each output has a thread with its own event loop, so code that blocks there, also in an author's
+reporter, delays neither the run nor the other outputs. The threads are daemons, because one that
+hangs must not keep the command from exiting.
 """
 
 from __future__ import annotations
@@ -71,8 +71,11 @@ class LiveDelivery:
 
 
 class _OutputThread:
-    """One output. Everything that the thread writes and others read is replaced, never changed,
-    except the queue, whose methods are atomic."""
+    """One output and its thread.
+
+    Two threads use it without a lock: the run's thread puts snapshots, the output's thread takes
+    them. Each value that one writes and the other reads is replaced as a whole, never changed in
+    place. The queue is the exception; `deque.append` and `popleft` are atomic."""
 
     def __init__(self, output: LiveOutput) -> None:
         self._output = output
@@ -172,8 +175,8 @@ class _OutputThread:
         return time.monotonic() < self._ended_at + DRAIN_S
 
     async def _end(self, started: bool) -> None:
-        """Tries until it works or the command no longer waits: with the final totals, lost
-        seconds are made good."""
+        """Retries until the delivery succeeds or the command no longer waits: the final totals
+        make up for lost seconds."""
         run, reporter = self._run, self._output.reporter
         assert run is not None
         while True:
@@ -195,7 +198,7 @@ class _OutputThread:
         return True
 
     def _note(self, error: BaseException) -> None:
-        """The first error is reported: later ones often only follow from it."""
+        """Keeps the first error for the report: later ones often only follow from it."""
         if self._error:
             return
         if isinstance(error, SquallError):

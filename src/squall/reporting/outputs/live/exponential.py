@@ -1,7 +1,7 @@
-"""Squall's histogram as an exponential one, as Prometheus and OpenTelemetry have it.
+"""Converts Squall's histogram to the exponential one of Prometheus and OpenTelemetry.
 
-With scale 5 a bucket is 2.2 % wide: bucket i covers (b**i, b**(i+1)] with b = 2**(1/32). Every
-bucket of Squall's, 0.8 to 1.6 % wide, goes as a whole into the one that holds its middle.
+With scale 5 a bucket is 2.2 % wide: bucket i covers (b**i, b**(i+1)] with b = 2**(1/32). The whole
+count of a Squall bucket, 0.8 to 1.6 % wide, goes into the bucket that contains its middle.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Feeds the live outputs of one run, wherever it goes on: this machine, a cluster, a store.
+"""Feeds the live outputs of one run, on this machine, on a cluster or through a store.
 
-The owner of the run calls `on_run`, `on_manifest` and `on_snapshot` as a presenter is called, and
-`end` with the results document. `wait` returns what to say about the delivery.
+The owner of the run calls `on_run`, `on_manifest` and `on_snapshot` like those of a presenter, and
+`end` with the results document. `wait` returns the lines to print about the delivery.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class LiveFeed:
         self._run = run
 
     def on_manifest(self, manifest: FileManifest) -> None:
-        """Starts the outputs: before the load, but the run does not wait until they are
-        connected."""
+        """Starts the outputs before the load. The run does not wait until they are connected."""
         if self._uses_file:
             check_reporters(manifest)
         if self._uses_file and any(workflow.live_reporting for workflow in manifest.workflows):
@@ -93,7 +92,7 @@ class LiveFeed:
             self._delivery.put(self._redacted(snapshot))
 
     def end(self, document: dict[str, Any] | None) -> None:
-        """The run is over; None if it left no results."""
+        """Ends the outputs with the results document; None if the run left no results."""
         if self._delivery is not None and not self._is_ended:
             self._is_ended = True
             self._delivery.end(document)

@@ -1,7 +1,7 @@
 """Posts bytes over HTTP, from the thread of one live output.
 
-It blocks that thread, whose only duty is this output, and each wait has a limit. The connection is
-kept; a server that closed it meanwhile gets the request once more on a new one.
+It blocks that thread, which serves only this output, and each wait has a limit. It keeps the
+connection. If the server has closed it meanwhile, it repeats the request once on a new one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """JSON lines: one line for the start, one for each second, one for the end, in a plain file.
 
 The last line holds the results document, so `squall report` reads the file as it reads `--json`.
-A line is written at once, so a reader (`tail -f`, `jq`) sees each second when it is over.
+Each line is written at once, so a reader (`tail -f`, `jq`) sees a second as soon as it is over.
 """
 
 from __future__ import annotations

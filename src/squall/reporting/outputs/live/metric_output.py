@@ -1,4 +1,4 @@
-"""A live reporter that sends metrics: the duties that all backends of metrics share."""
+"""A live reporter that sends metrics: the part that all metric backends share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class MetricSender(Protocol):
     wants_histograms: bool
 
     async def open(self, run: LiveRun) -> None:
-        """Also called again after it raised."""
+        """Connects. It is called again after it raised."""
 
     async def send(self, points: Points) -> None:
-        """Sends all metrics of one moment. A point that it could not send is not sent again."""
+        """Sends all metrics of one moment. A point that failed is not repeated."""
         ...
 
     async def close(self) -> None: ...

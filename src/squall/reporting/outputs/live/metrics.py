@@ -1,8 +1,8 @@
 """The metrics of a run, as every live output sends them: names, units, labels, and their values.
 
-All metrics are in one table; a backend only spells them its own way. Counters are cumulative and
-never fall, also when another manager becomes the leader of a job and first knows less than the
-former one. The results document has the last word: its totals are the last values that are sent.
+One table has all metrics; a backend only spells them its own way. Counters are cumulative and never
+fall, not even when another manager becomes the leader of a job and at first knows less than the
+former one. The totals of the results document are the last values sent, and they decide.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ class MetricSource:
         return self._points(_snapshot_values(snapshot), _snapshot_distributions(snapshot))
 
     def of_document(self, document: dict[str, Any]) -> Points:
-        """The final totals. They replace what was sent before, also where a live number that is
-        known late was higher."""
+        """The final totals. They replace the live values, even where a live value was higher."""
         self._counters.clear()
         self._distributions.clear()
         points = self._points(_document_values(document), _document_distributions(document))
@@ -131,9 +130,9 @@ class MetricSource:
 
 
 class Deltas:
-    """What a counter grew by since it was last delivered, for protocols that add up themselves.
+    """The growth of each counter since its last delivery, for protocols that add up themselves.
 
-    A point that could not be delivered is part of the next one."""
+    The growth of a failed delivery is part of the next one."""
 
     def __init__(self) -> None:
         self._delivered: dict[tuple[str, Labels], float] = {}
@@ -152,7 +151,7 @@ class Deltas:
         return found
 
     def delivered(self) -> None:
-        """The last values that `of` returned have arrived."""
+        """Notes that the backend has the last values that `of` returned."""
         self._delivered |= self._pending
 
 
@@ -161,8 +160,8 @@ def gauges(points: Points) -> list[Value]:
 
 
 def common_labels(run: LiveRun) -> Labels:
-    """The first labels of every value: the run and its tags. A tag that is named like a label of
-    ours gets a prefix."""
+    """The first labels of every value: the run and its tags. A tag with the name of one of Squall's
+    labels gets a prefix."""
     found: dict[str, str] = {"run": run.id}
     for key, value in run.tags.items():
         name = re.sub(r"\W", "_", key, flags=re.ASCII)

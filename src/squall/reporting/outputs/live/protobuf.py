@@ -1,7 +1,7 @@
 """Writes the protobuf wire format: the few field types that metrics need.
 
-Live outputs send three kinds of messages with fields that are known, so a library with generated
-classes would be more than it is worth; tests decode what is written here with such classes.
+Live outputs send three kinds of messages with fixed fields, so a library with generated classes is
+not worth its cost. Tests decode the bytes with such classes.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ DIALECT = Dialect(
 
 @dataclass(frozen=True)
 class MySQLConfig:
-    """What is left out is taken from the URL."""
+    """A missing option comes from the URL."""
 
     url: str = field(default="", repr=False)
     """`mysql://user@host:3306/database`"""

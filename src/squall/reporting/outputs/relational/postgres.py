@@ -31,7 +31,7 @@ DIALECT = Dialect(
 
 @dataclass(frozen=True)
 class PostgresConfig:
-    """What is left out is taken from the URL, or from the variables of libpq, such as `PGHOST`."""
+    """A missing option comes from the URL, or from the variables of libpq, such as `PGHOST`."""
 
     url: str = field(default="", repr=False)
     """`postgresql://user@host:5432/database?sslmode=require`"""
@@ -45,7 +45,7 @@ class PostgresConfig:
 
 @dataclass(frozen=True)
 class TimescaleDBConfig(PostgresConfig):
-    """As that of PostgreSQL."""
+    """The same options as PostgreSQL's."""
 
 
 def postgres(config: PostgresConfig) -> RelationalReporter:

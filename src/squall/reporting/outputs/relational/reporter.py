@@ -1,8 +1,8 @@
 """Writes a run into a database with tables, in one transaction.
 
-The rows of an earlier delivery of the same run are deleted first, so a run written twice is there
-once, also if the second delivery has fewer rows. Writers of the same run wait for one another, as
-do those that find an empty database and create the tables.
+It first deletes the rows of an earlier delivery of the same run, so a run written twice is stored
+once, even if the second delivery has fewer rows. Writers of the same run wait for one another, as
+do writers that find an empty database and create the tables.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The statements that create, migrate and fill the tables of the row model. Pure.
 
-Tables are called `squall_` and the name in the model. A migration only adds: the tables and
-columns that the model has and the database lacks. So it can be repeated after it was cut off, also
-in MySQL, which commits each change of a table by itself.
+A table is called `squall_` and its name in the model. A migration only adds the tables and columns
+that the database lacks. So it can be repeated after a crash, also in MySQL, which commits each
+change of a table by itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Dialect:
 
 
 def migration(dialect: Dialect, existing: Existing) -> Iterator[str]:
-    """What turns the existing tables into those of the model."""
+    """The statements that turn the existing tables into those of the model."""
     if VERSION_TABLE not in existing:
         yield (
             f"CREATE TABLE {dialect.quote(VERSION_TABLE)} "
@@ -76,14 +76,14 @@ def read_version(dialect: Dialect) -> str:
 
 
 def write_version(dialect: Dialect) -> str:
-    """With the version and the Squall that wrote it as values."""
+    """Stores the version of the tables, and the Squall version that wrote them, as values."""
     names = ", ".join(map(dialect.quote, ("version", "written_by")))
     table = dialect.quote(VERSION_TABLE)
     return f"INSERT INTO {table} ({names}) VALUES ({dialect.mark(1)}, {dialect.mark(2)})"
 
 
 def delete_run(dialect: Dialect, table: Table) -> str:
-    """With the id of the run as its value."""
+    """Deletes the rows of a run, whose id is the value."""
     return f"DELETE FROM {dialect.name(table)} WHERE {dialect.quote('run_id')} = {dialect.mark(1)}"
 
 

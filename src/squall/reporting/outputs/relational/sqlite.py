@@ -56,7 +56,7 @@ class SQLiteReporter(RelationalReporter):
 
 
 class _SQLite:
-    """Every call has a thread of its own, one after the other."""
+    """A connection whose calls run in threads, one after the other."""
 
     dialect = DIALECT
 

@@ -1,7 +1,7 @@
 """The rows as JSON objects, for document stores, queues and functions.
 
-An object has the columns of its row and says which row it is: `schema`, `table` and `id`. The id is
-the same whenever the same run is delivered.
+An object has the columns of its row and the row's identity: `schema`, `table` and `id`. The id is
+the same in every delivery of the same run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def object_of(table: Table, row: Row) -> dict[str, Any]:
 
 
 def objects_of(rows: RunRows) -> Iterator[tuple[Table, dict[str, Any]]]:
-    """All rows as plain JSON values; that of the run is the last one, and has the number of rows
-    of each table in `rows`, by which a reader knows whether it has all of them."""
+    """All rows as plain JSON values. The row of the run is the last one; its `rows` has the number
+    of rows of each table, so that a reader can check whether it has all of them."""
     for table, own in rows.all():
         for row in own:
             made = plain(object_of(table, row))

@@ -1,6 +1,6 @@
 """Derives the rows of a run from its results document, which may be of an earlier version.
 
-Texts are cleaned of what some backend cannot store: NUL, and halves of surrogate pairs.
+It removes characters that some backend cannot store: NUL, and halves of surrogate pairs.
 """
 
 from __future__ import annotations

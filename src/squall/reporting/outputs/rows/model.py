@@ -1,7 +1,7 @@
 """The row model: the tables and columns in which a run is stored, the same in every backend.
 
-A name never changes and never gets another unit; new columns and tables are added at the end, and
-databases get what they lack (`relational/schema.py`). docs/reference/rows.md shows the tables.
+A name never changes and never gets another unit. New columns and tables are added at the end;
+`relational/schema.py` adds them to databases. docs/reference/rows.md shows the tables.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from squall.cluster.datacenter.commands import (
 )
 from squall.cluster.datacenter.records import JobRecord
 from squall.cluster.manager.primary.placement import (
-    CorePool,
     DoesNotFit,
+    FreeCores,
     WorkerCore,
     fitted,
     least_cores,
@@ -55,7 +55,7 @@ class World(Log):
         outcome = self.apply(creation(submission(*plans), f"k{self.op}"))
         return self.machine.tables.jobs[outcome.job]  # type: ignore[union-attr]
 
-    def pool(self) -> CorePool:
+    def pool(self) -> FreeCores:
         return pool_of(self.machine.tables, self.machine.tables.workers.values())
 
     def place(self, job: JobRecord) -> dict[str, list[WorkerCore]]:

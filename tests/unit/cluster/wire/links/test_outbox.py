@@ -6,7 +6,7 @@ import pytest
 
 from squall.cluster.wire.header import CORRELATION_MAX, MessageClass
 from squall.cluster.wire.limits import WireLimits
-from squall.cluster.wire.links.outbox import Level, Outbox, PutResult, QueuedMessage
+from squall.cluster.wire.links.outbox import Outbox, PutResult, QueuedMessage, QueueLevel
 from squall.cluster.wire.links.pending_calls import Calls
 
 LIMITS = WireLimits(
@@ -38,14 +38,14 @@ def taken(outbox: Outbox) -> list[tuple[MessageClass, int]]:
 @pytest.mark.parametrize(
     ("count", "level"),
     [
-        (84, Level.HEALTHY),
-        (85, Level.PAUSED),
-        (94, Level.PAUSED),
-        (95, Level.OVERFLOW),
-        (120, Level.OVERFLOW),
+        (84, QueueLevel.HEALTHY),
+        (85, QueueLevel.PAUSED),
+        (94, QueueLevel.PAUSED),
+        (95, QueueLevel.OVERFLOW),
+        (120, QueueLevel.OVERFLOW),
     ],
 )
-def test_the_fill_gives_the_level(count: int, level: Level) -> None:
+def test_the_fill_gives_the_level(count: int, level: QueueLevel) -> None:
     outbox = Outbox(LIMITS)
     fill(outbox, count)
     assert outbox.level is level
@@ -64,9 +64,9 @@ def test_a_level_is_left_five_percent_below_its_start() -> None:
     fill(outbox, 85)
     for _ in range(5):
         outbox.take()
-        assert outbox.level is Level.PAUSED
+        assert outbox.level is QueueLevel.PAUSED
     outbox.take()
-    assert outbox.level is Level.HEALTHY
+    assert outbox.level is QueueLevel.HEALTHY
 
 
 def test_a_full_queue_accepts_again_when_there_is_room() -> None:
@@ -98,7 +98,7 @@ def test_telemetry_gives_way_to_everything_else_and_nothing_else_is_dropped() ->
 def test_bytes_count_as_much_as_messages() -> None:
     outbox = Outbox(LIMITS)
     assert outbox.put(entry(size=9_000)) is PutResult.QUEUED
-    assert outbox.level is Level.PAUSED
+    assert outbox.level is QueueLevel.PAUSED
     assert outbox.put(entry(size=1_001)) is PutResult.REFUSED
 
 
@@ -148,7 +148,7 @@ def test_what_is_forgotten_is_not_sent_and_takes_no_room() -> None:
         outbox.put(one)
     assert all(outbox.forget(one) for one in entries)
     assert not outbox.forget(entries[0])
-    assert (outbox.waiting, outbox.take(), outbox.level) == (0, None, Level.HEALTHY)
+    assert (outbox.waiting, outbox.take(), outbox.level) == (0, None, QueueLevel.HEALTHY)
 
 
 def test_answers_find_a_place_in_a_full_queue() -> None:

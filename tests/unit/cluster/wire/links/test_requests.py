@@ -21,7 +21,7 @@ from squall.cluster.wire.limits import WireLimits
 from squall.cluster.wire.links.channel import Channel
 from squall.cluster.wire.links.dispatch import POLLS_MAX, Incoming
 from squall.cluster.wire.links.endpoint import Endpoint
-from squall.cluster.wire.links.outbox import Level
+from squall.cluster.wire.links.outbox import QueueLevel
 from squall.cluster.wire.links.peer import Peer
 from squall.cluster.wire.messages import ErrorCode
 from squall.cluster.wire.negotiation import LinkKind
@@ -488,7 +488,7 @@ def test_a_server_whose_answers_pile_up_stops_reading_and_goes_on_later() -> Non
             ]
             await asyncio.sleep(1.0)
             server = world.channels[1]
-            assert server._outbox.level >= Level.PAUSED
+            assert server._outbox.level >= QueueLevel.PAUSED
             assert server.waiting < 40
             bulk.resume_reading()
             answers = await asyncio.gather(*asked)

@@ -1,4 +1,4 @@
-"""Graphite's plain text: `graphite=HOST:2003`. Counters are sent as they stand, cumulative.
+"""Graphite's plain text: `graphite=HOST:2003`. Counters are cumulative.
 
 The path is `squall.NAME.RUN.WORKFLOW.STEP...`; with `tags=true` it is
 `squall.NAME;run=...;workflow=...`, which Graphite 1.1 and later takes.

@@ -16,7 +16,7 @@ class LineSocket:
     """A socket to one address; it is opened when the first line is sent."""
 
     def __init__(self, address: str, *, scheme: str, port: int) -> None:
-        """`scheme` and `port` are those of an address that has none. Raises `ValueError`."""
+        """`scheme` and `port` are the defaults of an address without them. Raises `ValueError`."""
         text = address if "://" in address else f"{scheme}://{address}"
         parts = urlsplit(text)
         if parts.scheme not in ("udp", "tcp", "unix", "unixgram"):
@@ -29,7 +29,7 @@ class LineSocket:
         self._socket: socket.socket | None = None
 
     def send(self, lines: Iterable[str]) -> None:
-        """Lines of a datagram socket go together as far as they fit."""
+        """Sends lines. A datagram carries as many as fit."""
         encoded = [line.encode(errors="replace") for line in lines]
         if not encoded:
             return

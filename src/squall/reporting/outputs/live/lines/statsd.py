@@ -6,8 +6,9 @@
 | `dogstatsd` | `name:1|c|#workflow:Shop,step:home` |
 | `telegraf-statsd` | `name,workflow=Shop,step=home:1|c` |
 
-A counter line says what was added. What could not be sent is part of the next line; the results
-document brings what is missing to its totals, so a receiver that lost no datagram has these.
+A counter line has the growth since the last one. Growth that could not be sent is part of the next
+line. At the end the results document adds what is still missing, so a receiver that lost no
+datagram has the exact totals.
 """
 
 from __future__ import annotations

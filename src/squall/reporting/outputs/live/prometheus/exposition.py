@@ -20,7 +20,7 @@ def full_name(metric: MetricSpec) -> str:
 
 
 def render(points: Points) -> bytes:
-    """The values of one metric follow its description, as the format demands."""
+    """Renders all metrics. The values of a metric follow its description, as the format demands."""
     texts: dict[str, list[str]] = {}
     for each in points.values:
         name = full_name(each.metric)

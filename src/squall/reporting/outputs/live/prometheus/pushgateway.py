@@ -1,6 +1,6 @@
 """Pushes to a Prometheus Pushgateway: `pushgateway=http://HOST:9091`.
 
-Each run is a group of its own, which stays on the gateway until somebody deletes it.
+Each run is a group of its own, which stays on the gateway until a user deletes it.
 """
 
 from __future__ import annotations

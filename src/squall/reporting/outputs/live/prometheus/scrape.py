@@ -1,7 +1,7 @@
 """An endpoint that Prometheus scrapes while the run goes on: `prometheus=:9464`.
 
-It ends with the run. A scrape interval may be longer than what is left, so the endpoint waits
-with the final totals until it was scraped once more, for a few seconds at most.
+It ends with the run. The last scrape may come before the run's end, so the endpoint stays up with
+the final totals until Prometheus has scraped it once more, for a few seconds at most.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ScrapeEndpoint(MetricSender):
     wants_histograms = True
 
     def __init__(self, address: str) -> None:
-        """`[HOST]:PORT`; without a host, on this machine only. The port is taken at once: one
-        that is in use is reported before the run."""
+        """`[HOST]:PORT`; without a host, it listens on this machine only. It binds the port at
+        once, so that a port in use is reported before the run."""
         host, _, port = address.rpartition(":")
         if not port.isdecimal() or int(port) > 65535:
             raise ValueError("write [HOST]:PORT, as :9464 or 0.0.0.0:9464")

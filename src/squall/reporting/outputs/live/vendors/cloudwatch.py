@@ -1,7 +1,7 @@
 """AWS CloudWatch: `cloudwatch=NAMESPACE,region=eu-west-1`, credentials as the AWS command has them.
 
-CloudWatch charges for each metric, so only the numbers of workflows and steps are sent, without
-run and tags unless `run=true`.
+CloudWatch charges for each metric, so this output sends only the numbers of workflows and steps,
+without run and tags unless `run=true`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cloudwatch(config: CloudWatchConfig) -> MetricOutput:
 
 
 class CloudWatch(MetricSender):
-    """Puts counters as what they grew by, so that CloudWatch's `Sum` is the total."""
+    """Sends the growth of each counter, so that CloudWatch's `Sum` is the total."""
 
     wants_histograms = False
 

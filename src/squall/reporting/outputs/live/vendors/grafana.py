@@ -1,7 +1,7 @@
 """An annotation in Grafana from the start to the end of the run: `grafana=URL,token=env:TOKEN`.
 
-It is made at the start and becomes a region at the end, with the verdict. A dashboard shows it
-where its tags are asked for: `squall`, the run, the tags of the run.
+Squall creates it at the start and makes it a region with the verdict at the end. A dashboard shows
+it by its tags: `squall`, the run, the tags of the run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GrafanaAnnotation(LiveReporter):
         self._id = msgspec.json.decode(answer, type=_Annotation).id
 
     async def tick(self, snapshot: Snapshot) -> None:
-        """The start and the end are all that it marks."""
+        """Does nothing: an annotation has only a start and an end."""
 
     async def end(self, document: dict[str, Any] | None) -> None:
         state = "left no results"

@@ -1,7 +1,7 @@
 """Honeycomb's events: `honeycomb=https://api.honeycomb.io,dataset=load,key=env:HONEYCOMB_API_KEY`.
 
-One event a second for each set of labels, with all its metrics as columns: cumulative counters
-under their names, and `final` true in those of the end.
+It sends one event a second for each set of labels, with all its metrics as columns. Counters are
+cumulative; the events of the end have `final` true.
 """
 
 from __future__ import annotations

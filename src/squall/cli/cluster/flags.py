@@ -8,6 +8,7 @@ from squall.cli.shared.flags import (
     add_json,
     add_launcher,
     add_no_color,
+    add_require_outputs,
     add_timers,
     add_web,
 )
@@ -36,6 +37,7 @@ def _add_watch(parser: Parser) -> None:
         metavar="KIND=TARGET",
         help="an output, also a live one, as for squall run (repeatable)",
     )
+    add_require_outputs(parser)
     add_web(parser)
     add_no_color(parser)
     _add_job(parser)

@@ -25,6 +25,14 @@ def add_web(parser: Parser | Group) -> None:
     )
 
 
+def add_require_outputs(parser: Parser | Group) -> None:
+    parser.add_argument(
+        "--require-outputs",
+        action="store_true",
+        help="exit 1 if the run passed but an output failed, or a live one lost something",
+    )
+
+
 def add_timers(parser: Parser) -> None:
     """For tests: shorter timers than a real network wants."""
     parser.add_argument("--timers", choices=("lan", "wan", "fast"), help=argparse.SUPPRESS)

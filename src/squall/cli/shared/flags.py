@@ -25,6 +25,17 @@ def add_web(parser: Parser | Group) -> None:
     )
 
 
+def add_node_web(parser: Parser) -> None:
+    parser.add_argument(
+        "--web",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help="also serve the page of squall web; default 127.0.0.1 and port 8650, or a free one. "
+        "Its address with the token is in the file web/address of the data directory",
+    )
+
+
 def add_require_outputs(parser: Parser | Group) -> None:
     parser.add_argument(
         "--require-outputs",

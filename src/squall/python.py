@@ -166,8 +166,8 @@ def _deliver(
     redact = Redactor([*options.secrets.values(), *secrets_of(prepared)])
     document = redact.document(result.document)
     feed.end(document)
-    delivery = deliver(document, prepared)
-    _warn([*map(redact, (*delivery.failures, *delivery.notices)), *feed.wait()])
+    lines = deliver(document, prepared)
+    _warn([*map(redact, lines), *feed.wait()])
 
 
 def _warn(lines: Sequence[str]) -> None:

@@ -31,11 +31,11 @@ STOP_S = 5.0
 class BoundPage:
     """A listening socket and the access rules of the page on it."""
 
-    def __init__(self, listener: socket.socket, host: str) -> None:
+    def __init__(self, listener: socket.socket, host: str, access: Access | None = None) -> None:
         self.listener = listener
         self.host = host
         self.port: int = listener.getsockname()[1]
-        self.access: Access = access_for(host)
+        self.access: Access = access or access_for(host)
 
     @property
     def address(self) -> str:
@@ -59,7 +59,7 @@ def bind_page(wanted: str, flag: str = "--web") -> BoundPage:
     """Binds `PORT`, `HOST:PORT` or "", which is the usual port or any other if that is taken.
     Raises one line before anything else happens."""
     check_libraries(flag)
-    host, port = _parsed(wanted, flag)
+    host, port = page_place(wanted, flag)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tries = [DEFAULT_PORT, 0] if port is None else [port]
     for each in tries:
@@ -84,7 +84,8 @@ def check_libraries(flag: str) -> None:
         )
 
 
-def _parsed(wanted: str, flag: str) -> tuple[str, int | None]:
+def page_place(wanted: str, flag: str) -> tuple[str, int | None]:
+    """The host and the port; no port: the usual one, or any."""
     host, colon, text = wanted.rpartition(":")
     if not wanted:
         return DEFAULT_HOST, None

@@ -150,18 +150,26 @@ def test_a_reporter_that_fails_costs_neither_the_others_nor_the_results(
     own = ("-o", "mine.py:Broken=b.txt", "-o", "xml=x.xml")
     words = ("run", file, "--host", command.target.url, "-i", "2", "--workers", "1", "-q", *own)
     ended = command.squall(*words)
-    assert ended.code == 1, "the run passed, its output failed"
+    assert ended.code == 0, "the run passed: that its output failed changes nothing of it"
     assert ended.without_traceback()
-    failed, kept = ended.lines
+    [failed] = ended.lines
     assert failed.startswith("squall run: -o mine.py:Broken: ConnectionError: the database is down")
-    place = kept.removeprefix("squall run: the results are kept in ")
-    assert json.loads(Path(place).read_text(encoding="utf-8"))["schema"] == "squall.results/1"
+    again = failed.partition("; to write it again: squall report ")[2]
+    kept = again.removesuffix(" -o mine.py:Broken=...")
+    assert json.loads(Path(kept).read_text(encoding="utf-8"))["schema"] == "squall.results/1"
     assert (command.folder / "x.xml").exists()
     assert (command.folder / "b.txt").read_text() == "closed"
     assert "STEPS" in ended.out
-    failing = command.squall(*words, "--threshold", "iterations > 1000", "-o", "json=r.json")
-    assert failing.code == 99, "the code of the run stays"
-    assert failing.lines[-1] == "squall run: the results are in r.json"
+    required = (*words, "--require-outputs", "-o", "json=r.json")
+    assert command.squall(*required).code == 1
+    failing = command.squall(*required, "--threshold", "iterations > 1000")
+    assert failing.code == 99, "the code of the run says more"
+    assert failing.lines[-1].endswith("squall report r.json -o mine.py:Broken=...")
+    written = command.squall("report", "r.json", "-o", "mine.py:Mine=flag.txt")
+    assert written.code == 0 and (command.folder / "flag.txt").exists(), written.err
+    unwritten = command.squall("report", "r.json", "-o", "mine.py:Broken=b.txt")
+    assert unwritten.code == 1, "writing is all that it was asked for"
+    assert unwritten.lines[0].endswith("squall report r.json -o mine.py:Broken=...")
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_a_reader_that_goes_away_costs_neither_code_nor_document(command: Comman
 
 def test_a_document_that_cannot_be_written_does_not_cost_the_summary(command: CommandLab) -> None:
     ended = command.squall("run", command.target.url, "-i", "3", "-q", "--json", "/dev/full")
-    assert ended.code == 1
+    assert ended.code == 0, "the run itself passed"
     assert "--json /dev/full: could not be written" in ended.err
     assert "STEPS" in ended.out
 

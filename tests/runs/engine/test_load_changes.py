@@ -40,6 +40,18 @@ def test_a_pause_stops_planning_and_a_resumed_load_goes_on(lab: Lab) -> None:
     assert changes[:2] == ["Shop: paused", "Shop: resumed"]
 
 
+def test_a_key_that_is_hit_three_times_at_once_leaves_three_notes(lab: Lab) -> None:
+    async def steps(run: Steering) -> None:
+        await run.until(lambda seen: seen.workflows[0].made >= 5)
+        for paused in (True, False, True):
+            await run.controls.change(LoadChange(paused=paused))
+        await run.until_nothing_is_planned()
+
+    notes = lab.steer(OPEN, steps).document["notes"]
+    changes = [note.partition(" at ")[0] for note in notes if " at " in note]
+    assert changes[:3] == ["Shop: paused", "Shop: resumed", "Shop: paused"]
+
+
 def test_a_rate_that_an_operator_sets_replaces_that_of_the_plan(lab: Lab) -> None:
     async def steps(run: Steering) -> None:
         await run.until(lambda seen: seen.workflows[0].made >= 10)

@@ -42,11 +42,32 @@ def parsed(*words: str) -> Namespace:
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     """Exit code and the one line on stderr. Nodes run in this process, whose stderr it reads."""
-    alone = ["--no-launcher"] if words[0] in ("manager", "worker") else []
+    nodes = ("manager", "gate", "worker", "agent")
+    alone = ["--no-launcher"] if words[0] in nodes else []
     code = main([*words, *alone])
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
     return code, lines[0]
+
+
+def test_a_page_without_its_libraries_is_refused_before_the_node_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SQUALL_SECRET", SECRET)
+    monkeypatch.setattr("squall.web.server.find_spec", lambda _: None)
+    listen = ("--listen", "127.0.0.1:7400", "--data", "data", "--web")
+    for words in (
+        ("manager", "--dc", "eu", "--name", "m1", "--members", "m1=127.0.0.1:7400", *listen),
+        ("gate", "--name", "g1", "--members", "g1=127.0.0.1:7400", "--datacenter",
+         "eu=127.0.0.1:7401", *listen),
+        ("agent", "--store", "redis://127.0.0.1:1", "--data", "data", "--web"),
+        ("dev", "--data", "data", "--web"),
+    ):  # fmt: skip
+        code, line = said(capsys, *words)
+        assert code == 104, line
+        assert "--web needs starlette and uvicorn" in line
+        assert "pip install 'squall[web]'" in line
+        assert not (tmp_path / "data").exists()
 
 
 def test_without_an_address_or_a_secret_nothing_is_tried(

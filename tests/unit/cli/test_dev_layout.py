@@ -14,6 +14,7 @@ from squall.cli.dev.layout import (
     delays_of,
     gate_count,
     nodes_of,
+    serving_node,
 )
 
 
@@ -78,3 +79,11 @@ def test_gates_know_a_far_datacenter_by_the_end_of_its_line() -> None:
     assert flag(nodes["g1"].words, "--datacenter") == f"eu={shown['eu'][0]},us={shown['far'][0]}"
     assert flag(nodes["us-m1"].words, "--listen") == shown["us"][0]
     assert flag(nodes["us-w1"].words, "--managers") == shown["us"][0]
+
+
+def test_the_page_is_served_by_a_node_that_clients_talk_to() -> None:
+    for given, name in (({}, "m1"), ({"gates": 3}, "g1")):
+        made = layout(web="0", managers=3, **given)
+        serving = [each for each in nodes_of(made, addresses_of(made)) if "--web=0" in each.words]
+        assert [each.name for each in serving] == [name]
+        assert serving_node(made, serving) is serving[0]

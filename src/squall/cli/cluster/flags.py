@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+
 from squall.cli.shared.flags import (
     add_access,
     add_drain_timeout,
     add_json,
     add_launcher,
     add_no_color,
+    add_node_web,
+    add_require_outputs,
     add_timers,
     add_web,
 )
@@ -36,6 +40,7 @@ def _add_watch(parser: Parser) -> None:
         metavar="KIND=TARGET",
         help="an output, also a live one, as for squall run (repeatable)",
     )
+    add_require_outputs(parser)
     add_web(parser)
     add_no_color(parser)
     _add_job(parser)
@@ -73,6 +78,8 @@ def _add_web(parser: Parser) -> None:
     parser.add_argument(
         "--files", metavar="DIR", help="folder of workflow files that can be submitted on the page"
     )
+    # The process of the page that a node serves: `--web` of squall manager.
+    parser.add_argument("--of-node", action="store_true", help=argparse.SUPPRESS)
     add_access(parser)
 
 
@@ -128,6 +135,7 @@ def _add_manager(parser: Parser) -> None:
         action="store_true",
         help="start with an empty directory and wait to be added by squall group",
     )
+    add_node_web(parser)
     _add_node(parser)
 
 
@@ -159,6 +167,7 @@ def _add_gate(parser: Parser) -> None:
         action="store_true",
         help="start with an empty directory and wait to be added by squall group",
     )
+    add_node_web(parser)
     _add_node(parser)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from squall.api.errors import UsageError
 from squall.cli.cluster.members import members_of
+from squall.cli.shared.node_page import page_of_node, reach_of
 from squall.cli.shared.node_settings import checked_name, metrics_address, node_settings
 from squall.cluster.client.access import (
     address_of,
@@ -54,7 +55,9 @@ def execute(arguments: Namespace) -> int:
         version=squall_version(),
         disk_free=lambda: shutil.disk_usage(data).free,
     )
-    return run_gate(plan, name=arguments.name, data=data, launched=arguments.launched)
+    reach = reach_of(plan.listen, list(members.values()))
+    with page_of_node(arguments, settings, reach, data=data):
+        return run_gate(plan, name=arguments.name, data=data, launched=arguments.launched)
 
 
 def datacenters_of(entries: list[str]) -> dict[str, tuple[str, ...]]:

@@ -188,6 +188,7 @@ async def _watch(client: ClusterClient, arguments: Namespace) -> int:
         print_or_drop(encode_document(build_document(outcome)).decode().rstrip("\n"), exact=True)
     else:
         print_summary(outcome, None, redact, no_color=arguments.no_color)
+    complete = complete or not arguments.require_outputs
     return exit_code(outcome, exit_zero=False, complete=complete)
 
 

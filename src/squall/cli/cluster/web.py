@@ -1,4 +1,5 @@
-"""`squall web --to HOST:PORT | --store URL`: a page of a cluster, until Ctrl-C."""
+"""`squall web --to HOST:PORT | --store URL`: a page of a cluster, until Ctrl-C; and the page of a
+node, which starts this command itself."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from squall.api.errors import UsageError
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import interrupts
+from squall.cli.shared.node_page import call_at_the_end_of_the_node, handed_page
 from squall.cluster.client.access import ClusterAccess
 from squall.cluster.client.connection import ClientConnection, connected
 from squall.cluster.client.pack import packed
@@ -20,6 +22,10 @@ from squall.web.server import BoundPage, bind_page, serve_here
 
 
 def execute(arguments: Namespace) -> int:
+    if arguments.of_node:
+        # A node that starts has no group and no store yet; the page says so until it has.
+        bound, access = handed_page(), client_access(arguments, comes_first=True)
+        return asyncio.run(_served(access, bound, None, of_node=True))
     folder = _folder(arguments.files)
     access = client_access(arguments)
     return asyncio.run(_served(access, bind_page(arguments.listen, "--listen"), folder))
@@ -34,15 +40,18 @@ def _folder(text: str | None) -> Path | None:
     return folder.resolve()
 
 
-async def _served(access: ClusterAccess, bound: BoundPage, folder: Path | None) -> int:
+async def _served(
+    access: ClusterAccess, bound: BoundPage, folder: Path | None, *, of_node: bool = False
+) -> int:
     from squall.web.job_list import ListedJobs
     from squall.web.job_pages import JobPages
     from squall.web.jobs_app import jobs_app
 
     async with connected(access, None) as connection:
-        # A cluster that is not there is reported now and not on the page.
-        await connection.ready(within_s=None)
-        await connection.client.jobs(1)
+        if not of_node:
+            # A cluster that is not there is reported now and not on the page.
+            await connection.ready(within_s=None)
+            await connection.client.jobs(1)
         jobs, pages = ListedJobs(connection.client, CLOCK), JobPages(connection.client)
 
         async def submit(path: Path) -> str:
@@ -52,8 +61,12 @@ async def _served(access: ClusterAccess, bound: BoundPage, folder: Path | None) 
         over = asyncio.Event()
         with interrupts(over.set):
             serving = asyncio.ensure_future(serve_here(bound, app))
-            print(f"page  {bound.control_address}", file=sys.stderr)
-            print(f"page to read only  {bound.view_address}", file=sys.stderr)
+            if of_node:
+                loop = asyncio.get_running_loop()
+                call_at_the_end_of_the_node(lambda: loop.call_soon_threadsafe(over.set))
+            else:
+                print(f"page  {bound.control_address}", file=sys.stderr)
+                print(f"page to read only  {bound.view_address}", file=sys.stderr)
             stopped = asyncio.ensure_future(over.wait())
             try:
                 await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)

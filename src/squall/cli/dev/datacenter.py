@@ -32,6 +32,7 @@ from squall.cli.dev.layout import (
     manager_count,
     nodes_of,
     positive,
+    serving_node,
 )
 from squall.cli.dev.node_process import NodeProcess
 from squall.reporting.text.standard_streams import print_json
@@ -56,6 +57,11 @@ HEARD = ("active", "idle", "busy")
 
 
 def execute(arguments: Namespace) -> int:
+    if arguments.web is not None:
+        from squall.web.server import check_libraries, page_place
+
+        check_libraries("--web")
+        page_place(arguments.web, "--web")
     managers = manager_count(arguments.managers)
     datacenters = datacenter_names(arguments.datacenters)
     gates = gate_count(arguments.gates, datacenters)
@@ -72,6 +78,7 @@ def execute(arguments: Namespace) -> int:
             datacenters=datacenters,
             gates=gates,
             far=far,
+            web=arguments.web,
         )
         return asyncio.run(_serve(layout, began, as_json=arguments.json))
 
@@ -211,6 +218,11 @@ def _print_ready(
     is_found: bool,
     as_json: bool,
 ) -> None:
+    page_file = None
+    if layout.web is not None:
+        from squall.cli.shared.node_page import address_file
+
+        page_file = address_file(layout.folder / serving_node(layout, nodes).name)
     if as_json:
         print_json(
             {
@@ -225,12 +237,15 @@ def _print_ready(
                 "ready_s": round(took_s, 3),
                 "nodes": [node.facts() for node in nodes],
             }
+            | ({"page_file": str(page_file)} if page_file is not None else {})
         )
         return
     cluster = "" if layout.cluster == DEFAULT_CLUSTER else f" --cluster {layout.cluster}"
     flags = f"--to {to} --secret-file {layout.secret_file}{cluster}"
     shown = f"--to dev   (the same as {flags})" if is_found else flags
     print(f"ready in {took_s:.1f} s: squall run FILE {shown}", flush=True)
+    if page_file is not None:
+        print(page_file.read_text(encoding="utf-8").rstrip("\n"), flush=True)
 
 
 async def _until_stopped(stop: asyncio.Event, nodes: list[NodeProcess]) -> None:

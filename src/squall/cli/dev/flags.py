@@ -56,6 +56,13 @@ def _add_dev(parser: Parser) -> None:
         "--data", metavar="DIR", help="keep the data here; default: a temporary directory"
     )
     parser.add_argument(
+        "--web",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help="serve the page of squall web from the first gate or manager, and print its address",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print addresses, process ids and secret as JSON"
     )
     add_timers(parser)

@@ -37,6 +37,8 @@ class ClusterLayout:
     cluster: str
     datacenters: tuple[str, ...] = (ALONE,)
     gates: int = 0
+    web: str | None = None
+    """The address of the page, which the first gate serves, or the first manager; None: no page."""
     far: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds that each way to the managers of a datacenter takes."""
     secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
@@ -146,7 +148,15 @@ def nodes_of(layout: ClusterLayout, at: NodeAddresses) -> list[NodeProcess]:
         words = ["gate", "--name", name, "--listen", address, "--members", members]
         words += ["--datacenter", known, "--data", str(layout.folder / name)]
         found.append(_node(layout, name, "gate", words, address))
+    if layout.web is not None:
+        serving_node(layout, found).words.append(f"--web={layout.web}")
     return found
+
+
+def serving_node(layout: ClusterLayout, nodes: list[NodeProcess]) -> NodeProcess:
+    """The node that serves the page: one that clients talk to."""
+    role = "gate" if layout.gates else "manager"
+    return next(node for node in nodes if node.role == role)
 
 
 def _datacenter(layout: ClusterLayout, name: str, at: NodeAddresses) -> list[NodeProcess]:

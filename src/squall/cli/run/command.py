@@ -83,7 +83,11 @@ def execute(arguments: Namespace) -> int:
             print_summary(outcome, columns, redact, no_color=arguments.no_color)
         if page is not None:
             page.finish(outcome, redact)
-    return exit_code(outcome, exit_zero=arguments.exit_zero, complete=complete)
+    return exit_code(
+        outcome,
+        exit_zero=arguments.exit_zero,
+        complete=complete or not arguments.require_outputs,
+    )
 
 
 def _page_of(arguments: Namespace, options: RunOptions) -> WebPage | None:
@@ -128,7 +132,7 @@ def _source(arguments: Namespace) -> Callable[[RunOptions, Presenter], RunOutcom
 
 
 def exit_code(outcome: RunOutcome, *, exit_zero: bool, complete: bool) -> int:
-    """The exit code of the run; 1 if it passed but some file could not be written."""
+    """The exit code of the run; 1 if it passed but an output that was required failed."""
     code = 0 if exit_zero and outcome.exit_code in EXIT_ZERO_CODES else int(outcome.exit_code)
     return code if complete else code or int(ExitCode.INTERNAL)
 
@@ -142,7 +146,7 @@ def write_outputs(
     command: str = "run",
 ) -> bool:
     """Writes all outputs, including reporters of the author's file, and ends the live ones. False
-    if any failed; what a live one lost is only reported."""
+    if any failed or a live one lost something."""
     failures: list[str] = []
     reporters = list(prepared)
     if feed.of_file is not None:
@@ -159,11 +163,10 @@ def write_outputs(
 
     document = redact.document(build_document(outcome))
     feed.end(document)
-    delivery = deliver(document, reporters, failures)
-    for line in (*delivery.failures, *delivery.notices):
+    lines = deliver(document, reporters, failures)
+    for line in lines:
         print(redact(f"squall {command}: {line}"), file=sys.stderr)
-    print_live_losses(feed, command)
-    return not delivery.failures
+    return print_live_losses(feed, command) and not lines
 
 
 def print_live_losses(feed: LiveFeed, command: str = "run") -> bool:

@@ -14,6 +14,7 @@ from squall.cli.shared.flags import (
     add_no_color,
     add_plan,
     add_request,
+    add_require_outputs,
     add_tags,
     add_target,
     add_web,
@@ -39,6 +40,7 @@ def _add_run(parser: Parser) -> None:
     output.add_argument(
         "--out-file", metavar="FILE", help="JSON lines: one for each second, while the run goes on"
     )
+    add_require_outputs(output)
     _add_columns(output)
     output.add_argument("--every", metavar="TIME", help="between progress lines, default 10s")
     add_tags(output)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from os.path import isfile
 
 from squall.api.errors import ExitCode
 from squall.cli.run.command import outputs_of, print_live_losses, print_summary
@@ -40,9 +41,11 @@ def execute(arguments: Namespace) -> int:
     feed.on_run(outcome.info.id)
     feed.on_manifest(outcome.manifest)
     feed.end(document)
-    delivery = deliver(document, prepared)
-    for line in (*delivery.failures, *delivery.notices):
+    # A merged document exists nowhere yet; neither does one that came through a pipe.
+    [first, *more] = arguments.files
+    lines = deliver(document, prepared, saved="" if more or not isfile(first) else first)
+    for line in lines:
         print(redact(f"squall report: {line}"), file=sys.stderr)
     # Unlike in a run, the totals are all that a live output was asked for.
-    is_complete = print_live_losses(feed, "report") and not delivery.failures
+    is_complete = print_live_losses(feed, "report") and not lines
     return int(ExitCode.PASSED if is_complete else ExitCode.INTERNAL)

@@ -25,6 +25,25 @@ def add_web(parser: Parser | Group) -> None:
     )
 
 
+def add_node_web(parser: Parser) -> None:
+    parser.add_argument(
+        "--web",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help="also serve the page of squall web; default 127.0.0.1 and port 8650, or a free one. "
+        "Its address with the token is in the file web/address of the data directory",
+    )
+
+
+def add_require_outputs(parser: Parser | Group) -> None:
+    parser.add_argument(
+        "--require-outputs",
+        action="store_true",
+        help="exit 1 if the run passed but an output failed, or a live one lost something",
+    )
+
+
 def add_timers(parser: Parser) -> None:
     """For tests: shorter timers than a real network wants."""
     parser.add_argument("--timers", choices=("lan", "wan", "fast"), help=argparse.SUPPRESS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from squall.api.errors import ConfigError, UsageError
 from squall.api.quantities import parse_count
+from squall.cli.shared.node_page import page_of_node
 from squall.cli.shared.node_settings import checked_name, metrics_address, node_settings
 from squall.cluster.client.access import CREDENTIAL, cluster_id, secret_lines
 from squall.engine.run.metadata import squall_version
@@ -20,24 +21,28 @@ from squall.store_mode.open_store import check_url
 
 def execute(arguments: Namespace) -> int:
     settings = node_settings(arguments)
-    return run_agent(
-        AgentOptions(
-            store=_store(arguments),
-            prefix=store_prefix(arguments.prefix),
-            secrets=_secrets(secret_lines(arguments.secret_file, settings.cluster)),
-            cluster=cluster_id(arguments.cluster, settings.cluster),
-            settings=settings,
-            cores=_cores(arguments.cores),
-            data_dir=Path(arguments.data) if arguments.data else None,
-            name=checked_name(arguments.name, "--name") if arguments.name else "",
-            timers="fast" if arguments.timers == "fast" else "normal",
-            metrics=metrics_address(arguments, settings),
-            version=squall_version(),
-            pid=os.getpid(),
-            log=StreamSink(sys.stderr, as_json=settings.log.json),
-            launched=arguments.launched,
-        )
+    options = AgentOptions(
+        store=_store(arguments),
+        prefix=store_prefix(arguments.prefix),
+        secrets=_secrets(secret_lines(arguments.secret_file, settings.cluster)),
+        cluster=cluster_id(arguments.cluster, settings.cluster),
+        settings=settings,
+        cores=_cores(arguments.cores),
+        data_dir=Path(arguments.data) if arguments.data else None,
+        name=checked_name(arguments.name, "--name") if arguments.name else "",
+        timers="fast" if arguments.timers == "fast" else "normal",
+        metrics=metrics_address(arguments, settings),
+        version=squall_version(),
+        pid=os.getpid(),
+        log=StreamSink(sys.stderr, as_json=settings.log.json),
+        launched=arguments.launched,
     )
+    scratch = arguments.launched.scratch if arguments.launched is not None else None
+    # In the environment: the URL of a store may have a password.
+    place = {"SQUALL_STORE": options.store, "SQUALL_STORE_PREFIX": options.prefix}
+    data = options.data_dir or scratch
+    with page_of_node(arguments, settings, (), data=data, environment=place):
+        return run_agent(options)
 
 
 def _store(arguments: Namespace) -> str:

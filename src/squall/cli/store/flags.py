@@ -10,6 +10,7 @@ from squall.cli.shared.flags import (
     add_judgement,
     add_launcher,
     add_no_color,
+    add_node_web,
     add_plan,
     add_store,
     add_tags,
@@ -27,6 +28,7 @@ def _add_agent(parser: Parser) -> None:
     parser.add_argument("--data", metavar="DIR", help="keep unsent results across restarts")
     add_drain_timeout(parser)
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics, /healthz, /readyz")
+    add_node_web(parser)
     add_launcher(parser)
     add_timers(parser)
     add_access(parser, to=False)

@@ -199,7 +199,8 @@ def _notes(parts: JobParts, records: Sequence[AttemptRecord]) -> list[str]:
     warnings = [text for r in records if r.end is not None for text in r.end.warnings]
     changes = [change_line(each) for each in parts.adjustments]
     reasons = [parts.reason] if parts.reason and parts.state != "completed" else []
-    return list(dict.fromkeys([*warnings, *changes, *reasons]))
+    # Two changes in the same tenth of a second read alike, and both were made.
+    return [*dict.fromkeys(warnings), *changes, *reasons]
 
 
 # Judgement.
@@ -222,8 +223,10 @@ def _judged(
     for name in completed:
         completed[name] += iterations_taken_away(stats.manifest.workflow(name), parts.adjustments)
     verdict = judge(stats, _findings(result, parts, records), completed=completed)
-    notes = [*stats.manifest.all_warnings, *result.notes, *notes_of(stats)]
-    notes = list(dict.fromkeys([*notes, *lacking_rows(stats, result.losses)]))
+    # A workflow's warning may have come from its shares already.
+    warnings = [text for text in stats.manifest.all_warnings if text not in result.notes]
+    notes = [*dict.fromkeys(warnings), *result.notes]
+    notes += [*notes_of(stats), *lacking_rows(stats, result.losses)]
     return msgspec.structs.replace(result, thresholds=thresholds, verdict=verdict, notes=notes)
 
 

@@ -206,7 +206,7 @@ class Controller:
             aborted_by=self._aborted_by,
             losses=self._losses,
             notes=self._live_stats.notes(
-                [*self._warnings, *map(change_line, self._changes.applied)]
+                self._warnings, [change_line(each) for each in self._changes.applied]
             ),
         )
 

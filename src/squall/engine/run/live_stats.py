@@ -56,7 +56,9 @@ class LiveStats:
         """`completed`: see `judge`."""
         return self._judge.final(), judge(self.stats, notes, completed=completed)
 
-    def notes(self, warnings: Sequence[str]) -> list[str]:
-        """The notes of a finished run; `warnings` are those of its shares."""
+    def notes(self, warnings: Sequence[str], changes: Sequence[str] = ()) -> list[str]:
+        """The notes of a finished run; `warnings` are those of its shares, `changes` those of its
+        load."""
         every = [*self.stats.manifest.all_warnings, *warnings, *notes_of(self.stats)]
-        return list(dict.fromkeys(every))
+        # Two changes in the same tenth of a second read alike, and both were made.
+        return [*dict.fromkeys(every), *changes]

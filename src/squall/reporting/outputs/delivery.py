@@ -3,14 +3,15 @@
 Squall reports every mistake in an output (an unknown kind, a file that cannot be written, a class
 that cannot be loaded or configured) before the first request. Delivery never raises and never stops
 at a failure: outputs are independent, and if one fails and no JSON was written, the document is
-saved to a fallback file. A run imports this module before it starts, so it imports little; the
-modules that render files are imported after the run.
+saved to a fallback file, which the line about the failure names. A run imports this module before it
+starts, so it imports little; the modules that render files are imported after the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -63,16 +64,6 @@ class PreparedOutput:
     """Values of its configuration that no message may show."""
 
 
-@dataclass
-class OutputDelivery:
-    """The result of delivering all outputs."""
-
-    failures: list[str]
-    """One line each."""
-    notices: list[str]
-    """Further messages, such as where the document was saved."""
-
-
 def parse_output(text: str) -> Output:
     """Parses `kind=target` of `-o`; a kind with a colon is a class."""
     kind, equals, target = text.partition("=")
@@ -107,21 +98,36 @@ def secrets_of(prepared: Sequence[PreparedOutput]) -> list[str]:
 
 
 def deliver(
-    document: dict[str, Any], prepared: Sequence[PreparedOutput], failures: Sequence[str] = ()
-) -> OutputDelivery:
-    """Delivers the document to each reporter. `failures` names reporters that could not be
-    created."""
-    delivery = OutputDelivery(list(failures), [])
-    saved = ""
+    document: dict[str, Any],
+    prepared: Sequence[PreparedOutput],
+    failures: Sequence[str] = (),
+    saved: str = "",
+) -> list[str]:
+    """Delivers the document to each reporter. Returns a line for each that failed: why, where the
+    document is, and how to write it again. `failures` names reporters that could not be created;
+    `saved` is a file that has the document already."""
+    failed = [("", line) for line in failures]
     due = [(each, each.reporter) for each in prepared if isinstance(each.reporter, RunReporter)]
     for (each, reporter), error in zip(due, _run(_hand_over_all(document, due)), strict=True):
         if error is not None:
-            delivery.failures.append(_line(each.name, reporter, error))
+            failed.append((each.name, _line(each.name, reporter, error)))
         else:
             saved = saved or each.json_path
-    if delivery.failures:
-        delivery.notices.append(_fallback(document) if not saved else f"the results are in {saved}")
-    return delivery
+    if not failed:
+        return []
+    place = saved or _fallback(document)
+    return [f"{line}; {_retry(name, place)}" for name, line in failed]
+
+
+def _retry(name: str, place: str) -> str:
+    """How to write the document again to the output of this name; "" if no flag names it."""
+    if not place:
+        return "the results could not be kept anywhere"
+    if name.startswith("-o "):
+        return f"to write it again: squall report {shlex.quote(place)} {name}=..."
+    if name.startswith("--"):
+        return f"to write it again: squall report {shlex.quote(place)} {name} ..."
+    return f"the results are in {place}"
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -196,7 +202,7 @@ def _line(name: str, reporter: RunReporter, error: BaseException) -> str:
 
 def _fallback(document: dict[str, Any]) -> str:
     """Saves the document in the current folder, or in the temporary one, so that it is never
-    lost."""
+    lost. Returns the file; "" if neither can be written."""
     import tempfile
 
     from squall.reporting.document.build import encode_document
@@ -208,8 +214,8 @@ def _fallback(document: dict[str, Any]) -> str:
             write_whole(folder / name, content)
         except (UsageError, OSError):
             continue
-        return f"the results are kept in {folder / name}"
-    return "the results could not be kept anywhere"
+        return str(folder / name)
+    return ""
 
 
 def _prepared(output: Output) -> PreparedOutput:

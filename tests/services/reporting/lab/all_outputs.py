@@ -141,6 +141,9 @@ class TenOutputs:
         outputs = [
             "csv=table",
             "xml=results.xml",
+            "html=report.html",
+            "markdown=report.md",
+            "junit=junit.xml",
             "jsonl=lines.jsonl",
             "sqlite=results.db",
             f"postgres=postgresql://{user}@127.0.0.1:{places.postgres.port}/postgres",
@@ -175,17 +178,7 @@ class TenOutputs:
         lines = [line for line in said.splitlines() if ": -o " in line]
         names = sorted(re.findall(r": -o ([\w.:-]+): ", "\n".join(lines)))
         assert names == ["influx", "mysql", "timescaledb"], said
-        self._check_secrets(said)
-
-    def _check_secrets(self, said: str) -> None:
-        written = [
-            each.read_bytes().decode(errors="replace")
-            for each in self._folder.iterdir()
-            if each.is_file()
-        ]
-        for secret in SECRETS:
-            assert secret not in said
-            assert not any(secret in text for text in written)
+        check_secrets(said, self._folder)
 
     def _stored(self, run: str) -> dict[str, Callable[[], Totals]]:
         """How to read what each output has when the command has ended."""
@@ -203,6 +196,20 @@ class TenOutputs:
         if places.kafka:
             found["kafka"] = lambda: asyncio.run(_of_kafka(places.kafka, self._prefix))
         return found
+
+
+def check_secrets(said: str, folder: Path, processes: Sequence[str] = ()) -> None:
+    """None of them is in what the command said, in what it and its nodes wrote (documents, the
+    HTML, logs, journals), or in the process list."""
+    written = {
+        str(each): each.read_bytes().decode(errors="replace")
+        for each in folder.rglob("*")
+        if each.is_file()
+    }
+    for secret in SECRETS:
+        assert secret not in said
+        assert [path for path, text in written.items() if secret in text] == []
+        assert [line for line in processes if secret in line] == []
 
 
 def _totals(document: dict[str, Any]) -> Totals:

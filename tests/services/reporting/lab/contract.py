@@ -39,8 +39,10 @@ def by_table(lines: list[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def delivered(document: dict[str, Any], *outputs: str) -> list[str]:
-    """The lines about outputs that failed."""
-    return deliver(document, prepare([parse_output(text) for text in outputs])).failures
+    """Why outputs failed, a line for each."""
+    prepared = prepare([parse_output(text) for text in outputs])
+    lines = deliver(document, prepared, saved="kept.json")
+    return [line.partition("; to write it again: squall report kept.json ")[0] for line in lines]
 
 
 def check_rows(

@@ -1,5 +1,5 @@
 """Live outputs against the servers themselves: InfluxDB with its listeners for UDP and Graphite,
-a Pushgateway, and Netdata. Each holds the totals of the results document."""
+carbon, a Pushgateway, and Netdata. Each holds the totals of the results document."""
 
 from __future__ import annotations
 
@@ -150,6 +150,73 @@ def test_graphite(influx: Influx) -> None:
         return sorted(influx.totals("graphite", "squall.executions").values())
 
     wait_for(lambda: found() == wanted, "the totals in Graphite's names")
+
+
+class Carbon:
+    """Debian's carbon-cache, which writes a whisper file for each metric."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "whisper"
+        self.port, pickle, query = free_ports(3)
+        self.file = folder / "carbon.conf"
+        (folder / "storage-schemas.conf").write_text("[all]\npattern = .*\nretentions = 1s:1h\n")
+        names = ("STORAGE", "CONF", "LOG", "PID")
+        self.file.write_text(
+            "[cache]\n"
+            + "".join(f"{name}_DIR = {folder}\n" for name in names)
+            + f"LOCAL_DATA_DIR = {self.folder}\nWHITELISTS_DIR = {folder}\nUSER =\n"
+            f"LINE_RECEIVER_INTERFACE = 127.0.0.1\nLINE_RECEIVER_PORT = {self.port}\n"
+            f"PICKLE_RECEIVER_INTERFACE = 127.0.0.1\nPICKLE_RECEIVER_PORT = {pickle}\n"
+            f"CACHE_QUERY_INTERFACE = 127.0.0.1\nCACHE_QUERY_PORT = {query}\n"
+            "MAX_CREATES_PER_MINUTE = inf\nMAX_UPDATES_PER_SECOND = inf\n"
+            "CARBON_METRIC_INTERVAL = 0\nENABLE_TAGS = False\nTAG_HASH_FILENAMES = False\n"
+        )
+
+    def answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=5.0).close()
+        except OSError:
+            return False
+        return True
+
+    def stored(self, metric: str) -> dict[tuple[str, ...], float]:
+        """The last value of each file below a metric, by the parts of its name."""
+        top = self.folder / "squall" / metric
+        return {
+            path.relative_to(top).with_suffix("").parts: value
+            for path in top.rglob("*.wsp")
+            if (value := self._last(path)) is not None
+        }
+
+    def tagged(self, metric: str) -> list[float | None]:
+        """The last value of each series of a metric with tags; these have one folder."""
+        name = f"squall_DOT_{metric};*run={RUN.id}*;*workflow=*.wsp"
+        return [self._last(path) for path in (self.folder / "_tagged").rglob(name)]
+
+    @staticmethod
+    def _last(path: Path) -> float | None:
+        words = ["whisper-fetch", "--drop=nulls", str(path)]
+        # None while carbon writes the file.
+        lines = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
+        return float(lines[-1].split()[1]) if lines else None
+
+
+def test_carbon(tmp_path: Path) -> None:
+    server = Carbon(tmp_path)
+    with running("carbon-cache", f"--config={server.file}", "--nodaemon", "start"):
+        wait_for(server.answers, "the start of carbon")
+        feed("graphite", f"127.0.0.1:{server.port}")
+        wanted = {
+            (RUN.id, *map(path_part, key)): count for key, count in step_totals(document()).items()
+        }
+        wait_for(lambda: server.stored("executions") == wanted, "the totals in whisper files")
+        feed("graphite", f"127.0.0.1:{server.port},tags=true")
+        counts = sorted(wanted.values())
+
+        def tagged() -> list[float]:
+            return sorted(each for each in server.tagged("executions") if each is not None)
+
+        wait_for(lambda: tagged() == counts, "the totals in tagged series")
 
 
 def test_a_pushgateway() -> None:

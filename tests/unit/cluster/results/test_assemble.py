@@ -315,9 +315,16 @@ def test_changes_of_the_load_are_noted() -> None:
     changes = [
         AppliedChange(workflow="Shop", at_s=3.0, rate_per_s=300.0, by="ann"),
         AppliedChange(workflow="", at_s=4.0, paused=True),
+        AppliedChange(workflow="", at_s=4.02, paused=False),
+        AppliedChange(workflow="", at_s=4.04, paused=True),
     ]
     made = assemble(file, RunOptions(file="shop.py"), parts(attempts, adjustments=changes))
-    assert made.notes[:2] == ["Shop: rate set to 300/s at 3.0 s by ann", "paused at 4.0 s"]
+    assert made.notes[:4] == [
+        "Shop: rate set to 300/s at 3.0 s by ann",
+        "paused at 4.0 s",
+        "resumed at 4.0 s",
+        "paused at 4.0 s",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,7 @@ def all_kinds(folder: Path) -> list[Output]:
 
 
 def test_every_file_is_written_whole(folder: Path, document: dict[str, Any]) -> None:
-    delivery = deliver(document, prepare(all_kinds(folder)))
-    assert (delivery.failures, delivery.notices) == ([], [])
+    assert deliver(document, prepare(all_kinds(folder))) == []
     names = {path.name for path in folder.iterdir()} - {"own.py"}
     csv = {f"csv_{table}.csv" for table in ("steps", "windows", "errors")}
     assert names == {"json", "junit", "markdown", "xml"} | csv
@@ -148,7 +147,7 @@ def test_two_outputs_into_one_file_are_refused(folder: Path) -> None:
 
 def test_a_reporter_is_connected_given_the_document_and_closed(document: dict[str, Any]) -> None:
     recording = Recording()
-    assert deliver(document, [PreparedOutput("-o x", recording)]).failures == []
+    assert deliver(document, [PreparedOutput("-o x", recording)]) == []
     assert recording.calls == ["connect", "submit", "close"]
 
 
@@ -164,12 +163,12 @@ def test_one_that_fails_costs_no_other_and_the_document_is_kept(
     where: str, calls: list[str], folder: Path, document: dict[str, Any]
 ) -> None:
     bad, good = Recording(where), Recording()
-    delivery = deliver(document, [PreparedOutput("-o bad", bad), PreparedOutput("-o good", good)])
+    lines = deliver(document, [PreparedOutput("-o bad", bad), PreparedOutput("-o good", good)])
     assert bad.calls == calls
     assert good.calls == ["connect", "submit", "close"]
-    assert delivery.failures == ["-o bad: OSError: down"]
     kept = folder / "squall-results-01J9Z4.json"
-    assert delivery.notices == [f"the results are kept in {kept}"]
+    again = f"to write it again: squall report {kept} -o bad=..."
+    assert lines == [f"-o bad: OSError: down; {again}"]
     assert json.loads(kept.read_text())["run"]["id"] == "01J9Z4"
 
 
@@ -182,10 +181,10 @@ def test_the_first_error_is_reported_and_an_exit_is_no_exit(document: dict[str, 
             raise OSError("closed already")
 
     good = Recording()
-    delivery = deliver(
+    [line] = deliver(
         document, [PreparedOutput("-o exit", Leaving()), PreparedOutput("-o good", good)]
     )
-    assert delivery.failures == ["-o exit: SystemExit: 3"]
+    assert line.startswith("-o exit: SystemExit: 3; to write it again: ")
     assert good.calls == ["connect", "submit", "close"]
 
 
@@ -196,7 +195,8 @@ def test_with_a_written_document_no_second_one_is_made(
         *prepare([Output("json", "r.json", "--json")]),
         PreparedOutput("-o bad", Recording("submit")),
     ]
-    assert deliver(document, prepared).notices == ["the results are in r.json"]
+    [line] = deliver(document, prepared)
+    assert line.endswith("; to write it again: squall report r.json -o bad=...")
     assert not list(folder.glob("squall-results-*"))
 
 
@@ -206,8 +206,10 @@ def test_a_disk_that_fills_up_during_the_run_costs_one_file(
     (folder / "gone").mkdir()
     prepared = prepare([Output("json", "gone/r.json", "--json"), Output("xml", "r.xml", "--xml")])
     (folder / "gone").rmdir()
-    delivery = deliver(document, prepared)
-    assert delivery.failures[0].startswith("--json gone/r.json: could not be written")
+    [line] = deliver(document, prepared)
+    assert line.startswith("--json gone/r.json: could not be written")
+    kept = folder / "squall-results-01J9Z4.json"
+    assert line.endswith(f"; to write it again: squall report {kept} --json ...")
     assert (folder / "r.xml").exists()
     assert (folder / "squall-results-01J9Z4.json").exists()
 
@@ -222,8 +224,8 @@ def test_where_nothing_may_be_written_here_the_document_goes_elsewhere(
     closed.mkdir(mode=0o500)
     monkeypatch.chdir(closed)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(elsewhere))
-    delivery = deliver(document, [PreparedOutput("-o bad", Recording("submit"))])
-    assert delivery.notices == [f"the results are kept in {elsewhere}/squall-results-01J9Z4.json"]
+    [line] = deliver(document, [PreparedOutput("reporting Own", Recording("submit"))])
+    assert line.endswith(f"; the results are in {elsewhere}/squall-results-01J9Z4.json")
 
 
 def test_markdown_is_appended_to_the_step_summary(
@@ -231,7 +233,7 @@ def test_markdown_is_appended_to_the_step_summary(
 ) -> None:
     (folder / "step.md").write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(folder / "step.md"))
-    assert deliver(document, prepare([Output("markdown", "r.md", "--markdown")])).failures == []
+    assert deliver(document, prepare([Output("markdown", "r.md", "--markdown")])) == []
     text = (folder / "step.md").read_text()
     assert text.startswith("before\n**")
     assert (folder / "r.md").read_text() in text
@@ -340,10 +342,10 @@ def test_one_that_hangs_is_given_up_after_its_own_limit(
 ) -> None:
     monkeypatch.setattr("squall.reporting.outputs.delivery._CLOSES_WITHIN_S", 0.1)
     hanging, good = Hanging(), Recording()
-    delivery = deliver(
+    [line] = deliver(
         document, [PreparedOutput("-o hanging", hanging), PreparedOutput("-o good", good)]
     )
-    assert delivery.failures == ["-o hanging: took longer than 0.2 s"]
+    assert line.startswith("-o hanging: took longer than 0.2 s; ")
     assert hanging.calls == ["connect", "close"]
     assert good.calls == ["connect", "submit", "close"]
 
@@ -362,7 +364,7 @@ def test_all_that_are_no_files_get_the_document_at_the_same_time(document: dict[
             await self.all_begun.wait()
 
     outputs = [PreparedOutput(f"-o {number}", Meeting()) for number in range(3)]
-    assert deliver(document, outputs).failures == []
+    assert deliver(document, outputs) == []
 
 
 def test_a_failure_in_words_is_shown_without_its_type_and_a_long_one_is_cut(
@@ -370,11 +372,10 @@ def test_a_failure_in_words_is_shown_without_its_type_and_a_long_one_is_cut(
 ) -> None:
     refused = Recording("submit", OutputError("the tables are of tomorrow"))
     endless = Recording("connect", OSError("<html> " * 1000))
-    lines = deliver(
-        document, [PreparedOutput("-o a", refused), PreparedOutput("-o b", endless)]
-    ).failures
-    assert lines[0] == "-o a: the tables are of tomorrow"
-    assert lines[1].startswith("-o b: OSError: <html>") and len(lines[1]) < 450
+    prepared = [PreparedOutput("-o a", refused), PreparedOutput("-o b", endless)]
+    first, second = deliver(document, prepared, saved="r.json")
+    assert first.startswith("-o a: the tables are of tomorrow; ")
+    assert second.startswith("-o b: OSError: <html>") and len(second) < 500
 
 
 def test_a_call_that_blocks_is_given_up_with_its_thread() -> None:

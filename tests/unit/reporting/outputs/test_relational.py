@@ -36,8 +36,12 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results.db"
 
 
+AGAIN = "; to write it again: squall report kept.json -o sqlite=..."
+
+
 def written(path: Path, document: dict[str, Any]) -> list[str]:
-    return deliver(document, prepare([parse_output(f"sqlite={path}")])).failures
+    lines = deliver(document, prepare([parse_output(f"sqlite={path}")]), saved="kept.json")
+    return [line.removesuffix(AGAIN) for line in lines]
 
 
 def read(path: Path, statement: str) -> list[tuple[Any, ...]]:

@@ -3,8 +3,8 @@
 Squall reports every mistake in an output (an unknown kind, a file that cannot be written, a class
 that cannot be loaded or configured) before the first request. Delivery never raises and never stops
 at a failure: outputs are independent, and if one fails and no JSON was written, the document is
-saved to a fallback file, which the line about the failure names. A run imports this module before it
-starts, so it imports little; the modules that render files are imported after the run.
+saved to a fallback file, which the line about the failure names. A run imports this module before
+it starts, so it imports little; the modules that render files are imported after the run.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ format: $(VENV)/.dev ## write what the formatter wants
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions per iteration, cost of the screen
+bench: $(VENV)/.run bench-install ## ratios to wrk, k6 and Locust, instructions per iteration, cost of screen and page
 	@status=0; \
 	$(BIN)/python bench/speed.py --check $(ARGS) || status=1; \
 	$(BIN)/python bench/truth.py --check || status=1; \

@@ -1,10 +1,16 @@
-"""What the live screen costs: the rate with it over the rate without it, on one shared core.
+"""What the live screen costs: the rate with it over the rate without it, on one shared core; and
+what a page with two viewers costs.
 
 nginx has core 0; the command, its core process and the screen share core 1, in a terminal of
 80x24. Runs minutes apart cannot be compared to a few per cent on a machine that others use, so
 the ratio is taken within a run: the screen draws in every second second only, and a second with
 a frame is held against the two beside it. The CPU of the parent, which draws, is shown for a
 whole run with `--ui full` and one with `--ui ci`.
+
+The page is served by a thread of the parent. Its cost is the CPU of the parent with a page and two
+viewers less that of the parent alone, and iterations per CPU second of the core process with and
+without it: both are CPU times, which other programs of the machine do not change much. The lag of
+the event loop that makes the load is shown for both.
 """
 
 from __future__ import annotations
@@ -20,6 +26,9 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
+import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +42,10 @@ WARMUP_S = 3
 """Imports, connections, and the first drawing of everything."""
 PLAIN_S = 8
 LEAST = 0.97
-"""Of the rate without the screen."""
+"""Of the rate without the screen; of the iterations per CPU second without the page."""
+VIEWERS = 2
+PAGE_MOST = 0.03
+"""Of a core, for the page and all its viewers."""
 ALT_SCREEN = b"\x1b[?1049h"
 
 
@@ -62,6 +74,10 @@ def main() -> int:
         for mode in ("full", "ci"):
             document = whole_run(nginx.url, mode, (width, height))
             parent[mode] = document["generator"]["parent_cpu"]
+        pairs = [
+            (page_run(nginx.url, options.seconds, page=False), page_run(nginx.url, options.seconds))
+            for _ in range(options.rounds)
+        ]
     low, ratio, high = statistics.quantiles(ratios, n=4)
     holds = ratio >= LEAST
     shown = f"{ratio:.3f} ({low:.3f} to {high:.3f})"
@@ -71,7 +87,91 @@ def main() -> int:
     )
     print(f"  {'rate with a frame / without':<34}{shown:<24}{f'>= {LEAST}':<12}{mark}")
     print(f"  {'CPU of the parent, screen / lines':<34}{parent['full']:.1%} / {parent['ci']:.1%}")
+    holds = page_rows(pairs) and holds
     return 1 if options.check and not holds else 0
+
+
+@dataclass(frozen=True)
+class PageCost:
+    parent: float
+    """Of a core."""
+    per_cpu_s: float
+    """Iterations for each CPU second of the core process."""
+    lag_ms: float
+    """p99 of the event loop that makes the load."""
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> PageCost:
+        generator = document["generator"]
+        (process,) = generator["processes"]
+        count: int = document["workflows"][0]["iteration"]["count"]
+        cpu_s = process["cpu"] * process["seconds"]
+        return cls(generator["parent_cpu"], count / cpu_s, generator["loop_lag_ms"]["p99"])
+
+
+def page_rows(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
+    """Prints the rows of the page; whether it costs no more than it may."""
+    costs = [(PageCost.of(alone), PageCost.of(page)) for alone, page in pairs]
+    cost = statistics.median(page.parent - alone.parent for alone, page in costs)
+    ratio = statistics.median(page.per_cpu_s / alone.per_cpu_s for alone, page in costs)
+    without, beside = (statistics.median(each[at].lag_ms for each in costs) for at in (0, 1))
+    print(f"\npage with {VIEWERS} viewers, {len(costs)} pairs of runs: medians")
+    rows = [
+        ("CPU of the page", f"{cost:.2%} of a core", f"<= {PAGE_MOST:.0%}", cost <= PAGE_MOST),
+        ("load per CPU second, with / without", f"{ratio:.3f}", f">= {LEAST}", ratio >= LEAST),
+    ]
+    for name, shown, bar, holds in rows:
+        print(f"  {name:<38}{shown:<20}{bar:<12}{'ok' if holds else 'FAIL'}")
+    print(f"  {'loop lag p99, with / without':<38}{beside:.2f} / {without:.2f} ms")
+    return all(holds for *_, holds in rows)
+
+
+def page_run(url: str, seconds: int, *, page: bool = True) -> dict[str, Any]:
+    """The document of a run with a page and its viewers, or of one without a page."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        words = [SQUALL, "run", str(HERE / "hello.py"), "--host", url, "--json", str(path)]
+        words += ["-u", str(USERS), "-d", f"{seconds}s", "--workers", "1", "--ui", "ci"]
+        words += ["--web", "0"] if page else []
+        process = subprocess.Popen(
+            ["taskset", "-c", str(CORE), *words],
+            env=os.environ | {"XDG_STATE_HOME": folder},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None, "a pipe"
+        seen: list[int] = []
+        viewers: list[threading.Thread] = []
+        if page:
+            address, _, token = process.stderr.readline().split()[1].partition("#token=")
+            viewers = [
+                threading.Thread(target=view, args=(address, token, seen)) for _ in range(VIEWERS)
+            ]
+            for viewer in viewers:
+                viewer.start()
+        said = process.stderr.read()
+        process.wait()
+        for viewer in viewers:
+            viewer.join()
+        # Seconds come once each; a viewer that fell behind would have missed some.
+        if not path.exists() or (page and min(seen) < seconds - 2):
+            raise SystemExit(f"not the run that was wanted, {seen}:\n{said[-2000:]}")
+        return json.loads(path.read_text())
+
+
+def view(address: str, token: str, seen: list[int]) -> None:
+    """Reads the events of a page to the end, as a browser does, and the report."""
+    request = urllib.request.Request(f"{address}api/events", headers={"X-Squall-Token": token})
+    seconds = 0
+    with urllib.request.urlopen(request, timeout=60.0) as answer:
+        for line in answer:
+            seconds += line == b"event: second\n"
+            if line == b"event: end\n":
+                break
+    with urllib.request.urlopen(f"{address}report.html", timeout=60.0) as report:
+        report.read()
+    seen.append(seconds)
 
 
 def ratios_of(document: dict[str, Any]) -> list[float]:

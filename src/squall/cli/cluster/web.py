@@ -12,7 +12,7 @@ from pathlib import Path
 from squall.api.errors import UsageError
 from squall.cli.shared.cluster_access import client_access
 from squall.cli.shared.job_progress import interrupts
-from squall.cli.shared.node_page import call_at_the_end_of_the_node, handed_page
+from squall.cli.shared.node_page import handed_page
 from squall.cluster.client.access import ClusterAccess
 from squall.cluster.client.connection import ClientConnection, connected
 from squall.cluster.client.pack import packed
@@ -61,10 +61,7 @@ async def _served(
         over = asyncio.Event()
         with interrupts(over.set):
             serving = asyncio.ensure_future(serve_here(bound, app))
-            if of_node:
-                loop = asyncio.get_running_loop()
-                call_at_the_end_of_the_node(lambda: loop.call_soon_threadsafe(over.set))
-            else:
+            if not of_node:
                 print(f"page  {bound.control_address}", file=sys.stderr)
                 print(f"page to read only  {bound.view_address}", file=sys.stderr)
             stopped = asyncio.ensure_future(over.wait())

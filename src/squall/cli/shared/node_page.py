@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def page_of_node(
         if getattr(arguments, flag):
             words += [f"--{flag.replace('_', '-')}", getattr(arguments, flag)]
     sink = StreamSink(sys.stderr, as_json=settings.log.json)
-    log = Log(sink, CLOCK, level=settings.log.level).bind(node=arguments.name or "")
+    log = Log(sink, CLOCK, level=settings.log.level).bind(node=arguments.name or "agent")
     with contextlib.ExitStack() as stack:
         if data is None:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="squall-page-")))
@@ -99,22 +100,21 @@ def reach_of(listen: Address, others: Sequence[Address]) -> tuple[str, ...]:
 
 
 def handed_page() -> BoundPage:
-    """In the process of the page: what the node bound for it."""
+    """In the process of the page: what the node bound for it. From now on this process ends when
+    the node does."""
     os.nice(NICENESS)
     handed = msgspec.json.decode(sys.stdin.buffer.readline(), type=HandedPage)
     tokens = {"control_token": handed.control_token, "view_token": handed.view_token}
     access = replace(access_for(handed.host), **tokens)
+    threading.Thread(target=_end_with_node, name="end with the node", daemon=True).start()
     return BoundPage(socket.socket(fileno=handed.listener), handed.host, access)
 
 
-def call_at_the_end_of_the_node(over: Callable[[], object]) -> None:
-    """In the process of the page: the node holds the other end of the pipe until it ends."""
-
-    def read() -> None:
-        sys.stdin.buffer.read()
-        over()
-
-    threading.Thread(target=read, name="node", daemon=True).start()
+def _end_with_node() -> None:
+    """The node holds the other end of the pipe until it ends. The signal works at every moment,
+    also while the page waits for a store that does not answer."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def address_file(data: Path) -> Path:

@@ -25,6 +25,7 @@ from squall.cluster.datacenter.commands import (
 )
 from squall.cluster.datacenter.records import JobRecord, RecordFacts, WorkflowRecord
 from squall.cluster.datacenter.state_machine import Datacenter, jobs_of
+from squall.cluster.group.primary.job_end import JobEndFacts
 from squall.cluster.ledger.interface import Entry, Fence, GroupMs, OpNumber
 from squall.cluster.manager.director.policy import Director
 from squall.cluster.manager.primary.effects import (
@@ -32,7 +33,6 @@ from squall.cluster.manager.primary.effects import (
     CollectContext,
     DirectorEffect,
     Push,
-    ResultFacts,
     StoreCut,
     StoreValues,
     Submit,
@@ -338,7 +338,7 @@ class Bench(Log):
                 director.values_stored(effect.tag, effect.job, effect.workflow, "v" * 64, 5)
             case AssembleResult():
                 self.assembled.append(effect.job)
-                result = ResultFacts(result="r" * 64, size=7, history="h" * 64, history_size=3)
+                result = JobEndFacts(result="r" * 64, size=7, history="h" * 64, history_size=3)
                 director.result_assembled(effect.tag, effect.job, result)
             case Push():
                 self.pushes.append(effect.node)

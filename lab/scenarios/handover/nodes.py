@@ -20,7 +20,6 @@ from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.gate import reports
 from squall.cluster.gate.outbox import GateOutbox, PartOrder
 from squall.cluster.gate.steward.effects import (
-    MergedFacts,
     MergeResults,
     StewardEffect,
     StoreLostPart,
@@ -29,6 +28,7 @@ from squall.cluster.gate.steward.effects import (
 from squall.cluster.gate.steward.policy import Steward
 from squall.cluster.gate.steward.volatile_state import Route
 from squall.cluster.gate.timers import GateTimers
+from squall.cluster.group.primary.job_end import JobEndFacts
 from squall.cluster.manager.gates import part_api
 from squall.cluster.manager.gates.report_outbox import ReportOrder, ReportOutbox
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
@@ -201,7 +201,7 @@ class GatePrimary:
                 steward.lost_part_stored(effect.tag, effect.job, effect.part, blob, 1)
                 self.wake()
             case MergeResults():
-                steward.results_merged(effect.tag, effect.job, MergedFacts(result="merged"))
+                steward.results_merged(effect.tag, effect.job, JobEndFacts(result="merged"))
                 self.wake()
 
     def _send(self, order: PartOrder) -> None:

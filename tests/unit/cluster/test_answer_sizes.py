@@ -9,6 +9,7 @@ import pytest
 
 from squall.cluster.gate.clients.api import GateClientApi
 from squall.cluster.gate.reports import PartReports
+from squall.cluster.group.clients.job_changes import JobChanges
 from squall.cluster.group.clients.job_requests import JobRequests
 from squall.cluster.group.clients.operator_api import OperatorApi
 from squall.cluster.group.clients.relay import ClientRelay
@@ -37,13 +38,14 @@ def handlers(owner: type) -> dict[str, tuple[MessageType, MessageType]]:
 
 OWNERS = (
     *(ClientApi, OperatorApi, WorkerApi, ClientRelay, MemberCopies, JobRequests, JobLeaderRpc),
-    *(DatacenterStateApi, GateClientApi, PartApi, PartReports),
+    *(DatacenterStateApi, GateClientApi, JobChanges, PartApi, PartReports),
 )
 PAIRS = {name: pair for owner in OWNERS for name, pair in handlers(owner).items()}
 
 
 def test_the_handlers_are_found() -> None:
     assert {
+        "JobChanges.adjust",
         "JobRequests.follow",
         "JobRequests.list_jobs",
         "GateClientApi.list_datacenters",

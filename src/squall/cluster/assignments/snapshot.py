@@ -13,10 +13,7 @@ import msgspec
 
 from squall.cluster.assignments.records import DatacenterRecord, GateJobRecord
 from squall.cluster.assignments.tables import AssignmentTables
-from squall.cluster.protocol.job_keys import JobId
-from squall.cluster.protocol.job_records import JobEvent, KeyEntry
-
-ROWS_PER_SLICE = 64
+from squall.cluster.protocol.job_records import EventsRow, KeyRow, slices_of
 
 
 class GatesHead(msgspec.Struct, frozen=True, tag="head"):
@@ -36,20 +33,8 @@ class GateJobRow(msgspec.Struct, frozen=True, array_like=True, tag="job"):
     row: GateJobRecord
 
 
-class GateKeyRow(msgspec.Struct, frozen=True, array_like=True, tag="key"):
-    principal: str
-    key: str
-    row: KeyEntry
+GateRow = DatacenterRow | GateJobRow | KeyRow | EventsRow
 
-
-class GateEventsRow(msgspec.Struct, frozen=True, array_like=True, tag="events"):
-    job: JobId
-    row: tuple[JobEvent, ...]
-
-
-GateRow = DatacenterRow | GateJobRow | GateKeyRow | GateEventsRow
-
-_encode = msgspec.msgpack.Encoder().encode
 _head = msgspec.msgpack.Decoder(GatesHead)
 _rows = msgspec.msgpack.Decoder(list[GateRow])
 
@@ -72,22 +57,13 @@ class AssignmentsCapture:
         self._events = dict(tables.events)
 
     def slices(self) -> Iterator[bytes]:
-        yield _encode(self._head)
-        rows: list[GateRow] = []
-        for row in self._rows():
-            rows.append(row)
-            # A job record may be large, so it ends its piece.
-            if len(rows) >= ROWS_PER_SLICE or isinstance(row, GateJobRow):
-                yield _encode(rows)
-                rows = []
-        if rows:
-            yield _encode(rows)
+        return slices_of(self._head, self._rows(), GateJobRow)
 
     def _rows(self) -> Iterator[GateRow]:
         yield from (DatacenterRow(each) for each in self._datacenters.values())
         yield from (GateJobRow(each) for each in self._jobs.values())
-        yield from (GateKeyRow(who, key, each) for (who, key), each in self._keys.items())
-        yield from (GateEventsRow(job, each) for job, each in self._events.items())
+        yield from (KeyRow(who, key, each) for (who, key), each in self._keys.items())
+        yield from (EventsRow(job, each) for job, each in self._events.items())
 
 
 def load_tables(slices: Iterable[bytes]) -> AssignmentTables:
@@ -105,9 +81,9 @@ def load_tables(slices: Iterable[bytes]) -> AssignmentTables:
                     tables.datacenters[row.row.name] = row.row
                 case GateJobRow():
                     tables.jobs[row.row.job] = row.row
-                case GateKeyRow():
+                case KeyRow():
                     tables.keys[(row.principal, row.key)] = row.row
-                case GateEventsRow():
+                case EventsRow():
                     tables.events[row.job] = row.row
     tables.rebuild()
     return tables

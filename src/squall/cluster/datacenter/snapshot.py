@@ -15,16 +15,13 @@ import msgspec
 from squall.cluster.datacenter.gated_records import GatedRecord, KnownGates
 from squall.cluster.datacenter.records import (
     AttemptFacts,
-    JobEvent,
     JobRecord,
-    KeyEntry,
     SlotUse,
     WorkerRecord,
 )
 from squall.cluster.datacenter.tables import Tables
-from squall.cluster.protocol.job_keys import JobId, ShareKey
-
-ROWS_PER_SLICE = 64
+from squall.cluster.protocol.job_keys import ShareKey
+from squall.cluster.protocol.job_records import EventsRow, KeyRow, slices_of
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, tag="head"):
@@ -57,17 +54,6 @@ class SlotRow(msgspec.Struct, frozen=True, array_like=True, tag="slot"):
     row: SlotUse
 
 
-class KeyRow(msgspec.Struct, frozen=True, array_like=True, tag="key"):
-    principal: str
-    key: str
-    row: KeyEntry
-
-
-class EventsRow(msgspec.Struct, frozen=True, array_like=True, tag="events"):
-    job: JobId
-    row: tuple[JobEvent, ...]
-
-
 class GatedRow(msgspec.Struct, frozen=True, array_like=True, tag="gated"):
     row: GatedRecord
 
@@ -78,7 +64,6 @@ class GatesRow(msgspec.Struct, frozen=True, array_like=True, tag="gates"):
 
 Row = WorkerRow | JobRow | AttemptsRow | SlotRow | KeyRow | EventsRow | GatedRow | GatesRow
 
-_encode = msgspec.msgpack.Encoder().encode
 _head = msgspec.msgpack.Decoder(SnapshotHead)
 _rows = msgspec.msgpack.Decoder(list[Row])
 
@@ -106,16 +91,7 @@ class TablesCapture:
         self._gates = dict(tables.gates)
 
     def slices(self) -> Iterator[bytes]:
-        yield _encode(self._head)
-        rows: list[Row] = []
-        for row in self._rows():
-            rows.append(row)
-            # A job record may be large, so it ends its piece.
-            if len(rows) >= ROWS_PER_SLICE or isinstance(row, JobRow):
-                yield _encode(rows)
-                rows = []
-        if rows:
-            yield _encode(rows)
+        return slices_of(self._head, self._rows(), JobRow)
 
     def _rows(self) -> Iterator[Row]:
         yield from (WorkerRow(each) for each in self._workers.values())

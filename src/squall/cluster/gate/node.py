@@ -62,6 +62,7 @@ from squall.cluster.group.member import (
 from squall.cluster.group.metrics import refusal_counter, region_metrics
 from squall.cluster.group.open_log import LogOpener
 from squall.cluster.group.presence.members_api import MembersApi
+from squall.cluster.group.primary.effect_tasks import EffectTasks
 from squall.cluster.ledger.interface import Entry, Fence, Ledger
 from squall.cluster.ledger.settings import LedgerSettings
 from squall.cluster.protocol.gates.handover_keys import GateFence
@@ -242,16 +243,15 @@ class GateNode:
             on_broken=lambda job, error: self._log.error("job_not_shown", job=job, error=error),
         )
         led.register(handlers, cut=self._leader.lost_part, judged=self._leader.judged)
+        wake = self._wake.set
+        effects = EffectTasks(ledger, CODEC, self._tasks, self._clock, self._log, wake)
         self._effects = StewardEffects(
             ledger=ledger,
             machine=self.machine,
             leader=self._leader,
             leaders=parts.leaders,
             merger=ResultMerger(ledger.blobs),
-            tasks=self._tasks,
-            clock=self._clock,
-            log=self._log,
-            on_done=self._wake.set,
+            effects=effects,
         )
         self._orders = OrderDriver(
             self._links,

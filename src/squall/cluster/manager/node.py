@@ -37,6 +37,7 @@ from squall.cluster.group.member import (
 )
 from squall.cluster.group.metrics import refusal_counter, report_metrics
 from squall.cluster.group.open_log import LogOpener
+from squall.cluster.group.primary.effect_tasks import EffectTasks
 from squall.cluster.group.telemetry.job_leader import JobLeader
 from squall.cluster.group.telemetry.silent_shares import SILENT_S
 from squall.cluster.ledger.interface import Blobs, Entry, Fence, Ledger
@@ -242,18 +243,17 @@ class ManagerNode:
             group_ms=ledger.group_ms,
             options_of=self._options_of,
         )
+        wake = self._wake.set
+        effects = EffectTasks(ledger, CODEC, self._tasks, self._clock, self._log, wake)
         self._runner = EffectRunner(
             ledger=ledger,
             machine=self.machine,
             leader=self._leader,
             leaders=self._leaders,
             transfers=self._transfers,
-            tasks=self._tasks,
-            clock=self._clock,
-            log=self._log,
             channel_of=self._channel_of,
             results=self._results,
-            on_done=self._wake.set,
+            effects=effects,
             find_cut=plan.find_cut or self._copies.find,
         )
         self._answer(ledger, parts)

@@ -6,6 +6,7 @@ Records are immutable: a change makes a new one, so that a captured state stays 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
 
 TERMINAL: tuple[JobState, ...] = ("completed", "partial", "failed", "cancelled", "timeout")
+ROWS_PER_SLICE = 64
 StopKind = Literal["", "cancelled", "timeout", "aborted", "failed"]
 """Why a job or workflow is being stopped; "" while it is not."""
 EVENTS_MAX = 400
@@ -55,3 +57,33 @@ class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
 class JobEvent(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int
     text: str
+
+
+# The rows of a snapshot of either state.
+
+
+class KeyRow(msgspec.Struct, frozen=True, array_like=True, tag="key"):
+    principal: str
+    key: str
+    row: KeyEntry
+
+
+class EventsRow(msgspec.Struct, frozen=True, array_like=True, tag="events"):
+    job: JobId
+    row: tuple[JobEvent, ...]
+
+
+def slices_of(
+    head: msgspec.Struct, rows: Iterable[msgspec.Struct], job_row: type[msgspec.Struct]
+) -> Iterator[bytes]:
+    """A snapshot in pieces of bounded size: its head, then its rows."""
+    yield msgspec.msgpack.encode(head)
+    piece: list[msgspec.Struct] = []
+    for row in rows:
+        piece.append(row)
+        # A job record may be large, so it ends its piece.
+        if len(piece) >= ROWS_PER_SLICE or isinstance(row, job_row):
+            yield msgspec.msgpack.encode(piece)
+            piece = []
+    if piece:
+        yield msgspec.msgpack.encode(piece)

@@ -86,12 +86,9 @@ async def test_a_record_counts_only_when_a_quorum_has_it() -> None:
         leader=unused,
         leaders=unused,
         transfers=transfers,
-        tasks=unused,
-        clock=unused,
-        log=unused,
         channel_of=lambda node, boot, bulk: None,
         results=unused,
-        on_done=lambda: None,
+        effects=unused,
     )
     with pytest.raises(TryLater):
         await runner.pulled("w1", "w1.1", DIGEST, 7)

@@ -1,4 +1,4 @@
-"""Answers clients of a gate: submit, cancel, adjust, drain, results; the rest is in
+"""Answers clients of a gate: submit, drain, results; the rest is in
 `cluster.group.clients`.
 
 Every change is one command that is safe to repeat. A gate that does not lead answers with the
@@ -18,24 +18,19 @@ from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.gate.job_parts import part_weights
 from squall.cluster.gate.router import DatacenterRouter
 from squall.cluster.gate.routing.known_datacenters import KnownDatacenters
+from squall.cluster.group.clients.job_changes import JobChanges
 from squall.cluster.group.clients.job_requests import (
     JobRequests,
     adjusted_workflows,
     is_operator,
     principal_of,
-    with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
 from squall.cluster.group.committer import Committer
-from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
 from squall.cluster.protocol.gates.federation_messages import DatacenterList, ListDatacenters
 from squall.cluster.protocol.gates.job_split import part_of_change
-from squall.cluster.protocol.job_commands import ExtendJob, StopJob
 from squall.cluster.protocol.messages import (
-    Adjusted,
     AdjustJob,
-    CancelAccepted,
-    CancelJob,
     Draining,
     DrainNode,
     GetWorkflowResult,
@@ -44,7 +39,6 @@ from squall.cluster.protocol.messages import (
     WorkflowResultHeld,
 )
 from squall.cluster.protocol.submission import Targets
-from squall.cluster.protocol.submission_limits import TIMEOUT_MAX_S, adjustment_fault
 from squall.cluster.wire.errors import RemoteError
 from squall.cluster.wire.links.dispatch import Handlers, Incoming
 from squall.cluster.wire.messages import ErrorCode
@@ -79,6 +73,7 @@ class GateClientApi:
         self._machine = machine
         self._committer = committer
         self._requests = requests
+        self._changes = JobChanges(requests, committer, log, _load_command, "it has not started")
         self._submissions = submissions
         self._known = known
         self._router = router
@@ -91,10 +86,9 @@ class GateClientApi:
 
     def register(self, handlers: Handlers) -> None:
         self._requests.register(handlers)
+        self._changes.register(handlers)
         handlers.on(SubmitJob, self.submit)
         handlers.on(GetWorkflowResult, self.get_workflow_result)
-        handlers.on(CancelJob, self.cancel)
-        handlers.on(AdjustJob, self.adjust)
         handlers.on(DrainNode, self.drain)
         handlers.on(ListDatacenters, self.list_datacenters)
 
@@ -135,81 +129,6 @@ class GateClientApi:
             # Not NOT_FOUND: a client would take that for a bundle that it has to offer first.
             raise RemoteError(ErrorCode.BAD_MESSAGE, unknown)
 
-    async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
-        read = await self._committer.read()
-        before = self._requests.job(message.job)
-        if before.over:
-            return CancelAccepted(before.state, True, read)
-        who = self._requests.check_owner("cancel", before, incoming)
-        who = with_reason(who, message.reason)
-        accepted = await self._committer.commit(
-            StopJob(
-                job=message.job,
-                kind="cancelled",
-                reason=f"cancelled by {who}",
-                now=message.now,
-            )
-        )
-        return CancelAccepted(self._requests.job(message.job).state, not accepted.changed, read)
-
-    async def adjust(self, message: AdjustJob, incoming: Incoming) -> Adjusted:
-        read = await self._committer.read()
-        job = self._requests.job(message.job)
-        made = job.adjusted_by(message.request_id)
-        if made:
-            # Also if the job is over by now: the client repeats what took effect before.
-            extended_ms = 0 if message.extend_s is None else job.extension_ms
-            return Adjusted(made, extended_ms / 1000.0, read)
-        if job.over:
-            raise RemoteError(ErrorCode.CONFLICT, f"{job.job} is over ({job.state})")
-        who = with_reason(self._requests.check_owner("adjust", job, incoming), message.reason)
-        fault = adjustment_fault(message.rate_per_s, message.vus, message.request_id)
-        if fault:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
-        extended_s = await self._extended(job, message.extend_s, who)
-        if message.paused is None and message.rate_per_s is None and message.vus is None:
-            return Adjusted(0, extended_s, read)
-        accepted = await self._committer.commit(
-            AdjustParts(
-                job=message.job,
-                workflows=adjusted_workflows(job, message),
-                paused=message.paused,
-                rate_per_s=message.rate_per_s,
-                vus=message.vus,
-                parts=_part_loads(job, message),
-                by=who,
-                request_id=message.request_id,
-            )
-        )
-        self._log.info(
-            "job_adjusted",
-            job=message.job,
-            by=who,
-            paused=message.paused,
-            rate_per_s=message.rate_per_s,
-            vus=message.vus,
-        )
-        return Adjusted(accepted.value, extended_s, read)
-
-    async def _extended(self, job: GateJobRecord, seconds: float | None, who: str) -> float:
-        """Returns the time that the job has beyond its timeout, which may be less than asked
-        for. A request names the sum of all extensions, so repeating it changes nothing."""
-        if seconds is None:
-            return 0.0
-        if not 0.0 <= seconds <= TIMEOUT_MAX_S:
-            text = f"extend_s is {seconds}; it must be at least 0 and at most {TIMEOUT_MAX_S:,.0f}"
-            raise RemoteError(ErrorCode.BAD_MESSAGE, text)
-        if deadline_ms(job) is None:
-            text = f"{job.job} has no timeout yet because it has not started: try again later"
-            raise RemoteError(ErrorCode.CONFLICT, text)
-        sum_ms = min(round(seconds * 1000), extension_cap_ms(job))
-        if sum_ms <= job.extension_ms:
-            return job.extension_ms / 1000.0
-        command = ExtendJob(job=job.job, by_ms=sum_ms, cap_ms=sum_ms, by=who)
-        accepted = await self._committer.commit(command)
-        self._log.info("job_extended", job=job.job, by=who, extended_s=accepted.value / 1000.0)
-        return accepted.value / 1000.0
-
     async def drain(self, message: DrainNode, incoming: Incoming) -> Draining:
         """Passes the request on to the datacenter of the worker, which is named `eu/w1`."""
         read = await self._committer.read()
@@ -249,6 +168,19 @@ class GateClientApi:
     def list_datacenters(self, message: ListDatacenters, incoming: Incoming) -> DatacenterList:
         views = self._known.views(self._clock.now())
         return DatacenterList(datacenters=views, reported_by=self._node)
+
+
+def _load_command(job: GateJobRecord, message: AdjustJob, who: str) -> AdjustParts:
+    return AdjustParts(
+        job=message.job,
+        workflows=adjusted_workflows(job, message),
+        paused=message.paused,
+        rate_per_s=message.rate_per_s,
+        vus=message.vus,
+        parts=_part_loads(job, message),
+        by=who,
+        request_id=message.request_id,
+    )
 
 
 def _part_loads(job: GateJobRecord, message: AdjustJob) -> tuple[PartLoad, ...]:

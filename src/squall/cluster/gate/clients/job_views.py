@@ -83,7 +83,7 @@ def detailed_view(view: JobView, job: GateJobRecord) -> JobView:
 def _applied(event: AdjustEvent, began_ms: int) -> AppliedChange:
     return AppliedChange(
         workflow=event.workflow,
-        at_s=(event.at_ms - began_ms) / 1000.0,
+        at_s=max(event.at_ms - began_ms, 0) / 1000.0,
         paused=event.paused,
         rate_per_s=event.rate_per_s,
         vus=event.vus,

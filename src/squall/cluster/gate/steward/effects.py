@@ -43,15 +43,3 @@ class MergeResults(msgspec.Struct, frozen=True):
 
 
 StewardEffect = SubmitCommand | StoreLostPart | MergeResults
-
-
-class MergedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The durable blobs of a job's end. A digest is empty if its blob could not be made."""
-
-    result: str = ""
-    size: int = 0
-    exit_code: int = 0
-    history: str = ""
-    history_size: int = 0
-    reason: str = ""
-    """Replaces the reason of the job, if not empty."""

@@ -11,11 +11,11 @@ from squall.cluster.assignments.records import GateJobRecord, PartRecord, PartTr
 from squall.cluster.gate.steward.effects import MergeResults, StoreLostPart
 from squall.cluster.gate.steward.volatile_state import StewardState
 from squall.cluster.group.job_deadlines import deadline_ms, longest_run_ms, timeout_text
-from squall.cluster.protocol.job_commands import FinishJob, StopJob
+from squall.cluster.group.primary.job_end import FINISHED, finish_command
+from squall.cluster.protocol.job_commands import StopJob
 from squall.cluster.protocol.messages import JobState
 from squall.cluster.protocol.timers import Timers
 
-FINISHED: tuple[JobState, ...] = ("completed", "partial")
 _STOPPED: dict[str, JobState] = {
     "cancelled": "cancelled",
     "timeout": "timeout",
@@ -114,17 +114,7 @@ def check_end(state: StewardState, job: GateJobRecord) -> float:
         return state.now + 1.0
     timers = state.timers
     keep_s = timers.retention_s if status in FINISHED else timers.retention_failed_s
-    command = FinishJob(
-        job=job.job,
-        status=status,
-        reason=merged.reason or final_reason(job),
-        exit_code=merged.exit_code or job.exit_code,
-        result=merged.result,
-        result_size=merged.size,
-        history=merged.history,
-        history_size=merged.history_size,
-        keep_ms=round(keep_s * 1000),
-    )
+    command = finish_command(job, status, final_reason(job), merged, keep_s)
     state.submit(f"finish {job.job}", command)
     return state.now + 1.0
 

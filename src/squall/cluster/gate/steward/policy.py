@@ -28,12 +28,13 @@ from collections.abc import Callable, Mapping
 
 from squall.cluster.assignments.commands import ConfigureGates, KnowDatacenters
 from squall.cluster.assignments.state_machine import Assignments
-from squall.cluster.gate.steward.effects import MergedFacts, StewardEffect
+from squall.cluster.gate.steward.effects import StewardEffect
 from squall.cluster.gate.steward.endings import check_deadline, check_end, check_losses
 from squall.cluster.gate.steward.retention import PURGE_MAX, next_purge
 from squall.cluster.gate.steward.volatile_state import Route, StewardState
 from squall.cluster.gate.steward.waiting_jobs import assign_waiting, check_start
 from squall.cluster.gate.timers import GateTimers
+from squall.cluster.group.primary.job_end import JobEndFacts
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome
 from squall.cluster.protocol.job_commands import StopJob
 from squall.cluster.protocol.job_keys import JobId
@@ -96,7 +97,7 @@ class Steward:
         self._back(tag, None, ok=True)
         self.state.job(job).lost[part] = (blob, size)
 
-    def results_merged(self, tag: str, job: JobId, facts: MergedFacts) -> None:
+    def results_merged(self, tag: str, job: JobId, facts: JobEndFacts) -> None:
         self._back(tag, None, ok=True)
         self.state.job(job).merged = facts
 

@@ -15,13 +15,13 @@ from squall.cluster.assignments.records import GateJobRecord
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.assignments.tables import AssignmentTables
 from squall.cluster.gate.steward.effects import (
-    MergedFacts,
     MergeResults,
     StewardEffect,
     StoreLostPart,
     SubmitCommand,
 )
 from squall.cluster.gate.timers import GateTimers
+from squall.cluster.group.primary.job_end import JobEndFacts
 from squall.cluster.protocol.job_commands import FailJob
 from squall.cluster.protocol.job_keys import JobId
 from squall.runtime.backoff import Backoff
@@ -62,7 +62,7 @@ class VolatileGateJob:
     """What the primary knows of one job beyond the log."""
 
     # Set once the results of all parts are merged and durable.
-    merged: MergedFacts | None = None
+    merged: JobEndFacts | None = None
     # The gates' own records of lost parts: part -> (blob, size).
     lost: dict[int, tuple[str, int]] = field(default_factory=dict[int, tuple[str, int]])
     # Why the job waits in the queue of the gates, for `why`; and since when nothing can run it.

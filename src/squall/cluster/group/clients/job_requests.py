@@ -1,8 +1,8 @@
 """Answers what clients ask about jobs: list, status, why, nodes, follow; and checks their rights.
 
 Status and list are strong reads: a client whose submission was accepted also sees the job. The
-member that leads a job serves its stream. The requests that change something differ between
-managers and gates, which ask here for the rate limits and rights of clients.
+member that leads a job serves its stream. The requests that change something ask here for the rate
+limits and rights of clients.
 """
 
 from __future__ import annotations

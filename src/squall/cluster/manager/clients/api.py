@@ -1,4 +1,4 @@
-"""Answers clients: submit, list, status, follow, cancel, adjust, drain.
+"""Answers clients: submit, drain, results; the rest is in `cluster.group.clients`.
 
 Every change is one command that is safe to repeat. A manager that does not lead answers with
 the address of the primary; the member that leads a job serves its stream. Status and list
@@ -19,12 +19,11 @@ from squall.cluster.datacenter.commands import (
     Command,
     CreateJob,
     DrainWorker,
-    ExtendJob,
-    StopJob,
 )
 from squall.cluster.datacenter.records import JobRecord
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.tables import Tables
+from squall.cluster.group.clients.job_changes import JobChanges
 from squall.cluster.group.clients.job_requests import (
     JobRequests,
     Limit,
@@ -32,11 +31,9 @@ from squall.cluster.group.clients.job_requests import (
     adjusted_workflows,
     is_operator,
     principal_of,
-    with_reason,
 )
 from squall.cluster.group.clients.submissions import QueueFull, SubmissionCheck
 from squall.cluster.group.committer import Committer
-from squall.cluster.group.job_deadlines import deadline_ms, extension_cap_ms
 from squall.cluster.group.sealed_secrets import SecretSealer
 from squall.cluster.group.telemetry.job_stream import JobStream
 from squall.cluster.ledger.interface import Ledger
@@ -45,20 +42,13 @@ from squall.cluster.protocol.gates.handover_keys import gate_group_of
 from squall.cluster.protocol.gates.job_reports import JobReports, ReportCursor
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import (
-    Adjusted,
     AdjustJob,
-    CancelAccepted,
-    CancelJob,
     Draining,
     DrainNode,
     GetWorkflowResult,
     JobAccepted,
     SubmitJob,
     WorkflowResultHeld,
-)
-from squall.cluster.protocol.submission_limits import (
-    TIMEOUT_MAX_S,
-    adjustment_fault,
 )
 from squall.cluster.results.job_result import encode_result
 from squall.cluster.wire.errors import RemoteError
@@ -113,6 +103,9 @@ class ClientApi:
             reports=reports,
             held_elsewhere=lambda job: gate_of(machine.tables, job),
         )
+        self.changes = JobChanges(
+            self.requests, committer, log, _load_command, "it waits in the queue"
+        )
         self._datacenter = datacenter
         self._submissions = SubmissionCheck(
             machine=machine,
@@ -135,10 +128,9 @@ class ClientApi:
 
     def register(self, handlers: Handlers) -> None:
         self.requests.register(handlers)
+        self.changes.register(handlers)
         handlers.on(SubmitJob, self.submit)
         handlers.on(GetWorkflowResult, self.get_workflow_result)
-        handlers.on(CancelJob, self.cancel)
-        handlers.on(AdjustJob, self.adjust)
         handlers.on(DrainNode, self.drain)
 
     # Changes.
@@ -196,82 +188,6 @@ class ClientApi:
         gates = ",".join((*addresses[first:], *addresses[:first]))
         raise RemoteError(ErrorCode.GATED, text, primary=gates)
 
-    async def cancel(self, message: CancelJob, incoming: Incoming) -> CancelAccepted:
-        read = await self._committer.read()
-        before = self.requests.job(message.job)
-        if before.over:
-            return CancelAccepted(before.state, True, read)
-        who = with_reason(self.requests.check_owner("cancel", before, incoming), message.reason)
-        accepted = await self._committer.commit(
-            StopJob(
-                job=message.job,
-                kind="cancelled",
-                reason=f"cancelled by {who}",
-                now=message.now,
-            )
-        )
-        return CancelAccepted(self.requests.job(message.job).state, not accepted.changed, read)
-
-    async def adjust(self, message: AdjustJob, incoming: Incoming) -> Adjusted:
-        read = await self._committer.read()
-        job = self.requests.job(message.job)
-        made = job.adjusted_by(message.request_id)
-        if made:
-            # Also if the job is over by now: the client repeats what took effect before.
-            extended_ms = 0 if message.extend_s is None else job.extension_ms
-            return Adjusted(made, extended_ms / 1000.0, read)
-        if job.over:
-            raise RemoteError(ErrorCode.CONFLICT, f"{job.job} is over ({job.state})")
-        who = self.requests.check_owner("adjust", job, incoming)
-        who = with_reason(who, message.reason)
-        fault = adjustment_fault(message.rate_per_s, message.vus, message.request_id)
-        if fault:
-            raise RemoteError(ErrorCode.BAD_MESSAGE, fault)
-        extended_s = await self._extended(job, message.extend_s, who)
-        if message.paused is None and message.rate_per_s is None and message.vus is None:
-            return Adjusted(0, extended_s, read)
-        accepted = await self._committer.commit(
-            AdjustLoad(
-                job=message.job,
-                workflows=adjusted_workflows(job, message),
-                paused=message.paused,
-                rate_per_s=message.rate_per_s,
-                vus=message.vus,
-                by=who,
-                request_id=message.request_id,
-            )
-        )
-        self._log.info(
-            "job_adjusted",
-            job=message.job,
-            by=who,
-            paused=message.paused,
-            rate_per_s=message.rate_per_s,
-            vus=message.vus,
-        )
-        return Adjusted(accepted.value, extended_s, read)
-
-    async def _extended(self, job: JobRecord, seconds: float | None, who: str) -> float:
-        """Returns the time that the job has beyond its timeout, which may be less than asked
-        for. A request names the sum of all extensions, so repeating it changes nothing."""
-        if seconds is None:
-            return 0.0
-        if not 0.0 <= seconds <= TIMEOUT_MAX_S:
-            text = f"extend_s is {seconds}; it must be at least 0 and at most {TIMEOUT_MAX_S:,.0f}"
-            raise RemoteError(ErrorCode.BAD_MESSAGE, text)
-        if deadline_ms(job) is None:
-            text = f"{job.job} has no timeout yet because it waits in the queue: try again later"
-            raise RemoteError(ErrorCode.CONFLICT, text)
-        # The wanted sum is the cap of the command: another request, or an earlier try of this one,
-        # may extend the job before the command is applied.
-        sum_ms = min(round(seconds * 1000), extension_cap_ms(job))
-        if sum_ms <= job.extension_ms:
-            return job.extension_ms / 1000.0
-        command = ExtendJob(job=job.job, by_ms=sum_ms, cap_ms=sum_ms, by=who)
-        accepted = await self._committer.commit(command)
-        self._log.info("job_extended", job=job.job, by=who, extended_s=accepted.value / 1000.0)
-        return accepted.value / 1000.0
-
     async def drain(self, message: DrainNode, incoming: Incoming) -> Draining:
         read = await self._committer.read()
         if message.node not in self._tables.workers:
@@ -318,6 +234,18 @@ class ClientApi:
         if not job.result:
             raise RemoteError(ErrorCode.NOT_FOUND, f"{job.job} left no result: {job.reason}")
         return WorkflowResultHeld(job.result, job.result_size)
+
+
+def _load_command(job: JobRecord, message: AdjustJob, who: str) -> AdjustLoad:
+    return AdjustLoad(
+        job=message.job,
+        workflows=adjusted_workflows(job, message),
+        paused=message.paused,
+        rate_per_s=message.rate_per_s,
+        vus=message.vus,
+        by=who,
+        request_id=message.request_id,
+    )
 
 
 def gate_of(tables: Tables, job: JobId) -> str:

@@ -1,25 +1,19 @@
 """Carries out the effects of the director: submits, stores, pulls, assembles; then reports back.
 
-Every effect is a task of its own and may fail; the director asks for it again. The outcome goes to
-the director that asked: a director created when this member leads again must not take it for the
-outcome of its own effect.
+`EffectTasks` makes each effect a task of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from math import inf
 from typing import cast
 
 import msgspec
 
-from squall.api.errors import ExitCode, SquallError
+from squall.api.errors import SquallError
 from squall.cluster.datacenter.commands import (
     CONTEXT_INLINE_MAX,
-    VERSION,
     Command,
-    decode_outcome,
-    encode,
 )
 from squall.cluster.datacenter.records import JobRecord
 from squall.cluster.datacenter.state_machine import Datacenter
@@ -32,6 +26,8 @@ from squall.cluster.datacenter.workflow_contexts import (
 )
 from squall.cluster.group.blob_transfers import Transfers
 from squall.cluster.group.job_leaders.choice import JobLeaders
+from squall.cluster.group.primary.effect_tasks import EffectTasks
+from squall.cluster.group.primary.job_end import JobEndFacts, end_or_reason, stored_end
 from squall.cluster.group.telemetry.job_leader import JobLeader
 from squall.cluster.ledger.interface import Digest, Ledger
 from squall.cluster.manager.director.policy import Director
@@ -40,7 +36,6 @@ from squall.cluster.manager.primary.effects import (
     CollectContext,
     DirectorEffect,
     Push,
-    ResultFacts,
     StoreCut,
     StoreValues,
     Submit,
@@ -51,12 +46,8 @@ from squall.cluster.manager.results.record_facts import facts_of
 from squall.cluster.protocol.group_messages import AskCut, AskJudged, Cut, Judged
 from squall.cluster.protocol.job_keys import AttemptKey, JobId
 from squall.cluster.protocol.messages import SessionPush
-from squall.cluster.results.job_result import encode_result, outcome_of
 from squall.cluster.wire.errors import WireError
 from squall.cluster.wire.links.channel import Channel
-from squall.runtime.interfaces import Clock
-from squall.runtime.log import Log
-from squall.runtime.tasks import TaskRunner
 from squall.stats.attempt_record import AttemptRecord, RecordEnd
 from squall.stats.record_builder import decode_record, encode_record
 
@@ -65,10 +56,6 @@ ChannelOf = Callable[[str, str, bool], Channel | None]
 
 FindCut = Callable[[str, AttemptKey], Awaitable[AttemptRecord | None]]
 """Finds the reports on an attempt that a worker sent to a member that is gone."""
-LOG_AGAIN_S = 10.0
-"""Effects are tried again every second; the same error is logged once per this interval."""
-ACTIVATES_WITHIN_S = 1.0
-ACTIVATION_POLL_S = 0.02
 
 
 class EffectRunner:
@@ -82,12 +69,9 @@ class EffectRunner:
         leader: JobLeader[JobRecord],
         leaders: JobLeaders[Command],
         transfers: Transfers,
-        tasks: TaskRunner,
-        clock: Clock,
-        log: Log,
         channel_of: ChannelOf,
         results: ResultAssembler,
-        on_done: Callable[[], None],
+        effects: EffectTasks,
         find_cut: FindCut | None = None,
     ) -> None:
         self._ledger = ledger
@@ -96,14 +80,9 @@ class EffectRunner:
         self._leader = leader
         self._leaders = leaders
         self._transfers = transfers
-        self._tasks = tasks
-        self._clock = clock
-        self._log = log
         self._channel_of = channel_of
         self._results = results
-        self._on_done = on_done
-        # Errors that were logged lately, and when.
-        self._logged: dict[str, float] = {}
+        self._effects = effects
 
     def start(self, director: Director, effect: DirectorEffect) -> None:
         if isinstance(effect, Push):
@@ -112,8 +91,8 @@ class EffectRunner:
                 # Another manager relays for it, if it lives: only that one has a link to it.
                 self._leaders.tell_all(SessionPush(effect.node, worker.boot))
             return
-        name = f"{type(effect).__name__} {effect.tag}"
-        self._tasks.start(name, self._run(director, effect), group="effects")
+        job = _job_of(effect)
+        self._effects.start(director, effect, job, lambda: self._do(director, effect))
 
     def push(self, node: str, boot: str) -> bool:
         """False: the worker has no link to this manager."""
@@ -122,34 +101,10 @@ class EffectRunner:
             channel.send(SessionPush())
         return channel is not None
 
-    async def _run(self, director: Director, effect: DirectorEffect) -> None:
-        assert not isinstance(effect, Push)
-        try:
-            await self._do(director, effect)
-        except (SquallError, OSError, KeyError) as error:
-            self._log_failed(effect.tag, str(error))
-            director.failed(effect.tag, self._clock.now())
-        except Exception as error:
-            # No fault of the disk, a worker or another member: it would fail the same way again.
-            # Without an end the effect would stay under way, and what waits for it with it.
-            self._log_failed(effect.tag, f"{type(error).__name__}: {error}")
-            director.failed(effect.tag, self._clock.now())
-            job = _job_of(effect)
-            if job is not None:
-                director.fail_job(job, error)
-        self._on_done()
-
-    def _log_failed(self, tag: str, error: str) -> None:
-        now = self._clock.now()
-        if now - self._logged.get(error, -inf) >= LOG_AGAIN_S:
-            self._logged = {text: at for text, at in self._logged.items() if now - at < LOG_AGAIN_S}
-            self._logged[error] = now
-            self._log.warning("effect_failed", effect=tag, error=error)
-
     async def _do(self, director: Director, effect: DirectorEffect) -> None:
         match effect:
             case Submit():
-                await self._submit(director, effect)
+                await self._effects.submit(director, effect.tag, effect.command)
             case StoreCut():
                 await self._store_cut(director, effect)
             case TakeRecord():
@@ -162,26 +117,6 @@ class EffectRunner:
                 await self._finish(director, effect)
             case Push():
                 pass
-
-    async def _submit(self, director: Director, effect: Submit) -> None:
-        try:
-            body = encode(effect.command)
-        except SquallError as error:
-            # The same command will be too large again, and while a placement is asked for, no
-            # other job gets cores.
-            raise ValueError(str(error)) from error
-        await self._version_active()
-        committed = await self._ledger.submit(body, version=VERSION)
-        outcome = decode_outcome(committed.result)
-        director.submitted(effect.tag, outcome, self._clock.now())
-
-    async def _version_active(self) -> None:
-        """Waits for the entry that activates this version: the first primary of a new group
-        proposes it when it begins to lead. During an upgrade it comes later, and the command is
-        refused meanwhile."""
-        until = self._clock.now() + ACTIVATES_WITHIN_S
-        while self._ledger.active_version < VERSION and self._clock.now() < until:
-            await self._clock.sleep(ACTIVATION_POLL_S)
 
     async def _store_cut(self, director: Director, effect: StoreCut) -> None:
         record = await self._cut_of(effect.key)
@@ -259,32 +194,17 @@ class EffectRunner:
         director.values_stored(effect.tag, effect.job, effect.workflow, blob, len(data))
 
     async def _finish(self, director: Director, effect: AssembleResult) -> None:
-        """A job ends even if its result cannot be assembled; its reason says so then (R3)."""
-        try:
-            facts = await self._assemble(effect)
-        except (SquallError, OSError):
-            raise
-        except Exception as error:
-            self._log.error("result_failed", job=effect.job, error=error)
-            reason = f"internal error: its result could not be assembled ({error})"
-            facts = ResultFacts(reason=reason, exit_code=int(ExitCode.INTERNAL))
+        log, failed = self._effects.log, "its result could not be assembled"
+        facts = await end_or_reason(effect.job, self._assemble(effect), failed, log)
         director.result_assembled(effect.tag, effect.job, facts)
 
-    async def _assemble(self, effect: AssembleResult) -> ResultFacts:
+    async def _assemble(self, effect: AssembleResult) -> JobEndFacts:
         tables = self._machine.tables
         job = tables.jobs[effect.job]
         judged: Judged | None = await self._leaders.ask_leader(job, AskJudged(job.job))
         found = judged.results if judged is not None else self._leader.judged(job.job)
         result = await self._results.job(effect.job, effect.status, found)
-        data = encode_result(result)
-        history = msgspec.msgpack.encode(tables.shown_events(job))
-        return ResultFacts(
-            result=await self._ledger.blobs.put(data),
-            size=len(data),
-            exit_code=int(result.refusal_code or outcome_of(result).exit_code),
-            history=await self._ledger.blobs.put(history),
-            history_size=len(history),
-        )
+        return await stored_end(self._ledger.blobs, result, tables.shown_events(job))
 
 
 def _job_of(effect: DirectorEffect) -> JobId | None:

@@ -8,12 +8,12 @@ from squall.cluster.datacenter.commands import (
     Assignment,
     ConcludeWorkflows,
     Conclusion,
-    FinishJob,
     RefillShares,
     ReturnWorkflows,
     StopWorkflow,
 )
 from squall.cluster.datacenter.records import JobRecord, WorkflowRecord
+from squall.cluster.group.primary.job_end import FINISHED, finish_command
 from squall.cluster.manager.director.core_pool import usable_pool
 from squall.cluster.manager.director.layers import (
     elapsed_of,
@@ -41,7 +41,6 @@ REFUSED_AVOID_S = 5.0
 """How long a worker that refused a refill is not tried again for that job."""
 CONCLUSIONS_MAX_BYTES = 128 * 1024
 """Half of what a command may have."""
-FINISHED: tuple[str, ...] = ("completed", "partial")
 
 
 def check_workflows(state: VolatileState, job: JobRecord) -> float:
@@ -92,17 +91,7 @@ def check_end(state: VolatileState, job: JobRecord) -> float:
         return state.now + 1.0
     timers = state.timers
     keep_s = timers.retention_s if status in FINISHED else timers.retention_failed_s
-    command = FinishJob(
-        job=job.job,
-        status=status,
-        reason=result.reason or final_reason(job),
-        exit_code=result.exit_code or job.exit_code,
-        result=result.result,
-        result_size=result.size,
-        history=result.history,
-        history_size=result.history_size,
-        keep_ms=round(keep_s * 1000),
-    )
+    command = finish_command(job, status, final_reason(job), result, keep_s)
     state.submit(f"finish {job.job}", command)
     return state.now + 1.0
 

@@ -49,6 +49,7 @@ from squall.cluster.datacenter.commands import (
 from squall.cluster.datacenter.records import JobRecord, RecordFacts, WorkerRecord
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.worker_rules import FORMER_MAX
+from squall.cluster.group.primary.job_end import JobEndFacts
 from squall.cluster.ledger.interface import Fence
 from squall.cluster.manager.director.core_pool import check_queue
 from squall.cluster.manager.director.drains import check_drains
@@ -65,7 +66,6 @@ from squall.cluster.manager.primary.effects import (
     ContextFacts,
     DirectorEffect,
     Push,
-    ResultFacts,
     ValuesFacts,
 )
 from squall.cluster.manager.primary.volatile_state import VolatileState
@@ -250,7 +250,7 @@ class Director:
         self.state.job(job).workflow(workflow).values = ValuesFacts(blob, size)
         self.state.queue_dirty = True
 
-    def result_assembled(self, tag: str, job: JobId, result: ResultFacts) -> None:
+    def result_assembled(self, tag: str, job: JobId, result: JobEndFacts) -> None:
         self._back(tag, None, ok=True)
         self.state.job(job).result = result
         self.state.dirty[job] = None

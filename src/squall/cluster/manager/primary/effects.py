@@ -97,15 +97,3 @@ class ValuesFacts(msgspec.Struct, frozen=True):
 
     blob: str
     size: int
-
-
-class ResultFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The durable blobs of a job's end. A digest is empty if its blob could not be made."""
-
-    result: str = ""
-    size: int = 0
-    exit_code: int = 0
-    history: str = ""
-    history_size: int = 0
-    reason: str = ""
-    """Replaces the reason of the job, if not empty."""

@@ -17,11 +17,11 @@ from squall.cluster.datacenter.commands import Command, FailJob
 from squall.cluster.datacenter.records import AttemptFacts, JobRecord, RecordFacts, WorkerRecord
 from squall.cluster.datacenter.state_machine import Datacenter
 from squall.cluster.datacenter.tables import Tables
+from squall.cluster.group.primary.job_end import JobEndFacts
 from squall.cluster.manager.primary.effects import (
     ContextFacts,
     DirectorEffect,
     Push,
-    ResultFacts,
     Submit,
     ValuesFacts,
 )
@@ -129,7 +129,7 @@ class VolatileJob:
     avoided: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
 
     # The durable blobs of its end; None until they are stored.
-    result: ResultFacts | None = None
+    result: JobEndFacts | None = None
 
     # The phase to run next, and the record it was derived from. Valid only while the tables hold
     # that record.

@@ -11,7 +11,6 @@ from squall.cluster.assignments.commands import encode as encode_command
 from squall.cluster.assignments.records import GateJobRecord, PartTry
 from squall.cluster.assignments.state_machine import Assignments
 from squall.cluster.gate.steward.effects import (
-    MergedFacts,
     MergeResults,
     StewardEffect,
     StoreLostPart,
@@ -20,6 +19,7 @@ from squall.cluster.gate.steward.effects import (
 from squall.cluster.gate.steward.policy import Steward
 from squall.cluster.gate.steward.volatile_state import RouteAnswer, RouteQuestion
 from squall.cluster.gate.timers import GateTimers
+from squall.cluster.group.primary.job_end import JobEndFacts
 from squall.cluster.ledger.interface import Entry, GroupMs, OpNumber
 from squall.cluster.protocol.command_outcomes import Accepted, CommandOutcome, decode_outcome
 from squall.cluster.protocol.gates.gate_messages import PartState
@@ -185,7 +185,7 @@ class GateBench:
             case StoreLostPart():
                 self.steward.lost_part_stored(effect.tag, effect.job, effect.part, "cut", 3)
             case MergeResults():
-                facts = MergedFacts(result="merged", size=6, history="h", history_size=1)
+                facts = JobEndFacts(result="merged", size=6, history="h", history_size=1)
                 self.steward.results_merged(effect.tag, effect.job, facts)
 
     # What is known.

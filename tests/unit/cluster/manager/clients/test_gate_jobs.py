@@ -26,7 +26,7 @@ async def test_a_job_of_the_gates_or_of_those_they_took_over_is_asked_for_there(
     clients = api(knowing_gates())
     for ask in (
         clients.requests.get_job(GetJob(JobId(job)), by("ann")),
-        clients.cancel(CancelJob(JobId(job)), by("ann")),
+        clients.changes.cancel(CancelJob(JobId(job)), by("ann")),
     ):
         with pytest.raises(RemoteError) as refused:
             await ask

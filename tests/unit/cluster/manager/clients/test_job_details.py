@@ -85,12 +85,12 @@ async def test_a_change_is_recorded_with_its_author_and_reason() -> None:
     job = bench.submit(workflow("Load", vus=2, duration_s=60))
     bench.until(lambda: bench.job(job).state == "running")
     clients, ann = api(bench), by("ann")
-    await clients.adjust(AdjustJob(job=job, vus=1, reason="the target is slow"), ann)
+    await clients.changes.adjust(AdjustJob(job=job, vus=1, reason="the target is slow"), ann)
     view = (await clients.requests.get_job(GetJob(job), ann)).view
     assert len(view.adjustments) == 1
     assert view.adjustments[0].startswith("Load: users set to 1 at ")
     assert view.adjustments[0].endswith("by ann (the target is slow)")
-    await clients.cancel(CancelJob(job, reason="the shop is down"), ann)
+    await clients.changes.cancel(CancelJob(job, reason="the shop is down"), ann)
     assert bench.job(job).reason == "cancelled by ann (the shop is down)"
 
 
@@ -104,8 +104,8 @@ async def test_a_reason_that_cannot_be_shown_is_refused(reason: str, line: str) 
     job = bench.submit(workflow("Load", vus=1, duration_s=60))
     clients, ann = api(bench), by("ann")
     for ask in (
-        lambda: clients.cancel(CancelJob(job, reason=reason), ann),
-        lambda: clients.adjust(AdjustJob(job=job, paused=True, reason=reason), ann),
+        lambda: clients.changes.cancel(CancelJob(job, reason=reason), ann),
+        lambda: clients.changes.adjust(AdjustJob(job=job, paused=True, reason=reason), ann),
     ):
         with pytest.raises(RemoteError, match=line):
             await ask()

@@ -33,7 +33,7 @@ async def test_a_flood_of_one_client_is_turned_away_and_no_other_notices() -> No
     assert len((await clients.requests.list_jobs(ListJobs(), by("bob"))).jobs) == 1
     for _ in range(1000):
         await clients.requests.list_jobs(ListJobs(), by("", Role.NODE))
-    stopped = await clients.cancel(CancelJob(job, now=True), by("ann"))
+    stopped = await clients.changes.cancel(CancelJob(job, now=True), by("ann"))
     assert stopped.state == "stopping"
 
 

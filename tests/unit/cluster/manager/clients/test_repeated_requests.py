@@ -22,11 +22,11 @@ async def test_a_second_try_of_an_adjustment_gets_the_answer_of_the_first() -> N
     job = bench.submit(workflow("Load", vus=1, duration_s=60))
     clients = api(bench)
     five = AdjustJob(job=job, vus=5, request_id="five")
-    assert (await clients.adjust(five, ANN)).adjust_seq == 1
+    assert (await clients.changes.adjust(five, ANN)).adjust_seq == 1
     assert (
-        await clients.adjust(AdjustJob(job=job, vus=7, request_id="seven"), ANN)
+        await clients.changes.adjust(AdjustJob(job=job, vus=7, request_id="seven"), ANN)
     ).adjust_seq == 2
-    assert (await clients.adjust(five, ANN)).adjust_seq == 1
+    assert (await clients.changes.adjust(five, ANN)).adjust_seq == 1
     assert bench.job(job).workflows[0].adjustment.vus == 7
 
 
@@ -36,11 +36,11 @@ async def test_a_second_try_is_answered_although_the_job_is_over() -> None:
     job = bench.submit(workflow("Load", vus=1, duration_s=1))
     clients = api(bench)
     five = AdjustJob(job=job, vus=5, request_id="five")
-    await clients.adjust(five, ANN)
+    await clients.changes.adjust(five, ANN)
     bench.finish(job, 30)
-    assert (await clients.adjust(five, ANN)).adjust_seq == 1
+    assert (await clients.changes.adjust(five, ANN)).adjust_seq == 1
     with pytest.raises(RemoteError, match="is over") as refused:
-        await clients.adjust(AdjustJob(job=job, vus=5, request_id="other"), ANN)
+        await clients.changes.adjust(AdjustJob(job=job, vus=5, request_id="other"), ANN)
     assert refused.value.code == ErrorCode.CONFLICT
 
 
@@ -59,7 +59,7 @@ async def test_extensions_that_arrive_together_do_not_add_up(
     job = bench.submit(workflow("Load", vus=1, duration_s=60), timeout_s=200)
     clients = api(bench)
     wanted_s = (30.0, 35.0, 30.0)
-    asked = (clients.adjust(AdjustJob(job=job, extend_s=each), ANN) for each in wanted_s)
+    asked = (clients.changes.adjust(AdjustJob(job=job, extend_s=each), ANN) for each in wanted_s)
     answers = await asyncio.gather(*asked)
     assert max(answer.extended_s for answer in answers) == 35.0
     assert bench.job(job).extension_ms == 35_000

@@ -52,10 +52,11 @@ async def test_a_client_sees_the_job_of_another_but_changes_nothing() -> None:
     assert len((await clients.requests.list_jobs(ListJobs(), bob)).jobs) == 1
     assert (await clients.requests.get_job(GetJob(job), bob)).view.state == "running"
     assert (await clients.requests.list_nodes(ListNodes(), bob)).nodes
+    changes = clients.changes
     attempts = (
-        (lambda: clients.cancel(CancelJob(job), bob), f"{job} was submitted by ann: bob may not"),
-        (lambda: clients.adjust(AdjustJob(job=job, vus=2), bob), "bob may not adjust it"),
-        (lambda: clients.adjust(AdjustJob(job=job, extend_s=5), bob), "bob may not adjust it"),
+        (lambda: changes.cancel(CancelJob(job), bob), f"{job} was submitted by ann: bob may not"),
+        (lambda: changes.adjust(AdjustJob(job=job, vus=2), bob), "bob may not adjust it"),
+        (lambda: changes.adjust(AdjustJob(job=job, extend_s=5), bob), "bob may not adjust it"),
         (lambda: clients.drain(DrainNode("w1"), bob), "bob may not drain w1"),
     )
     for attempt, text in attempts:
@@ -94,8 +95,8 @@ async def test_the_owner_an_operator_and_a_manager_change_a_job_under_their_name
     bench, sink = Bench(w1=1), MemorySink()
     job = running(bench)
     clients = api(bench, sink=sink)
-    await clients.adjust(AdjustJob(job=job, paused=True, extend_s=5), who)  # type: ignore[arg-type]
-    await clients.cancel(CancelJob(job), who)  # type: ignore[arg-type]
+    await clients.changes.adjust(AdjustJob(job=job, paused=True, extend_s=5), who)  # type: ignore[arg-type]
+    await clients.changes.cancel(CancelJob(job), who)  # type: ignore[arg-type]
     assert f"Load: paused, by {shown}" in texts(bench, job)
     assert f"got 5 s more, by {shown}" in texts(bench, job)
     assert f"cancelled by {shown}" in texts(bench, job)

@@ -86,7 +86,7 @@ def test_a_password_is_in_no_file_and_no_process_but_the_one_that_was_typed(
     with ProcessList() as processes:
         running = command.start(*words, *(w for each in outputs for w in ("-o", each)))
         ended = running.end()
-    assert ended.code in (0, 98), ended.err
+    assert ended.code == ended.document["exit_code"], ended.err
     [line] = [each for each in ended.lines if ": -o " in each]
     assert line.endswith("; to write it again: squall report results.json -o postgres=...")
     own = processes.others(running.process.pid)

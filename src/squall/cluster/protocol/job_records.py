@@ -13,6 +13,7 @@ import msgspec
 
 from squall.cluster.protocol.job_keys import JobId
 from squall.cluster.protocol.messages import JobState
+from squall.engine.load_change import AppliedChange
 
 TERMINAL: tuple[JobState, ...] = ("completed", "partial", "failed", "cancelled", "timeout")
 ROWS_PER_SLICE = 64
@@ -43,6 +44,18 @@ class AdjustEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     by: str = ""
     request_id: str = ""
     adjust_seq: int = 0
+
+    def applied(self, began_ms: int) -> AppliedChange:
+        """This change in the time of a job that began then; a job that waited had it from its
+        beginning."""
+        return AppliedChange(
+            workflow=self.workflow,
+            at_s=max(self.at_ms - began_ms, 0) / 1000.0,
+            paused=self.paused,
+            rate_per_s=self.rate_per_s,
+            vus=self.vus,
+            by=self.by,
+        )
 
 
 class KeyEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -12,9 +12,8 @@ from squall.cluster.assignments.records import GateJobRecord, PartRecord
 from squall.cluster.assignments.tables import AssignmentTables
 from squall.cluster.gate.steward.policy import Steward
 from squall.cluster.group.job_deadlines import deadline_ms
-from squall.cluster.protocol.job_records import AdjustEvent
 from squall.cluster.protocol.messages import JobView, PartView, WorkflowView
-from squall.engine.load_change import AppliedChange, change_line
+from squall.engine.load_change import change_line
 
 WORKFLOW_STATES = {"preparing": "preparing", "running": "running", "queued": "queued"}
 """The state of a workflow while the gates know only that of the job: its datacenters have more."""
@@ -76,19 +75,8 @@ def part_view(job: GateJobRecord, part: PartRecord) -> PartView:
 
 def detailed_view(view: JobView, job: GateJobRecord) -> JobView:
     began_ms = job.started_ms or job.created_ms
-    lines = [change_line(_applied(each, began_ms)) for each in job.adjustments]
+    lines = [change_line(each.applied(began_ms)) for each in job.adjustments]
     return msgspec.structs.replace(view, adjustments=lines)
-
-
-def _applied(event: AdjustEvent, began_ms: int) -> AppliedChange:
-    return AppliedChange(
-        workflow=event.workflow,
-        at_s=max(event.at_ms - began_ms, 0) / 1000.0,
-        paused=event.paused,
-        rate_per_s=event.rate_per_s,
-        vus=event.vus,
-        by=event.by,
-    )
 
 
 def why(job: GateJobRecord, group_ms: int, steward: Steward | None) -> list[str]:

@@ -20,7 +20,6 @@ from squall.cluster.manager.director.worker_health import standing
 from squall.cluster.manager.primary.lease_rules import elapsed_s
 from squall.cluster.manager.primary.placement import profile_of
 from squall.cluster.manager.primary.volatile_state import VolatileState
-from squall.cluster.manager.results.committed_parts import applied
 from squall.cluster.manager.sessions.time_limits import standstills
 from squall.cluster.membership.effects import State
 from squall.cluster.membership.job_liveness import NodeStatus, status_for_job
@@ -80,7 +79,7 @@ def detailed_view(
             )
             for each in view.workflows
         ],
-        adjustments=[change_line(applied(each, began_ms)) for each in job.adjustments],
+        adjustments=[change_line(each.applied(began_ms)) for each in job.adjustments],
         silent=silent_lines(state, job) if state is not None else [],
     )
 

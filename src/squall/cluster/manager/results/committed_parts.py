@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from squall.cluster.datacenter.records import AdjustEvent, AttemptFacts, JobRecord, WorkflowRecord
+from squall.cluster.datacenter.records import AttemptFacts, JobRecord, WorkflowRecord
 from squall.cluster.datacenter.tables import Tables
 from squall.cluster.manager.primary.placement import profile_of, specs_of
 from squall.cluster.protocol.job_keys import AttemptKey, ShareKey
 from squall.cluster.protocol.messages import DRAINED, JobState, SpecValues
 from squall.cluster.results.parts import AttemptFate, AttemptPart, JobParts
 from squall.cluster.results.uncounted_load import pace_of, unknown_of
-from squall.engine.load_change import AppliedChange
 from squall.engine.outcome import WorkflowOutcome
 from squall.stats.attempt_record import AttemptRecord, RecordEnd
 from squall.stats.manifest import FileManifest
@@ -79,22 +78,11 @@ def job_parts(
         elapsed_s=max(last_ms - began_ms, 0) / 1000.0 if job.started_ms else 0.0,
         workflows=[_outcome(job, each) for each in job.workflows],
         attempts=parts,
-        adjustments=[applied(each, began_ms) for each in job.adjustments],
+        adjustments=[each.applied(began_ms) for each in job.adjustments],
         notes=_notes(job, parts),
         aborted_by=job.reason if job.stop == "aborted" else "",
         refusal=job.reason if refused else "",
         refusal_code=job.exit_code if refused else 0,
-    )
-
-
-def applied(event: AdjustEvent, began_ms: int) -> AppliedChange:
-    return AppliedChange(
-        workflow=event.workflow,
-        at_s=max(event.at_ms - began_ms, 0) / 1000.0,
-        paused=event.paused,
-        rate_per_s=event.rate_per_s,
-        vus=event.vus,
-        by=event.by,
     )
 
 

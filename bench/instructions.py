@@ -5,6 +5,10 @@ of their iterations. That leaves start-up out and repeats within a few per cent 
 machine of one kind, where requests per second do not. The recorded figures live in
 instructions.json; more than 5 % above one of them fails. nginx's own count of requests is held
 against the iterations.
+
+What a core process does by the clock (heartbeat, folds, watchdog) is left out (`in_process`). In a
+run it is next to nothing, but under valgrind it was a tenth of the figure on an idle machine and a
+third on a busy one.
 """
 
 from __future__ import annotations

@@ -38,6 +38,10 @@ http {{
     scgi_temp_path {folder}/scgi;
     keepalive_requests 1000000000;
     keepalive_timeout 1h;
+    # wrk resumes its sessions where a server lets it; a new user has none. So both make whole
+    # handshakes.
+    ssl_session_cache off;
+    ssl_session_tickets off;
     ssl_certificate {folder}/server.pem;
     ssl_certificate_key {folder}/server.key;
     server {{

@@ -127,7 +127,7 @@ def _over_tls(nginx: Nginx, rounds: int, seconds: int) -> list[Row]:
     cost = statistics.median(handshakes)
     return [
         _ratio_row("squall / wrk over TLS, 64 users", requests, 0.7),
-        _limit_row("handshake, times the cost of wrk's", cost, 3),
+        _limit_row("handshake, times the cost of wrk's", cost, 2),
     ]
 
 

@@ -22,7 +22,7 @@ from squall.api.errors import CallError
 from squall.clients.http.encode import plain_text, urlencoded
 
 _UNSENDABLE = re.compile(r"[^\x20-\x7e]")
-_JSON = b"application/json"
+JSON = b"application/json"
 _FORM = b"application/x-www-form-urlencoded"
 
 
@@ -57,13 +57,16 @@ def data_of(value: Any) -> PreparedBody:
 
 
 def json_of(value: Any, what: str = "json") -> PreparedBody:
+    return PreparedBody(value, encoded_json(value, what), JSON)
+
+
+def encoded_json(value: Any, what: str = "json") -> bytes:
     try:
-        content = _ENCODER.encode(value)
+        return _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
         kinds = "text, bytes or what JSON can hold" if what == "data" else "what JSON can hold"
         text = f"{what}= got {_kind(value)}: it takes {kinds} ({error})"
         raise CallError(text) from error
-    return PreparedBody(value, content, _JSON)
 
 
 def form_of(value: Any) -> PreparedBody:

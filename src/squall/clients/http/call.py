@@ -11,13 +11,17 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any, TypeVar, cast
 
+from msgspec import Raw
+
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError
 from squall.api.http import BodyOptions
 from squall.clients.http.body import (
+    JSON,
     PreparedBody,
     PreparedFile,
     data_of,
+    encoded_json,
     form_of,
     json_of,
     multipart_of,
@@ -101,7 +105,7 @@ def filled(
 ) -> tuple[bytes, RequestTemplate] | None:
     """The bytes of a call that has no options but `json` and `headers`, from the template for it.
     None if there can be none. The encoded body replaces the plain one in `options`, so that `build`
-    makes the same request from them."""
+    makes the same request from them, whatever the author does to the plain one meanwhile."""
     json: Any = options.get("json")
     headers: Any = options.get("headers")
     if (json is not None) + (headers is not None) != len(options) or url.pieces:
@@ -120,12 +124,14 @@ def filled(
         return None
     content_type = b""
     if json is not None:
-        body = json if isinstance(json, PreparedBody) else json_of(json)
-        options["json"] = body
-        content_type = body.content_type
-        if not content_type:
-            return None
-        values += (len(body.content), body.content)
+        if isinstance(json, PreparedBody):
+            content, content_type = json.content, json.content_type
+            if not content_type:
+                return None
+        else:
+            content, content_type = encoded_json(json), JSON
+            options["json"] = Raw(content)
+        values += (len(content), content)
     key = (method, names, content_type)
     template = url.templates.get(key)
     if template is None:

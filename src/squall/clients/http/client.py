@@ -26,9 +26,16 @@ from squall.api.results import TimedCall
 from squall.api.sse import SSEResponse
 from squall.api.websocket import WebsocketResponse
 from squall.clients.http.call import BUILD_OPTIONS, build, filled
-from squall.clients.http.connection import ConnectionPool, HTTPConnection, Unanswered
+from squall.clients.http.connect import connect
+from squall.clients.http.connection import (
+    ConnectionPool,
+    HTTPConnection,
+    Unanswered,
+    new_future,
+)
 from squall.clients.http.cookies import Jar
 from squall.clients.http.exchange import ExchangeOutcome, call, finish
+from squall.clients.http.origin import Origin
 from squall.clients.http.shared import HTTPShared
 from squall.clients.http.url import PreparedURL
 
@@ -151,7 +158,7 @@ class HTTPClient:
             conn = pool.idle
             if conn is not None and conn.origin is url.lane:
                 pool.idle = None
-                conn.future = future = conn.create_future()
+                conn.future = future = new_future()
                 conn.source = url
                 conn.timeout_s = self.timeout_s if self.siblings else self.own_timeout_s
                 conn.spent_s = 0.0
@@ -200,6 +207,21 @@ class HTTPClient:
 
     async def request(self, method: str, url: URL, **options: Unpack[BodyOptions]) -> HTTPResponse:
         return await call(self, checked_method(method), url, **options)
+
+    async def connect(self, origin: Origin, limit_s: float) -> bool:
+        """Opens the connection of the user's first request. False if it fails: the request will try
+        again and report it."""
+        if self.pool.idle is None:
+            try:
+                conn = await connect(
+                    self.shared, self.pool, origin, self.vu_index, limit_s, limit_s
+                )
+            except TransportError:
+                return False
+            # No exchange will report how long it took; the samples of the share have it.
+            conn.setup = None
+            self.pool.add(conn, self.shared.most_idle)
+        return True
 
     def begin(
         self, method: str, url: URL, options: BodyOptions

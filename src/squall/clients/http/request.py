@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from squall.api.http import HTTPResponse
+from squall.api.http import HTTPResponse, ResponseHead
 from squall.clients.http.body import PreparedBody
 from squall.clients.http.encode import (
     NO_OPENING,
@@ -40,10 +40,10 @@ class Request:
     __slots__ = (
         "_extra",
         "_opening",
+        "answer",
         "body",
         "cookie",
         "head",
-        "head_bytes",
         "header_block",
         "method",
         "origin",
@@ -66,8 +66,8 @@ class Request:
         self.target = target
         self.cookie = cookie
         self.body = body
-        # The size of the head that answered last: a guess at the next one.
-        self.head_bytes = 0
+        # The head that answered last: a guess at the next one.
+        self.answer: ResponseHead | None = None
         # The head without cookies as HTTP/2 sends it, once it was sent that way.
         self.header_block = b""
         self._opening = opening
@@ -116,15 +116,15 @@ class RequestTemplate:
     It stands for the request behind a response: the address is the same for all of them.
     """
 
-    __slots__ = ("form", "head_bytes", "method", "origin", "target")
+    __slots__ = ("answer", "form", "method", "origin", "target")
 
     def __init__(self, request: Request, form: bytes) -> None:
         self.method = request.method
         self.origin = request.origin
         self.target = request.target
         self.form = form
-        # The size of the head that answered last: a guess at the next one.
-        self.head_bytes = 0
+        # The head that answered last: a guess at the next one.
+        self.answer: ResponseHead | None = None
 
     @property
     def address(self) -> str:

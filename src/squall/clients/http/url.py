@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from squall.api.arguments import Prepared
 from squall.api.errors import CallError
+from squall.api.http import ResponseHead
 from squall.clients.calls.address import without_credentials
 from squall.clients.http.encode import NO_OPENING, PreparedAuth, auth_of, path_segment
 from squall.clients.http.origin import DEFAULT_PORTS, Origin, Origins
@@ -37,9 +38,9 @@ class PreparedURL(Prepared):
     """
 
     __slots__ = (
+        "answer",
         "auth",
         "get_raw",
-        "head_bytes",
         "lane",
         "method",
         "opening",
@@ -66,8 +67,8 @@ class PreparedURL(Prepared):
         self.plain_get: Request | None = None
         # Of the plain call that sends `get_raw`; a `Request` has its own.
         self.method = "GET"
-        # The size of the head that answered last: a guess at the next one.
-        self.head_bytes = 0
+        # The head that answered last: a guess at the next one.
+        self.answer: ResponseHead | None = None
         self.requests: dict[Any, Request] = {}
         self.templates: dict[Any, RequestTemplate] = {}
 

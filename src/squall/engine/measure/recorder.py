@@ -18,6 +18,8 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from squall.api.metrics import Metric
 from squall.clients.http import HTTPShared
 from squall.engine.measure.exchange_counts import (
@@ -77,7 +79,8 @@ class OutcomeSamples:
         self.is_ok = is_ok
         # The author's code failed, and not a call.
         self.raised = raised
-        self.samples = array("d")
+        # A list and not an array: to append takes a quarter of the instructions.
+        self.samples: list[float] = []
         self.append = self.samples.append
         self.histogram = Histogram()
         # Responses that arrived in several reads. They stay apart until the report, because
@@ -92,7 +95,8 @@ class OutcomeSamples:
 
     def fold(self) -> None:
         if self.samples:
-            self.histogram.add_seconds(drained(self.samples))
+            self.histogram.add_seconds(np.fromiter(self.samples, np.float64, len(self.samples)))
+            self.samples.clear()
         if self.spread:
             if self.spread_histogram is None:
                 self.spread_histogram = Histogram()

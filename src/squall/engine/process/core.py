@@ -50,7 +50,7 @@ from squall.engine.core_protocol import (
 )
 from squall.engine.measure.author_output import OutputCapture, user_name
 from squall.engine.measure.garbage_collector import GarbageCollector
-from squall.engine.measure.loop_health import HealthMeter, LoopHeartbeat
+from squall.engine.measure.loop_health import BEAT_INTERVAL_S, HealthMeter, LoopHeartbeat
 from squall.engine.measure.unawaited_calls import UnawaitedCalls
 from squall.engine.measure.watchdog import Watchdog
 from squall.engine.plan.author_file import author_location, load_file, workflow_classes
@@ -70,6 +70,8 @@ from squall.stats.reports import Blocked
 # As many shares look at every beat whether their second is over; more of them do it in turn.
 EACH_BEAT_MAX = 8
 PR_SET_PDEATHSIG = 1
+# A heartbeat that never comes.
+_NO_BEAT_S = 86_400.0
 # Set in a core process: `squall.run` refuses to run inside a file that is being loaded.
 LOADING = "SQUALL_LOADING"
 
@@ -78,9 +80,17 @@ class CoreProcess:
     """Carries out the parent's messages; owns the program, shares, heartbeat and watchdog."""
 
     def __init__(
-        self, index: int, send: Callable[[ToParent], None], lease: LeaseMemory | None = None
+        self,
+        index: int,
+        send: Callable[[ToParent], None],
+        lease: LeaseMemory | None = None,
+        *,
+        by_clock: bool = True,
     ) -> None:
+        """`by_clock` runs the heartbeat, the folds and the watchdog. Without them the instructions
+        of a run depend on its iterations alone, and not on how long it took."""
         self._index = index
+        self._by_clock = by_clock
         self._send = send
         self._program: Program | None = None
         self._load: Load | None = None
@@ -97,7 +107,8 @@ class CoreProcess:
         self._meter = HealthMeter(
             index, gc_max_s=self._collector.take_max_s, blocked=self._take_blocked
         )
-        self._heartbeat = LoopHeartbeat(loop, on_beat=self._meter.beat)
+        interval_s = BEAT_INTERVAL_S if by_clock else _NO_BEAT_S
+        self._heartbeat = LoopHeartbeat(loop, interval_s, on_beat=self._meter.beat)
         # What ends the periodic work of running shares; empty while none has begun.
         self._timers: list[Callable[[], None]] = []
         self._loop = loop
@@ -311,7 +322,8 @@ class CoreProcess:
             root=self._root(),
             on_held=None if self._memory is None else self._memory.holds,
         )
-        self._watchdog.start()
+        if self._by_clock:
+            self._watchdog.start()
         self._publish_beat()
         self._timers = [
             self._heartbeat.every(FOLD_S, self._keep_house),

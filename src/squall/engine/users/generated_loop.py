@@ -242,7 +242,7 @@ class _Writer:
         elif self.awaited:
             # An iteration without an exchange may never have yielded to the event loop, which
             # would then serve no other user.
-            with block(f"if http.last.__class__ is not {self.awaited}:"):
+            with block(f"if type(http.last) is not {self.awaited}:"):
                 line("await YIELD()")
         else:
             line("await YIELD()")
@@ -387,13 +387,13 @@ class _Writer:
         planned = "planned" if self.is_open else "0.0"
         root = self.is_open and not step.after
         if not step.protocol:
-            with block(f"if {result}.__class__ is COROUTINE:"):
+            with block(f"if type({result}) is COROUTINE:"):
                 line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
                 stop()
             return
         if step.protocol == "grpc" and "WATCHED" not in self.source.names:
             # What `CUSTOM` would record, for the usual answer.
-            usual = f"{result}.__class__ is GRPCResponse and not {result}.fault and "
+            usual = f"type({result}) is GRPCResponse and not {result}.fault and "
             with block(f"if {usual}{result}.code in {result}.source.accepted:"):
                 line(f"PASS_{step.name}({result}.ended - {result}.started)")
                 if root:
@@ -402,7 +402,7 @@ class _Writer:
         elif (kind := _protocol_response(step)) and "WATCHED" not in self.source.names:
             # The same for clients of protocols that are not HTTP.
             name = self.source.name(kind.__name__, kind)
-            usual = f"{result}.__class__ is {name} and not {result}.error"
+            usual = f"type({result}) is {name} and not {result}.error"
             with block(f"if {usual} and {result}.exchanges == 1:"):
                 line(f"PASS_{step.name}({result}.ended - {result}.started)")
                 if root:
@@ -416,10 +416,10 @@ class _Writer:
                 if step.stops:
                     stop()
             return
-        wanted = f"{result}.__class__ is not {RESPONSES[step.protocol].__name__}"
+        wanted = f"type({result}) is not {RESPONSES[step.protocol].__name__}"
         if step.protocol == "http":
             # A server may have chosen HTTP/2 (`http = "auto"`).
-            wanted += f" and {result}.__class__ is not HTTP2Response"
+            wanted += f" and type({result}) is not HTTP2Response"
         with block(f"if {wanted}:"):
             line(f"STEP_ODD(ROW_{step.name}, {result}, http)")
             stop()

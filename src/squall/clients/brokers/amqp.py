@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from itertools import count as numbers
 from typing import Any
 
@@ -369,16 +369,16 @@ class AMQPClient:
         answer = await self._call(url, "OPEN CHANNEL", perform, None)
         return PingAnswer(str(answer.value), self._done(answer, ""))
 
-    async def _call(
+    def _call(
         self,
         url: Any,
         operation: str,
         perform: Any,
-        timeout: str | float | None,  # noqa: ASYNC109
+        timeout: str | float | None,
         sent: int = 0,
         *,
         subscribes: bool = False,
-    ) -> LibraryAnswer[Any]:
+    ) -> Coroutine[Any, Any, LibraryAnswer[Any]]:
         """The value of the answer is a `_Refusal` if the broker did not do what it was asked."""
 
         async def answered(connection: AMQPConnection) -> Any:
@@ -387,7 +387,7 @@ class AMQPClient:
             except BaseException as error:
                 return _refusal(connection, error)
 
-        return await self._calls.call(
+        return self._calls.call(
             url, operation, answered, timeout=timeout, sent=sent, subscribes=subscribes
         )
 

@@ -259,7 +259,7 @@ class NATSClient:
         if isinstance(answer.value, str):
             return self._done(answer, answer.value, len(data))
         self._calls.counters.messages_received += 1
-        messages = (received(answer.value, answer.stamps.ended),)
+        messages = (received(answer.value, answer.ended),)
         return self._done(answer, "", len(data), messages=messages)
 
     async def _request(

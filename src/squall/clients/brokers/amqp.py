@@ -186,7 +186,7 @@ _LIBRARY: Library[AMQPConnection] = Library(
     _open,
     abort=AMQPConnection.abort,
     close=lambda connection: connection.connection.close(),
-    is_open=lambda connection: connection.is_open,
+    is_open=lambda connection: connection.connection.is_opened,
     lost=(BrokerError,),
     reason=str,
 )
@@ -395,13 +395,9 @@ class AMQPClient:
         self, answer: LibraryAnswer[Any], queue: str, sent: int = 0, **fields: Any
     ) -> AMQPResponse:
         error = str(answer.value) if isinstance(answer.value, _Refusal) else ""
-        made: dict[str, Any] = {
-            "error": error,
-            "bytes_sent": sent,
-            "bytes_received": answer.received,
-            **fields,
-        }
-        return self._calls.done(AMQPResponse(*answer.stamps, queue=queue, **made))
+        return self._calls.done(
+            AMQPResponse(*answer.stamps, error, sent, answer.received, queue=queue, **fields)
+        )
 
 
 def _count(value: Any) -> int:

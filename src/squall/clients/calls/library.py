@@ -213,8 +213,12 @@ class LibraryCalls(Generic[L]):
         sent: int = 0,
     ) -> LibraryAnswer[T]:
         """Performs one call on a connection of the user. `sent` are the bytes of its payload."""
-        limit_s = self._connections.limit_s(timeout)
-        held = await self._take(self._connections.address_of(url), operation, limit_s)
+        connections = self._connections
+        limit_s, address = connections.limit_s(timeout), connections.address_of(url)
+        # Most calls find one, and save two coroutines.
+        held = None if self._library.multiplexes else connections.idle(address)
+        if held is None:
+            held = await self._take(address, operation, limit_s)
         try:
             answer = await self._perform(held, operation, perform, limit_s, held.connect_s, sent)
         except BaseException:
@@ -394,7 +398,8 @@ class LibraryCalls(Generic[L]):
         arrivals = held.arrivals
         task = asyncio.current_task()
         started = perf_counter()
-        if not self._connections.may_send(started):
+        if started > shared.limit[0] and not shared.allows(started):
+            # The lease of the share has ended: as if the task had been cancelled.
             raise asyncio.CancelledError
         multiplexes = self._library.multiplexes
         if not multiplexes:
@@ -405,7 +410,9 @@ class LibraryCalls(Generic[L]):
         connect_s, held.connect_s = held.connect_s, 0.0
         running = _RunningCall(shared, task, drop, started, limit_s, spent_s)
         shared.live.add(running)
-        shared.expect_timeout(limit_s, started + limit_s - spent_s)
+        if spent_s or limit_s != self.http.own_timeout_s:
+            # The sweep knows the limit of the step.
+            shared.expect_timeout(limit_s, started + limit_s - spent_s)
         counters.sent += 1
         counters.bytes_sent += sent
         try:
